@@ -1,0 +1,30 @@
+# The race detector needs a C compiler; Go says with CGO_ENABLED whether there is one.
+RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
+
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: ## everything on this machine: Postgres, all functions, a demo sender (Ctrl-C ends it)
+	@go run ./scripts/run
+
+test: check ## format, vet, lint, and every test on a private Postgres
+	go test $(RACE) -timeout 300s ./...
+
+check: ## format, vet and lint only
+	@test -z "$$(gofmt -l .)" || { echo 'not formatted, run gofmt -w:'; gofmt -l .; exit 1; }
+	go vet ./...
+	go tool staticcheck ./...
+
+bench: ## submit, claim and report rates over HTTP beside the pgbench floor
+	go run ./scripts/bench
+
+build: ## the one binary, in bin/sendonce
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/sendonce ./functions
+
+golden: ## rewrite what is generated: the schema's golden file and README's settings
+	go test ./migrations -run TestTheSchemaIsTheGoldenOne -update
+	go test ./functions -run TestReadme -update
+
+.PHONY: help run test check bench build golden

@@ -1,0 +1,107 @@
+package task
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// Draft is the text of a message before templates and default content are
+// applied (seed 001 sections 6.2 and 6.4).
+type Draft struct {
+	Content      string            // the text, or URL-encoded parameters of a template
+	Params       map[string]string // the parameters, instead of Content; nil when not given
+	UseTemplate  bool
+	TemplateID   int32  // 0 = not named
+	TemplateName string // "" = not named
+}
+
+// NeedsDefault tells whether the stored default content of the phone number
+// is to be sent.
+func (d Draft) NeedsDefault() bool { return d.Content == "" && d.Params == nil }
+
+// Composed is the text that will be sent.
+type Composed struct {
+	Text        string
+	UseTemplate bool
+	Unused      []string // parameters that the template does not name, sorted
+}
+
+// StoredTemplate is a template as the operator wrote it.
+type StoredTemplate struct {
+	ID      int32
+	Name    string
+	Content string
+}
+
+// DefaultContent is the stored default of one phone number.
+type DefaultContent struct {
+	ID          int32
+	Content     string
+	UseTemplate bool
+	Sent        bool
+}
+
+// WithDefault replaces an empty draft by the phone number's default content;
+// row is nil when there is none. The row's use_template counts, not the request's.
+func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
+	switch {
+	case row == nil:
+		return d, Refuse(CodeNoDefault, "content is empty and this phone number has no default content; send content, or store a default with POST /api/v1/admin/default-sms")
+	case row.Sent:
+		return d, Refuse(CodeDefaultSent, "the default content of this phone number was already sent; send content, or reset the default")
+	}
+	d.Content, d.UseTemplate = row.Content, row.UseTemplate
+	return d, nil
+}
+
+// Compose makes the final text. tmpl is the template that the draft asks for,
+// nil when there is none; it is looked at only when the draft uses one.
+// A missing parameter is refused by name, an unused one is only listed.
+func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
+	if !d.UseTemplate {
+		return Composed{Text: d.Content}, checkText("content", d.Content)
+	}
+	if tmpl == nil {
+		return Composed{}, d.noTemplate()
+	}
+	params := d.Params
+	if params == nil {
+		var err error
+		if params, err = ParseParams(d.Content); err != nil {
+			return Composed{}, Invalid([]Field{{Name: "content", Message: err.Error()}})
+		}
+	}
+	text, missing, unused := ParseTemplate(tmpl.Content).Render(params)
+	if len(missing) > 0 {
+		fields := make([]Field, len(missing))
+		for i, name := range missing {
+			fields[i] = Field{Name: "params." + name, Message: "is missing: template " + tmpl.Name + " needs it"}
+		}
+		return Composed{}, Invalid(fields)
+	}
+	return Composed{Text: text, UseTemplate: true, Unused: unused}, checkText("content", text)
+}
+
+func (d Draft) noTemplate() error {
+	switch {
+	case d.TemplateID != 0:
+		return Invalid([]Field{{Name: "template_id", Message: "names no active template"}})
+	case d.TemplateName != "":
+		return Invalid([]Field{{Name: "template_name", Message: "names no active template"}})
+	default:
+		return Invalid([]Field{{Name: "use_template", Message: "is true but no template is active; create one with POST /api/v1/admin/template"}})
+	}
+}
+
+// checkText holds the final text to 200 characters, counted as characters and
+// not as bytes, after templates and defaults.
+func checkText(field, text string) error {
+	switch {
+	case strings.TrimSpace(text) == "":
+		return Invalid([]Field{{Name: field, Message: "must not be blank"}})
+	case utf8.RuneCountInString(text) > MaxContent:
+		return Invalid([]Field{{Name: field, Message: "must be at most 200 characters after templates are applied"}})
+	default:
+		return nil
+	}
+}

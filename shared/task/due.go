@@ -1,0 +1,47 @@
+package task
+
+import "time"
+
+// Due decides what happens to a task whose DueAt has passed: a scheduled task
+// becomes pending, what is past its time fails, and a lease that ran out is a
+// zombie (seed 001 sections 6.3.3 and 8.4).
+func (t Task) Due(now time.Time) (Task, Verdict) {
+	switch {
+	case t.State == Processing:
+		return t.lapse(now)
+	case t.expired(now):
+		t.Result = ResultExpired
+		return t.fail(Expired, now), ExpiredVerdict
+	default:
+		return t.wait(now, 0), Promoted
+	}
+}
+
+// lapse ends the newest claim of a sender that fell silent. A claim that
+// promised to mark each send and did not is known not to have sent, so it is
+// safe to send again; of every other the outcome is unknown.
+func (t Task) lapse(now time.Time) (Task, Verdict) {
+	policy := t.OnUnknown
+	if t.MarksSending && t.SendingAt.IsZero() {
+		policy = Resend
+	}
+	t.Ended, t.ErrorCode = EndedByTimeout, ""
+	next := t.settleUnknown(policy, TimedOut, now)
+	switch {
+	case next.State == Held:
+		next.Result = ResultTimeoutUnknown
+		return next, TimeoutHeld
+	case next.State == Pending:
+		next.Result = ResultTimeoutRetry
+		return next, TimeoutRetry
+	case next.Reason == TimedOut:
+		next.Result = ResultTimeoutExhausted
+		return next, TimeoutFailed
+	case next.Reason == Expired:
+		next.Result = ResultExpired
+		return next, ExpiredVerdict
+	default:
+		next.Result = ResultTimeoutUnknown
+		return next, TimeoutFailed
+	}
+}

@@ -1,0 +1,73 @@
+package task
+
+import (
+	"errors"
+	"strings"
+	"time"
+)
+
+// Error is a refusal that the caller can act on. Code is a stable word of the
+// wire contract; shared/fn holds the one table that maps it to an HTTP status.
+type Error struct {
+	Code       string
+	Message    string
+	Fields     []Field       // every offending field, in the order they were found
+	RetryAfter time.Duration // how long to wait before the same call may succeed; 0 = no hint
+}
+
+// Field names one offending input field and says what would be accepted.
+type Field struct {
+	Name    string
+	Message string
+}
+
+// The refusals that the domain itself decides.
+const (
+	CodeInvalid        = "invalid_request"
+	CodeBlocked        = "content_blocked"
+	CodeForbidden      = "forbidden"
+	CodeNotFound       = "not_found"
+	CodeNoDefault      = "no_default_content"
+	CodeDefaultSent    = "default_already_sent"
+	CodeDefaultExists  = "default_exists"
+	CodeKeyReused      = "idempotency_key_reused"
+	CodeKeyInFlight    = "idempotency_in_flight"
+	CodeStaleClaim     = "stale_claim"
+	CodeConflict       = "conflict"
+	CodeServerBusy     = "server_busy"
+	CodeTooManyRequest = "too_many_requests"
+)
+
+// Error gives the message, followed by each offending field.
+func (e *Error) Error() string {
+	if len(e.Fields) == 0 {
+		return e.Message
+	}
+	var b strings.Builder
+	b.WriteString(e.Message)
+	for i, f := range e.Fields {
+		b.WriteString(map[bool]string{true: ": ", false: "; "}[i == 0])
+		b.WriteString(f.Name + " " + f.Message)
+	}
+	return b.String()
+}
+
+// Refuse makes an Error without fields.
+func Refuse(code, message string) *Error { return &Error{Code: code, Message: message} }
+
+// Invalid makes the refusal of bad input. It returns nil when no field is bad.
+func Invalid(fields []Field) *Error {
+	if len(fields) == 0 {
+		return nil
+	}
+	return &Error{Code: CodeInvalid, Message: "the request has invalid fields", Fields: fields}
+}
+
+// CodeOf is the code of the Error in err's chain, or "" when there is none.
+func CodeOf(err error) string {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}

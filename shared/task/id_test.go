@@ -1,0 +1,190 @@
+package task
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestNewID(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is version 7 of the RFC 9562 variant", func(t *testing.T) {
+		t.Parallel()
+		for range 100 {
+			text := NewID().String()
+			require.Regexp(t, `^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`, text)
+		}
+	})
+
+	t.Run("is strictly increasing for every caller and unique among them", func(t *testing.T) {
+		t.Parallel()
+		const callers, each = 8, 5000
+		made := make([][]ID, callers)
+		var all sync.WaitGroup
+		for i := range made {
+			all.Go(func() {
+				for range each {
+					made[i] = append(made[i], NewID())
+				}
+			})
+		}
+		all.Wait()
+		seen := make(map[ID]bool, callers*each)
+		for _, ids := range made {
+			for i, id := range ids {
+				require.False(t, i > 0 && ids[i-1].Compare(id) >= 0, "%s is not after the id before it", id)
+				seen[id] = true
+			}
+		}
+		require.Len(t, seen, callers*each)
+	})
+
+	t.Run("carries the time it was made", func(t *testing.T) {
+		t.Parallel()
+		before := time.Now()
+		made := NewID().Time()
+		require.Equal(t, time.UTC, made.Location())
+		// The sequence may run ahead of the clock while other tests draw from it.
+		require.WithinRange(t, made, before.Add(-time.Microsecond), time.Now().Add(time.Second))
+	})
+
+	t.Run("sorts alike as bytes and as text", func(t *testing.T) {
+		t.Parallel()
+		var ids []ID
+		for range 1000 {
+			ids = append(ids, NewID())
+		}
+		require.True(t, slices.IsSortedFunc(ids, func(a, b ID) int { return strings.Compare(a.String(), b.String()) }))
+		require.True(t, slices.IsSortedFunc(ids, ID.Compare))
+	})
+}
+
+func TestTheSequenceGoesOnWhenTheClockIsSetBack(t *testing.T) {
+	t.Parallel()
+	ahead := nextTick(tickOf(time.Now()))
+	require.Greater(t, nextTick(ahead-ticksPerMilli), ahead)
+	require.Greater(t, nextTick(ahead), ahead)
+}
+
+func TestIDFloor(t *testing.T) {
+	t.Parallel()
+
+	t.Run("gives the fields of the RFC 9562 layout", func(t *testing.T) {
+		t.Parallel()
+		// The instant of RFC 9562 appendix A.6, and half a millisecond later.
+		at := time.UnixMilli(0x017F22E279B0)
+		require.Equal(t, "017f22e2-79b0-7000-8000-000000000000", IDFloor(at).String())
+		require.Equal(t, "017f22e2-79b0-7800-8000-000000000000", IDFloor(at.Add(500*time.Microsecond)).String())
+		require.Equal(t, "017f22e2-79b0-7fff-8000-000000000000", IDFloor(at.Add(time.Millisecond-1)).String())
+	})
+
+	t.Run("is at most every id made from then on", func(t *testing.T) {
+		t.Parallel()
+		for range 1000 {
+			now := time.Now()
+			require.Negative(t, IDFloor(now).Compare(NewID()))
+		}
+	})
+
+	t.Run("of an id's time is the floor of that very tick", func(t *testing.T) {
+		t.Parallel()
+		for range 1000 {
+			id := NewID()
+			floor := IDFloor(id.Time())
+			require.Equal(t, id[:8], floor[:8])
+			require.LessOrEqual(t, floor.Compare(id), 0)
+		}
+	})
+
+	t.Run("stays in order at the ends of time", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, "00000000-0000-7000-8000-000000000000", IDFloor(time.Time{}).String())
+		require.Equal(t, "00000000-0000-7000-8000-000000000000", IDFloor(time.Unix(0, -1)).String())
+		require.Equal(t, "ffffffff-ffff-7fff-8000-000000000000", IDFloor(time.Date(10890, 1, 1, 0, 0, 0, 0, time.UTC)).String())
+	})
+}
+
+func TestParseID(t *testing.T) {
+	t.Parallel()
+	const text = "0190163d-8694-739b-aea5-966c26f8ad91"
+
+	t.Run("reads back what String gives, in either case", func(t *testing.T) {
+		t.Parallel()
+		id, err := ParseID(text)
+		require.NoError(t, err)
+		require.Equal(t, text, id.String())
+		upper, err := ParseID(strings.ToUpper(text))
+		require.NoError(t, err)
+		require.Equal(t, id, upper)
+	})
+
+	t.Run("refuses every other form", func(t *testing.T) {
+		t.Parallel()
+		for _, s := range []string{
+			"", "1", text[:35], text + "0", " " + text[1:], text + "\n", "{" + text + "}", "urn:uuid:" + text,
+			strings.ReplaceAll(text, "-", ""), strings.ReplaceAll(text, "-", "_"), "g" + text[1:],
+			"0190163d8-694-739b-aea5-966c26f8ad91", "0190163d-8694-739b-aea5-966c26f8ad9é",
+		} {
+			id, err := ParseID(s)
+			require.ErrorContains(t, err, "not a UUID", "%q", s)
+			require.True(t, id.IsZero())
+		}
+	})
+}
+
+func TestAnIDIsItsTextInJSON(t *testing.T) {
+	t.Parallel()
+	id := NewID()
+
+	encoded, err := json.Marshal(map[ID]ID{id: id})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"`+id.String()+`":"`+id.String()+`"}`, string(encoded))
+
+	var decoded map[ID]ID
+	require.NoError(t, json.Unmarshal(encoded, &decoded))
+	require.Equal(t, map[ID]ID{id: id}, decoded)
+
+	kept := id
+	require.ErrorContains(t, json.Unmarshal([]byte(`"nonsense"`), &kept), "not a UUID")
+	require.Equal(t, id, kept)
+}
+
+func TestOnlyTheZeroIDIsZero(t *testing.T) {
+	t.Parallel()
+	require.True(t, ID{}.IsZero())
+	require.False(t, NewID().IsZero())
+	require.False(t, IDFloor(time.Time{}).IsZero())
+}
+
+func FuzzParseID(f *testing.F) {
+	f.Add("0190163d-8694-739b-aea5-966c26f8ad91")
+	f.Add("0190163D-8694-739B-AEA5-966C26F8AD91")
+	f.Add("not an id")
+	f.Fuzz(func(t *testing.T, s string) {
+		id, err := ParseID(s)
+		if err == nil {
+			require.Equal(t, strings.ToLower(s), id.String())
+		}
+	})
+}
+
+func BenchmarkNewID(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		NewID()
+	}
+}
+
+func BenchmarkIDString(b *testing.B) {
+	b.ReportAllocs()
+	id := NewID()
+	for b.Loop() {
+		_ = id.String()
+	}
+}

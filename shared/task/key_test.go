@@ -1,0 +1,190 @@
+package task
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestValidKey(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"a", "order:42", "A-Z_0.9", "8e03978e-40d5-43e8-bc93-6894a57f9324", strings.Repeat("k", 255)} {
+		require.True(t, ValidKey(s), "%q", s)
+	}
+	for _, s := range []string{"", " ", "a b", "a/b", "a\n", "é", "键", "a\x00", `"a"`, strings.Repeat("k", 256)} {
+		require.False(t, ValidKey(s), "%q", s)
+	}
+}
+
+func FuzzValidKey(f *testing.F) {
+	form := regexp.MustCompile(`^[A-Za-z0-9._:-]{1,255}$`)
+	f.Add("order:42")
+	f.Add("a b")
+	f.Fuzz(func(t *testing.T, s string) {
+		require.Equal(t, form.MatchString(s), ValidKey(s))
+	})
+}
+
+func TestKeyHash(t *testing.T) {
+	t.Parallel()
+
+	t.Run("is the same for the same triple", func(t *testing.T) {
+		t.Parallel()
+		require.Equal(t, KeyHash(7, "sms", "order:42"), KeyHash(7, "sms", "order:42"))
+		require.NotEqual(t, Hash{}, KeyHash(7, "sms", "order:42"))
+	})
+
+	t.Run("keeps the form in which keys are stored", func(t *testing.T) {
+		t.Parallel()
+		sum := sha256.Sum256([]byte("\x00\x00\x00\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x03sms\x00\x00\x00\x00\x00\x00\x00\x08order:42"))
+		require.Equal(t, Hash(sum[:16]), KeyHash(7, "sms", "order:42"))
+	})
+
+	t.Run("differs when any of the three does", func(t *testing.T) {
+		t.Parallel()
+		seen := make(map[Hash]bool)
+		seen[KeyHash(1, "sms", "a")] = true
+		seen[KeyHash(2, "sms", "a")] = true
+		seen[KeyHash(-1, "sms", "a")] = true
+		seen[KeyHash(1, "subscribe", "a")] = true
+		seen[KeyHash(1, "sms", "b")] = true
+		seen[KeyHash(1, "smsa", "")] = true
+		seen[KeyHash(1, "", "smsa")] = true
+		seen[KeyHash(1, "sm", "sa")] = true
+		require.Len(t, seen, 8)
+	})
+}
+
+// fingerprintOf takes a body through decoding, as a request does.
+func fingerprintOf(t *testing.T, body string) Hash {
+	t.Helper()
+	decoder := json.NewDecoder(strings.NewReader(body))
+	decoder.UseNumber()
+	var v any
+	require.NoError(t, decoder.Decode(&v))
+	h, err := Fingerprint(v)
+	require.NoError(t, err)
+	return h
+}
+
+func TestFingerprint(t *testing.T) {
+	t.Parallel()
+
+	for _, c := range []struct{ name, a, b string }{
+		{"key order", `{"a":1,"b":2}`, `{"b":2,"a":1}`},
+		{"key order inside arrays and objects", `{"m":{"x":[{"a":1,"b":2}],"y":0}}`, `{"m":{"y":0,"x":[{"b":2,"a":1}]}}`},
+		{"white space", `{"a":[1,2]}`, "\n{ \"a\" :\t[ 1 , 2 ] }"},
+		{"the way a character is escaped", `{"张":"é<&>/😀\t\u2028"}`, `{"\u5f20":"\u00e9\u003c\u0026\u003e\/\ud83d\ude00\u0009\u2028"}`},
+		{"a null member", `{"a":1,"b":null,"c":{"d":null}}`, `{"a":1,"c":{}}`},
+	} {
+		t.Run("does not depend on "+c.name, func(t *testing.T) {
+			t.Parallel()
+			require.Equal(t, fingerprintOf(t, c.a), fingerprintOf(t, c.b))
+		})
+	}
+
+	for _, c := range []struct{ name, a, b string }{
+		{"a value", `{"a":1}`, `{"a":2}`},
+		{"a name", `{"a":1}`, `{"b":1}`},
+		{"the case of a name", `{"a":1}`, `{"A":1}`},
+		{"the way a number is written", `{"a":1}`, `{"a":1.0}`},
+		{"digits beyond a float", `{"a":9007199254740993}`, `{"a":9007199254740992}`},
+		{"a number and its text", `{"a":1}`, `{"a":"1"}`},
+		{"a boolean and its text", `{"a":true}`, `{"a":"true"}`},
+		{"true and false", `{"a":true}`, `{"a":false}`},
+		{"the order of an array", `{"a":[1,2]}`, `{"a":[2,1]}`},
+		{"null in an array", `{"a":[1,null]}`, `{"a":[1]}`},
+		{"an empty and an absent value", `{"a":""}`, `{}`},
+		{"the depth of a member", `{"a":{"b":1},"c":2}`, `{"a":{"b":1,"c":2}}`},
+		{"what a quote would close", `{"a":"1\",\"b\":\"2"}`, `{"a":"1","b":"2"}`},
+		{"a backslash before a letter", `{"a":"\\u0001"}`, `{"a":"\u0001"}`},
+		{"composed and decomposed characters", "{\"a\":\"\u00e9\"}", "{\"a\":\"e\u0301\"}"},
+	} {
+		t.Run("tells apart "+c.name, func(t *testing.T) {
+			t.Parallel()
+			require.NotEqual(t, fingerprintOf(t, c.a), fingerprintOf(t, c.b))
+		})
+	}
+
+	t.Run("keeps the form in which fingerprints are stored", func(t *testing.T) {
+		t.Parallel()
+		sum := sha256.Sum256([]byte(`{"":[],"a":[1.0,null,true,{}],"b":"\"\\\u0008\u0009\u001f<` + "\u2028\x7f" + `😀"}`))
+		got := fingerprintOf(t, `{"b":"\"\\\b\t\u001f<\u2028`+"\x7f"+`😀","a":[1.0,null,true,{"z":null}],"":[]}`)
+		require.Equal(t, Hash(sum[:16]), got)
+	})
+
+	t.Run("of a request does not depend on the order of its fields or on absent ones", func(t *testing.T) {
+		t.Parallel()
+		type before struct {
+			Phone string          `json:"phone_number"`
+			Meta  json.RawMessage `json:"metadata,omitempty"`
+			Text  *string         `json:"content"`
+		}
+		type after struct {
+			New   *int           `json:"new,omitempty"`
+			Text  string         `json:"content,omitempty"`
+			Meta  map[string]any `json:"metadata,omitempty"`
+			Phone string         `json:"phone_number"`
+		}
+		a, err := Fingerprint(before{Phone: "110", Meta: json.RawMessage(`{"b": "\u003c", "a": 1}`)})
+		require.NoError(t, err)
+		b, err := Fingerprint(&after{Phone: "110", Meta: map[string]any{"a": json.Number("1"), "b": "<"}})
+		require.NoError(t, err)
+		require.Equal(t, a, b)
+	})
+
+	t.Run("reports what JSON cannot hold", func(t *testing.T) {
+		t.Parallel()
+		_, err := Fingerprint(map[string]any{"a": math.Inf(1)})
+		require.ErrorContains(t, err, "fingerprint: json: unsupported value")
+	})
+}
+
+func FuzzFingerprint(f *testing.F) {
+	f.Add(`{"phone_number":"110","params":{"b":1,"a":[null,true]}}`)
+	f.Add(`["\u0000\ud800", 1e400]`)
+	f.Fuzz(func(t *testing.T, body string) {
+		decoder := json.NewDecoder(strings.NewReader(body))
+		decoder.UseNumber()
+		var v any
+		if decoder.Decode(&v) != nil {
+			t.Skip("not JSON")
+		}
+		canonical := appendCanonical(nil, v)
+		require.True(t, json.Valid(canonical))
+		direct, err := Fingerprint(v)
+		require.NoError(t, err)
+		again, err := Fingerprint(json.RawMessage(canonical))
+		require.NoError(t, err)
+		require.Equal(t, direct, again)
+	})
+}
+
+func BenchmarkKeyHash(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		KeyHash(7, "sms", "8e03978e-40d5-43e8-bc93-6894a57f9324")
+	}
+}
+
+func BenchmarkFingerprint(b *testing.B) {
+	b.ReportAllocs()
+	type request struct {
+		Phone    string            `json:"phone_number"`
+		Content  string            `json:"content,omitempty"`
+		Template bool              `json:"use_template,omitempty"`
+		Source   string            `json:"source,omitempty"`
+		Params   map[string]string `json:"params,omitempty"`
+	}
+	v := request{Phone: "13800138000", Template: true, Source: "system_a", Params: map[string]string{"code": "123456", "name": "张三"}}
+	for b.Loop() {
+		if _, err := Fingerprint(v); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,59 @@
+package task
+
+import "time"
+
+// Cancel withdraws a task that no sender has. A task already cancelled stays
+// so without complaint; any other is refused.
+func (t Task) Cancel(now time.Time) (Task, error) {
+	switch {
+	case t.State == Failed && t.Reason == Cancelled:
+		return t, nil
+	case t.State == Scheduled || t.State == Pending:
+		t.Result = ResultCancelled
+		return t.fail(Cancelled, now), nil
+	default:
+		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a scheduled or pending task can be cancelled")
+	}
+}
+
+// Resolution is an operator's word on a held task.
+type Resolution string
+
+// The resolutions of a held task.
+const (
+	ResolveSucceeded Resolution = "succeeded"
+	ResolveFailed    Resolution = "failed"
+	ResolveResend    Resolution = "resend"
+)
+
+// Resolve settles a held task by hand; reason becomes its result.
+func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error) {
+	if t.State != Held {
+		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a held task can be resolved")
+	}
+	t.Ended, t.Result = EndedByOperator, Cut(reason, MaxResult)
+	switch how {
+	case ResolveSucceeded:
+		t.SentAt = now
+		return t.succeed(now), nil
+	case ResolveFailed:
+		return t.fail(UnknownOutcome, now), nil
+	default:
+		if t.expired(now) {
+			return t, Refuse(CodeConflict, "the task expired; resolve it as succeeded or failed")
+		}
+		return t.wait(now, 0), nil
+	}
+}
+
+// Retry gives a failed task a new life with all its retries.
+func (t Task) Retry(now time.Time) (Task, error) {
+	switch {
+	case t.State != Failed:
+		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a failed task can be retried")
+	case t.expired(now):
+		return t, Refuse(CodeConflict, "the task expired; submit it anew")
+	}
+	t.RetryCount = 0
+	return t.wait(now, 0), nil
+}

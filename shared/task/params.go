@@ -1,0 +1,108 @@
+package task
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxParams is how many template parameters one request may give.
+const MaxParams = 100
+
+// ParseParams reads template parameters from the form "code=123456&name=Ann".
+// Pairs are split at '&', '+' is a space and %XX a byte of UTF-8. Of a repeated
+// name the first counts; a pair without a value, or with an empty one, is dropped.
+// An error names what is malformed: a % escape, UTF-8, a NUL, or more than
+// MaxParams parameters.
+func ParseParams(encoded string) (map[string]string, error) {
+	params := make(map[string]string)
+	for pair := range strings.SplitSeq(encoded, "&") {
+		rawName, rawValue, _ := strings.Cut(pair, "=")
+		name, err := decodeParam(rawName)
+		if err != nil {
+			return nil, err
+		}
+		value, err := decodeParam(rawValue)
+		if err != nil {
+			return nil, fmt.Errorf("parameter %q: %w", name, err)
+		}
+		if _, repeated := params[name]; repeated || rawValue == "" {
+			continue
+		}
+		if len(params) == MaxParams {
+			return nil, fmt.Errorf("more than %d parameters", MaxParams)
+		}
+		params[name] = value
+	}
+	return params, nil
+}
+
+func decodeParam(raw string) (string, error) {
+	text, err := url.QueryUnescape(raw)
+	if err != nil {
+		var escape url.EscapeError
+		if errors.As(err, &escape) {
+			return "", fmt.Errorf("malformed escape %q", string(escape))
+		}
+		return "", err
+	}
+	return text, checkParam(text)
+}
+
+// checkParam refuses what Postgres cannot hold as text.
+func checkParam(text string) error {
+	if !utf8.ValidString(text) {
+		return errors.New("not valid UTF-8")
+	}
+	if strings.IndexByte(text, 0) >= 0 {
+		return errors.New("contains a NUL character")
+	}
+	return nil
+}
+
+// ParamsFromJSON takes template parameters from a decoded JSON object: strings as
+// they are, numbers with their digits (a json.Number as it was written), booleans
+// as true or false. It returns either the parameters or every offending field,
+// sorted by name.
+func ParamsFromJSON(object map[string]any) (map[string]string, []Field) {
+	if len(object) > MaxParams {
+		return nil, []Field{{Name: "params", Message: fmt.Sprintf("must have at most %d parameters", MaxParams)}}
+	}
+	params := make(map[string]string, len(object))
+	var bad []Field
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		value, err := scalarText(object[name])
+		if err == nil {
+			err = checkParam(name)
+		}
+		if err != nil {
+			bad = append(bad, Field{Name: "params." + name, Message: err.Error()})
+			continue
+		}
+		params[name] = value
+	}
+	if bad != nil {
+		return nil, bad
+	}
+	return params, nil
+}
+
+func scalarText(value any) (string, error) {
+	switch v := value.(type) {
+	case string:
+		return v, checkParam(v)
+	case json.Number:
+		return v.String(), nil
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), nil
+	case bool:
+		return strconv.FormatBool(v), nil
+	}
+	return "", errors.New("must be a string, number or boolean")
+}

@@ -1,0 +1,74 @@
+package task
+
+import "unicode/utf16"
+
+// Encoding is the character set in which a text travels to a phone.
+type Encoding string
+
+// The two encodings of 3GPP TS 23.038 that carry text.
+const (
+	GSM7 Encoding = "GSM-7" // the 7 bit default alphabet and its extension table
+	UCS2 Encoding = "UCS-2" // 16 bit units; phones read them as UTF-16
+)
+
+// What one short message holds: 140 octets by 3GPP TS 23.040 section 9.2.3.16,
+// less the 6 octets of a concatenation header (section 9.2.3.24.1) in each part
+// of a text that needs several.
+const (
+	singleSeptets, partSeptets = 160, 153
+	singleUnits, partUnits     = 70, 67
+)
+
+// Segments counts the short messages that text is sent as, and names their
+// encoding: GSM-7 when its alphabet has every character, else UCS-2. A character
+// is never split over two messages. Empty text is 0 messages of GSM-7; a byte that
+// is not UTF-8 counts as the replacement character.
+func Segments(text string) (count int, encoding Encoding) {
+	if count, ok := countParts(text, septets, singleSeptets, partSeptets); ok {
+		return count, GSM7
+	}
+	count, _ = countParts(text, utf16.RuneLen, singleUnits, partUnits)
+	return count, UCS2
+}
+
+// countParts fills messages with characters of the given width. It reports false
+// at the first character that has none.
+func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
+	total, used := 0, part
+	for _, r := range text {
+		w := width(r)
+		if w <= 0 {
+			return 0, false
+		}
+		total += w
+		if used+w > part {
+			count++
+			used = 0
+		}
+		used += w
+	}
+	if count > 1 && total <= single {
+		count = 1
+	}
+	return count, true
+}
+
+// septets is the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1):
+// 1, or 2 for the extension table (section 6.2.1.1), whose characters follow an
+// escape; 0 when r is in neither.
+func septets(r rune) int {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= ' ' && r <= '?':
+		return 1
+	}
+	switch r {
+	case '\n', '\r', '@', '_', '¡', '£', '¤', '¥', '§', '¿',
+		'Ä', 'Å', 'Æ', 'Ç', 'É', 'Ñ', 'Ö', 'Ø', 'Ü', 'ß',
+		'à', 'ä', 'å', 'æ', 'è', 'é', 'ì', 'ñ', 'ò', 'ö', 'ø', 'ù', 'ü',
+		'Γ', 'Δ', 'Θ', 'Λ', 'Ξ', 'Π', 'Σ', 'Φ', 'Ψ', 'Ω':
+		return 1
+	case '\f', '[', '\\', ']', '^', '{', '|', '}', '~', '€':
+		return 2
+	}
+	return 0
+}

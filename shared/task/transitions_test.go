@@ -1,0 +1,202 @@
+package task
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	now   = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	early = now.Add(-time.Minute)
+	late  = now.Add(time.Hour)
+)
+
+// claimed is a task that app a holds under claim 7.
+func claimed(change ...func(*Task)) Task {
+	t := Task{ID: NewID(), Queue: "default", MaxRetries: 3, State: Processing, DueAt: early, ClaimID: 7, AppID: "a"}
+	for _, c := range change {
+		c(&t)
+	}
+	return t
+}
+
+func TestAnOpenClaimsReportDecides(t *testing.T) {
+	t.Parallel()
+	exhausted := func(t *Task) { t.RetryCount = 3 }
+	expired := func(t *Task) { t.ExpiresAt = early }
+	policy := func(p Policy) func(*Task) { return func(t *Task) { t.OnUnknown = p } }
+	for _, c := range []struct {
+		name    string
+		task    Task
+		report  Report
+		state   State
+		reason  Reason
+		retries int16
+		result  string
+	}{
+		{"success is final", claimed(), Report{Outcome: SentOK}, Succeeded, NoReason, 0, ""},
+		{"success after the expiry counts", claimed(expired), Report{Outcome: SentOK}, Succeeded, NoReason, 0, ""},
+		{"a failure without retry is final", claimed(), Report{Outcome: SentFailed, Message: "bad number"}, Failed, Rejected, 0, "bad number"},
+		{"a failure with retry waits again", claimed(), Report{Outcome: SentFailed, ShouldRetry: true, Message: "no signal"}, Pending, NoReason, 1, "no signal"},
+		{"no more than the allowed retries", claimed(exhausted), Report{Outcome: SentFailed, ShouldRetry: true, Message: "no signal"}, Failed, RetriesExhausted, 3, "超过最大重试次数: no signal"},
+		{"nothing is retried past its time", claimed(expired), Report{Outcome: SentFailed, ShouldRetry: true, Message: "x"}, Failed, Expired, 0, "x"},
+		{"released waits and costs no retry", claimed(exhausted), Report{Outcome: Released}, Pending, NoReason, 3, ""},
+		{"released may wait longer", claimed(), Report{Outcome: Released, RetryAfter: time.Minute}, Scheduled, NoReason, 0, ""},
+		{"unknown is resent", claimed(), Report{Outcome: SentUnknown}, Pending, NoReason, 1, ""},
+		{"unknown is resent no more than allowed", claimed(exhausted), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 3, ""},
+		{"unknown is held", claimed(policy(Hold)), Report{Outcome: SentUnknown}, Held, NoReason, 0, ""},
+		{"unknown fails", claimed(policy(Fail)), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 0, ""},
+	} {
+		c.report.AppID = "a"
+		got, verdict := c.task.Report(c.report, now)
+		require.Equal(t, Applied, verdict, c.name)
+		require.Equal(t, c.state, got.State, c.name)
+		require.Equal(t, c.reason, got.Reason, c.name)
+		require.Equal(t, c.retries, got.RetryCount, c.name)
+		require.Equal(t, c.result, got.Result, c.name)
+
+		again, verdict := got.Report(c.report, now)
+		require.Equal(t, Already, verdict, "%s: the same report again", c.name)
+		require.Equal(t, got, again, c.name)
+	}
+}
+
+// Every state, reason, ending and outcome, claimed or not: what must hold
+// always.
+func TestNoReportEverBreaksAnInvariant(t *testing.T) {
+	t.Parallel()
+	for state := Scheduled; state <= Failed; state++ {
+		for reason := NoReason; reason <= Cancelled; reason++ {
+			if (state == Failed) != (reason != NoReason) {
+				continue
+			}
+			for ended := Open; ended <= EndedByOperator; ended++ {
+				for outcome := SentOK; outcome <= Released; outcome++ {
+					before := Task{State: state, Reason: reason, Ended: ended, ClaimID: 7, AppID: "a", MaxRetries: 3}
+					for _, r := range []Report{{AppID: "a"}, {AppID: "a", ClaimID: 7}, {AppID: "a", ClaimID: 6}, {AppID: "b"}, {AppID: "b", ClaimID: 7}} {
+						r.Outcome = outcome
+						after, verdict := before.Report(r, now)
+						mine := r.AppID == "a" && r.ClaimID != 6
+						switch {
+						case verdict != Applied:
+							require.Equal(t, before, after, "only an applied report changes something")
+						case !mine:
+							require.Fail(t, "a report of another claim was applied", "%+v %+v", before, r)
+						case state.Final():
+							require.Equal(t, Failed, state, "a success is never undone")
+							require.Equal(t, Succeeded, after.State, "a failure is only ever undone by a success")
+						}
+						if mine && state == Processing {
+							require.Equal(t, Applied, verdict)
+						}
+						require.Equal(t, after.State == Failed, after.Reason != NoReason)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestATaskNeverClaimedHearsNoReport(t *testing.T) {
+	t.Parallel()
+	_, verdict := Task{State: Pending}.Report(Report{Outcome: SentOK}, now)
+	require.Equal(t, Stale, verdict)
+}
+
+func TestWhatFallsDue(t *testing.T) {
+	t.Parallel()
+	expired := func(t *Task) { t.ExpiresAt = early }
+	exhausted := func(t *Task) { t.RetryCount = 3 }
+	hold := func(t *Task) { t.OnUnknown = Hold }
+	marks := func(t *Task) { t.MarksSending = true }
+	marked := func(t *Task) { t.SendingAt = early }
+	for _, c := range []struct {
+		name    string
+		task    Task
+		state   State
+		reason  Reason
+		verdict Verdict
+		result  string
+	}{
+		{"a scheduled task becomes pending", Task{State: Scheduled, DueAt: early, ExpiresAt: late}, Pending, NoReason, Promoted, ""},
+		{"a scheduled task past its time expires", Task{State: Scheduled, DueAt: early, ExpiresAt: early}, Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a pending task past its time expires", Task{State: Pending, DueAt: early, ExpiresAt: early}, Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a zombie is retried", claimed(), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
+		{"a zombie without retries left fails", claimed(exhausted), Failed, TimedOut, TimeoutFailed, "处理超时，超过最大重试次数"},
+		{"a zombie past its time expires", claimed(expired), Failed, Expired, ExpiredVerdict, ResultExpired},
+		{"a zombie is held", claimed(hold), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
+		{"a zombie fails", claimed(func(t *Task) { t.OnUnknown = Fail }), Failed, UnknownOutcome, TimeoutFailed, ResultTimeoutUnknown},
+		{"an unmarked claim that marks is safe to resend", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
+		{"a marked claim is unknown", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
+	} {
+		got, verdict := c.task.Due(now)
+		require.Equal(t, c.state, got.State, c.name)
+		require.Equal(t, c.reason, got.Reason, c.name)
+		require.Equal(t, c.verdict, verdict, c.name)
+		require.Equal(t, c.result, got.Result, c.name)
+		if got.State == Pending {
+			require.Equal(t, c.task.ExpiresAt, got.DueAt, "%s: a pending task falls due when it expires", c.name)
+		}
+	}
+}
+
+func TestChangesByHandAreRefusedWhereTheyMakeNoSense(t *testing.T) {
+	t.Parallel()
+	verbs := map[string]struct {
+		do      func(Task) (Task, error)
+		allowed []State
+	}{
+		"cancel":  {func(t Task) (Task, error) { return t.Cancel(now) }, []State{Scheduled, Pending}},
+		"resolve": {func(t Task) (Task, error) { return t.Resolve(ResolveSucceeded, "seen", now) }, []State{Held}},
+		"retry":   {func(t Task) (Task, error) { return t.Retry(now) }, []State{Failed}},
+	}
+	for name, v := range verbs {
+		for s := Scheduled; s <= Failed; s++ {
+			before := Task{State: s}
+			if s == Failed {
+				before.Reason = Rejected
+			}
+			after, err := v.do(before)
+			if !slices.Contains(v.allowed, s) {
+				require.Equal(t, CodeConflict, CodeOf(err), "%s of a %s task", name, s)
+				require.Equal(t, before, after)
+				continue
+			}
+			require.NoError(t, err, "%s of a %s task", name, s)
+			require.NotEqual(t, before.State, after.State)
+		}
+	}
+}
+
+func TestAnExpiredTaskIsNotGivenANewLife(t *testing.T) {
+	t.Parallel()
+	_, err := Task{State: Failed, Reason: Expired, ExpiresAt: early}.Retry(now)
+	require.Equal(t, CodeConflict, CodeOf(err))
+	_, err = Task{State: Held, ExpiresAt: early}.Resolve(ResolveResend, "x", now)
+	require.Equal(t, CodeConflict, CodeOf(err))
+	again, err := Task{State: Failed, Reason: RetriesExhausted, RetryCount: 3, MaxRetries: 3}.Retry(now)
+	require.NoError(t, err)
+	require.Zero(t, again.RetryCount)
+}
+
+func TestTheSeedsNumbersStand(t *testing.T) {
+	t.Parallel()
+	numbers := map[State]int{Scheduled: 0, Pending: 0, Processing: 1, Held: 1, Succeeded: 2, Failed: 3}
+	for s, n := range numbers {
+		require.Equal(t, n, s.Status())
+		parsed, ok := ParseState(s.String())
+		require.True(t, ok)
+		require.Equal(t, s, parsed)
+	}
+}
+
+func TestCutCountsCharacters(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "处理", Cut("处理超时", 2))
+	require.Equal(t, "处理", Cut("处理", 2))
+	require.Equal(t, "ab", Cut("abc", 2))
+	require.Equal(t, "", Cut("处", 0))
+}
