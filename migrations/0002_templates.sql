@@ -1,0 +1,28 @@
+CREATE TABLE sms_templates (
+    id               integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    template_name    varchar(100) NOT NULL,
+    template_content varchar(200) NOT NULL,
+    is_active        boolean NOT NULL DEFAULT true,
+    created_at       timestamptz NOT NULL DEFAULT now(),
+    updated_at       timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX idx_sms_templates_active ON sms_templates (is_active);
+
+CREATE TABLE default_sms_data (
+    id           integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    phone_number varchar(20) NOT NULL UNIQUE,
+    content      varchar(200) NOT NULL,
+    use_template boolean NOT NULL DEFAULT false,
+    is_sent      boolean NOT NULL DEFAULT false,
+    created_at   timestamptz NOT NULL DEFAULT now(),
+    updated_at   timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX idx_default_sms_sent ON default_sms_data (is_sent);
+
+-- word is what the operator typed; folded (NFKC, case-folded) is what a text is searched for.
+CREATE TABLE blocked_words (
+    id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    word       varchar(100) NOT NULL,
+    folded     text COLLATE "C" NOT NULL UNIQUE,
+    created_at timestamptz NOT NULL DEFAULT now()
+);

@@ -1,0 +1,188 @@
+// Package migrations brings a database to the schema that this binary expects.
+// The files are forward only: what has been applied is never edited or removed.
+package migrations
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+)
+
+//go:embed [0-9][0-9][0-9][0-9]_*.sql
+var files embed.FS
+
+// lockID is the advisory lock that lets one migration run at a time per database.
+const lockID = 0x73656e646f6e6365
+
+// monthsAhead is how many monthly partitions of the logs exist beyond this month's.
+const monthsAhead = 3
+
+// Options says which roles Up makes. An empty name makes none.
+type Options struct {
+	HotRole  string // for the hot functions: every table, plans by index only
+	ReadRole string // for statistics and lists: reads only
+	Password string // given to both roles; "" leaves their passwords alone
+}
+
+type migration struct {
+	version int
+	name    string // the file's name
+	sql     string
+	sum     string // SHA-256 of the file, hex
+}
+
+// Up applies what conn's database lacks, one transaction per file, makes the
+// roles and the coming log partitions, and returns the names of the files that
+// it applied. Calls that overlap wait for one another; conn must be a direct
+// connection, since the lock belongs to its session. It refuses a database whose
+// history is not a prefix of the files.
+func Up(ctx context.Context, conn *pgx.Conn, o Options) (applied []string, err error) {
+	return up(ctx, conn, files, o)
+}
+
+// Hash names what Up makes: it changes whenever a migration or a role does.
+func Hash() (string, error) {
+	migrations, err := load(files)
+	if err != nil {
+		return "", err
+	}
+	sum := sha256.New()
+	fmt.Fprintln(sum, rolesOf(Options{HotRole: "hot", ReadRole: "read"}))
+	for _, m := range migrations {
+		fmt.Fprintln(sum, m.name, m.sum)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, o Options) (applied []string, err error) {
+	migrations, err := load(fsys)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockID); err != nil {
+		return nil, fmt.Errorf("lock the migrations: %w", err)
+	}
+	defer func() {
+		// A connection that broke has given its lock back already.
+		if _, unlockErr := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", lockID); unlockErr != nil && err == nil {
+			err = fmt.Errorf("unlock the migrations: %w", unlockErr)
+		}
+	}()
+	pending, err := pendingOf(ctx, conn, migrations)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range pending {
+		if err := apply(ctx, conn, m); err != nil {
+			return applied, fmt.Errorf("migration %s: %w", m.name, err)
+		}
+		applied = append(applied, m.name)
+	}
+	if err := makeRoles(ctx, conn, o); err != nil {
+		return applied, err
+	}
+	return applied, makePartitions(ctx, conn)
+}
+
+var fileName = regexp.MustCompile(`^([0-9]{4})_[a-z0-9_]+\.sql$`)
+
+// load reads the files in order and demands the versions 1, 2, 3 …
+func load(fsys fs.FS) ([]migration, error) {
+	names, err := fs.Glob(fsys, "*.sql")
+	if err != nil {
+		return nil, fmt.Errorf("list migrations: %w", err)
+	}
+	var migrations []migration
+	for _, name := range names {
+		parts := fileName.FindStringSubmatch(name)
+		if parts == nil {
+			return nil, fmt.Errorf("migration %s: name it NNNN_words.sql", name)
+		}
+		version, err := strconv.Atoi(parts[1])
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", name, err)
+		}
+		if version != len(migrations)+1 {
+			return nil, fmt.Errorf("migration %s: the next number is %04d, so renumber it or add what is missing", name, len(migrations)+1)
+		}
+		text, err := fs.ReadFile(fsys, name)
+		if err != nil {
+			return nil, fmt.Errorf("migration %s: %w", name, err)
+		}
+		sum := sha256.Sum256(text)
+		migrations = append(migrations, migration{version, name, string(text), hex.EncodeToString(sum[:])})
+	}
+	return migrations, nil
+}
+
+const createHistory = `
+CREATE TABLE IF NOT EXISTS schema_migrations (
+	version    int PRIMARY KEY,
+	name       text NOT NULL,
+	sha256     text NOT NULL,
+	applied_at timestamptz NOT NULL DEFAULT now()
+)`
+
+// pendingOf compares the database's history with the files and gives the rest.
+func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]migration, error) {
+	if _, err := conn.Exec(ctx, createHistory); err != nil {
+		return nil, fmt.Errorf("create schema_migrations: %w", err)
+	}
+	rows, err := conn.Query(ctx, "SELECT version, name, sha256 FROM schema_migrations ORDER BY version")
+	if err != nil {
+		return nil, fmt.Errorf("read schema_migrations: %w", err)
+	}
+	done, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
+		return m, row.Scan(&m.version, &m.name, &m.sum)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read schema_migrations: %w", err)
+	}
+	for i, d := range done {
+		switch {
+		case d.version > len(migrations):
+			return nil, fmt.Errorf("the database is at version %d and this binary knows %d: run the newer binary that made it",
+				done[len(done)-1].version, len(migrations))
+		case d.version != i+1:
+			return nil, fmt.Errorf("the database has version %d without %d: restore schema_migrations from a backup", d.version, i+1)
+		case d.name != migrations[i].name:
+			return nil, fmt.Errorf("migration %s was applied but its file is missing, %s is in its place: put it back", d.name, migrations[i].name)
+		case d.sum != migrations[i].sum:
+			return nil, fmt.Errorf("migration %s was edited after it was applied: restore it and put the change into a new file", d.name)
+		}
+	}
+	return migrations[len(done):], nil
+}
+
+func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
+	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, m.sql); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, "INSERT INTO schema_migrations (version, name, sha256) VALUES ($1, $2, $3)", m.version, m.name, m.sum)
+		return err
+	})
+}
+
+// makePartitions makes the log partitions of the coming months. The function
+// that does it comes with the migration that makes the logs.
+func makePartitions(ctx context.Context, conn *pgx.Conn) error {
+	var exists bool
+	if err := conn.QueryRow(ctx, "SELECT to_regprocedure('make_log_partitions(integer)') IS NOT NULL").Scan(&exists); err != nil {
+		return fmt.Errorf("look for make_log_partitions: %w", err)
+	}
+	if !exists {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "SELECT make_log_partitions($1)", monthsAhead); err != nil {
+		return fmt.Errorf("make log partitions: %w", err)
+	}
+	return nil
+}

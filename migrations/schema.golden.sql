@@ -1,0 +1,296 @@
+CREATE TABLE blocked_words (
+    id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    word character varying(100) NOT NULL,
+    folded text COLLATE "C" NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE callers (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    name character varying(50) NOT NULL,
+    token_hash bytea NOT NULL,
+    roles text[] NOT NULL,
+    queues text[] NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    rotated_at timestamp with time zone,
+    revoked_at timestamp with time zone);
+
+CREATE TABLE default_sms_data (
+    id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    phone_number character varying(20) NOT NULL,
+    content character varying(200) NOT NULL,
+    use_template boolean NOT NULL DEFAULT false,
+    is_sent boolean NOT NULL DEFAULT false,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE operator_actions (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    caller_id bigint NOT NULL,
+    caller_name character varying(50) NOT NULL,
+    request_id character varying(50) NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    reason text,
+    before jsonb,
+    after jsonb,
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE receive_logs (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    request_id character varying(50),
+    task_id uuid,
+    caller_id bigint NOT NULL,
+    phone_number character varying(20),
+    content character varying(200),
+    use_template boolean,
+    source_ip character varying(45),
+    user_agent character varying(500),
+    request_data jsonb,
+    response_data jsonb,
+    status_code integer NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now())
+PARTITION BY RANGE (created_at);
+
+CREATE TABLE report_logs (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    task_id uuid NOT NULL,
+    claim_id bigint,
+    app_id character varying(50),
+    status integer,
+    verdict text NOT NULL,
+    error_code character varying(50),
+    error_message character varying(500),
+    request_data jsonb,
+    created_at timestamp with time zone NOT NULL DEFAULT now())
+PARTITION BY RANGE (created_at);
+
+CREATE TABLE schema_migrations (
+    version integer NOT NULL,
+    name text NOT NULL,
+    sha256 text NOT NULL,
+    applied_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE send_logs (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    task_id uuid NOT NULL,
+    claim_id bigint NOT NULL,
+    app_id character varying(50) NOT NULL,
+    phone_number character varying(20) NOT NULL,
+    content character varying(200) NOT NULL,
+    request_data jsonb,
+    response_data jsonb,
+    created_at timestamp with time zone NOT NULL DEFAULT now())
+PARTITION BY RANGE (created_at);
+
+CREATE TABLE sms_templates (
+    id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
+    template_name character varying(100) NOT NULL,
+    template_content character varying(200) NOT NULL,
+    is_active boolean NOT NULL DEFAULT true,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE submission_keys (
+    key uuid NOT NULL,
+    fingerprint uuid NOT NULL,
+    id uuid NOT NULL);
+
+CREATE TABLE task_done (
+    id uuid NOT NULL,
+    status smallint NOT NULL,
+    reason smallint NOT NULL,
+    retry_count smallint NOT NULL,
+    ended smallint NOT NULL,
+    claim_id bigint,
+    app_id character varying(50),
+    reported_at timestamp with time zone NOT NULL DEFAULT now(),
+    sent_at timestamp with time zone,
+    result character varying(500),
+    error_code character varying(50));
+
+CREATE TABLE task_live (
+    id uuid NOT NULL,
+    state smallint NOT NULL,
+    priority smallint NOT NULL,
+    retry_count smallint NOT NULL DEFAULT 0,
+    max_retries smallint NOT NULL,
+    on_unknown smallint NOT NULL,
+    ended smallint NOT NULL DEFAULT 0,
+    marks_sending boolean NOT NULL DEFAULT false,
+    queue text COLLATE "C" NOT NULL,
+    due_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    claim_id bigint,
+    app_id character varying(50),
+    sending_at timestamp with time zone,
+    result character varying(500),
+    error_code character varying(50))
+WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
+
+CREATE TABLE task_totals (
+    day date NOT NULL,
+    succeeded bigint NOT NULL,
+    failed bigint NOT NULL);
+
+CREATE TABLE tasks (
+    id uuid NOT NULL,
+    seq bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    caller_id bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    priority smallint NOT NULL,
+    max_retries smallint NOT NULL,
+    on_unknown smallint NOT NULL,
+    phone_number character varying(20) NOT NULL,
+    content character varying(200) NOT NULL,
+    source character varying(50),
+    send_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    callback_url text,
+    metadata jsonb,
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE SEQUENCE blocked_words_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE callers_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE claim_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE default_sms_data_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE operator_actions_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE receive_logs_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE report_logs_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE send_logs_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE sms_templates_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE tasks_seq_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
+ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
+
+ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
+
+ALTER TABLE callers ADD CONSTRAINT callers_name_key UNIQUE (name);
+
+ALTER TABLE callers ADD CONSTRAINT callers_pkey PRIMARY KEY (id);
+
+ALTER TABLE callers ADD CONSTRAINT callers_token_hash_check CHECK ((octet_length(token_hash) = 32));
+
+ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_phone_number_key UNIQUE (phone_number);
+
+ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_pkey PRIMARY KEY (id);
+
+ALTER TABLE operator_actions ADD CONSTRAINT operator_actions_pkey PRIMARY KEY (id);
+
+ALTER TABLE schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (version);
+
+ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_pkey PRIMARY KEY (id);
+
+ALTER TABLE submission_keys ADD CONSTRAINT submission_keys_pkey PRIMARY KEY (key);
+
+ALTER TABLE task_done ADD CONSTRAINT task_done_check CHECK (((status = 2) = (reason = 0)));
+
+ALTER TABLE task_done ADD CONSTRAINT task_done_pkey PRIMARY KEY (id);
+
+ALTER TABLE task_done ADD CONSTRAINT task_done_reason_check CHECK (((reason >= 0) AND (reason <= 6)));
+
+ALTER TABLE task_done ADD CONSTRAINT task_done_status_check CHECK ((status = ANY (ARRAY[2, 3])));
+
+ALTER TABLE task_live ADD CONSTRAINT task_live_check CHECK (((state <> 0) OR (due_at IS NOT NULL)));
+
+ALTER TABLE task_live ADD CONSTRAINT task_live_check1 CHECK (((state <> 2) OR ((due_at IS NOT NULL) AND (claim_id IS NOT NULL) AND (app_id IS NOT NULL))));
+
+ALTER TABLE task_live ADD CONSTRAINT task_live_pkey PRIMARY KEY (id);
+
+ALTER TABLE task_live ADD CONSTRAINT task_live_state_check CHECK (((state >= 0) AND (state <= 3)));
+
+ALTER TABLE task_totals ADD CONSTRAINT task_totals_pkey PRIMARY KEY (day);
+
+ALTER TABLE tasks ADD CONSTRAINT tasks_max_retries_check CHECK (((max_retries >= 0) AND (max_retries <= 10)));
+
+ALTER TABLE tasks ADD CONSTRAINT tasks_on_unknown_check CHECK (((on_unknown >= 0) AND (on_unknown <= 2)));
+
+ALTER TABLE tasks ADD CONSTRAINT tasks_pkey PRIMARY KEY (id);
+
+ALTER TABLE tasks ADD CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AND (priority <= 9)));
+
+ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
+
+CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
+
+CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING btree (created_at);
+
+CREATE INDEX idx_receive_logs_task_id ON ONLY public.receive_logs USING btree (task_id);
+
+CREATE INDEX idx_report_logs_task_id ON ONLY public.report_logs USING btree (task_id);
+
+CREATE INDEX idx_send_logs_task_id ON ONLY public.send_logs USING btree (task_id);
+
+CREATE INDEX idx_sms_tasks_phone ON public.tasks USING btree (phone_number, id);
+
+CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_active);
+
+CREATE INDEX operator_actions_subject ON public.operator_actions USING btree (subject, id);
+
+CREATE INDEX task_done_failed ON public.task_done USING btree (id) WHERE (status = 3);
+
+CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WITH (pages_per_range='32');
+
+CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE (due_at IS NOT NULL);
+
+CREATE INDEX task_live_ready ON public.task_live USING btree (queue, priority, retry_count, id) WHERE (state = 1);
+
+CREATE VIEW sms_tasks AS
+ SELECT t.seq AS id,
+    t.id AS task_id,
+    t.phone_number,
+    t.content,
+        CASE
+            WHEN (d.id IS NOT NULL) THEN (d.status)::integer
+            WHEN (l.state >= 2) THEN 1
+            ELSE 0
+        END AS status,
+    t.source,
+    (COALESCE(d.retry_count, l.retry_count))::integer AS retry_count,
+        CASE
+            WHEN (l.state >= 2) THEN l.app_id
+            WHEN (d.reason = ANY (ARRAY[0, 1])) THEN d.app_id
+            ELSE NULL::character varying
+        END AS processing_app_id,
+    COALESCE(d.result, l.result) AS result,
+    t.created_at,
+    COALESCE(d.reported_at, l.updated_at) AS updated_at,
+    d.sent_at,
+    d.reported_at
+   FROM ((tasks t
+     LEFT JOIN task_live l ON ((l.id = t.id)))
+     LEFT JOIN task_done d ON ((d.id = t.id)));
+
+CREATE OR REPLACE FUNCTION public.make_log_partitions(ahead integer)
+ RETURNS void
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    parent text;
+    first  timestamp := date_trunc('month', now() AT TIME ZONE 'UTC');
+    month  timestamp;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtext('sendonce.log_partitions'));
+    FOREACH parent IN ARRAY ARRAY['receive_logs', 'send_logs', 'report_logs'] LOOP
+        FOR n IN 0..least(greatest(ahead, 0), 24) LOOP
+            month := first + make_interval(months => n);
+            -- CREATE locks the parent against every writer, so an existing partition is not even tried.
+            CONTINUE WHEN to_regclass(parent || to_char(month, '_YYYYMM')) IS NOT NULL;
+            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)',
+                parent || to_char(month, '_YYYYMM'), parent,
+                month::text || '+00', (month + interval '1 month')::text || '+00');
+        END LOOP;
+    END LOOP;
+END $function$
+;

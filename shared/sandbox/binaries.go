@@ -1,0 +1,175 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+
+	embedded "github.com/fergusstrange/embedded-postgres"
+)
+
+const (
+	oldestMajor   = 14
+	fetchVersion  = embedded.V17
+	installAdvice = "install it (Debian: apt-get install postgresql; macOS: brew install postgresql@17) or set DATABASE_URL"
+)
+
+// installedIn are the directories where packages put servers that are not on
+// the PATH.
+var installedIn = []string{
+	"/usr/lib/postgresql/*/bin",
+	"/usr/pgsql-*/bin",
+	"/opt/homebrew/opt/postgresql*/bin",
+	"/usr/local/opt/postgresql*/bin",
+	"/Applications/Postgres.app/Contents/Versions/*/bin",
+}
+
+// binaries is a directory that holds postgres and initdb.
+type binaries struct {
+	dir   string
+	major int
+}
+
+// findBinaries gives the server of the machine, or downloads one. major is the
+// one that the data was written by, 0 = any.
+func findBinaries(ctx context.Context, major int) (binaries, error) {
+	found := installed(ctx)
+	for _, b := range found {
+		if b.major >= oldestMajor && (major == 0 || major == b.major) {
+			return b, nil
+		}
+	}
+	if major != 0 && strconv.Itoa(major) != majorOf(string(fetchVersion)) {
+		return binaries{}, fmt.Errorf("the data was written by PostgreSQL %d, which is not on this machine: install it or remove the data", major)
+	}
+	cache, err := cacheDir()
+	if err != nil {
+		return binaries{}, err
+	}
+	b, err := fetch(ctx, embedded.DefaultConfig(), cache)
+	if err != nil {
+		tooOld := ""
+		for _, b := range found {
+			tooOld += fmt.Sprintf(" (%s has %d)", b.dir, b.major)
+		}
+		return binaries{}, fmt.Errorf("no PostgreSQL %d or later on this machine%s and none could be downloaded (%w): %s",
+			oldestMajor, tooOld, err, installAdvice)
+	}
+	return b, nil
+}
+
+// installed lists the servers on this machine: the one on the PATH, then the
+// packaged ones, newest first.
+func installed(ctx context.Context) []binaries {
+	var packaged []binaries
+	for _, pattern := range installedIn {
+		dirs, _ := filepath.Glob(pattern) // fails on a malformed pattern only
+		for _, dir := range dirs {
+			if b, err := inspect(ctx, dir); err == nil {
+				packaged = append(packaged, b)
+			}
+		}
+	}
+	slices.SortStableFunc(packaged, func(a, b binaries) int { return b.major - a.major })
+
+	path, err := exec.LookPath("postgres")
+	if err != nil {
+		return packaged
+	}
+	if path, err = filepath.EvalSymlinks(path); err != nil {
+		return packaged
+	}
+	b, err := inspect(ctx, filepath.Dir(path))
+	if err != nil {
+		return packaged
+	}
+	return append([]binaries{b}, packaged...)
+}
+
+func inspect(ctx context.Context, dir string) (binaries, error) {
+	if _, err := exec.LookPath(filepath.Join(dir, "initdb")); err != nil {
+		return binaries{}, err
+	}
+	out, err := exec.CommandContext(ctx, filepath.Join(dir, "postgres"), "--version").Output()
+	if err != nil {
+		return binaries{}, err
+	}
+	major, err := strconv.Atoi(majorOf(string(out)))
+	if err != nil {
+		return binaries{}, fmt.Errorf("%s/postgres --version answers %q", dir, out)
+	}
+	return binaries{dir: dir, major: major}, nil
+}
+
+// majorOf is the first number in a version text, "" when there is none.
+func majorOf(version string) string { return regexp.MustCompile(`[0-9]+`).FindString(version) }
+
+// cacheDir keeps downloads between runs, where the user of Postgres may enter.
+func cacheDir() (string, error) {
+	if os.Geteuid() == 0 {
+		return "/var/cache/sendonce", nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(dir, "sendonce"), nil
+}
+
+// fetch downloads a server into cache, once.
+//
+// The library unpacks only as the first step of starting a server, which fails
+// as root. So it is asked to start one on a data directory that no server
+// accepts: what it then leaves behind is all that is wanted, and whether that
+// runs is found out here.
+func fetch(ctx context.Context, from embedded.Config, cache string) (binaries, error) {
+	final := filepath.Join(cache, "postgres-"+string(fetchVersion))
+	if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {
+		return b, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return binaries{}, err
+	}
+	work, err := os.MkdirTemp(cache, "fetch-")
+	if err != nil {
+		return binaries{}, err
+	}
+	defer os.RemoveAll(work)
+	unpacked, noData := filepath.Join(work, "unpacked"), filepath.Join(work, "no-data")
+	if err := os.Mkdir(noData, 0o700); err != nil {
+		return binaries{}, err
+	}
+	if err := os.WriteFile(filepath.Join(noData, "PG_VERSION"), []byte(majorOf(string(fetchVersion))), 0o600); err != nil {
+		return binaries{}, err
+	}
+	server := embedded.NewDatabase(from.Version(fetchVersion).Port(0).Logger(io.Discard).
+		CachePath(work).RuntimePath(filepath.Join(work, "run")).BinariesPath(unpacked).DataPath(noData))
+	startErr := server.Start()
+	if startErr == nil {
+		return binaries{}, errors.Join(errors.New("a server started without data"), server.Stop())
+	}
+	if _, err := inspect(ctx, filepath.Join(unpacked, "bin")); err != nil {
+		return binaries{}, startErr
+	}
+	if err := os.Chmod(unpacked, 0o755); err != nil {
+		return binaries{}, err
+	}
+	if err := os.RemoveAll(final); err != nil {
+		return binaries{}, err
+	}
+	if err := os.Rename(unpacked, final); err != nil {
+		// Another process was faster.
+		if b, err := inspect(ctx, filepath.Join(final, "bin")); err == nil {
+			return b, nil
+		}
+		return binaries{}, err
+	}
+	return inspect(ctx, filepath.Join(final, "bin"))
+}

@@ -1,0 +1,227 @@
+package sandbox
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// place is where one Postgres lives:
+//
+//	dir/lock       held by the process that owns the server, with its pid in it
+//	dir/data       the data directory
+//	dir/socket     the directory of the socket
+//	dir/moved-to   names the directory that holds data and socket instead when
+//	               the user that runs Postgres cannot enter dir
+type place struct {
+	root      string // holds data: dir, or what moved-to names
+	socket    string
+	lock      *os.File
+	temporary bool
+	closed    bool
+	as        *syscall.Credential
+}
+
+// socketPathLimit is the smallest sun_path among our platforms, less the NUL.
+const socketPathLimit = 103
+
+// plainPath matches the paths that may stand unquoted in a connection string and
+// in unix_socket_directories.
+var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
+
+// openPlace makes and locks the place named dir; "" makes a temporary one.
+func openPlace(dir string, as *syscall.Credential) (_ *place, err error) {
+	p := &place{as: as, temporary: dir == ""}
+	if p.temporary {
+		dir, err = os.MkdirTemp("", "so-")
+	} else if dir, err = filepath.Abs(dir); err == nil {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		return nil, err
+	}
+	if p.lock, err = lockFile(filepath.Join(dir, "lock")); err != nil {
+		return nil, err
+	}
+	if err := p.settle(dir); err != nil {
+		p.close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// lockFile takes the lock at path or says who has it.
+func lockFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		defer f.Close()
+		if !errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		pid, _ := os.ReadFile(path)
+		return nil, fmt.Errorf("a Postgres is running in %s already, started by process %s: stop that first or use another directory",
+			filepath.Dir(path), strings.TrimSpace(string(pid)))
+	}
+	if err := f.Truncate(0); err != nil {
+		f.Close()
+		return nil, err
+	}
+	if _, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// settle decides where the data and the socket of dir lie and makes both.
+func (p *place) settle(dir string) error {
+	p.root = dir
+	if p.temporary {
+		if err := p.own(dir); err != nil {
+			return err
+		}
+	}
+	if !p.canEnter(dir) {
+		if err := p.move(dir); err != nil {
+			return err
+		}
+	}
+	p.socket = filepath.Join(p.root, "socket")
+	if len(p.socket)+len("/.s.PGSQL.5432") > socketPathLimit || !plainPath.MatchString(p.socket) {
+		p.socket = filepath.Join("/tmp", "so-"+hash(p.root))
+	}
+	return p.ownDir(p.socket)
+}
+
+// movedTo is where root keeps the data of directories that Postgres cannot enter.
+const movedTo = "/var/lib/sendonce"
+
+// move finds or makes the directory that stands for dir. Its name is only known
+// from dir, so removing dir is still a fresh start.
+func (p *place) move(dir string) (err error) {
+	if _, err := os.Stat(filepath.Join(dir, "data")); err == nil {
+		return fmt.Errorf("%s holds a database but user %d may not enter it: allow that or move it away", dir, p.uid())
+	}
+	note := filepath.Join(dir, "moved-to")
+	if text, err := os.ReadFile(note); err == nil {
+		p.root = strings.TrimSpace(string(text))
+		return p.ownDir(p.root)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if p.temporary {
+		p.root, err = os.MkdirTemp("/var/tmp", "so-")
+	} else if err = os.MkdirAll(movedTo, 0o755); err == nil {
+		p.root, err = os.MkdirTemp(movedTo, "postgres-")
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.own(p.root), os.WriteFile(note, []byte(p.root+"\n"), 0o644))
+}
+
+// ownDir makes path a directory that only the user of Postgres may enter. Names
+// below /tmp can be guessed: one that somebody else made is refused.
+func (p *place) ownDir(path string) error {
+	if err := os.Mkdir(path, 0o700); err == nil {
+		return p.own(path)
+	} else if !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || !info.IsDir() || int(stat.Uid) != p.uid() {
+		return fmt.Errorf("%s is in the way: it must be a directory of user %d", path, p.uid())
+	}
+	return os.Chmod(path, 0o700)
+}
+
+func (p *place) own(path string) error {
+	if p.as == nil {
+		return nil
+	}
+	return os.Lchown(path, int(p.as.Uid), int(p.as.Gid))
+}
+
+func (p *place) uid() int {
+	if p.as == nil {
+		return os.Geteuid()
+	}
+	return int(p.as.Uid)
+}
+
+// canEnter asks the kernel, since permissions are more than mode bits.
+func (p *place) canEnter(dir string) bool {
+	if p.as == nil {
+		return true
+	}
+	cd := exec.Command("/bin/sh", "-c", `cd "$1"`, "sh", dir)
+	cd.Dir = "/"
+	cd.SysProcAttr = &syscall.SysProcAttr{Credential: p.as}
+	return cd.Run() == nil
+}
+
+func (p *place) data() string { return filepath.Join(p.root, "data") }
+
+// close gives the place up, once; a temporary one is removed.
+func (p *place) close() error {
+	if p.closed {
+		return nil
+	}
+	p.closed = true
+	var errs []error
+	if p.socket != "" {
+		errs = append(errs, os.RemoveAll(p.socket))
+	}
+	if p.temporary {
+		errs = append(errs, os.RemoveAll(p.root), os.RemoveAll(filepath.Dir(p.lock.Name())))
+	}
+	return errors.Join(append(errs, p.lock.Close())...)
+}
+
+// unprivileged is the user to run Postgres as, nil unless we are root: user
+// postgres, or nobody where there is none.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	u, err := user.Lookup("postgres")
+	if err != nil {
+		u, err = user.Lookup("nobody")
+	}
+	if err != nil {
+		return nil, errors.New("Postgres does not run as root and there is neither a user postgres nor nobody: add one")
+	}
+	uid, err := strconv.ParseUint(u.Uid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", u.Username, err)
+	}
+	gid, err := strconv.ParseUint(u.Gid, 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("user %s: %w", u.Username, err)
+	}
+	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:6])
+}

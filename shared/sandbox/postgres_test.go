@@ -1,0 +1,315 @@
+package sandbox
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	embedded "github.com/fergusstrange/embedded-postgres"
+	"github.com/stretchr/testify/require"
+)
+
+// newDir gives a directory that the user of Postgres may enter.
+func newDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "so-test-")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
+	return filepath.Join(dir, "postgres")
+}
+
+func start(t *testing.T, o Options) *Postgres {
+	t.Helper()
+	p, err := StartPostgres(t.Context(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, p.Stop()) })
+	return p
+}
+
+// remember commits something that recall finds while the data is kept.
+func remember(t *testing.T, p *Postgres) {
+	t.Helper()
+	require.NoError(t, p.admin(t.Context(), "CREATE TABLE memory ()"))
+}
+
+func recall(t *testing.T, p *Postgres) {
+	t.Helper()
+	require.NoError(t, p.admin(t.Context(), "SELECT FROM memory"))
+}
+
+func postmasterPid(t *testing.T, p *Postgres) int {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.place.data(), "postmaster.pid"))
+	require.NoError(t, err)
+	line, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(line)
+	require.NoError(t, err)
+	return pid
+}
+
+func TestAKeptDirectoryKeepsItsData(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: newDir(t), Durable: true}
+	p := start(t, o)
+	remember(t, p)
+	require.NoError(t, p.Stop())
+	require.NoError(t, p.Stop(), "a second stop is no error")
+	recall(t, start(t, o))
+}
+
+func TestATemporaryServerLeavesNothing(t *testing.T) {
+	t.Parallel()
+	p := start(t, Options{})
+	pid := postmasterPid(t, p)
+	require.Equal(t, p.Process().Pid(), pid, "the process is the postmaster itself")
+	require.NoError(t, p.Stop())
+	require.NoDirExists(t, p.place.root)
+	require.NoDirExists(t, p.place.socket)
+	require.True(t, gone(pid)())
+}
+
+func TestTheServerIsReachedByItsUserOnly(t *testing.T) {
+	t.Parallel()
+	p := start(t, Options{})
+	info, err := os.Stat(p.place.socket)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o700), info.Mode().Perm())
+	var listens, encoding string
+	conn := connect(t, p.URL("postgres"))
+	require.NoError(t, conn.QueryRow(t.Context(), "SELECT current_setting('listen_addresses'), current_setting('server_encoding')").Scan(&listens, &encoding))
+	require.Empty(t, listens)
+	require.Equal(t, "UTF8", encoding)
+}
+
+func TestADirectoryHasOneServer(t *testing.T) {
+	t.Parallel()
+	dir := newDir(t)
+	p := start(t, Options{Dir: dir})
+	_, err := StartPostgres(t.Context(), Options{Dir: dir})
+	require.ErrorContains(t, err, "a Postgres is running in "+dir+" already, started by process "+strconv.Itoa(os.Getpid()))
+	remember(t, p)
+	recall(t, p)
+}
+
+func TestAKilledServerIsRecovered(t *testing.T) {
+	t.Parallel()
+	for name, durable := range map[string]bool{"durable": true, "for tests": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := Options{Dir: newDir(t), Durable: durable}
+			p := start(t, o)
+			busy := connect(t, p.URL("postgres"))
+			slept := make(chan error, 1)
+			go func() {
+				_, err := busy.Exec(context.Background(), "SELECT pg_sleep(2)")
+				slept <- err
+			}()
+			remember(t, p)
+			require.NoError(t, p.Process().Kill())
+			require.NoError(t, p.Stop())
+			recall(t, start(t, o))
+			require.Error(t, <-slept)
+		})
+	}
+}
+
+func TestWhenTheParentIsKilled(t *testing.T) {
+	t.Parallel()
+
+	t.Run("its server ends", func(t *testing.T) {
+		t.Parallel()
+		p, postmaster := startParent(t, "postgres", newDir(t))
+		require.NoError(t, p.Kill())
+		require.Eventually(t, gone(postmaster), 20*time.Second, 20*time.Millisecond)
+	})
+	t.Run("the next start takes over at once", func(t *testing.T) {
+		t.Parallel()
+		dir := newDir(t)
+		p, postmaster := startParent(t, "postgres", dir)
+		require.NoError(t, p.Kill())
+		next := start(t, Options{Dir: dir, Durable: true})
+		require.True(t, gone(postmaster)())
+		remember(t, next)
+	})
+	t.Run("a temporary directory goes too", func(t *testing.T) {
+		t.Parallel()
+		p, postmaster := startParent(t, "temporary")
+		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "/so-"))
+		_, root, _ := strings.Cut(strings.TrimSpace(p.Output()), "\n")
+		require.DirExists(t, root)
+		require.NoError(t, p.Kill())
+		require.Eventually(t, func() bool {
+			_, err := os.Stat(root)
+			return os.IsNotExist(err) && gone(postmaster)()
+		}, 20*time.Second, 20*time.Millisecond)
+	})
+}
+
+func TestAnOrphanWhoseGuardDiedTooIsShutDownFirst(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: newDir(t), Durable: true}
+	first := start(t, o)
+	remember(t, first)
+	// The lock goes with the owner; the server is still there.
+	require.NoError(t, first.place.lock.Close())
+	first.place.closed = true
+	recall(t, start(t, o))
+	require.Zero(t, first.Process().ExitCode())
+}
+
+func TestAStalePidThatBelongsToAnotherProcessIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	o := Options{Dir: newDir(t), Durable: true}
+	p := start(t, o)
+	remember(t, p)
+	require.NoError(t, p.Process().Kill())
+	pidFile := filepath.Join(p.place.data(), "postmaster.pid")
+	text, err := os.ReadFile(pidFile)
+	require.NoError(t, err)
+	require.NoError(t, p.Stop())
+
+	bystander := exec.Command("sleep", "100")
+	bystander.SysProcAttr = &syscall.SysProcAttr{Credential: p.place.as}
+	bystander.Dir = "/"
+	require.NoError(t, bystander.Start())
+	defer bystander.Wait()
+	defer bystander.Process.Kill()
+	_, rest, _ := bytes.Cut(text, []byte("\n"))
+	stale := append([]byte(strconv.Itoa(bystander.Process.Pid)+"\n"), rest...)
+	require.NoError(t, os.WriteFile(pidFile, stale, 0o600))
+
+	recall(t, start(t, o))
+	require.False(t, gone(bystander.Process.Pid)(), "the bystander is left alone")
+}
+
+func TestAPathThatASocketCannotHaveIsNoObstacle(t *testing.T) {
+	t.Parallel()
+	for name, part := range map[string]string{
+		"too long":              strings.Repeat("long", 40),
+		"with special letters,": `a, "b" 'c' ö%20`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := Options{Dir: filepath.Join(newDir(t), part)}
+			p := start(t, o)
+			remember(t, p)
+			require.NoError(t, p.Process().Kill())
+			require.NoError(t, p.Stop())
+			recall(t, start(t, o))
+		})
+	}
+}
+
+func TestADirectoryThatThePostgresUserMayNotEnterIsReplaced(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("only root runs Postgres as another user")
+	}
+	closed := newDir(t)
+	require.NoError(t, os.MkdirAll(closed, 0o700))
+	o := Options{Dir: filepath.Join(closed, "postgres"), Durable: true}
+	p := start(t, o)
+	remember(t, p)
+	require.NoError(t, p.Stop())
+	named, err := os.ReadFile(filepath.Join(o.Dir, "moved-to"))
+	require.NoError(t, err)
+	root := strings.TrimSpace(string(named))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
+	require.DirExists(t, filepath.Join(root, "data"))
+	recall(t, start(t, o))
+}
+
+func TestWhatCannotWorkIsSaidInOneSentence(t *testing.T) {
+	t.Parallel()
+
+	t.Run("data of another version", func(t *testing.T) {
+		t.Parallel()
+		dir := newDir(t)
+		p := start(t, Options{Dir: dir})
+		require.NoError(t, p.Stop())
+		require.NoError(t, os.WriteFile(filepath.Join(p.place.data(), "PG_VERSION"), []byte("12\n"), 0o600))
+		_, err := StartPostgres(t.Context(), Options{Dir: dir})
+		require.ErrorContains(t, err, "the data was written by PostgreSQL 12, which is not on this machine")
+	})
+	t.Run("a socket directory of somebody else", func(t *testing.T) {
+		t.Parallel()
+		dir := newDir(t)
+		require.NoError(t, os.MkdirAll(dir, 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "socket"), nil, 0o600))
+		_, err := StartPostgres(t.Context(), Options{Dir: dir})
+		require.ErrorContains(t, err, filepath.Join(dir, "socket")+" is in the way")
+	})
+}
+
+func TestDATABASE_URLNamesTheServer(t *testing.T) {
+	p := start(t, Options{})
+	for form, text := range map[string]string{
+		"a URL":               p.URL("postgres"),
+		"keywords and values": "host=" + p.place.socket + " user=" + Owner + " dbname=postgres",
+	} {
+		t.Run(form, func(t *testing.T) {
+			t.Setenv("DATABASE_URL", text)
+			external := start(t, Options{})
+			require.Nil(t, external.Process())
+			require.NoError(t, external.admin(t.Context(), `CREATE DATABASE "it's"`))
+			require.Equal(t, "it's", connect(t, external.URL("it's")).Config().Database)
+			require.NoError(t, external.Stop())
+			require.NoError(t, external.admin(t.Context(), `DROP DATABASE "it's" WITH (FORCE)`), "it is left running")
+		})
+	}
+}
+
+// testdata/postgres.txz holds bin/postgres, bin/initdb and bin/pg_ctl, shell
+// scripts of which the first prints a version.
+func TestAServerIsDownloadedOnce(t *testing.T) {
+	t.Parallel()
+	txz, err := os.ReadFile("testdata/postgres.txz")
+	require.NoError(t, err)
+	var jar bytes.Buffer
+	archive := zip.NewWriter(&jar)
+	entry, err := archive.Create("postgres.txz")
+	require.NoError(t, err)
+	_, err = entry.Write(txz)
+	require.NoError(t, err)
+	require.NoError(t, archive.Close())
+	sum := sha256.Sum256(jar.Bytes())
+	var requests []string
+	repository := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests = append(requests, r.URL.Path)
+		if strings.HasSuffix(r.URL.Path, ".sha256") {
+			_, _ = w.Write([]byte(hex.EncodeToString(sum[:])))
+			return
+		}
+		_, _ = w.Write(jar.Bytes())
+	}))
+	cache := t.TempDir()
+	from := embedded.DefaultConfig().BinaryRepositoryURL(repository.URL)
+
+	b, err := fetch(t.Context(), from, cache)
+	require.NoError(t, err)
+	require.Equal(t, binaries{filepath.Join(cache, "postgres-"+string(fetchVersion), "bin"), 17}, b)
+	require.Len(t, requests, 2)
+	repository.Close()
+	again, err := fetch(t.Context(), from, cache)
+	require.NoError(t, err)
+	require.Equal(t, b, again)
+	left, err := os.ReadDir(cache)
+	require.NoError(t, err)
+	require.Len(t, left, 1)
+
+	_, err = fetch(t.Context(), from, t.TempDir())
+	require.ErrorContains(t, err, "unable to connect")
+}

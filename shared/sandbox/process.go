@@ -1,0 +1,265 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// guard runs "$@" in its own place and leaves behind a watcher that reads the
+// pipe on fd 3. A line there means that the process was waited for; the end of
+// the pipe without a line means that its owner is dead. The watcher is started
+// before the exec, so no instant is unguarded, and is nobody's child, so the
+// process never reaps it.
+const guard = `pid=$$ sig=$1 sweep=$2
+shift 2
+( (
+	exec >/dev/null 2>&1
+	read -r _ <&3 && exit 0
+	kill -"$sig" "$pid"
+	n=0
+	while kill -0 "$pid" && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done
+	[ $n -lt 50 ] || kill -KILL "$pid"
+	[ -z "$sweep" ] || rm -rf "$sweep"
+) & )
+exec 3<&-
+exec "$@"`
+
+// outputKept is how many bytes of a process's output are remembered.
+const outputKept = 1 << 20
+
+// Command says what Start runs.
+type Command struct {
+	Path   string
+	Args   []string
+	Env    []string  // the whole environment; nil = that of this process
+	Dir    string    // working directory; "" = that of this process
+	Output io.Writer // gets stdout and stderr as they come, beside Process.Output; nil = nobody
+
+	// When this process dies without having ended the child, the child gets
+	// OrphanSignal (SIGTERM when nil), SIGKILL five seconds later, and then
+	// OrphanSweep is removed when it names a directory.
+	OrphanSignal syscall.Signal
+	OrphanSweep  string
+
+	user *syscall.Credential // nil = the user of this process
+}
+
+// Process is a running child. It has its own process group, so a Ctrl-C in the
+// terminal reaches its owner only. All methods may be called at any time and
+// from any goroutine.
+type Process struct {
+	cmd    *exec.Cmd
+	life   *os.File
+	output output
+	done   chan struct{}
+}
+
+// Start starts c. The child never outlives this process for long.
+func Start(c Command) (*Process, error) {
+	sig := c.OrphanSignal
+	if sig == 0 {
+		sig = syscall.SIGTERM
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Path), err)
+	}
+	defer read.Close()
+
+	p := &Process{life: write, done: make(chan struct{})}
+	p.output.to, p.output.changed = c.Output, make(chan struct{})
+	args := []string{"-c", guard, "sh", fmt.Sprint(int(sig)), c.OrphanSweep, c.Path}
+	p.cmd = exec.Command("/bin/sh", append(args, c.Args...)...)
+	p.cmd.Env, p.cmd.Dir = c.Env, c.Dir
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	p.cmd.ExtraFiles = []*os.File{read}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
+	// Grandchildren may hold the output open after a SIGKILL of the child.
+	p.cmd.WaitDelay = time.Second
+	if err := p.cmd.Start(); err != nil {
+		write.Close()
+		return nil, fmt.Errorf("start %s: %w", filepath.Base(c.Path), err)
+	}
+	go p.wait()
+	return p, nil
+}
+
+func (p *Process) wait() {
+	// How it ended is read from ProcessState.
+	_ = p.cmd.Wait()
+	_, _ = p.life.WriteString("\n")
+	p.life.Close()
+	close(p.done)
+}
+
+// Pid is the process id of the child itself.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Exited is closed once the child has ended and its output is complete.
+func (p *Process) Exited() <-chan struct{} { return p.done }
+
+// ExitCode waits for the end of the child: its exit code, or -1 when a signal
+// ended it.
+func (p *Process) ExitCode() int {
+	<-p.done
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// Output is what the child has written to stdout and stderr so far, at most the
+// last mebibyte.
+func (p *Process) Output() string { return p.output.String() }
+
+// Signal sends sig to the child; one that has ended already is no error.
+func (p *Process) Signal(sig syscall.Signal) error {
+	err := p.cmd.Process.Signal(sig)
+	if errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	return err
+}
+
+// Kill ends the child with SIGKILL and waits until it is gone.
+func (p *Process) Kill() error {
+	if err := p.Signal(syscall.SIGKILL); err != nil {
+		return fmt.Errorf("kill %d: %w", p.Pid(), err)
+	}
+	<-p.done
+	return nil
+}
+
+// Terminate sends SIGTERM and gives the exit code. A child that has not ended
+// after grace is killed, and that is an error.
+func (p *Process) Terminate(grace time.Duration) (code int, err error) {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		return -1, fmt.Errorf("terminate %d: %w", p.Pid(), err)
+	}
+	if p.endsWithin(grace) {
+		return p.ExitCode(), nil
+	}
+	if err := p.Kill(); err != nil {
+		return -1, err
+	}
+	return -1, fmt.Errorf("process %d did not end within %s of SIGTERM and was killed", p.Pid(), grace)
+}
+
+func (p *Process) endsWithin(d time.Duration) bool {
+	select {
+	case <-p.done:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+// WaitFor waits until the output holds text. It fails when ctx ends or the
+// child exits first.
+func (p *Process) WaitFor(ctx context.Context, text string) error {
+	for {
+		seen, changed := p.output.snapshot()
+		if strings.Contains(seen, text) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-p.done:
+			if strings.Contains(p.Output(), text) {
+				return nil
+			}
+			return fmt.Errorf("process %d exited with %d before it wrote %q:\n%s", p.Pid(), p.ExitCode(), text, p.Output())
+		case <-ctx.Done():
+			return fmt.Errorf("process %d has not written %q: %w\n%s", p.Pid(), text, ctx.Err(), p.Output())
+		}
+	}
+}
+
+// WaitReady waits until a GET of url is answered with 200. It fails when ctx
+// ends or the child exits first.
+func (p *Process) WaitReady(ctx context.Context, url string) error {
+	client := &http.Client{Timeout: 2 * time.Second}
+	defer client.CloseIdleConnections()
+	retry := time.NewTicker(20 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		err := ready(ctx, client, url)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-retry.C:
+		case <-p.done:
+			return fmt.Errorf("process %d exited with %d before it was ready:\n%s", p.Pid(), p.ExitCode(), p.Output())
+		case <-ctx.Done():
+			return fmt.Errorf("process %d is not ready: %w\n%s", p.Pid(), err, p.Output())
+		}
+	}
+}
+
+func ready(ctx context.Context, client *http.Client, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s answered %s", url, res.Status)
+	}
+	return nil
+}
+
+// Compile builds the package with the import path pkg into the file binary. race
+// turns the race detector on.
+func Compile(ctx context.Context, pkg, binary string, race bool) error {
+	text, err := exec.CommandContext(ctx, "go", "build", fmt.Sprintf("-race=%t", race), "-o", binary, pkg).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
+	}
+	return nil
+}
+
+// output keeps the end of what is written to it and passes everything on.
+type output struct {
+	to      io.Writer
+	mu      sync.Mutex
+	kept    []byte
+	changed chan struct{}
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept = append(o.kept, b...)
+	if len(o.kept) > 2*outputKept {
+		o.kept = append([]byte(nil), o.kept[len(o.kept)-outputKept:]...)
+	}
+	close(o.changed)
+	o.changed = make(chan struct{})
+	if o.to != nil {
+		return o.to.Write(b)
+	}
+	return len(b), nil
+}
+
+func (o *output) String() string {
+	seen, _ := o.snapshot()
+	return seen
+}
+
+func (o *output) snapshot() (string, <-chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(o.kept[max(0, len(o.kept)-outputKept):]), o.changed
+}

@@ -1,0 +1,196 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// parent names what this test binary does when it is started by a test that
+// kills it: the part of a process that dies without ending its children.
+const parent = "SANDBOX_TEST_PARENT"
+
+func TestMain(m *testing.M) {
+	// What is tested here is the private server, also where others use another.
+	os.Unsetenv("DATABASE_URL")
+	switch os.Getenv(parent) {
+	case "":
+		Main(m)
+	case "process":
+		child, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", `trap "" TERM; echo deaf; exec sleep 100`}, OrphanSweep: os.Args[1]})
+		if err == nil {
+			err = child.WaitFor(context.Background(), "deaf")
+		}
+		hold(child, err)
+	case "postgres":
+		server, err := StartPostgres(context.Background(), Options{Dir: os.Args[1], Durable: true})
+		hold(server.Process(), err)
+	case "temporary":
+		server, err := StartPostgres(context.Background(), Options{})
+		hold(server.Process(), err)
+		fmt.Println(server.place.root)
+	}
+	select {}
+}
+
+func hold(child *Process, err error) {
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Printf("child %d.\n", child.Pid())
+}
+
+// startParent starts this binary as such a parent and gives its child's pid.
+func startParent(t *testing.T, what string, args ...string) (p *Process, child int) {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	p = StartProcess(t, self, []string{parent + "=" + what}, args...)
+	require.NoError(t, p.WaitFor(within(t, time.Minute), ".\n"))
+	_, text, _ := strings.Cut(p.Output(), "child ")
+	text, _, _ = strings.Cut(text, ".")
+	child, err = strconv.Atoi(text)
+	require.NoError(t, err)
+	return p, child
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// gone tells whether process pid has ended; one that nobody has waited for yet
+// has ended too.
+func gone(pid int) func() bool {
+	return func() bool { return commandLine(context.Background(), pid) == "" }
+}
+
+func TestAProcess(t *testing.T) {
+	t.Parallel()
+	sh := func(t *testing.T, script string) *Process {
+		return StartProcess(t, "/bin/sh", []string{"WHO=you"}, "-c", script)
+	}
+
+	t.Run("gives its output and its exit code", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, "echo to stdout for $WHO; echo to stderr >&2; exit 7")
+		require.Equal(t, 7, p.ExitCode())
+		require.Equal(t, "to stdout for you\nto stderr\n", p.Output())
+	})
+	t.Run("is waited for by what it writes", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, "echo one; sleep 0.1; echo two; exec sleep 100")
+		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "two"))
+		require.ErrorContains(t, p.WaitFor(within(t, 10*time.Millisecond), "three"), `has not written "three"`)
+	})
+	t.Run("that exits is not waited for", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, "echo last words; exit 3")
+		require.NoError(t, p.WaitFor(t.Context(), "last"))
+		require.ErrorContains(t, p.WaitFor(t.Context(), "more"), "exited with 3")
+		require.ErrorContains(t, p.WaitReady(t.Context(), "http://127.0.0.1:1/"), "exited with 3 before it was ready:\nlast words")
+	})
+	t.Run("is ready when its URL answers 200", func(t *testing.T) {
+		t.Parallel()
+		calls := 0
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if calls++; calls < 3 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+		}))
+		defer server.Close()
+		p := sh(t, "exec sleep 100")
+		require.NoError(t, p.WaitReady(within(t, 10*time.Second), server.URL))
+		require.Equal(t, 3, calls)
+	})
+	t.Run("is asked to end and gives its own exit code", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, `trap "echo drained; exit 5" TERM; echo ready; while :; do sleep 0.05; done`)
+		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "ready"))
+		code, err := p.Terminate(10 * time.Second)
+		require.NoError(t, err)
+		require.Equal(t, 5, code)
+		require.Contains(t, p.Output(), "drained")
+	})
+	t.Run("that does not listen is killed, which is an error", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, `trap "" TERM; echo ready; while :; do sleep 0.05; done`)
+		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "ready"))
+		_, err := p.Terminate(50 * time.Millisecond)
+		require.ErrorContains(t, err, "was killed")
+		require.Eventually(t, gone(p.Pid()), 10*time.Second, 10*time.Millisecond)
+	})
+	t.Run("may be killed twice", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, "exec sleep 100")
+		require.NoError(t, p.Kill())
+		require.NoError(t, p.Kill())
+		require.Equal(t, -1, p.ExitCode())
+	})
+	t.Run("keeps the end of a long output", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, "i=0; while [ $i -lt 40 ]; do printf '%0100000d\\n' $i; i=$((i+1)); done; echo end")
+		require.Zero(t, p.ExitCode())
+		require.Len(t, p.Output(), outputKept)
+		require.True(t, strings.HasSuffix(p.Output(), "39\nend\n"))
+	})
+	t.Run("that cannot start says so", func(t *testing.T) {
+		t.Parallel()
+		p := StartProcess(t, "/no/such/program", nil)
+		require.Equal(t, 127, p.ExitCode())
+		require.Contains(t, p.Output(), "not found")
+	})
+}
+
+func TestAChildEndsWhenItsParentIsKilled(t *testing.T) {
+	t.Parallel()
+	sweep := filepath.Join(t.TempDir(), "sweep")
+	require.NoError(t, os.MkdirAll(filepath.Join(sweep, "deep"), 0o755))
+	p, child := startParent(t, "process", sweep)
+	require.NoError(t, p.Kill())
+	require.Eventually(t, gone(child), 30*time.Second, 20*time.Millisecond, "the child ignores SIGTERM and is killed after five seconds")
+	require.Eventually(t, func() bool {
+		_, err := os.Stat(sweep)
+		return os.IsNotExist(err)
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
+func TestAChildThatEndedLeavesNoGuard(t *testing.T) {
+	t.Parallel()
+	p := StartProcess(t, "/bin/sh", nil, "-c", "exit 0")
+	require.Zero(t, p.ExitCode())
+	// The guard is the last member of the child's process group.
+	require.Eventually(t, func() bool {
+		out, err := exec.Command("ps", "-A", "-o", "pgid=,stat=").Output()
+		require.NoError(t, err)
+		for line := range strings.Lines(string(out)) {
+			if f := strings.Fields(line); f[0] == strconv.Itoa(p.Pid()) && !strings.HasPrefix(f[1], "Z") {
+				return false
+			}
+		}
+		return true
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
+func TestABuiltProgramRunsWithoutTheDevelopersEnvironment(t *testing.T) {
+	t.Setenv("GOPATH", filepath.Join(os.Getenv("HOME"), "go"))
+	const pkg = "github.com/sendonce/sendonce/shared/sandbox/testdata/hello"
+	bin := Build(t, pkg, false)
+	require.Equal(t, bin, Build(t, pkg, false), "it is built once")
+	p := StartProcess(t, bin, []string{"WHO=you"}, "a", "b")
+	require.Zero(t, p.ExitCode())
+	require.Equal(t, "hello you  2\n", p.Output())
+}

@@ -1,0 +1,381 @@
+package sandbox
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Proxy stands between clients and a Postgres and breaks what a network breaks.
+// All methods may be called from any goroutine.
+type Proxy struct {
+	listener net.Listener
+	network  string
+	address  string
+	url      string
+
+	mu      sync.Mutex
+	gate    *sync.Cond // told of every change of stalled and closed
+	conns   map[*proxied]struct{}
+	cut     bool
+	stalled bool
+	losses  []loss
+	running sync.WaitGroup
+}
+
+// loss is one answer to lose.
+type loss struct {
+	match func(statement string) bool
+	fired chan struct{}
+}
+
+// NewProxy starts a proxy in front of the server of databaseURL for the length
+// of the test. It speaks no TLS.
+func NewProxy(t testing.TB, databaseURL string) *Proxy {
+	t.Helper()
+	config, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatalf("sandbox: proxy: %v", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("sandbox: proxy: %v", err)
+	}
+	p := &Proxy{listener: listener, conns: map[*proxied]struct{}{}}
+	p.gate = sync.NewCond(&p.mu)
+	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
+	u := url.URL{
+		Scheme: "postgres", User: url.User(config.User), Host: listener.Addr().String(), Path: "/" + config.Database,
+		RawQuery: "sslmode=disable",
+	}
+	if config.Password != "" {
+		u.User = url.UserPassword(config.User, config.Password)
+	}
+	p.url = u.String()
+	p.running.Add(1)
+	go p.accept()
+	t.Cleanup(func() {
+		listener.Close()
+		p.Cut()
+		p.running.Wait()
+	})
+	return p
+}
+
+// URL is the connection string that leads through the proxy, with the user and
+// the database of the one it was made from.
+func (p *Proxy) URL() string { return p.url }
+
+// Cut closes all connections and every new one until Restore. Nothing that was
+// on its way is delivered.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = true
+	for c := range p.conns {
+		c.close()
+	}
+	p.gate.Broadcast()
+}
+
+// Restore lets new connections in again.
+func (p *Proxy) Restore() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut = false
+}
+
+// Stall holds all bytes in both directions until Resume. Connections stay open
+// and new ones are accepted.
+func (p *Proxy) Stall() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalled = true
+}
+
+// Resume delivers what Stall held and forwards again.
+func (p *Proxy) Resume() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stalled = false
+	p.gate.Broadcast()
+}
+
+// LoseAnswer waits for the next statement whose SQL text satisfies match,
+// forwards it, lets the server finish the whole exchange that it belongs to (so
+// a commit in it is a commit), and then closes the connection instead of passing
+// the answer on. It does so once and closes fired afterwards. A statement that
+// was prepared counts when it is executed; match is called with the text as the
+// client sent it.
+func (p *Proxy) LoseAnswer(match func(statement string) bool) (fired <-chan struct{}) {
+	l := loss{match, make(chan struct{})}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.losses = append(p.losses, l)
+	return l.fired
+}
+
+// Containing matches statements that contain text, in any case.
+func Containing(text string) func(statement string) bool {
+	text = strings.ToLower(text)
+	return func(statement string) bool { return strings.Contains(strings.ToLower(statement), text) }
+}
+
+func (p *Proxy) accept() {
+	defer p.running.Done()
+	for {
+		client, err := p.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
+		p.running.Add(1)
+		go p.serve(client)
+	}
+}
+
+// serve runs one connection until either side ends it.
+func (p *Proxy) serve(client net.Conn) {
+	defer p.running.Done()
+	defer client.Close()
+	server, err := net.DialTimeout(p.network, p.address, 5*time.Second)
+	if err != nil {
+		return
+	}
+	c := &proxied{proxy: p, client: client, server: server, statements: map[string]string{}, portals: map[string]string{}}
+	defer c.close()
+	p.mu.Lock()
+	refused := p.cut
+	if !refused {
+		p.conns[c] = struct{}{}
+	}
+	p.mu.Unlock()
+	if refused {
+		return
+	}
+	var ends sync.WaitGroup
+	ends.Go(func() { defer c.close(); c.fromClient() })
+	ends.Go(func() { defer c.close(); c.fromServer() })
+	ends.Wait()
+	p.mu.Lock()
+	delete(p.conns, c)
+	p.mu.Unlock()
+}
+
+// pass waits while the proxy stalls.
+func (p *Proxy) pass() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.stalled && !p.cut {
+		p.gate.Wait()
+	}
+}
+
+// take gives the first loss that matches and forgets it.
+func (p *Proxy) take(statement string) *loss {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i, l := range p.losses {
+		if l.match(statement) {
+			p.losses = append(p.losses[:i:i], p.losses[i+1:]...)
+			return &l
+		}
+	}
+	return nil
+}
+
+// proxied is one connection through the proxy.
+type proxied struct {
+	proxy          *Proxy
+	client, server net.Conn
+
+	// The SQL of the client's prepared statements and portals, by name.
+	statements, portals map[string]string
+
+	mu      sync.Mutex
+	open    int   // exchanges sent and not yet answered by ReadyForQuery
+	loss    *loss // set once an answer is to be lost; nothing goes to the client then
+	lossEnd int   // how many of open must be answered until the loss is complete; 0 = its end is not sent yet
+}
+
+func (c *proxied) close() {
+	if tcp, ok := c.client.(*net.TCPConn); ok {
+		// A reset, not an orderly end: bytes on their way are lost.
+		_ = tcp.SetLinger(0)
+	}
+	c.client.Close()
+	c.server.Close()
+}
+
+// The numbers that a client may send instead of a protocol version.
+const (
+	sslRequest    = 80877103
+	gssRequest    = 80877104
+	startupHeader = 8
+)
+
+func (c *proxied) fromClient() {
+	in, out := bufio.NewReader(c.client), bufio.NewWriter(c.server)
+	for {
+		startup, err := in.Peek(startupHeader)
+		if err != nil {
+			return
+		}
+		code := binary.BigEndian.Uint32(startup[4:])
+		if code != sslRequest && code != gssRequest {
+			break
+		}
+		if _, err := in.Discard(startupHeader); err != nil {
+			return
+		}
+		if _, err := c.client.Write([]byte{'N'}); err != nil {
+			return
+		}
+	}
+	c.sent(1)
+	if err := c.forward(in, out, 0, nil); err != nil {
+		return
+	}
+	for {
+		kind, err := in.ReadByte()
+		if err != nil {
+			return
+		}
+		if err := c.forward(in, out, kind, c.inspect); err != nil {
+			return
+		}
+	}
+}
+
+func (c *proxied) fromServer() {
+	in, out := bufio.NewReader(c.server), bufio.NewWriter(c.client)
+	for {
+		kind, err := in.ReadByte()
+		if err != nil {
+			return
+		}
+		lost, complete := c.answered(kind)
+		to := out
+		if lost {
+			to = bufio.NewWriter(io.Discard)
+		}
+		if err := c.forward(in, to, kind, nil); err != nil {
+			return
+		}
+		if complete != nil {
+			c.close()
+			close(complete.fired)
+			return
+		}
+	}
+}
+
+// forward copies one message, whose kind has been read already (0 = the startup
+// message, which has none), after showing its body to inspect. What is read so
+// far goes out when nothing more is waiting.
+func (c *proxied) forward(in *bufio.Reader, out *bufio.Writer, kind byte, inspect func(kind byte, body []byte)) error {
+	header := make([]byte, 4)
+	if _, err := io.ReadFull(in, header); err != nil {
+		return err
+	}
+	size := binary.BigEndian.Uint32(header)
+	if size < 4 || size > 1<<30 {
+		return fmt.Errorf("message of %d bytes", size)
+	}
+	body := make([]byte, size-4)
+	if _, err := io.ReadFull(in, body); err != nil {
+		return err
+	}
+	c.proxy.pass()
+	if inspect != nil {
+		inspect(kind, body)
+	}
+	if kind != 0 {
+		header = append([]byte{kind}, header...)
+	}
+	if _, err := out.Write(append(header, body...)); err != nil {
+		return err
+	}
+	if in.Buffered() > 0 {
+		return nil
+	}
+	return out.Flush()
+}
+
+// inspect follows the client's messages: what each name stands for, which
+// statement is executed, and where an exchange ends.
+func (c *proxied) inspect(kind byte, body []byte) {
+	switch kind {
+	case 'P': // Parse: name, SQL
+		name, rest := cString(body)
+		c.statements[name], _ = cString(rest)
+	case 'B': // Bind: portal, statement
+		portal, rest := cString(body)
+		name, _ := cString(rest)
+		c.portals[portal] = c.statements[name]
+	case 'E': // Execute: portal
+		portal, _ := cString(body)
+		c.executes(c.portals[portal])
+	case 'Q': // Query
+		sql, _ := cString(body)
+		c.executes(sql)
+		c.sent(1)
+	case 'S', 'F': // Sync, FunctionCall
+		c.sent(1)
+	}
+}
+
+func cString(b []byte) (text string, rest []byte) {
+	before, after, _ := bytes.Cut(b, []byte{0})
+	return string(before), after
+}
+
+func (c *proxied) executes(statement string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.loss == nil {
+		c.loss = c.proxy.take(statement)
+	}
+}
+
+// sent counts an exchange whose last message the server gets now.
+func (c *proxied) sent(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open += n
+	if c.loss != nil && c.lossEnd == 0 {
+		c.lossEnd = c.open
+	}
+}
+
+// answered sees each message of the server: lost says that the client must not
+// have it, complete is the loss that this message ends.
+func (c *proxied) answered(kind byte) (lost bool, complete *loss) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lost = c.loss != nil
+	if kind != 'Z' { // ReadyForQuery
+		return lost, nil
+	}
+	c.open--
+	if c.lossEnd > 0 {
+		if c.lossEnd--; c.lossEnd == 0 {
+			return lost, c.loss
+		}
+	}
+	return lost, nil
+}

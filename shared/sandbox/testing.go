@@ -1,0 +1,259 @@
+package sandbox
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/migrations"
+)
+
+// HotRole and ReadRole are the database roles that test databases grant to.
+const (
+	HotRole  = "sendonce_hot"
+	ReadRole = "sendonce_read"
+)
+
+// adminLimit bounds one administrative step of a test; it is generous because
+// many packages may be tested at once.
+const adminLimit = time.Minute
+
+// fixtures is what the tests of one package share: their processes end in
+// Main, which no single test can see.
+type fixtures struct {
+	mu       sync.Mutex
+	postgres *Postgres
+	template string
+	bin      string
+	built    map[string]string
+}
+
+var shared fixtures
+
+// Main runs the tests of a package and then ends what they shared:
+//
+//	func TestMain(m *testing.M) { sandbox.Main(m) }
+func Main(m *testing.M) {
+	code := m.Run()
+	if err := shared.close(); err != nil {
+		fmt.Fprintln(os.Stderr, "sandbox:", err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
+
+func (f *fixtures) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var errs []error
+	if f.postgres != nil {
+		errs = append(errs, f.postgres.Stop())
+	}
+	if f.bin != "" {
+		errs = append(errs, os.RemoveAll(f.bin))
+	}
+	return errors.Join(errs...)
+}
+
+// SharedPostgres gives the server that all tests of the package share, started
+// at its first use. A test that harms its server starts its own.
+func SharedPostgres(t testing.TB) *Postgres {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	p, err := shared.server()
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	return p
+}
+
+// NewDatabase makes a migrated database and gives the owner's URL; it is dropped
+// when the test ends. Any number of tests may have one at the same time.
+func NewDatabase(t testing.TB) string {
+	t.Helper()
+	return newDatabase(t, func(ctx context.Context, p *Postgres) (string, error) {
+		if shared.template == "" {
+			name, err := makeTemplate(ctx, p)
+			if err != nil {
+				return "", fmt.Errorf("make the template database: %w", err)
+			}
+			shared.template = name
+		}
+		return shared.template, nil
+	})
+}
+
+// NewEmptyDatabase is NewDatabase without the migrations.
+func NewEmptyDatabase(t testing.TB) string {
+	t.Helper()
+	return newDatabase(t, func(context.Context, *Postgres) (string, error) { return "template0", nil })
+}
+
+// newDatabase clones the template that it is told, one clone at a time: a
+// template cannot be copied while anybody works in it.
+func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string, error)) string {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
+	defer cancel()
+	p, err := shared.server()
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	from, err := template(ctx, p)
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	name := "test_" + strings.ToLower(rand.Text()[:12])
+	if err := p.admin(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from); err != nil {
+		t.Fatalf("sandbox: create a database: %v", err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), adminLimit)
+		defer cancel()
+		if err := p.admin(ctx, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Errorf("sandbox: drop the database: %v", err)
+		}
+	})
+	return p.URL(name)
+}
+
+// server starts the shared server once. The caller holds f.mu.
+func (f *fixtures) server() (*Postgres, error) {
+	if f.postgres != nil {
+		return f.postgres, nil
+	}
+	p, err := StartPostgres(context.Background(), Options{})
+	if err != nil {
+		return nil, err
+	}
+	f.postgres = p
+	return p, nil
+}
+
+// admin runs statements outside any test's database.
+func (p *Postgres) admin(ctx context.Context, statements ...string) error {
+	conn, err := pgx.Connect(ctx, p.base)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for _, sql := range statements {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeTemplate gives the migrated template of this schema, making it when no
+// test process has yet. It counts as made once it is marked a template: then
+// nobody can connect to it, so nothing can stop its cloning.
+func makeTemplate(ctx context.Context, p *Postgres) (string, error) {
+	sum, err := migrations.Hash()
+	if err != nil {
+		return "", err
+	}
+	name := "sendonce_template_" + sum[:16]
+	conn, err := pgx.Connect(ctx, p.base)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	id := fnv.New64a()
+	id.Write([]byte(name))
+	// The lock ends with the connection.
+	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", int64(id.Sum64())); err != nil {
+		return "", err
+	}
+	var made bool
+	err = conn.QueryRow(ctx, "SELECT datistemplate FROM pg_database WHERE datname = $1", name).Scan(&made)
+	if made {
+		return name, nil
+	}
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return "", err
+	}
+	for _, sql := range []string{"DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name + " TEMPLATE template0"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return "", err
+		}
+	}
+	if err := migrate(ctx, p.URL(name)); err != nil {
+		return "", err
+	}
+	_, err = conn.Exec(ctx, "ALTER DATABASE "+name+" WITH IS_TEMPLATE true ALLOW_CONNECTIONS false")
+	return name, err
+}
+
+func migrate(ctx context.Context, url string) error {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	_, err = migrations.Up(ctx, conn, migrations.Options{HotRole: HotRole, ReadRole: ReadRole})
+	return err
+}
+
+// Build compiles the package with the import path pkg, once per test process,
+// and gives the path of the binary. race turns the race detector on.
+func Build(t testing.TB, pkg string, race bool) string {
+	t.Helper()
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	bin, err := shared.build(pkg, race)
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	return bin
+}
+
+func (f *fixtures) build(pkg string, race bool) (string, error) {
+	key := fmt.Sprintf("%s race=%t", pkg, race)
+	if bin, ok := f.built[key]; ok {
+		return bin, nil
+	}
+	if f.bin == "" {
+		dir, err := os.MkdirTemp("", "so-bin-")
+		if err != nil {
+			return "", err
+		}
+		f.bin, f.built = dir, map[string]string{}
+	}
+	bin := filepath.Join(f.bin, fmt.Sprintf("%s-%d", filepath.Base(pkg), len(f.built)))
+	if err := Compile(context.Background(), pkg, bin, race); err != nil {
+		return "", err
+	}
+	f.built[key] = bin
+	return bin, nil
+}
+
+// StartProcess starts bin for the length of the test. It sees PATH, HOME, TMPDIR
+// and env ("NAME=value"), nothing else of the developer's environment.
+func StartProcess(t testing.TB, bin string, env []string, args ...string) *Process {
+	t.Helper()
+	whole := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
+	p, err := Start(Command{Path: bin, Args: args, Env: append(whole, env...)})
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.Kill(); err != nil {
+			t.Errorf("sandbox: %v", err)
+		}
+	})
+	return p
+}
