@@ -1,0 +1,297 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// liveColumns are the columns of task_live l that make a task.Task.
+const liveColumns = `l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.state, 0, l.retry_count, l.due_at,
+    coalesce(l.result, ''), coalesce(l.error_code, ''), null::timestamptz, null::timestamptz,
+    coalesce(l.claim_id, 0), coalesce(l.app_id, ''), l.ended, l.marks_sending, l.sending_at`
+
+// doneColumns are those of task_done d joined with its body t.
+const doneColumns = `d.id, t.queue, t.priority, t.max_retries, t.on_unknown, t.expires_at, d.status + 2, d.reason, d.retry_count, null::timestamptz,
+    coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, d.reported_at,
+    coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz`
+
+// lockLiveSQL locks in id order, so that no two transactions wait for each
+// other in a circle.
+const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
+
+// lockDoneSQL comes after lockLiveSQL: a task that was finished while the
+// first statement waited is found here.
+const lockDoneSQL = `
+select ` + doneColumns + `, now()
+from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
+where d.id = any($1::uuid[])
+order by d.id
+for update of d`
+
+// taskScan reads liveColumns or doneColumns followed by now() into a task.
+type taskScan struct {
+	t                                     *task.Task
+	expires, due, sent, finished, sending *time.Time
+	now                                   time.Time
+}
+
+func newTaskScan(t *task.Task) *taskScan { return &taskScan{t: t} }
+
+func (s *taskScan) targets() []any {
+	t := s.t
+	return []any{&t.ID, &t.Queue, &t.Priority, &t.MaxRetries, &t.OnUnknown, &s.expires, &t.State, &t.Reason, &t.RetryCount, &s.due,
+		&t.Result, &t.ErrorCode, &s.sent, &s.finished, &t.ClaimID, &t.AppID, &t.Ended, &t.MarksSending, &s.sending, &s.now}
+}
+
+// settle completes the task after a row was read.
+func (s *taskScan) settle() {
+	t := s.t
+	t.ExpiresAt, t.DueAt, t.SentAt = orZero(s.expires), orZero(s.due), orZero(s.sent)
+	t.FinishedAt, t.SendingAt = orZero(s.finished), orZero(s.sending)
+}
+
+func scanTasks(rows pgx.Rows, each func(t task.Task, now time.Time)) error {
+	var t task.Task
+	scan := newTaskScan(&t)
+	_, err := pgx.ForEachRow(rows, scan.targets(), func() error {
+		scan.settle()
+		each(t, scan.now)
+		return nil
+	})
+	return err
+}
+
+func orZero(t *time.Time) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return *t
+}
+
+// locked is the set of tasks that a transaction holds, and the database's now.
+type locked struct {
+	tasks map[task.ID]task.Task
+	now   time.Time
+}
+
+// lockTasks begins a transaction and locks the tasks, wherever they are in
+// their lives, in one round trip.
+func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID) (locked, error) {
+	held := locked{tasks: make(map[task.ID]task.Task, len(ids))}
+	keep := func(rows pgx.Rows) error {
+		return scanTasks(rows, func(t task.Task, now time.Time) { held.tasks[t.ID], held.now = t, now })
+	}
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(lockLiveSQL, ids).Query(keep)
+	batch.Queue(lockDoneSQL, ids).Query(keep)
+	return held, conn.SendBatch(ctx, &batch).Close()
+}
+
+// change is one task before and after a decision.
+type change struct {
+	before, after task.Task
+}
+
+// verdictLog is one row of report_logs.
+type verdictLog struct {
+	id        task.ID
+	claimID   int64
+	appID     string
+	status    int // the seed's number that the sender gave; 0 = none
+	verdict   task.Verdict
+	errorCode string
+	message   string
+	request   string // JSON
+}
+
+const insertDoneSQL = `
+insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code)
+select id, status, reason, retry_count, ended, nullif(claim_id, 0), nullif(app_id, ''), sent_at, nullif(result, ''), nullif(error_code, '')
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::text[],
+    $8::timestamptz[], $9::text[], $10::text[])
+as t (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code)`
+
+const deleteLiveSQL = `delete from task_live where id = any($1::uuid[])`
+
+const updateLiveSQL = `
+update task_live l set state = t.state, retry_count = t.retry_count, due_at = t.due_at, ended = t.ended,
+    result = nullif(t.result, ''), error_code = nullif(t.error_code, ''), updated_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::smallint[], $6::text[], $7::text[])
+    as t (id, state, retry_count, due_at, ended, result, error_code)
+where l.id = t.id`
+
+const updateDoneSQL = `
+update task_done d set status = t.status, reason = t.reason, ended = t.ended, sent_at = t.sent_at, reported_at = now(),
+    result = nullif(t.result, ''), error_code = nullif(t.error_code, '')
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[])
+    as t (id, status, reason, ended, sent_at, result, error_code)
+where d.id = t.id`
+
+const deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
+
+const insertLiveSQL = `
+insert into task_live (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code)
+select id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, nullif(claim_id, 0), nullif(app_id, ''), ended,
+    nullif(result, ''), nullif(error_code, '')
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[], $8::timestamptz[],
+    $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[])
+as t (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code)`
+
+const logVerdictsSQL = `
+insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)
+select task_id, nullif(claim_id, 0), nullif(app_id, ''), nullif(status, 0), verdict, nullif(error_code, ''), nullif(error_message, ''),
+    nullif(request_data, '')::jsonb
+from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::text[])
+as t (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)`
+
+// adjustTotalsSQL corrects the stored totals of a closed day when a result of
+// that day is withdrawn. The shared lock waits for a day being closed.
+const (
+	totalsLock      = "7310001" // any number that nothing else locks
+	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + totalsLock + `)`
+	adjustTotalsSQL = `
+update task_totals set succeeded = succeeded - case when $2 = 2 then 1 else 0 end, failed = failed - case when $2 = 3 then 1 else 0 end
+where day = ($1::timestamptz at time zone 'UTC')::date`
+)
+
+// queueChanges adds the statements that make the changes so: the second round
+// trip of every transition, whoever decided it.
+func queueChanges(batch *pgx.Batch, changes []change) {
+	var finish, update, amend, revive []task.Task
+	for _, c := range changes {
+		switch {
+		case c.before.State.Final():
+			if len(amend)+len(revive) == 0 {
+				batch.Queue(lockTotalsSQL)
+			}
+			batch.Queue(adjustTotalsSQL, c.before.FinishedAt, c.before.State.Status())
+			if c.after.State.Final() {
+				amend = append(amend, c.after)
+			} else {
+				revive = append(revive, c.after)
+			}
+		case c.after.State.Final():
+			finish = append(finish, c.after)
+		default:
+			update = append(update, c.after)
+		}
+	}
+	if len(finish) > 0 {
+		batch.Queue(deleteLiveSQL, column(finish, taskID))
+		batch.Queue(insertDoneSQL, column(finish, taskID), column(finish, doneStatus), column(finish, reason), column(finish, retryCount),
+			column(finish, ended), column(finish, claimID), column(finish, appID), column(finish, sentAt), column(finish, result), column(finish, errorCode))
+	}
+	if len(update) > 0 {
+		batch.Queue(updateLiveSQL, column(update, taskID), column(update, state), column(update, retryCount), column(update, dueAt),
+			column(update, ended), column(update, result), column(update, errorCode))
+	}
+	if len(amend) > 0 {
+		batch.Queue(updateDoneSQL, column(amend, taskID), column(amend, doneStatus), column(amend, reason), column(amend, ended),
+			column(amend, sentAt), column(amend, result), column(amend, errorCode))
+	}
+	if len(revive) > 0 {
+		batch.Queue(deleteDoneSQL, column(revive, taskID))
+		batch.Queue(insertLiveSQL, column(revive, taskID), column(revive, state), column(revive, priority), column(revive, retryCount),
+			column(revive, maxRetries), column(revive, onUnknown), column(revive, queueName), column(revive, dueAt), column(revive, expiresAt),
+			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode))
+	}
+}
+
+func queueVerdicts(batch *pgx.Batch, logs []verdictLog) {
+	if len(logs) == 0 {
+		return
+	}
+	batch.Queue(logVerdictsSQL,
+		column(logs, func(l verdictLog) task.ID { return l.id }),
+		column(logs, func(l verdictLog) int64 { return l.claimID }),
+		column(logs, func(l verdictLog) string { return l.appID }),
+		column(logs, func(l verdictLog) int32 { return int32(l.status) }),
+		column(logs, func(l verdictLog) string { return string(l.verdict) }),
+		column(logs, func(l verdictLog) string { return l.errorCode }),
+		column(logs, func(l verdictLog) string { return task.Cut(l.message, task.MaxResult) }),
+		column(logs, func(l verdictLog) string { return l.request }))
+}
+
+// column is one array of a statement: a field of every row.
+func column[R, V any](rows []R, field func(R) V) []V {
+	values := make([]V, len(rows))
+	for i, row := range rows {
+		values[i] = field(row)
+	}
+	return values
+}
+
+func taskID(t task.Task) task.ID       { return t.ID }
+func state(t task.Task) int16          { return int16(t.State) }
+func doneStatus(t task.Task) int16     { return int16(t.State.Status()) }
+func reason(t task.Task) int16         { return int16(t.Reason) }
+func priority(t task.Task) int16       { return t.Priority }
+func retryCount(t task.Task) int16     { return t.RetryCount }
+func maxRetries(t task.Task) int16     { return t.MaxRetries }
+func onUnknown(t task.Task) int16      { return int16(t.OnUnknown) }
+func ended(t task.Task) int16          { return int16(t.Ended) }
+func queueName(t task.Task) string     { return t.Queue }
+func claimID(t task.Task) int64        { return t.ClaimID }
+func appID(t task.Task) string         { return t.AppID }
+func result(t task.Task) string        { return t.Result }
+func errorCode(t task.Task) string     { return t.ErrorCode }
+func dueAt(t task.Task) *time.Time     { return timeOrNull(t.DueAt) }
+func sentAt(t task.Task) *time.Time    { return timeOrNull(t.SentAt) }
+func expiresAt(t task.Task) *time.Time { return timeOrNull(t.ExpiresAt) }
+
+// decide is one transition made by hand: it locks one task, lets the domain
+// decide, and commits what changed together with extra.
+func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
+	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
+	conn, err := db.hot.Acquire(ctx)
+	if err != nil {
+		return task.Task{}, err
+	}
+	defer conn.Release()
+	held, err := lockTasks(ctx, conn.Conn(), []task.ID{id})
+	var after task.Task
+	if err == nil {
+		after, err = decideOne(ctx, conn.Conn(), held, id, how, extra)
+	}
+	return after, rolledBack(conn.Conn(), err)
+}
+
+func decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how func(task.Task, time.Time) (task.Task, error),
+	extra func(*pgx.Batch, task.Task, task.Task)) (task.Task, error) {
+	before, ok := held.tasks[id]
+	if !ok {
+		return before, errNotFound("task")
+	}
+	after, err := how(before, held.now)
+	if err != nil {
+		return before, err
+	}
+	var batch pgx.Batch
+	if after != before {
+		queueChanges(&batch, []change{{before, after}})
+		extra(&batch, before, after)
+	}
+	batch.Queue("commit")
+	return after, conn.SendBatch(ctx, &batch).Close()
+}
+
+// rolledBack ends a transaction that failed, so that its locks are free at
+// once, and gives err. Its own failure does not matter: a connection that is
+// still in a transaction is closed on release.
+func rolledBack(conn *pgx.Conn, err error) error {
+	if err != nil && !conn.IsClosed() {
+		rollback(conn)
+	}
+	return err
+}
+
+func rollback(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "rollback")
+}

@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// BlockedWord is a row of blocked_words.
+type BlockedWord struct {
+	ID        int32
+	Word      string // as the operator typed it
+	CreatedAt time.Time
+}
+
+func (w BlockedWord) subject() string { return fmt.Sprintf("blocked_word/%d", w.ID) }
+
+func (w BlockedWord) json() string { return mustJSON(map[string]any{"word": w.Word}) }
+
+// maxFolded keeps a folded word within what an index row can hold, in bytes.
+const maxFolded = 1000
+
+const insertBlockedWordSQL = `
+insert into blocked_words (word, folded) values ($1, $2)
+on conflict (folded) do nothing
+returning id, word, created_at`
+
+const sameBlockedWordSQL = `select id, word, created_at from blocked_words where folded = $1`
+
+// AddBlockedWord blocks a word in whatever form a reader takes for the same. A
+// word that is blocked already gives the row that blocks it.
+func (db *DB) AddBlockedWord(ctx context.Context, word string, by Operator) (w BlockedWord, err error) {
+	folded := fold(word)
+	switch {
+	case strings.TrimSpace(folded) == "":
+		return w, task.Invalid([]task.Field{{Name: "word", Message: "must hold something other than white space"}})
+	case len(folded) > maxFolded:
+		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
+	}
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", insertBlockedWordSQL, word, folded)
+		if task.CodeOf(err) != task.CodeNotFound {
+			return deed{"blocked.add", w.subject(), "", w.json()}, err
+		}
+		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", sameBlockedWordSQL, folded)
+		return deed{}, err
+	})
+	if task.CodeOf(err) == task.CodeNotFound { // it was removed between the two statements
+		err = errBusy()
+	}
+	db.blocked.forget()
+	return w, failed("add blocked word", err)
+}
+
+const deleteBlockedWordSQL = `delete from blocked_words where id = $1 returning id, word, created_at`
+
+// RemoveBlockedWord lets a word through again and gives what it was;
+// task.CodeNotFound when there is none.
+func (db *DB) RemoveBlockedWord(ctx context.Context, id int32, by Operator) (w BlockedWord, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
+		return deed{"blocked.remove", w.subject(), w.json(), ""}, err
+	})
+	db.blocked.forget()
+	return w, failed("remove blocked word", err)
+}
+
+const blockedWordPageSQL = `select id, word, created_at from blocked_words where id > $1::bigint order by id limit $2`
+
+// BlockedWords lists the blocked words by id. after is the last id of the page
+// before, 0 for the first page.
+func (db *DB) BlockedWords(ctx context.Context, after int64, limit int) (page []BlockedWord, more bool, err error) {
+	page, more, err = pageOf[BlockedWord](ctx, db.read, limit, blockedWordPageSQL, after)
+	return page, more, failed("blocked words", err)
+}
+
+// Blocked tells whether a submission of text would be refused for a word in it.
+func (db *DB) Blocked(ctx context.Context, text string) (bool, error) {
+	words, err := db.blocked.list(ctx, db.hot)
+	return words.match(text), failed("blocked words", err)
+}

@@ -1,0 +1,34 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Caller is who may call and what for. ID 0 is the pair of the environment.
+type Caller struct {
+	ID        int64
+	Name      string   // the Basic user name
+	TokenHash []byte   // SHA-256 of the token, 32 bytes
+	Roles     []string // submitter, sender, receiver, trigger, admin
+	Queues    []string // the queues it may use; empty = all
+	Revoked   bool
+}
+
+const callerByNameSQL = `select id, name, token_hash, roles, queues, revoked_at is not null from callers where name = $1`
+
+// CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
+// is none.
+func (db *DB) CallerByName(ctx context.Context, name string) (Caller, error) {
+	rows, err := db.hot.Query(ctx, callerByNameSQL, storable(name))
+	if err != nil {
+		return Caller{}, failed("caller", err)
+	}
+	caller, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[Caller])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Caller{}, errNotFound("caller")
+	}
+	return caller, failed("caller", err)
+}

@@ -1,0 +1,138 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// StoredCaller is a row of callers without what proves who calls.
+type StoredCaller struct {
+	ID        int64
+	Name      string
+	Roles     []string
+	Queues    []string // empty = all
+	CreatedAt time.Time
+	RotatedAt *time.Time // when the token was last replaced; nil = never
+	RevokedAt *time.Time // nil = may call
+}
+
+func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
+
+func (c StoredCaller) json() string {
+	return mustJSON(map[string]any{
+		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+	})
+}
+
+const callerColumns = `id, name, roles, queues, created_at, rotated_at, revoked_at`
+
+const insertCallerSQL = `
+insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, $4) returning ` + callerColumns
+
+// AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
+// bytes. task.CodeConflict when the name was ever given.
+func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, roles, queues []string, by Operator) (c StoredCaller, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash, notNull(roles), notNull(queues))
+		return deed{"caller.create", c.subject(), "", c.json()}, err
+	})
+	if violates(err, "callers_name_key") {
+		err = task.Refuse(task.CodeConflict, "this name is taken; a revoked caller keeps its name")
+	}
+	return c, failed("add caller", err)
+}
+
+// notNull keeps an absent list from becoming a null.
+func notNull(list []string) []string { return append([]string{}, list...) }
+
+const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
+
+const updateCallerSQL = `update callers set roles = $2, queues = $3 where id = $1 returning ` + callerColumns
+
+// UpdateCaller changes what a caller may do; nil leaves a list as it is.
+// task.CodeNotFound when there is no such caller, task.CodeConflict when it is
+// revoked.
+func (db *DB) UpdateCaller(ctx context.Context, id int64, roles, queues []string, by Operator) (StoredCaller, error) {
+	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller) (StoredCaller, error) {
+		if roles == nil {
+			roles = c.Roles
+		}
+		if queues == nil {
+			queues = c.Queues
+		}
+		if slices.Equal(roles, c.Roles) && slices.Equal(queues, c.Queues) {
+			return c, nil
+		}
+		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, roles, queues)
+	})
+}
+
+const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
+
+// RotateCaller replaces a caller's token by the one whose SHA-256 is given. The
+// errors are those of UpdateCaller.
+func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by Operator) (StoredCaller, error) {
+	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, _ StoredCaller) (StoredCaller, error) {
+		return rowOf[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash)
+	})
+}
+
+// changeCaller changes a caller that is not revoked, under its lock.
+func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Operator,
+	change func(tx pgx.Tx, c StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		before, err := rowOf[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
+		if err != nil {
+			return deed{}, err
+		}
+		if before.RevokedAt != nil {
+			return deed{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
+		}
+		c, err = change(tx, before)
+		return deed{action, c.subject(), before.json(), c.json()}, err
+	})
+	return c, failed(action, err)
+}
+
+const revokeCallerSQL = `
+update callers set revoked_at = now() where id = $1 and revoked_at is null returning ` + callerColumns
+
+const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
+
+// RevokeCaller shuts a caller out for good. A caller already revoked stays so
+// without complaint; task.CodeNotFound when there is none.
+func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c StoredCaller, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		c, err = rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
+		if task.CodeOf(err) == task.CodeNotFound {
+			c, err = rowOf[StoredCaller](ctx, tx, "caller", callerSQL, id)
+			return deed{}, err
+		}
+		before := c
+		before.RevokedAt = nil
+		return deed{"caller.revoke", c.subject(), before.json(), c.json()}, err
+	})
+	return c, failed("revoke caller", err)
+}
+
+// CallerByID finds a caller, revoked ones too; task.CodeNotFound when there is
+// none.
+func (db *DB) CallerByID(ctx context.Context, id int64) (StoredCaller, error) {
+	c, err := rowOf[StoredCaller](ctx, db.read, "caller", callerSQL, id)
+	return c, failed("caller", err)
+}
+
+const callersSQL = `select ` + callerColumns + ` from callers where id > $1 order by id limit $2`
+
+// Callers lists the callers by id, revoked ones too. after is the last id of
+// the page before, 0 for the first page.
+func (db *DB) Callers(ctx context.Context, after int64, limit int) (page []StoredCaller, more bool, err error) {
+	page, more, err = pageOf[StoredCaller](ctx, db.read, limit, callersSQL, after)
+	return page, more, failed("callers", err)
+}

@@ -1,0 +1,275 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// ClaimRequest asks for up to Limit pending tasks of one queue.
+type ClaimRequest struct {
+	Queue        string
+	AppID        string
+	Limit        int
+	Lease        time.Duration
+	MarksSending bool   // the app promises to mark each task as sending before it sends
+	Request      []byte // the call's parameters as JSON, for send_logs
+}
+
+// Claimed is one task handed to one app until LeaseUntil.
+type Claimed struct {
+	ID         task.ID
+	Priority   int16
+	RetryCount int16
+	ClaimID    int64
+	LeaseUntil time.Time
+	Phone      string
+	Content    string
+}
+
+// claimBody is the rest of a claim after its CTE c has locked the rows: they
+// change hands, the log is written and the bodies are read, in one statement
+// and one commit. It updates by id, never by a ctid read earlier.
+const claimBody = `
+, k as materialized (
+    select nextval('claim_seq') as claim_id, now() + make_interval(secs => $4) as lease_until
+), u as (
+    update task_live set state = 2, claim_id = k.claim_id, app_id = $3, due_at = k.lease_until, marks_sending = $5,
+        sending_at = null, ended = 0, updated_at = now()
+    from k where id = any (array(select id from c))
+), b as materialized (
+    select c.id, c.priority, c.retry_count, t.phone_number, t.content
+    from c cross join lateral (select phone_number, content from tasks where tasks.id = c.id offset 0) t
+), s as (
+    insert into send_logs (task_id, claim_id, app_id, phone_number, content, request_data, response_data)
+    select b.id, k.claim_id, $3, b.phone_number, b.content, $6::jsonb,
+        jsonb_build_object('claim_id', k.claim_id, 'lease_until', k.lease_until, 'retry_count', b.retry_count)
+    from b cross join k
+)
+select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
+
+// claimSQL takes the left edge of task_live_ready: new tasks first, then
+// retries by retry_count, each by age (seed 001 section 6.3). A row that
+// another claim holds is skipped, and what has expired is never handed out.
+const claimSQL = `
+with c as materialized (
+    select id, priority, retry_count from task_live
+    where state = 1 and queue = $1 and (expires_at is null or expires_at > now())
+    order by priority, retry_count, id
+    limit $2
+    for update skip locked
+)` + claimBody
+
+// claimAboveSQL is claimSQL with a floor for each lane (priority, retry_count)
+// in $7..$9, in claim order: it does not walk the dead index entries below.
+const claimAboveSQL = `
+with c as materialized (
+    select r.* from unnest($7::smallint[], $8::smallint[], $9::uuid[]) as lane (priority, retry_count, low)
+    cross join lateral (
+        select l.id, l.priority, l.retry_count from task_live l
+        where l.state = 1 and l.queue = $1 and l.priority = lane.priority and l.retry_count = lane.retry_count
+            and l.id >= lane.low and (l.expires_at is null or l.expires_at > now())
+        order by l.id
+        limit $2
+        for update skip locked
+    ) r
+    limit $2
+)` + claimBody
+
+// Claim hands out up to req.Limit tasks. When there are fewer it first lets
+// what fell due happen, up to 100 rows, and looks again, so that pollers alone
+// keep the job going. touched says what that made pending, for whoever waits.
+//
+// again > 0 says that the look was cut short by a floor: tasks that entered
+// below it are seen by a claim after that time.
+func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, again time.Duration, err error) {
+	claimed, again, err = db.claimOnce(ctx, req, req.Limit)
+	if err != nil || len(claimed) == req.Limit {
+		return claimed, touched, again, failed("claim", err)
+	}
+	swept, err := db.Sweep(ctx, promoteRows)
+	touched = swept.Pending
+	if err != nil || touched[req.Queue] == 0 {
+		if len(claimed) > 0 {
+			err = nil // what was claimed must reach its sender; the next sweep will meet the error again
+		}
+		return claimed, touched, again, failed("claim", err)
+	}
+	more, again, err := db.claimOnce(ctx, req, req.Limit-len(claimed))
+	if err != nil && len(claimed) > 0 {
+		err = nil
+	}
+	return append(claimed, more...), touched, again, failed("claim", err)
+}
+
+// promoteRows bounds what a claim promotes for itself.
+const promoteRows = 100
+
+func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, again time.Duration, err error) {
+	sql := claimSQL
+	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request)}
+	lanes, until := db.floors.of(req.Queue, time.Now())
+	if len(lanes) > 0 {
+		sql, again = claimAboveSQL, time.Until(until)
+		args = append(args, laneColumns(lanes)...)
+	}
+	var took time.Duration
+	err = db.withPartitions(ctx, func() error {
+		start := time.Now()
+		rows, err := db.hot.Query(ctx, sql, args...)
+		if err != nil {
+			return err
+		}
+		claimed, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimed])
+		took = time.Since(start)
+		return err
+	})
+	if err != nil {
+		return nil, 0, err
+	}
+	slices.SortFunc(claimed, func(a, b Claimed) int {
+		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
+	})
+	db.floors.learn(req.Queue, claimed, took, len(lanes) > 0)
+	return claimed, again, nil
+}
+
+// A claim reads the left edge of its index. While an old snapshot is held
+// somewhere on the server, the entries of tasks long claimed cannot be removed
+// and every claim walks them. A claimer that notices keeps, in memory, how far
+// it has come in each lane, claims from there for a while, then looks at
+// everything once more: what entered below a floor is late by that while, and
+// nothing is stored that could be wrong.
+const (
+	slowClaim   = 20 * time.Millisecond
+	floorFactor = 20 // floors hold for this many times the slow claim
+	floorMargin = time.Second
+	floorLimit  = 3 * time.Second
+)
+
+type lane struct {
+	priority   int16
+	retryCount int16
+	low        task.ID
+}
+
+type claimFloors struct {
+	mu     sync.Mutex
+	queues map[string]*queueFloors
+}
+
+type queueFloors struct {
+	lanes []lane // in claim order
+	until time.Time
+}
+
+func (f *claimFloors) of(queue string, now time.Time) ([]lane, time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := f.queues[queue]
+	if q == nil || now.After(q.until) {
+		return nil, time.Time{}
+	}
+	return slices.Clone(q.lanes), q.until
+}
+
+// learn remembers how far a claim came. Only a plain claim that was slow sets
+// floors; a claim above floors moves them up.
+func (f *claimFloors) learn(queue string, claimed []Claimed, took time.Duration, above bool) {
+	if !above && took < slowClaim || len(claimed) == 0 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	q := f.queues[queue]
+	if q == nil {
+		q = &queueFloors{}
+		if f.queues == nil {
+			f.queues = map[string]*queueFloors{}
+		}
+		f.queues[queue] = q
+	}
+	if !above {
+		q.lanes, q.until = nil, time.Now().Add(min(floorFactor*took, floorLimit))
+	}
+	for _, c := range claimed {
+		q.raise(c)
+	}
+}
+
+func (q *queueFloors) raise(c Claimed) {
+	low := task.IDFloor(c.ID.Time().Add(-floorMargin))
+	i, found := slices.BinarySearchFunc(q.lanes, c, func(l lane, c Claimed) int {
+		return cmp.Or(cmp.Compare(l.priority, c.Priority), cmp.Compare(l.retryCount, c.RetryCount))
+	})
+	if !found {
+		q.lanes = slices.Insert(q.lanes, i, lane{c.Priority, c.RetryCount, low})
+		return
+	}
+	if low.Compare(q.lanes[i].low) > 0 {
+		q.lanes[i].low = low
+	}
+}
+
+func laneColumns(lanes []lane) []any {
+	priorities, retries, lows := make([]int16, len(lanes)), make([]int16, len(lanes)), make([]task.ID, len(lanes))
+	for i, l := range lanes {
+		priorities[i], retries[i], lows[i] = l.priority, l.retryCount, l.low
+	}
+	return []any{priorities, retries, lows}
+}
+
+// Extension lengthens the lease of one claim.
+type Extension struct {
+	TaskID  task.ID
+	AppID   string
+	ClaimID int64 // 0 = not given; then the app alone tells the claim
+	Lease   time.Duration
+	Sending bool // the bytes are about to leave
+}
+
+// extendSQL never shortens a lease and keeps the first mark of sending.
+const extendSQL = `
+update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
+    sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
+where id = $1 and state = 2 and app_id = $2 and ($3 = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
+returning claim_id, due_at, sending_at is not null`
+
+// Extended is a lease after its extension.
+type Extended struct {
+	ClaimID    int64
+	LeaseUntil time.Time
+	Sending    bool
+}
+
+// Extend lengthens a lease, from the database's now, and may mark the task as
+// sending. A claim that is no longer the live one is stale_claim. queues are
+// those that the caller may use; empty = all.
+func (db *DB) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
+	var out Extended
+	if queues == nil {
+		queues = []string{}
+	}
+	err := db.hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, queues).
+		Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
+	if err == nil {
+		return out, nil
+	}
+	if err != pgx.ErrNoRows {
+		return out, failed("extend", err)
+	}
+	t, err := db.Task(ctx, e.TaskID)
+	if err != nil {
+		return out, err
+	}
+	if len(queues) > 0 && !slices.Contains(queues, t.Queue) {
+		return out, errNotFound("task")
+	}
+	return out, task.Refuse(task.CodeStaleClaim, "this claim is no longer the task's live one; stop working on the task")
+}

@@ -1,0 +1,183 @@
+package store
+
+import (
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (db *DB) claim(t *testing.T, change ...func(*ClaimRequest)) []Claimed {
+	t.Helper()
+	req := ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)}
+	for _, c := range change {
+		c(&req)
+	}
+	claimed, _, _, err := db.Claim(t.Context(), req)
+	require.NoError(t, err)
+	return claimed
+}
+
+// lapse ends every live lease, as time would.
+func (db *DB) lapse(t *testing.T) {
+	t.Helper()
+	_, err := db.hot.Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 2`)
+	require.NoError(t, err)
+}
+
+func TestNewTasksComeBeforeRetriesAndPriorityBeforeBoth(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	retried, fresh, urgent := message(), message(), message(func(s *Submission) { s.Priority = 1 })
+	db.mustSubmit(t, retried)
+	first := db.claim(t)
+	require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: retried.ID, AppID: "app", ClaimID: first[0].ClaimID, Outcome: task.SentFailed, ShouldRetry: true}).Verdict)
+	second := message()
+	db.mustSubmit(t, fresh, second, urgent)
+
+	var order []task.ID
+	for _, c := range db.claim(t) {
+		order = append(order, c.ID)
+	}
+	require.Equal(t, []task.ID{urgent.ID, fresh.ID, second.ID, retried.ID}, order)
+}
+
+func TestAClaimTakesFromItsQueueOnly(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	other := message(func(s *Submission) { s.Queue = "验证码" })
+	db.mustSubmit(t, other, message())
+	require.Len(t, db.claim(t), 1)
+	claimed := db.claim(t, func(r *ClaimRequest) { r.Queue = "验证码" })
+	require.Len(t, claimed, 1)
+	require.Equal(t, other.ID, claimed[0].ID)
+}
+
+func TestNoTaskIsClaimedTwiceByClaimersAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	instances := []*DB{openAt(t, url), openAt(t, url)}
+	const tasks = 600
+	subs := make([]*Submission, tasks)
+	for i := range subs {
+		subs[i] = message()
+	}
+	instances[0].mustSubmit(t, subs...)
+	var mu sync.Mutex
+	seen := map[task.ID]int{}
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			for {
+				claimed, _, _, err := instances[n%2].Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 7, Lease: time.Minute, Request: []byte(`{}`)})
+				if err != nil || len(claimed) == 0 {
+					return
+				}
+				mu.Lock()
+				for _, c := range claimed {
+					seen[c.ID]++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	require.Len(t, seen, tasks)
+	for id, n := range seen {
+		require.Equal(t, 1, n, id)
+	}
+}
+
+func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	zombie := message()
+	db.mustSubmit(t, zombie)
+	lost := db.claim(t)
+	db.lapse(t)
+	again := db.claim(t, func(r *ClaimRequest) { r.AppID = "other" })
+	require.Len(t, again, 1, "pollers alone keep the job going")
+	require.Equal(t, zombie.ID, again[0].ID)
+	require.Equal(t, int16(1), again[0].RetryCount)
+	require.Greater(t, again[0].ClaimID, lost[0].ClaimID)
+	require.Equal(t, task.Stale, db.mustReport(t, task.Report{TaskID: zombie.ID, AppID: "app", ClaimID: lost[0].ClaimID, Outcome: task.SentOK}).Verdict)
+	require.Equal(t, 1, db.count(t, `select count(*) from report_logs where verdict = 'timeout_retry' and app_id = 'app' and claim_id = $1 and error_message = '处理超时，自动重试'`, lost[0].ClaimID))
+	require.Equal(t, 1, db.count(t, `select count(*) from report_logs where verdict = 'stale_claim' and claim_id = $1`, lost[0].ClaimID), "a stale report is kept as evidence")
+}
+
+func TestAnExtensionLengthensTheLeaseOfTheLiveClaimOnly(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	s := message()
+	db.mustSubmit(t, s)
+	c := db.claim(t)[0]
+	longer, err := db.Extend(t.Context(), Extension{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Lease: time.Hour, Sending: true}, nil)
+	require.NoError(t, err)
+	require.WithinDuration(t, c.LeaseUntil.Add(59*time.Minute), longer.LeaseUntil, 10*time.Second)
+	require.True(t, longer.Sending)
+	shorter, err := db.Extend(t.Context(), Extension{TaskID: s.ID, AppID: "app", Lease: time.Minute}, []string{"default"})
+	require.NoError(t, err)
+	require.Equal(t, longer.LeaseUntil, shorter.LeaseUntil, "never shortened")
+	require.True(t, shorter.Sending, "the mark stays")
+
+	for name, e := range map[string]Extension{
+		"another app":   {TaskID: s.ID, AppID: "other", ClaimID: c.ClaimID, Lease: time.Hour},
+		"another claim": {TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID + 1, Lease: time.Hour},
+	} {
+		_, err = db.Extend(t.Context(), e, nil)
+		require.Equal(t, task.CodeStaleClaim, task.CodeOf(err), name)
+	}
+	_, err = db.Extend(t.Context(), Extension{TaskID: s.ID, AppID: "app", Lease: time.Hour}, []string{"other"})
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	_, err = db.Extend(t.Context(), Extension{TaskID: task.NewID(), AppID: "app", Lease: time.Hour}, nil)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestAnUnmarkedClaimThatPromisedToMarkIsSafeToResend(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	hold := func(s *Submission) { s.OnUnknown = task.Hold }
+	unmarked, marked, silent := message(hold), message(hold), message(hold)
+	marks := func(r *ClaimRequest) { r.MarksSending, r.Limit = true, 2 }
+	db.mustSubmit(t, unmarked, marked)
+	require.Len(t, db.claim(t, marks), 2)
+	_, err := db.Extend(t.Context(), Extension{TaskID: marked.ID, AppID: "app", Lease: time.Minute, Sending: true}, nil)
+	require.NoError(t, err)
+	db.mustSubmit(t, silent)
+	require.Len(t, db.claim(t), 1)
+	db.lapse(t)
+	swept, err := db.Sweep(t.Context(), 500)
+	require.NoError(t, err)
+	require.Equal(t, 3, swept.Rows)
+	require.Equal(t, task.Pending, db.mustTask(t, unmarked.ID).State)
+	require.Equal(t, task.Held, db.mustTask(t, marked.ID).State)
+	require.Equal(t, task.Held, db.mustTask(t, silent.ID).State, "without the promise every lapse is unknown")
+}
+
+func TestASlowClaimLeavesFloorsThatHideNothingForLong(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	urgent := message(func(s *Submission) { s.Priority = 0 })
+	normal := message()
+	db.mustSubmit(t, normal, message())
+	one := func(r *ClaimRequest) { r.Limit = 1 }
+	first := db.claim(t, one)
+	db.floors.learn(task.DefaultQueue, first, slowClaim, false)
+	lanes, until := db.floors.of(task.DefaultQueue, time.Now())
+	require.Len(t, lanes, 1)
+	require.WithinDuration(t, time.Now().Add(floorFactor*slowClaim), until, 100*time.Millisecond)
+
+	db.mustSubmit(t, urgent)
+	require.Len(t, db.claim(t, one), 1, "the lane that is known goes on")
+	claimed, _, again, err := db.Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	if len(claimed) == 0 {
+		require.Positive(t, again, "an empty look above floors says when to look again")
+		require.Eventually(t, func() bool { return len(db.claim(t, one)) == 1 }, 2*time.Second, 5*time.Millisecond, "a lane that is not known is seen once the floors end")
+	}
+	require.Equal(t, task.Processing, db.mustTask(t, urgent.ID).State)
+}

@@ -1,0 +1,117 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// DefaultSMS is a row of default_sms_data: what is sent to one phone number,
+// once, when a submission has no content.
+type DefaultSMS struct {
+	ID          int32
+	Phone       string
+	Content     string // the text, or URL-encoded parameters of a template
+	UseTemplate bool
+	Sent        bool
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+}
+
+func (d DefaultSMS) subject() string { return fmt.Sprintf("default/%d", d.ID) }
+
+func (d DefaultSMS) json() string {
+	return mustJSON(map[string]any{
+		"phone_number": d.Phone, "content": d.Content, "use_template": d.UseTemplate, "is_sent": d.Sent,
+	})
+}
+
+const defaultColumns = `id, phone_number, content, use_template, is_sent, created_at, updated_at`
+
+const insertDefaultSQL = `
+insert into default_sms_data (phone_number, content, use_template) values ($1, $2, $3) returning ` + defaultColumns
+
+// AddDefault stores the default content of a phone number;
+// task.CodeDefaultExists when the number has one.
+func (db *DB) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by Operator) (d DefaultSMS, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate)
+		return deed{"default.create", d.subject(), "", d.json()}, err
+	})
+	if violates(err, "default_sms_data_phone_number_key") {
+		err = task.Refuse(task.CodeDefaultExists, "this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}")
+	}
+	return d, failed("add default", err)
+}
+
+const lockDefaultSQL = `select ` + defaultColumns + ` from default_sms_data where id = $1 for update`
+
+const updateDefaultSQL = `
+update default_sms_data set content = $2, use_template = $3, is_sent = $4, updated_at = now()
+where id = $1
+returning ` + defaultColumns
+
+// EditDefault lets edit change content, use_template and is_sent of a default
+// under its lock, or refuse to; task.CodeNotFound when there is none. An edit
+// that changes nothing leaves no trace.
+func (db *DB) EditDefault(ctx context.Context, id int32, by Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		before, err := rowOf[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)
+		if err != nil {
+			return deed{}, err
+		}
+		d = before
+		if err := edit(&d); err != nil || d == before {
+			return deed{}, err
+		}
+		d, err = rowOf[DefaultSMS](ctx, tx, "default content", updateDefaultSQL, id, d.Content, d.UseTemplate, d.Sent)
+		return deed{before.edited(d), d.subject(), before.json(), d.json()}, err
+	})
+	return d, failed("edit default", err)
+}
+
+// edited names the action that made after of d.
+func (d DefaultSMS) edited(after DefaultSMS) string {
+	if d.Content != after.Content || d.UseTemplate != after.UseTemplate {
+		return "default.update"
+	}
+	return "default.reset"
+}
+
+const deleteDefaultSQL = `delete from default_sms_data where id = $1 returning ` + defaultColumns
+
+// DeleteDefault removes a default and gives what it was; task.CodeNotFound when
+// there is none.
+func (db *DB) DeleteDefault(ctx context.Context, id int32, by Operator) (d DefaultSMS, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		d, err = rowOf[DefaultSMS](ctx, tx, "default content", deleteDefaultSQL, id)
+		return deed{"default.delete", d.subject(), d.json(), ""}, err
+	})
+	return d, failed("delete default", err)
+}
+
+const defaultSQL = `select ` + defaultColumns + ` from default_sms_data where id = $1`
+
+// Default finds a default by its id; task.CodeNotFound when there is none.
+func (db *DB) Default(ctx context.Context, id int32) (DefaultSMS, error) {
+	d, err := rowOf[DefaultSMS](ctx, db.read, "default content", defaultSQL, id)
+	return d, failed("default", err)
+}
+
+const defaultsSQL = `
+select ` + defaultColumns + ` from default_sms_data
+where id > $1::bigint and ($2 = '' or phone_number = $2) and ($3::boolean is null or is_sent = $3)
+order by id
+limit $4`
+
+// Defaults lists defaults by id; a phone that is not "" and a sent that is not
+// nil narrow the list. after is the last id of the page before, 0 for the first
+// page.
+func (db *DB) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
+	page, more, err = pageOf[DefaultSMS](ctx, db.read, limit, defaultsSQL, after, phone, sent)
+	return page, more, failed("defaults", err)
+}

@@ -1,0 +1,60 @@
+// Package store is all SQL of Sendonce; every table has one owning file. A
+// function tells the story, the domain (shared/task) decides, the store writes.
+//
+// # Hot and cold
+//
+// A task is written once as a body (tasks), lives as one narrow row while it is
+// not final (task_live) and ends as one result row (task_done). There is one row
+// to lock, and two live states at once are impossible by key. tasks and
+// task_done have no foreign keys between them: each is written in the same
+// commit as the row that it follows.
+//
+// # Transitions
+//
+// Claim decides in SQL: one statement locks the left edge of task_live_ready,
+// skips what others hold, and writes the log. Everything else that changes a
+// task (report, sweep, cancel, retry, resolve) locks its rows in id order, lets
+// the domain decide, and applies all decisions: two round trips, each one
+// pgx.Batch, the second ending in COMMIT. Rows are deleted and updated by id,
+// never by a ctid read earlier: a statement that waited for a lock would miss
+// the newer version of the row.
+//
+// # Group commit
+//
+// Submit and Report share transactions between calls (coalescer). A caller is
+// released only after its own commit. When the answer to a COMMIT is lost the
+// same rows are run again: ids are made before the commit, so a submission
+// meets its own primary key, and a report meets its own effect.
+//
+// # Keys (seed 003)
+//
+// The primary key of submission_keys is the only judge of an idempotency key;
+// no filter stands before it, since a filter that says "maybe" must ask the
+// index anyway and one that says "no" wrongly would send twice. The key row is
+// inserted before the body, in the same transaction. A row that meets a key is
+// resolved by a second look with a fresh snapshot: the key may have been
+// committed after the first one's.
+//
+// # Indexes named by the seed (001 section 3.3)
+//
+// Kept by name: idx_sms_templates_active, idx_default_sms_sent,
+// idx_receive_logs_created_at, idx_send_logs_task_id, idx_report_logs_task_id,
+// idx_sms_tasks_phone (on tasks (phone_number, id)). Replaced:
+//
+//	idx_sms_tasks_status          task_live_ready, task_live_due, task_done_failed
+//	idx_sms_tasks_created_at      the primary key of tasks: a UUIDv7 is in order of creation
+//	idx_sms_tasks_processing_app  none: live claims are few, and are found by id
+//	idx_default_sms_phone         the unique constraint of default_sms_data.phone_number
+//
+// # Roles
+//
+// The hot functions log in as a role whose settings keep plans on the indexes
+// even when statements were prepared while the tables were empty; statistics
+// and lists use another. Both are made by migrate with ALTER ROLE and not sent
+// at connect, so that they hold behind PgBouncer too.
+//
+// # Time
+//
+// Leases, send times and expiries are the database's now(), never a process's
+// clock.
+package store

@@ -1,0 +1,133 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const logReceivedSQL = `
+insert into receive_logs (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent,
+    request_data, response_data, status_code)
+select request_id, task_id, caller_id, nullif(phone_number, ''), content, use_template, source_ip, user_agent,
+    request_data::jsonb, response_data::jsonb, status_code
+from unnest($1::text[], $2::uuid[], $3::bigint[], $4::text[], $5::text[], $6::boolean[], $7::text[], $8::text[],
+    $9::text[], $10::text[], $11::integer[])
+as t (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data,
+    response_data, status_code)`
+
+// receiveLogs collects the log rows of submissions that made no task: refused
+// ones and replays.
+type receiveLogs struct {
+	statusOf                                  func(code string) int
+	requestIDs, phones, contents, ips, agents []string
+	requests, answers                         []string
+	tasks                                     []*task.ID
+	callers                                   []int64
+	templates                                 []bool
+	statuses                                  []int32
+}
+
+func newReceiveLogs(statusOf func(string) int) *receiveLogs { return &receiveLogs{statusOf: statusOf} }
+
+func (l *receiveLogs) add(s *Submission, answer Submitted) {
+	var id *task.ID
+	status, body := 200, map[string]any{}
+	if r := answer.Refused; r != nil {
+		status = l.statusOf(r.Code)
+		body["error"], body["message"] = r.Code, storable(r.Error())
+	} else {
+		id = &answer.ID
+		body["task_id"], body["status"], body["replayed"] = answer.ID, answer.State.Status(), true
+	}
+	phone := ""
+	if task.ValidPhone(s.Phone) {
+		phone = s.Phone
+	}
+	l.requestIDs, l.tasks, l.callers = append(l.requestIDs, s.RequestID), append(l.tasks, id), append(l.callers, s.CallerID)
+	l.phones, l.contents = append(l.phones, phone), append(l.contents, task.Cut(storable(s.Draft.Content), task.MaxContent))
+	l.templates = append(l.templates, s.Draft.UseTemplate)
+	l.ips, l.agents = append(l.ips, s.SourceIP), append(l.agents, s.loggedAgent())
+	l.requests, l.answers = append(l.requests, logJSON(s.Request)), append(l.answers, mustJSON(body))
+	l.statuses = append(l.statuses, int32(status))
+}
+
+func (l *receiveLogs) queue(batch *pgx.Batch) {
+	if len(l.requestIDs) > 0 {
+		batch.Queue(logReceivedSQL, l.requestIDs, l.tasks, l.callers, l.phones, l.contents, l.templates, l.ips, l.agents,
+			l.requests, l.answers, l.statuses)
+	}
+}
+
+func (l *receiveLogs) write(ctx context.Context, conn *pgx.Conn) error {
+	var batch pgx.Batch
+	l.queue(&batch)
+	if batch.Len() == 0 {
+		return nil
+	}
+	return conn.SendBatch(ctx, &batch).Close()
+}
+
+// loggedAgent is the User-Agent header, which may hold any bytes.
+func (s *Submission) loggedAgent() string { return task.Cut(storable(s.UserAgent), 500) }
+
+// maxLoggedRequest bounds what a log row keeps of a request, in bytes.
+const maxLoggedRequest = 8 << 10
+
+// logJSON turns a request, which may be anything at all, into text that the
+// type jsonb takes: the request itself where jsonb can hold it, else its text
+// as a JSON string.
+func logJSON(request []byte) string {
+	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
+		return string(request)
+	}
+	return mustJSON(task.Cut(storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
+}
+
+// beyondJSONB tells whether valid JSON may hold what the type jsonb refuses:
+// NUL, unpaired surrogates, numbers with an exponent, deep nesting. It errs on
+// the safe side, as a text kept as a string loses nothing.
+func beyondJSONB(text []byte) bool {
+	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
+		return true
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > 32 {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		case c == 'e' && i > 0 && text[i-1] >= '0' && text[i-1] <= '9', c == 'E':
+			return true
+		}
+	}
+	return false
+}
+
+// storable makes any bytes a text that Postgres takes.
+func storable(text string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
+}
+
+// mustJSON encodes what cannot fail: strings and maps of plain values.
+func mustJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (db *DB) mustCount(t *testing.T) Statistics {
+	t.Helper()
+	s, err := db.Statistics(t.Context())
+	require.NoError(t, err)
+	return s
+}
+
+func TestStatisticsOfNothingAreZero(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	require.NoError(t, db.CloseDays(t.Context()))
+	require.Zero(t, db.count(t, `select count(*) from task_totals`))
+	require.Equal(t, Statistics{}, db.mustCount(t))
+}
+
+func TestStatisticsCountEachStateByQueue(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	inQueue := func(queue string) func(*Submission) { return func(s *Submission) { s.Queue = queue } }
+	later := func(s *Submission) { s.SendAt = time.Now().Add(time.Hour) }
+	db.mustSubmit(t, message(), message(), message(), message(), message(), message(later), message(inQueue("bulk")))
+	claimed := db.mustClaim(t, "app", 4)
+	for i, report := range []task.Report{
+		{Outcome: task.SentOK},
+		{Outcome: task.SentFailed},
+		{Outcome: task.SentFailed, ShouldRetry: true},
+	} {
+		report.TaskID, report.AppID = claimed[i].ID, "app"
+		require.Equal(t, task.Applied, db.mustReport(t, report).Verdict)
+	}
+	_, err := owner(t, url).Exec(t.Context(), `update task_live set updated_at = now() - interval '90 seconds' where queue = 'bulk'`)
+	require.NoError(t, err)
+
+	s := db.mustCount(t)
+	require.Equal(t, int64(1), s.Succeeded)
+	require.Equal(t, int64(1), s.Failed)
+	require.Len(t, s.Queues, 2)
+	require.Equal(t, "bulk", s.Queues[0].Queue)
+	require.InDelta(t, 90, s.Live.OldestPending.Seconds(), 30, "the queue that waits longest decides")
+	require.Less(t, s.Queues[1].OldestPending.Seconds(), 30.0)
+	s.Live.OldestPending = nil
+	require.Equal(t, LiveCounts{Scheduled: 1, PendingNew: 2, PendingRetry: 1, Processing: 1}, s.Live)
+}
+
+// finishOn puts n results on a day, as if they had been reported at its noon.
+func finishOn(t *testing.T, conn *pgx.Conn, day time.Time, status, n int) {
+	t.Helper()
+	reason := map[int]int{2: 0, 3: 3}[status]
+	for range n {
+		_, err := conn.Exec(t.Context(), `
+			with b as (
+				insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+				values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x') returning id)
+			insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at)
+			select id, $2, $3, 3, 4, 1, 'app', $4 from b`,
+			task.NewID(), status, reason, day.Add(12*time.Hour))
+		require.NoError(t, err)
+	}
+}
+
+func TestClosedDaysAreCountedOnceAndFollowWithdrawnResults(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	today := time.Now().UTC().Truncate(24 * time.Hour)
+	old := today.AddDate(0, 0, -3)
+	finishOn(t, conn, old, 2, 3)
+	finishOn(t, conn, old, 3, 1)
+	finishOn(t, conn, today.AddDate(0, 0, -2), 2, 1)
+	_, err := conn.Exec(t.Context(), `insert into task_totals values ($1, 100, 10)`, today.AddDate(0, 0, -4))
+	require.NoError(t, err)
+	before := db.mustCount(t)
+	require.Equal(t, []int64{104, 11}, []int64{before.Succeeded, before.Failed})
+
+	done := make(chan error)
+	for range 2 {
+		go func() { done <- db.CloseDays(t.Context()) }()
+	}
+	require.NoError(t, <-done)
+	require.NoError(t, <-done)
+	require.Equal(t, 1, db.count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 1`, old))
+	require.GreaterOrEqual(t, db.count(t, `select count(*) from task_totals`), 3, "days without a result are closed too")
+	require.Zero(t, db.count(t, `select count(*) from task_totals where day >= $1`, today), "today is open")
+	require.Equal(t, before, db.mustCount(t), "closing days changes no figure")
+
+	var late task.ID
+	require.NoError(t, conn.QueryRow(t.Context(), `select id from task_done where status = 3`).Scan(&late))
+	require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: late, AppID: "app", ClaimID: 1, Outcome: task.SentOK}).Verdict)
+	after := db.mustCount(t)
+	require.Equal(t, []int64{105, 10}, []int64{after.Succeeded, after.Failed})
+	require.Equal(t, 1, db.count(t, `select count(*) from task_totals where day = $1 and succeeded = 3 and failed = 0`, old))
+}
+
+func TestADayIsClosedFromTheOldestResultOn(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	made := time.Now().UTC().AddDate(0, 0, -5)
+	_, err := conn.Exec(t.Context(), `insert into task_done (id, status, reason, retry_count, ended, reported_at) values ($1, 2, 0, 0, 5, $2)`, task.IDFloor(made), made)
+	require.NoError(t, err)
+	require.NoError(t, db.CloseDays(t.Context()))
+	require.Equal(t, 1, db.count(t, `select sum(succeeded)::int from task_totals`))
+	require.Equal(t, int64(1), db.mustCount(t).Succeeded)
+}
+
+func TestCountingResultsTakesTheIndexOnTheirTime(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	_, err := conn.Exec(t.Context(), `
+		insert into task_done (id, status, reason, retry_count, ended, reported_at)
+		select gen_random_uuid(), 2, 0, 0, 5, now() - interval '20 days' + i * interval '20 days' / 50000 from generate_series(1, 50000) i`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), `vacuum analyze task_done`)
+	require.NoError(t, err)
+	today := time.Now().UTC().Truncate(24 * time.Hour)
+	plan := explain(t, db.read, "select", statisticsSQL, today)
+	require.Contains(t, plan, "task_done_reported")
+	require.NotContains(t, plan, "Seq Scan on task_done")
+	plan = explain(t, db.hot, closingSQL, closeDaySQL, today)
+	require.Contains(t, plan, "task_done_reported")
+}
+
+// explain gives the plan of a query for these very parameters, made after the
+// statement setup in one transaction.
+func explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (plan string) {
+	t.Helper()
+	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), setup); err != nil {
+			return err
+		}
+		rows, err := tx.Query(t.Context(), "explain "+sql, append([]any{planAnew}, args...)...)
+		if err != nil {
+			return err
+		}
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		plan = strings.Join(lines, "\n")
+		return err
+	}))
+	return plan
+}

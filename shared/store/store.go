@@ -1,0 +1,164 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config says where the database is and as whom the functions log in.
+type Config struct {
+	URL      string                // postgres:// URL; several hosts are allowed, see pgx
+	HotRole  string                // role of submit, claim, report, sweep; "" = the URL's own user
+	ReadRole string                // role of statistics and lists; "" = the URL's own user
+	MaxConns int                   // per pool; 0 = 8
+	StatusOf func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	Pooler   bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
+}
+
+// DB is every table of Sendonce. It makes no network call before its first use.
+type DB struct {
+	hot  *pgxpool.Pool
+	read *pgxpool.Pool
+
+	submits  *coalescer[*Submission, Submitted]
+	reports  *coalescer[*Report, Reported]
+	blocked  blockedWords
+	floors   claimFloors
+	housed   atomic.Int64 // when KeepHouse last ran here, in Unix nanoseconds
+	statusOf func(code string) int
+}
+
+// Open prepares the two pools without connecting: the first call that needs
+// the database pays for it.
+func Open(cfg Config) (*DB, error) {
+	hot, err := openPool(cfg, cfg.HotRole, "sendonce")
+	if err != nil {
+		return nil, err
+	}
+	read, err := openPool(cfg, cfg.ReadRole, "sendonce-read")
+	if err != nil {
+		hot.Close()
+		return nil, err
+	}
+	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf}
+	db.submits = newCoalescer(db.flushSubmissions)
+	db.reports = newCoalescer(db.flushReports)
+	return db, nil
+}
+
+func openPool(cfg Config, role, application string) (*pgxpool.Pool, error) {
+	pc, err := pgxpool.ParseConfig(cfg.URL)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: %w", withoutPassword(err))
+	}
+	if role != "" {
+		pc.ConnConfig.User = role
+	}
+	if cfg.Pooler {
+		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	}
+	pc.AfterConnect = registerTypes
+	pc.ConnConfig.RuntimeParams["application_name"] = application
+	pc.ConnConfig.ConnectTimeout = 3 * time.Second
+	pc.MinConns = 0
+	pc.MaxConns = int32(cfg.MaxConns)
+	if cfg.MaxConns == 0 {
+		pc.MaxConns = 8
+	}
+	pc.MaxConnIdleTime = 30 * time.Second
+	return pgxpool.NewWithConfig(context.Background(), pc)
+}
+
+// registerTypes tells pgx what our types are where it does not ask the server
+// for the types of parameters: behind a pooler.
+func registerTypes(_ context.Context, conn *pgx.Conn) error {
+	m := conn.TypeMap()
+	for _, one := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
+		m.RegisterDefaultPgType(one, "uuid")
+	}
+	for _, many := range []any{[]task.ID(nil), []task.Hash(nil), []*task.Hash(nil), []*task.ID(nil)} {
+		m.RegisterDefaultPgType(many, "_uuid")
+	}
+	return nil
+}
+
+// withoutPassword keeps a URL with a password out of the error text.
+func withoutPassword(err error) error {
+	var parse *url.Error
+	if errors.As(err, &parse) {
+		return errors.New("is not a postgres:// URL: " + parse.Err.Error())
+	}
+	return err
+}
+
+// Close ends the pools after the statements under way.
+func (db *DB) Close() {
+	db.hot.Close()
+	db.read.Close()
+}
+
+// Ping asks the database for an answer: the readiness of a process.
+func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }
+
+// Bounds of running a transaction again when its outcome is unknown.
+const (
+	retryFirst   = 20 * time.Millisecond
+	retryLongest = 500 * time.Millisecond
+	retryFor     = 5 * time.Second
+)
+
+// retrying runs a transaction, and runs it again while the answer to its
+// commit is lost: the caller must have made every effect recognisable by its
+// ids, and is told that an earlier try may have been committed.
+func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
+	var lost bool
+	var giveUp time.Time
+	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		err := db.withPartitions(ctx, func() error { return run(lost) })
+		switch {
+		case err == nil:
+			return nil
+		case isLost(err) && !lost:
+			lost, giveUp = true, time.Now().Add(retryFor)
+		case !lost || !isLost(err) && !neverReached(err):
+			return err
+		}
+		if time.Now().After(giveUp) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// withPartitions runs a transaction, and once more when a log row of it found
+// no partition of its month.
+func (db *DB) withPartitions(ctx context.Context, run func() error) error {
+	err := run()
+	if !missingPartition(err) {
+		return err
+	}
+	if err := db.MakeLogPartitions(ctx); err != nil {
+		return err
+	}
+	return run()
+}
+
+// MakeLogPartitions makes the partitions of this month and the three after it
+// where they are missing.
+func (db *DB) MakeLogPartitions(ctx context.Context) error {
+	_, err := db.hot.Exec(ctx, "select make_log_partitions(3)")
+	return err
+}

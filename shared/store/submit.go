@@ -1,0 +1,252 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Submission is one message to be taken on, or one refused request to be
+// logged. Its ID is made before the commit, so that a commit whose answer was
+// lost can be run again.
+type Submission struct {
+	ID          task.ID
+	Key         *task.Hash // of caller, resource and key; nil = no key given
+	Fingerprint task.Hash  // of the decoded request
+
+	CallerID    int64
+	Queue       string
+	Priority    int16
+	MaxRetries  int16
+	OnUnknown   task.Policy
+	Phone       string
+	Source      string
+	CallbackURL string
+	Metadata    []byte    // a JSON object; nil = none
+	SendAt      time.Time // zero = at once
+	ExpiresAt   time.Time // zero = never, unless TTL is set
+	TTL         time.Duration
+	Draft       task.Draft
+
+	// Refused is why the request cannot be taken on. A request whose key is
+	// known is answered as a replay before its refusal counts: what was once
+	// accepted stays accepted.
+	Refused *task.Error
+
+	RequestID string
+	SourceIP  string
+	UserAgent string
+	Request   []byte // the request as it came; need not be JSON
+}
+
+// Submitted is the answer to a Submission.
+type Submitted struct {
+	ID       task.ID
+	State    task.State
+	Replayed bool // the key was known: ID and State are those of the first call
+	Archived bool // a replay of a task that is kept no longer
+	Text     string
+	Unused   []string
+	Refused  *task.Error // nothing was done; only the log has it
+}
+
+// Submit takes on the submissions, together with those of other calls, and
+// returns when all are committed. The two slices answer each in order; a
+// refusal is in Submitted, an error means that the outcome is not known or
+// that the database was away.
+//
+// The unique index of submission_keys is the only judge of a key (seed 003):
+// the key row, the body, the live row and the log row are one commit.
+func (db *DB) Submit(rows []*Submission) ([]Submitted, []error) {
+	outs, errs := db.submits.do(rows)
+	for i, err := range errs {
+		if pgCode(err) == codeLockTimeout {
+			err = errKeyInFlight()
+		}
+		errs[i] = failed("submit", err)
+	}
+	return outs, errs
+}
+
+// flushSubmissions commits the rows in one transaction. When the answer to
+// the commit is lost the same ids are run again and the primary key tells.
+func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission) ([]Submitted, error) {
+	f := &submitFlush{db: db, rows: rows, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
+	err := db.retrying(ctx, func(again bool) error { return f.run(ctx, again) })
+	return f.out, err
+}
+
+// action is what a flush still has to do for a row.
+type action int8
+
+const (
+	insert  action = iota // compose was done or is not needed
+	refuse                // log the refusal
+	resolve               // the key or the id was taken: find out by whom
+)
+
+type submitFlush struct {
+	db      *DB
+	rows    []*Submission
+	act     []action
+	out     []Submitted
+	final   []task.Composed
+	taken   []*task.DefaultContent // the default content that a row uses up
+	blocked wordList
+}
+
+func (f *submitFlush) run(ctx context.Context, again bool) error {
+	var err error
+	if f.blocked, err = f.db.blocked.list(ctx, f.db.hot); err != nil {
+		return err
+	}
+	f.final = make([]task.Composed, len(f.rows))
+	f.taken = make([]*task.DefaultContent, len(f.rows))
+	look := again
+	for i, s := range f.rows {
+		f.act[i], f.out[i] = insert, Submitted{ID: s.ID}
+		look = f.start(i, s) || look
+	}
+	conn, err := f.db.hot.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	return unlessLost(conn.Conn(), f.write(ctx, conn.Conn(), look, again))
+}
+
+func (f *submitFlush) write(ctx context.Context, conn *pgx.Conn, look, again bool) (err error) {
+	if look {
+		err = f.composeAndInsert(ctx, conn, again)
+	} else {
+		err = f.insert(ctx, conn, false)
+	}
+	if err != nil {
+		return err
+	}
+	return f.resolve(ctx, conn)
+}
+
+// start settles what needs no look at the database and tells whether the row
+// needs one.
+func (f *submitFlush) start(i int, s *Submission) (look bool) {
+	switch {
+	case s.Refused != nil && s.Key == nil:
+		f.refuse(i, s.Refused)
+		return false
+	case s.Refused != nil, s.Draft.NeedsDefault(), s.Draft.UseTemplate:
+		return true
+	default:
+		return !f.compose(i, s.Draft, nil) && s.Key != nil
+	}
+}
+
+// compose makes the final text, or refuses the row and returns false.
+func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
+	composed, err := draft.Compose(tmpl)
+	if err == nil && f.blocked.match(composed.Text) {
+		err = task.Refuse(task.CodeBlocked, "the content holds a blocked word; change the text")
+	}
+	if err != nil {
+		f.refuse(i, err)
+		return false
+	}
+	f.act[i], f.final[i] = insert, composed
+	f.out[i].Text, f.out[i].Unused, f.out[i].Refused = composed.Text, composed.Unused, nil
+	return true
+}
+
+func (f *submitFlush) refuse(i int, err error) {
+	refusal := &task.Error{Code: task.CodeInvalid, Message: err.Error()}
+	errors.As(err, &refusal)
+	f.act[i], f.out[i].Refused = refuse, refusal
+}
+
+// composeAndInsert is the path of rows that need templates, default content
+// or a look at their key first. The default rows are locked before the keys
+// are read: whoever used one up has then committed its key too.
+func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
+	found, err := f.lookUp(ctx, conn, again)
+	if err != nil {
+		return rolledBack(conn, err)
+	}
+	keys := map[task.Hash]bool{} // accepted in this flush
+	for i, s := range f.rows {
+		if found.ids[s.ID] || s.Key != nil && (found.keys[*s.Key] || keys[*s.Key]) {
+			f.act[i] = resolve
+			continue
+		}
+		f.decide(i, s, found)
+		if f.act[i] == insert && s.Key != nil {
+			keys[*s.Key] = true
+		}
+	}
+	return rolledBack(conn, f.insert(ctx, conn, true))
+}
+
+// decide composes a row whose key is free.
+func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
+	if s.Refused != nil {
+		f.refuse(i, s.Refused)
+		return
+	}
+	draft := s.Draft
+	if draft.NeedsDefault() {
+		row := found.defaults[s.Phone]
+		filled, err := draft.WithDefault(row)
+		if err != nil {
+			f.refuse(i, err)
+			return
+		}
+		draft = filled
+		if f.compose(i, draft, found.template(draft)) {
+			f.taken[i], row.Sent = row, true
+		}
+		return
+	}
+	f.compose(i, draft, found.template(draft))
+}
+
+// resolve answers the rows whose key was taken, by an earlier call or by an
+// earlier try of this very flush, and logs the replays.
+func (f *submitFlush) resolve(ctx context.Context, conn *pgx.Conn) error {
+	var ids []task.ID
+	var keys []task.Hash
+	for i, s := range f.rows {
+		if f.act[i] == resolve {
+			ids = append(ids, s.ID)
+			if s.Key != nil {
+				keys = append(keys, *s.Key)
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	known, err := firstCalls(ctx, conn, ids, keys)
+	if err != nil {
+		return err
+	}
+	logs := newReceiveLogs(f.db.statusOf)
+	for i, s := range f.rows {
+		if f.act[i] != resolve {
+			continue
+		}
+		first, ok := known.of(s)
+		if !ok {
+			return errors.New("a submission was neither inserted nor found")
+		}
+		f.out[i] = Submitted{ID: first.id, State: first.state, Archived: first.archived, Text: first.content, Replayed: first.id != s.ID}
+		if s.Key != nil && first.fingerprint != s.Fingerprint {
+			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
+		}
+		if first.id != s.ID {
+			logs.add(s, f.out[i])
+		}
+	}
+	return logs.write(ctx, conn)
+}

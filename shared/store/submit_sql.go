@@ -1,0 +1,339 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// setKeyPatienceSQL bounds how long an insert waits for another instance's
+// uncommitted key: longer than 250 ms is idempotency_in_flight.
+const setKeyPatienceSQL = `select set_config('lock_timeout', '250ms', true)`
+
+const lockDefaultsSQL = `
+select id, phone_number, content, use_template, is_sent
+from default_sms_data
+where phone_number = any($1::varchar[])
+order by phone_number
+for update`
+
+// wantedTemplatesSQL finds what the drafts of a flush may ask for; the first
+// active template is the one with the lowest id.
+const wantedTemplatesSQL = `
+select id, template_name, template_content
+from sms_templates
+where is_active and (id = any($1::integer[]) or template_name = any($2::varchar[])
+    or id = (select min(id) from sms_templates where is_active))
+order by id`
+
+const knownKeysSQL = `select key from submission_keys where key = any($1::uuid[])`
+
+const knownTasksSQL = `select id from tasks where id = any($1::uuid[])`
+
+// submitFacts is what a flush must know before it composes.
+type submitFacts struct {
+	defaults  map[string]*task.DefaultContent // by phone number
+	templates []task.StoredTemplate           // by id
+	keys      map[task.Hash]bool
+	ids       map[task.ID]bool // committed by an earlier try of this flush
+}
+
+// lookUp begins the transaction and reads the facts in one round trip.
+func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*submitFacts, error) {
+	var phones, names []string
+	var templateIDs []int32
+	var keys []task.Hash
+	var ids []task.ID
+	for _, s := range f.rows {
+		if s.Draft.NeedsDefault() {
+			phones = append(phones, s.Phone)
+		}
+		if s.Draft.TemplateID != 0 {
+			templateIDs = append(templateIDs, s.Draft.TemplateID)
+		}
+		if s.Draft.TemplateName != "" {
+			names = append(names, s.Draft.TemplateName)
+		}
+		if s.Key != nil {
+			keys = append(keys, *s.Key)
+		}
+		if again {
+			ids = append(ids, s.ID)
+		}
+	}
+	found := &submitFacts{defaults: map[string]*task.DefaultContent{}, keys: map[task.Hash]bool{}, ids: map[task.ID]bool{}}
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(setKeyPatienceSQL)
+	batch.Queue(lockDefaultsSQL, phones).Query(func(rows pgx.Rows) error {
+		var phone string
+		var d task.DefaultContent
+		_, err := pgx.ForEachRow(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() error {
+			row := d
+			found.defaults[phone] = &row
+			return nil
+		})
+		return err
+	})
+	batch.Queue(wantedTemplatesSQL, templateIDs, names).Query(func(rows pgx.Rows) (err error) {
+		found.templates, err = pgx.CollectRows(rows, pgx.RowToStructByPos[task.StoredTemplate])
+		return err
+	})
+	batch.Queue(knownKeysSQL, keys).Query(collectSet(found.keys))
+	batch.Queue(knownTasksSQL, ids).Query(collectSet(found.ids))
+	return found, conn.SendBatch(ctx, &batch).Close()
+}
+
+func collectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var k K
+		_, err := pgx.ForEachRow(rows, []any{&k}, func() error {
+			set[k] = true
+			return nil
+		})
+		return err
+	}
+}
+
+// template is the template that a draft asks for, nil when there is none.
+func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
+	if !d.UseTemplate {
+		return nil
+	}
+	i := slices.IndexFunc(f.templates, func(t task.StoredTemplate) bool {
+		switch {
+		case d.TemplateID != 0:
+			return t.ID == d.TemplateID
+		case d.TemplateName != "":
+			return t.Name == d.TemplateName
+		default:
+			return true
+		}
+	})
+	if i < 0 {
+		return nil
+	}
+	return &f.templates[i]
+}
+
+// insertSQL takes on new tasks: key, body, live row, log row and the default
+// content used up, each only where the one before took effect. A row whose key
+// or id exists is left out of the answer. Rows come sorted by key, so two
+// flushes never wait for each other in a circle.
+const insertSQL = `
+with i as materialized (
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::smallint[], $7::smallint[],
+        $8::smallint[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
+        $15::timestamptz[], $16::float8[], $17::integer[], $18::text[], $19::boolean[], $20::text[], $21::text[], $22::text[])
+    as t (id, key, fingerprint, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source,
+        callback_url, metadata, send_at, expires_at, ttl, default_id, request_id, use_template, source_ip, user_agent, request_data)
+), k as (
+    insert into submission_keys (key, fingerprint, id)
+    select key, fingerprint, id from i where key is not null
+    on conflict (key) do nothing
+    returning id
+), w as materialized (
+    select i.*, case when send_at > now() then send_at end as run_at,
+        coalesce(expires_at, greatest(send_at, now()) + make_interval(secs => ttl)) as ends_at
+    from i where key is null or id in (select id from k)
+), b as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source,
+        send_at, expires_at, callback_url, metadata)
+    select id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, nullif(source, ''),
+        send_at, ends_at, nullif(callback_url, ''), metadata::jsonb
+    from w
+    on conflict (id) do nothing
+    returning id
+), l as (
+    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at)
+    select id, case when run_at is null then 1 else 0 end, priority, max_retries, on_unknown, queue,
+        coalesce(run_at, ends_at), ends_at
+    from w join b using (id)
+    returning id, state
+), d as (
+    update default_sms_data set is_sent = true, updated_at = now()
+    where id in (select default_id from w join b using (id))
+), r as (
+    insert into receive_logs (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent,
+        request_data, response_data, status_code)
+    select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data::jsonb,
+        jsonb_build_object('task_id', id, 'status', 0, 'final_content', content), 200
+    from w join b using (id)
+)
+select id, state from l`
+
+// insert runs the rows that are ready, logs the refused ones, and marks those
+// that met a taken key or id for resolve. Alone it is one transaction of its
+// own; inTx it ends the one that lookUp began.
+func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
+	var order []int
+	logs := newReceiveLogs(f.db.statusOf)
+	for i, s := range f.rows {
+		switch f.act[i] {
+		case insert:
+			order = append(order, i)
+		case refuse:
+			logs.add(s, f.out[i])
+		}
+	}
+	slices.SortFunc(order, func(a, b int) int { return compareKeys(f.rows[a], f.rows[b]) })
+
+	var batch pgx.Batch
+	states := make(map[task.ID]task.State, len(order))
+	if !inTx {
+		batch.Queue(setKeyPatienceSQL)
+	}
+	if len(order) > 0 {
+		batch.Queue(insertSQL, f.columns(order)...).Query(func(rows pgx.Rows) error {
+			var id task.ID
+			var state task.State
+			_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
+				states[id] = state
+				return nil
+			})
+			return err
+		})
+	}
+	logs.queue(&batch)
+	if inTx {
+		batch.Queue("commit")
+	}
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return fmt.Errorf("insert: %w", err)
+	}
+	for _, i := range order {
+		state, inserted := states[f.rows[i].ID]
+		if !inserted {
+			f.act[i] = resolve
+		}
+		f.out[i].State = state
+	}
+	return nil
+}
+
+func compareKeys(a, b *Submission) int {
+	switch {
+	case a.Key != nil && b.Key != nil:
+		return slices.Compare(a.Key[:], b.Key[:])
+	case a.Key != nil:
+		return -1
+	case b.Key != nil:
+		return 1
+	default:
+		return 0
+	}
+}
+
+// columns gives insertSQL its arrays.
+func (f *submitFlush) columns(order []int) []any {
+	n := len(order)
+	var (
+		ids                                          = make([]task.ID, n)
+		keys, prints                                 = make([]*task.Hash, n), make([]*task.Hash, n)
+		callers                                      = make([]int64, n)
+		queues, phones, contents, sources, callbacks = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		priorities, retries, policies                = make([]int16, n), make([]int16, n), make([]int16, n)
+		metadata                                     = make([]*string, n)
+		sendAt, expiresAt                            = make([]*time.Time, n), make([]*time.Time, n)
+		ttls                                         = make([]*float64, n)
+		defaults                                     = make([]*int32, n)
+		requestIDs, sourceIPs, userAgents, requests  = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		useTemplate                                  = make([]bool, n)
+	)
+	for n, i := range order {
+		s := f.rows[i]
+		ids[n], callers[n], queues[n], phones[n] = s.ID, s.CallerID, s.Queue, s.Phone
+		if s.Key != nil {
+			keys[n], prints[n] = s.Key, &s.Fingerprint
+		}
+		priorities[n], retries[n], policies[n] = s.Priority, s.MaxRetries, int16(s.OnUnknown)
+		contents[n], sources[n], callbacks[n] = f.final[i].Text, s.Source, s.CallbackURL
+		if s.Metadata != nil {
+			text := string(s.Metadata)
+			metadata[n] = &text
+		}
+		sendAt[n], expiresAt[n] = timeOrNull(s.SendAt), timeOrNull(s.ExpiresAt)
+		if s.TTL > 0 {
+			seconds := s.TTL.Seconds()
+			ttls[n] = &seconds
+		}
+		if used := f.taken[i]; used != nil {
+			defaults[n] = &used.ID
+		}
+		requestIDs[n], sourceIPs[n], userAgents[n] = s.RequestID, s.SourceIP, s.loggedAgent()
+		useTemplate[n], requests[n] = f.final[i].UseTemplate, logJSON(s.Request)
+	}
+	return []any{ids, keys, prints, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks,
+		metadata, sendAt, expiresAt, ttls, defaults, requestIDs, useTemplate, sourceIPs, userAgents, requests}
+}
+
+func timeOrNull(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// firstCallsSQL finds the call that a key or an id belongs to, with the
+// task's state of this moment.
+const firstCallsSQL = `
+select k.key, k.fingerprint, k.id, t.id is null, coalesce(t.content, ''), coalesce(d.status + 2, l.state, 0)
+from submission_keys k
+left join tasks t on t.id = k.id
+left join task_live l on l.id = k.id
+left join task_done d on d.id = k.id
+where k.key = any($1::uuid[])
+union all
+select null, null, t.id, false, t.content, coalesce(d.status + 2, l.state, 0)
+from tasks t
+left join task_live l on l.id = t.id
+left join task_done d on d.id = t.id
+where t.id = any($2::uuid[])`
+
+type firstCall struct {
+	id          task.ID
+	fingerprint task.Hash
+	archived    bool
+	content     string
+	state       task.State
+}
+
+type knownCalls struct {
+	byKey map[task.Hash]firstCall
+	byID  map[task.ID]firstCall
+}
+
+// of is the call that s repeats: that of its key, or s itself by its id.
+func (k knownCalls) of(s *Submission) (firstCall, bool) {
+	if s.Key != nil {
+		first, ok := k.byKey[*s.Key]
+		return first, ok
+	}
+	first, ok := k.byID[s.ID]
+	return first, ok
+}
+
+func firstCalls(ctx context.Context, conn *pgx.Conn, ids []task.ID, keys []task.Hash) (knownCalls, error) {
+	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
+	rows, err := conn.Query(ctx, firstCallsSQL, keys, ids)
+	if err != nil {
+		return known, err
+	}
+	var key, fingerprint *task.Hash
+	var first firstCall
+	_, err = pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.archived, &first.content, &first.state}, func() error {
+		if key == nil {
+			known.byID[first.id] = first
+			return nil
+		}
+		first.fingerprint = *fingerprint
+		known.byKey[*key] = first
+		return nil
+	})
+	return known, err
+}

@@ -1,0 +1,341 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestTheSameKeyWithTheSameBodyGivesTheSameTask(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	first := db.mustSubmit(t, message(keyed("k", "a")))[0]
+	again := db.mustSubmit(t, message(keyed("k", "a")))[0]
+	require.Equal(t, Submitted{ID: first.ID, State: task.Pending, Text: "a", Replayed: true}, again)
+
+	claimed := db.mustClaim(t, "app", 10)
+	require.Len(t, claimed, 1)
+	db.mustReport(t, task.Report{TaskID: first.ID, AppID: "app", Outcome: task.SentOK})
+	require.Equal(t, task.Succeeded, db.mustSubmit(t, message(keyed("k", "a")))[0].State, "a replay tells the state of now")
+	require.Equal(t, 3, db.count(t, `select count(*) from receive_logs where task_id = $1`, first.ID), "every call is logged")
+	require.Equal(t, 1, db.count(t, `select count(*) from tasks`))
+}
+
+func TestTheSameKeyWithAnotherBodyIsRefusedAndNothingHappens(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.mustSubmit(t, message(keyed("k", "a")))
+	out := db.mustSubmit(t, message(keyed("k", "b")))[0]
+	require.Equal(t, task.CodeKeyReused, out.Refused.Code)
+	require.Equal(t, 1, db.count(t, `select count(*) from tasks`))
+	require.Equal(t, 1, db.count(t, `select count(*) from receive_logs where task_id is null and status_code = 400`))
+}
+
+func TestAKeyBelongsToItsCaller(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	other := message(func(s *Submission) { s.CallerID = 7 }, keyed("k", "b"))
+	outs := db.mustSubmit(t, message(keyed("k", "a")), other)
+	require.Nil(t, outs[1].Refused)
+	require.NotEqual(t, outs[0].ID, outs[1].ID)
+}
+
+func TestEqualKeysInOneBatchMeetEachOther(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	outs := db.mustSubmit(t, message(keyed("k", "a")), message(keyed("k", "a")), message(keyed("k", "b")), message(keyed("l", "c")))
+	require.False(t, outs[0].Replayed && outs[1].Replayed)
+	require.Equal(t, outs[0].ID, outs[1].ID)
+	require.Equal(t, task.CodeKeyReused, outs[2].Refused.Code)
+	require.Nil(t, outs[3].Refused)
+	require.Equal(t, 2, db.count(t, `select count(*) from tasks`))
+}
+
+func TestFirstCallsAtTheSameMomentMakeOneTask(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	for name, instances := range map[string][]*DB{
+		"in one instance":  {openAt(t, url)},
+		"in two instances": {openAt(t, url), openAt(t, url)},
+	} {
+		for round := range 20 {
+			key := fmt.Sprint(name, round)
+			ids := make([]task.ID, 12)
+			var all sync.WaitGroup
+			for i := range ids {
+				all.Go(func() {
+					outs, errs := instances[i%len(instances)].Submit([]*Submission{message(keyed(key, "same")), message()})
+					if errs[0] == nil && outs[0].Refused == nil {
+						ids[i] = outs[0].ID
+					}
+				})
+			}
+			all.Wait()
+			for _, id := range ids {
+				require.Equal(t, ids[0], id, name)
+				require.False(t, id.IsZero(), name)
+			}
+		}
+	}
+	db := openAt(t, url)
+	require.Equal(t, 40, db.count(t, `select count(*) from tasks where content = 'same'`))
+}
+
+func TestAKeyWhoseFirstCallDiedBeforeItsCommitIsFree(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, dying := openAt(t, url), owner(t, url)
+	s := message(keyed("k", "a"))
+	_, err := dying.Exec(t.Context(), `begin`)
+	require.NoError(t, err)
+	_, err = dying.Exec(t.Context(), `insert into submission_keys values ($1, $2, $3)`, s.Key, s.Fingerprint, task.NewID())
+	require.NoError(t, err)
+	answered := make(chan Submitted, 1)
+	go func() {
+		for {
+			outs, errs := db.Submit([]*Submission{s})
+			if errs[0] == nil {
+				answered <- outs[0]
+				return
+			}
+		}
+	}()
+	require.Eventually(t, func() bool {
+		var waiting bool
+		err := db.read.QueryRow(t.Context(), `select exists(select from pg_locks where not granted)`).Scan(&waiting)
+		return err == nil && waiting
+	}, 5*time.Second, time.Millisecond, "the second call waits for the first")
+	require.NoError(t, dying.Close(t.Context()))
+	out := <-answered
+	require.Equal(t, s.ID, out.ID)
+	require.False(t, out.Replayed)
+}
+
+func TestAKeyInFlightIsToldAndSpoilsNobodyElsesCall(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, slow := openAt(t, url), owner(t, url)
+	s, bystander := message(keyed("k", "a")), message()
+	tx, err := slow.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `insert into submission_keys values ($1, $2, $3)`, s.Key, s.Fingerprint, task.NewID())
+	require.NoError(t, err)
+
+	outs, errs := db.Submit([]*Submission{s, bystander})
+	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
+	require.NoError(t, errs[1])
+	require.Equal(t, bystander.ID, outs[1].ID)
+	require.NoError(t, tx.Rollback(t.Context()))
+	require.Equal(t, s.ID, db.mustSubmit(t, s)[0].ID)
+}
+
+func TestACommitWhoseAnswerWasLostIsRecognised(t *testing.T) {
+	t.Parallel()
+	for name, submission := range map[string]func() *Submission{
+		"without a key": func() *Submission { return message() },
+		"with a key":    func() *Submission { return message(keyed("k", "a")) },
+		"with default content": func() *Submission {
+			return message(func(s *Submission) { s.Draft = task.Draft{} })
+		},
+		"with default content and a key": func() *Submission {
+			return message(keyed("k", ""), func(s *Submission) { s.Draft = task.Draft{} })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := sandbox.NewDatabase(t)
+			proxy := sandbox.NewProxy(t, url)
+			db := openAt(t, proxy.URL())
+			_, err := owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'a default')`)
+			require.NoError(t, err)
+			require.NoError(t, db.Ping(t.Context()))
+
+			fired := proxy.LoseAnswer(sandbox.Containing("insert into tasks"))
+			s := submission()
+			out := db.mustSubmit(t, s)[0]
+			<-fired
+			require.Nil(t, out.Refused)
+			require.Equal(t, s.ID, out.ID)
+			require.False(t, out.Replayed, "the caller made one call")
+			require.Equal(t, 1, db.count(t, `select count(*) from tasks`))
+			require.Equal(t, 1, db.count(t, `select count(*) from receive_logs`))
+		})
+	}
+}
+
+func TestADatabaseThatIsAwayIsServerBusyAndNothingIsStored(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := openAt(t, proxy.URL())
+	proxy.Cut()
+	_, errs := db.Submit([]*Submission{message()})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	proxy.Restore()
+	require.Equal(t, 0, db.count(t, `select count(*) from tasks`))
+}
+
+func TestDefaultContentIsSentOnce(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, other := openAt(t, url), openAt(t, url)
+	empty := func(s *Submission) { s.Draft = task.Draft{} }
+	require.Equal(t, task.CodeNoDefault, db.mustSubmit(t, message(empty))[0].Refused.Code)
+
+	_, err := owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	var mu sync.Mutex
+	var taken []Submitted
+	for i := range 8 {
+		all.Go(func() {
+			outs, errs := []*DB{db, other}[i%2].Submit([]*Submission{message(empty), message(empty)})
+			mu.Lock()
+			defer mu.Unlock()
+			for n := range outs {
+				if errs[n] == nil && outs[n].Refused == nil {
+					taken = append(taken, outs[n])
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Len(t, taken, 1)
+	require.Equal(t, "welcome", taken[0].Text)
+	require.Equal(t, task.CodeDefaultSent, db.mustSubmit(t, message(empty))[0].Refused.Code)
+}
+
+func TestAReplayOfDefaultContentIsNoSecondUse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	_, err := owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
+	require.NoError(t, err)
+	call := func() *Submission { return message(keyed("k", ""), func(s *Submission) { s.Draft = task.Draft{} }) }
+	outs := db.mustSubmit(t, call(), call())
+	require.Equal(t, outs[0].ID, outs[1].ID)
+	again := db.mustSubmit(t, call())[0]
+	require.True(t, again.Replayed)
+	require.Equal(t, outs[0].ID, again.ID)
+	require.Equal(t, "welcome", again.Text)
+}
+
+func TestAKeyTakenByAnotherBodyUsesNoDefaultContentUp(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	_, err := owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'welcome')`)
+	require.NoError(t, err)
+	db.mustSubmit(t, message(keyed("k", "other")))
+	out := db.mustSubmit(t, message(keyed("k", ""), func(s *Submission) { s.Draft = task.Draft{} }))[0]
+	require.Equal(t, task.CodeKeyReused, out.Refused.Code)
+	require.Equal(t, 1, db.count(t, `select count(*) from default_sms_data where not is_sent`))
+}
+
+func TestTheFirstActiveTemplateIsThatWithTheLowestID(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	_, err := owner(t, url).Exec(t.Context(), `insert into sms_templates (template_name, template_content, is_active)
+		values ('old', 'old {code}', false), ('first', 'code {code}', true), ('second', 'hello {name}', true)`)
+	require.NoError(t, err)
+	draft := func(d task.Draft) func(*Submission) { return func(s *Submission) { d.UseTemplate = true; s.Draft = d } }
+	outs := db.mustSubmit(t,
+		message(draft(task.Draft{Content: "code=1%2B2&extra=x"})),
+		message(draft(task.Draft{Params: map[string]string{"name": "{code}"}, TemplateName: "second"})),
+		message(draft(task.Draft{Params: map[string]string{"code": "9"}, TemplateID: 2})),
+		message(draft(task.Draft{Params: map[string]string{"code": "9"}, TemplateID: 1})),
+		message(draft(task.Draft{Content: "name=x"})),
+	)
+	require.Equal(t, "code 1+2", outs[0].Text)
+	require.Equal(t, []string{"extra"}, outs[0].Unused)
+	require.Equal(t, "hello {code}", outs[1].Text, "a value is never a placeholder")
+	require.Equal(t, "code 9", outs[2].Text)
+	require.Equal(t, "template_id", outs[3].Refused.Fields[0].Name, "an inactive template is none")
+	require.Equal(t, "params.code", outs[4].Refused.Fields[0].Name)
+	require.Equal(t, 3, db.count(t, `select count(*) from tasks`))
+	require.Equal(t, 3, db.count(t, `select count(*) from receive_logs where use_template and status_code = 200`))
+}
+
+func TestWhatWasAcceptedOnceStaysAccepted(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	first := db.mustSubmit(t, message(keyed("k", "some BadWord here")))[0]
+	require.Nil(t, first.Refused)
+	_, err := owner(t, url).Exec(t.Context(), `insert into blocked_words (word, folded) values ('badword', 'badword')`)
+	require.NoError(t, err)
+	db.blocked.forget()
+
+	require.Equal(t, task.CodeBlocked, db.mustSubmit(t, message(keyed("l", "ＢＡＤword")))[0].Refused.Code, "in any case and width")
+	require.Equal(t, task.CodeBlocked, db.mustSubmit(t, message(keyed("", "badword"), func(s *Submission) { s.Key = nil }))[0].Refused.Code)
+	require.Equal(t, first.ID, db.mustSubmit(t, message(keyed("k", "some BadWord here")))[0].ID)
+
+	expired := task.Refuse(task.CodeInvalid, "expires_at has passed")
+	late := func(key string) *Submission {
+		return message(keyed(key, "some BadWord here"), func(s *Submission) { s.Refused = expired })
+	}
+	require.Equal(t, first.ID, db.mustSubmit(t, late("k"))[0].ID)
+	require.Equal(t, expired, db.mustSubmit(t, late("m"))[0].Refused)
+}
+
+func TestARefusedRequestIsLoggedWhateverItsBytes(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	requests := []string{
+		``, `{`, `null`, `"\u0000"`, `{"a":"\ud800"}`, "\xff\xfe", "\x00", `{"a":1e999999}`, `{"a":-1E-999999}`, `{"e":"1e5 \" 2e9"}`,
+		strings.Repeat("[", 5000) + strings.Repeat("]", 5000), `{"a":"` + strings.Repeat("é", 9000) + `"}`, `{"phone_number":"1'; drop table tasks; --"}`,
+	}
+	subs := make([]*Submission, len(requests))
+	for i, r := range requests {
+		subs[i] = message(func(s *Submission) {
+			s.Request, s.UserAgent = []byte(r), "\xffagent\x00"
+			s.Draft.Content, s.Phone = r, r
+			s.Refused = task.Refuse(task.CodeInvalid, "refused \x00")
+		})
+	}
+	for _, out := range db.mustSubmit(t, subs...) {
+		require.Equal(t, task.CodeInvalid, out.Refused.Code)
+	}
+	require.Equal(t, len(requests), db.count(t, `select count(*) from receive_logs where status_code = 400 and task_id is null and request_data is not null`))
+	require.Zero(t, db.count(t, `select count(*) from tasks`))
+}
+
+func TestALogRowThatFindsNoPartitionMakesIt(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	_, err := owner(t, url).Exec(t.Context(), `do $$ declare p regclass; begin
+		for p in select inhrelid from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass) loop
+			execute 'drop table ' || p;
+		end loop; end $$`)
+	require.NoError(t, err)
+	s := message()
+	db.mustSubmit(t, s)
+	require.Len(t, db.mustClaim(t, "app", 1), 1)
+	require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	require.Equal(t, 12, db.count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`))
+}
+
+func TestScheduledTasksWaitAndExpiredOnesAreNeverHandedOut(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	later := message(func(s *Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	short := message(func(s *Submission) { s.TTL = time.Millisecond })
+	both := message(func(s *Submission) { s.SendAt = time.Now().Add(time.Hour); s.TTL = time.Minute })
+	outs := db.mustSubmit(t, later, short, both)
+	require.Equal(t, task.Scheduled, outs[0].State)
+	require.Equal(t, task.Pending, outs[1].State)
+	require.WithinDuration(t, both.SendAt.Add(time.Minute), db.mustTask(t, both.ID).ExpiresAt, time.Second, "a ttl counts from the send time")
+	require.Eventually(t, func() bool { return time.Now().After(db.mustTask(t, short.ID).ExpiresAt) }, time.Second, time.Millisecond)
+	require.Empty(t, db.mustClaim(t, "app", 10))
+	d := db.mustTask(t, short.ID)
+	require.Equal(t, task.Failed, d.State, "the claim promoted what was due and so expired it")
+	require.Equal(t, task.Expired, d.Reason)
+}

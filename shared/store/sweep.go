@@ -1,0 +1,91 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// lockDueSQL takes what fell due, whatever it is. Rows that another sweep, a
+// claim or a report holds are left to them.
+const lockDueSQL = `select ` + liveColumns + `, now() from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
+
+// Touched counts, by queue, the tasks that became pending.
+type Touched map[string]int
+
+// Swept is what one batch of a sweep did.
+type Swept struct {
+	Rows     int
+	Pending  Touched
+	Verdicts map[task.Verdict]int
+}
+
+// Sweep settles up to limit tasks that fell due, earliest first: it promotes
+// scheduled tasks, recovers zombies and expires what is past its time, in one
+// transaction. Any number of sweeps may run at once. Nothing more is due when
+// fewer than limit rows were settled.
+func (db *DB) Sweep(ctx context.Context, limit int) (swept Swept, err error) {
+	err = db.withPartitions(ctx, func() error {
+		swept, err = db.sweepOnce(ctx, limit)
+		return err
+	})
+	return swept, failed("sweep", err)
+}
+
+func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
+	swept := Swept{Pending: Touched{}, Verdicts: map[task.Verdict]int{}}
+	conn, err := db.hot.Acquire(ctx)
+	if err != nil {
+		return swept, err
+	}
+	defer conn.Release()
+
+	var changes []change
+	var logs []verdictLog
+	var batch pgx.Batch
+	batch.Queue("begin")
+	batch.Queue(lockDueSQL, limit).Query(func(rows pgx.Rows) error {
+		return scanTasks(rows, func(t task.Task, now time.Time) {
+			after, verdict := t.Due(now)
+			changes = append(changes, change{t, after})
+			if verdict != task.Promoted {
+				logs = append(logs, verdictLog{id: t.ID, claimID: t.ClaimID, appID: t.AppID, verdict: verdict, message: after.Result})
+			}
+			if after.State == task.Pending {
+				swept.Pending[t.Queue]++
+			}
+			swept.Verdicts[verdict]++
+		})
+	})
+	if err := conn.Conn().SendBatch(ctx, &batch).Close(); err != nil {
+		return swept, rolledBack(conn.Conn(), err)
+	}
+	if swept.Rows = len(changes); swept.Rows == 0 {
+		rollback(conn.Conn())
+		return swept, nil
+	}
+	batch = pgx.Batch{}
+	queueChanges(&batch, changes)
+	queueVerdicts(&batch, logs)
+	batch.Queue("commit")
+	return swept, rolledBack(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
+}
+
+// houseEvery is how often one instance looks after partitions and totals.
+const houseEvery = 10 * time.Minute
+
+// KeepHouse makes the coming log partitions and closes finished days, at most
+// every ten minutes in one instance; any number of instances may do so.
+func (db *DB) KeepHouse(ctx context.Context) error {
+	last, now := db.housed.Load(), time.Now().UnixNano()
+	if now-last < int64(houseEvery) || !db.housed.CompareAndSwap(last, now) {
+		return nil
+	}
+	if err := db.MakeLogPartitions(ctx); err != nil {
+		return failed("make log partitions", err)
+	}
+	return db.CloseDays(ctx)
+}

@@ -1,0 +1,225 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// TaskFilter narrows a list of tasks; a zero field does not.
+type TaskFilter struct {
+	State    *task.State
+	Reason   task.Reason // of a failure
+	Phone    string
+	Source   string
+	Queue    string
+	CallerID *int64
+	From     time.Time // made at or after it
+	To       time.Time // made before it
+	After    task.ID   // the last id of the page before; zero = the first page
+	Limit    int
+}
+
+// TaskPage is one page of a list of tasks, newest first.
+type TaskPage struct {
+	Tasks []Detail
+	Next  task.ID // what the next page comes After; zero = this is the last page
+}
+
+// scanRows bounds the index entries that one page looks through. A filter that
+// few tasks pass gives short pages, even empty ones, and never a long query.
+const scanRows = 10_000
+
+// listColumns and listTail surround what drives a list: a from clause that
+// gives bodies t in the order of the index it walks. The lateral subqueries
+// keep the planner from walking anything else.
+const listColumns = `select ` + bodyColumns + `, s.*, now() `
+
+const listTail = `
+cross join lateral (
+    select ` + liveColumns + ` from task_live l where l.id = t.id
+    union all
+    select ` + doneColumns + ` from task_done d where d.id = t.id
+    offset 0
+) s (id, queue, priority, max_retries, on_unknown, expires_at, state, reason, retry_count, due_at, result, error_code,
+    sent_at, reported_at, claim_id, app_id, ended, marks_sending, sending_at)
+where c.id >= $1 and c.id < $2
+    and ($3::text is null or t.phone_number = $3)
+    and ($4::integer is null or s.state = $4)
+    and ($5::integer is null or s.reason = $5)
+    and ($6::text is null or t.source = $6)
+    and ($7::text is null or t.queue = $7)
+    and ($8::bigint is null or t.caller_id = $8)
+`
+
+const listEnd = `order by c.id desc limit $9`
+
+const bodyOfDriver = `cross join lateral (select * from tasks where tasks.id = c.id offset 0) t `
+
+// The lists by what drives them: the bodies, by phone number where one is
+// given; the live rows of one state; the failed results.
+const (
+	listBodiesSQL = listColumns + `from tasks c cross join lateral (select c.*) t ` + listTail +
+		`and ($3::text is null or c.phone_number = $3) ` + listEnd
+	listLiveSQL   = listColumns + `from task_live c ` + bodyOfDriver + listTail + `and c.state = $4 ` + listEnd
+	listFailedSQL = listColumns + `from task_done c ` + bodyOfDriver + listTail + `and c.status = 3 ` + listEnd
+)
+
+// The edges: the lowest id that a page may look at.
+const (
+	edgeOfBodiesSQL = `
+select id from tasks where id >= $1 and id < $2 and ($3::text is null or phone_number = $3) order by id desc offset $4 limit 1`
+	edgeOfLiveSQL   = `select id from task_live where id >= $1 and id < $2 and state = $3 order by id desc offset $4 limit 1`
+	edgeOfFailedSQL = `select id from task_done where id >= $1 and id < $2 and status = 3 order by id desc offset $3 limit 1`
+)
+
+// walkIndexSQL has the planner walk an index in its order even where tables
+// were never analyzed: a sort would read all that it sorts.
+const walkIndexSQL = `
+select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true)`
+
+// ListTasks lists tasks that pass a filter, newest first. A page looks through
+// at most scanRows tasks of the index that fits the filter best, so it may be
+// shorter than its limit and yet not the last.
+func (db *DB) ListTasks(ctx context.Context, f TaskFilter) (page TaskPage, err error) {
+	err = pgx.BeginTxFunc(ctx, db.read, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, walkIndexSQL); err != nil {
+			return err
+		}
+		page, err = listTasks(ctx, tx, f)
+		return err
+	})
+	return page, failed("list tasks", err)
+}
+
+func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {
+	low, high := f.bounds()
+	list, edge, edgeArgs := f.driver(low, high)
+	var next task.ID
+	err := tx.QueryRow(ctx, edge, append([]any{planAnew}, edgeArgs...)...).Scan(&next)
+	switch {
+	case err == nil:
+		low = next
+	case !errors.Is(err, pgx.ErrNoRows):
+		return TaskPage{}, err
+	}
+	rows, err := tx.Query(ctx, list, append([]any{planAnew}, f.args(low, high)...)...)
+	if err != nil {
+		return TaskPage{}, err
+	}
+	found, err := scanDetails(rows)
+	if len(found) > f.Limit {
+		found = found[:f.Limit]
+		next = found[f.Limit-1].ID
+	}
+	return TaskPage{Tasks: found, Next: next}, err
+}
+
+// bounds are the ids between which the filter looks, the upper excluded.
+func (f *TaskFilter) bounds() (low, high task.ID) {
+	for i := range high {
+		high[i] = 0xff
+	}
+	if !f.From.IsZero() {
+		low = task.IDFloor(f.From)
+	}
+	if !f.To.IsZero() {
+		high = task.IDFloor(f.To)
+	}
+	if !f.After.IsZero() && f.After.Compare(high) < 0 {
+		high = f.After
+	}
+	return low, high
+}
+
+// driver picks the index to walk: the one that leaves the least to look
+// through.
+func (f *TaskFilter) driver(low, high task.ID) (list, edge string, edgeArgs []any) {
+	switch {
+	case f.Phone == "" && (f.Reason != task.NoReason || f.State != nil && *f.State == task.Failed):
+		return listFailedSQL, edgeOfFailedSQL, []any{low, high, scanRows - 1}
+	case f.Phone == "" && f.State != nil && !f.State.Final():
+		return listLiveSQL, edgeOfLiveSQL, []any{low, high, int32(*f.State), scanRows - 1}
+	default:
+		return listBodiesSQL, edgeOfBodiesSQL, []any{low, high, orNull(f.Phone), scanRows - 1}
+	}
+}
+
+// args are the parameters of a list.
+func (f *TaskFilter) args(low, high task.ID) []any {
+	return []any{low, high, orNull(f.Phone), f.State, orNull(f.Reason), orNull(f.Source), orNull(f.Queue), f.CallerID, f.Limit + 1}
+}
+
+// orNull is nil for a zero value, which stands for any.
+func orNull[V comparable](v V) *V {
+	var zero V
+	if v == zero {
+		return nil
+	}
+	return &v
+}
+
+// Event is one line of a task's history.
+type Event struct {
+	At         time.Time
+	Event      EventKind
+	AppID      string
+	ClaimID    int64
+	CallerID   *int64
+	Status     int    // what a sender reported: 2, 3, or 0 for neither
+	StatusCode int    // the HTTP status that a submission was answered with
+	Verdict    string // what became of a report, or of a task that fell due
+	ErrorCode  string
+	Message    string
+	RequestID  string
+	SourceIP   string
+	UserAgent  string
+}
+
+// EventKind says which log an event is from.
+type EventKind string
+
+// The kinds of events.
+const (
+	EventReceived EventKind = "received" // the submission that made the task
+	EventReplayed EventKind = "replayed" // the same submission again
+	EventSent     EventKind = "sent"     // handed to a sender app
+	EventReport   EventKind = "report"   // a sender app's report
+	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or somebody decided by hand
+)
+
+// timelineSQL reads the newest lines of each log, so that a flood of one kind
+// hides none of the others.
+const timelineSQL = `
+select at, event, coalesce(app_id, ''), coalesce(claim_id, 0), caller_id, coalesce(status, 0), coalesce(status_code, 0),
+    coalesce(verdict, ''), coalesce(error_code, ''), coalesce(message, ''), coalesce(request_id, ''), coalesce(source_ip, ''),
+    coalesce(user_agent, '')
+from ((
+    select created_at as at, 1 as kind, id, case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
+        null::text as app_id, null::bigint as claim_id, caller_id, null::integer as status, status_code,
+        null::text as verdict, null::text as error_code, null::text as message, request_id, source_ip, user_agent
+    from receive_logs where task_id = $1 order by created_at desc, id desc limit $2
+) union all (
+    select created_at, 2, id, 'sent', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
+    from send_logs where task_id = $1 order by created_at desc, id desc limit $2
+) union all (
+    select created_at, 3, id, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, null, status, null,
+        verdict, error_code, error_message, null, null, null
+    from report_logs where task_id = $1 order by created_at desc, id desc limit $2
+)) e
+order by at, kind, id`
+
+// Timeline tells a task's history in time order: at most the limit newest lines
+// of each log, as far as logs are kept.
+func (db *DB) Timeline(ctx context.Context, id task.ID, limit int) ([]Event, error) {
+	rows, err := db.read.Query(ctx, timelineSQL, id, limit)
+	if err != nil {
+		return nil, failed("timeline", err)
+	}
+	events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Event])
+	return events, failed("timeline", err)
+}

@@ -1,0 +1,112 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// bodyColumns are the columns of tasks t that complete a Detail.
+const bodyColumns = `t.caller_id, t.phone_number, t.content, coalesce(t.source, ''), coalesce(t.callback_url, ''), t.metadata, t.send_at, t.created_at`
+
+// Detail is a task with its body.
+type Detail struct {
+	task.Task
+	CallerID    int64
+	Phone       string
+	Content     string
+	Source      string
+	CallbackURL string
+	Metadata    json.RawMessage // a JSON object or nil
+	SendAt      time.Time
+	CreatedAt   time.Time
+}
+
+const detailSQL = `
+select ` + bodyColumns + `, ` + liveColumns + `, now() from tasks t join task_live l on l.id = t.id where t.id = $1
+union all
+select ` + bodyColumns + `, ` + doneColumns + `, now() from tasks t join task_done d on d.id = t.id where t.id = $1`
+
+// Task finds a task by its id, live or final; task.CodeNotFound when there is none.
+func (db *DB) Task(ctx context.Context, id task.ID) (Detail, error) {
+	rows, err := db.hot.Query(ctx, detailSQL, id)
+	if err != nil {
+		return Detail{}, failed("task", err)
+	}
+	found, err := scanDetails(rows)
+	switch {
+	case err != nil:
+		return Detail{}, failed("task", err)
+	case len(found) == 0:
+		return Detail{}, errNotFound("task")
+	default:
+		return found[0], nil
+	}
+}
+
+// scanDetails reads rows of bodyColumns, liveColumns or doneColumns, and now().
+func scanDetails(rows pgx.Rows) ([]Detail, error) {
+	var details []Detail
+	var d Detail
+	var sendAt *time.Time
+	body := []any{&d.CallerID, &d.Phone, &d.Content, &d.Source, &d.CallbackURL, &d.Metadata, &sendAt, &d.CreatedAt}
+	scan := newTaskScan(&d.Task)
+	_, err := pgx.ForEachRow(rows, append(body, scan.targets()...), func() error {
+		scan.settle()
+		d.SendAt = orZero(sendAt)
+		details = append(details, d)
+		d.Metadata = nil
+		return nil
+	})
+	return details, err
+}
+
+// TaskByKey finds the task that a submission's key stands for;
+// task.CodeNotFound when no such call was committed.
+func (db *DB) TaskByKey(ctx context.Context, key task.Hash) (Detail, error) {
+	var id task.ID
+	err := db.hot.QueryRow(ctx, `select id from submission_keys where key = $1`, key).Scan(&id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return Detail{}, errNotFound("submission with this key")
+	case err != nil:
+		return Detail{}, failed("task by key", err)
+	}
+	return db.Task(ctx, id)
+}
+
+// Cancel withdraws a task that no sender has. by is nil when the submitter
+// cancels its own task, else the operator who does it by hand.
+func (db *DB) Cancel(ctx context.Context, id task.ID, by *Operator) (task.Task, error) {
+	t, err := db.decide(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
+		queueVerdicts(batch, []verdictLog{{id: id, verdict: task.CancelledByHand, message: after.Result}})
+		if by != nil {
+			by.queueAction(batch, "task.cancel", id.String(), "", taskJSON(before), taskJSON(after))
+		}
+	})
+	return t, failed("cancel", err)
+}
+
+// RetryFailed gives a failed task a new life.
+func (db *DB) RetryFailed(ctx context.Context, id task.ID, by Operator, why string) (task.Task, error) {
+	t, err := db.decide(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
+		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.RetriedByHand, message: why}})
+		by.queueAction(batch, "task.retry", id.String(), why, taskJSON(before), taskJSON(after))
+	})
+	return t, failed("retry", err)
+}
+
+// Resolve settles a held task; why becomes its result.
+func (db *DB) Resolve(ctx context.Context, id task.ID, how task.Resolution, why string, by Operator) (task.Task, error) {
+	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, why, now) }
+	t, err := db.decide(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
+		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.ResolvedByHand, message: why}})
+		by.queueAction(batch, "task.resolve", id.String(), why, taskJSON(before), taskJSON(after))
+	})
+	return t, failed("resolve", err)
+}
