@@ -1,0 +1,262 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Page is one page of a list. A page of tasks may be shorter than its limit,
+// and even empty, without being the last.
+type Page[T any] struct {
+	Items     []T    `json:"items"`
+	NextAfter string `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
+}
+
+// ListRequest asks for one page of a list: GET /api/v1/admin/blocked-words and
+// /api/v1/admin/callers.
+type ListRequest struct {
+	Limit *int  `json:"limit,omitempty"` // 1..200; default 50
+	After int64 `json:"after,omitempty"` // next_after of the page before
+}
+
+// TemplateRequest creates a template: POST /api/v1/admin/template (seed 001
+// section 5.4.1).
+type TemplateRequest struct {
+	TemplateName    string `json:"template_name"`    // 1..100 characters
+	TemplateContent string `json:"template_content"` // 1..200 characters; {name} is a placeholder
+}
+
+// TemplateChange changes a template: PUT /api/v1/admin/template/{id}. What is
+// left out stays.
+type TemplateChange struct {
+	TemplateName    *string `json:"template_name,omitempty"`
+	TemplateContent *string `json:"template_content,omitempty"`
+	IsActive        *bool   `json:"is_active,omitempty"`
+}
+
+// TemplatesRequest lists templates by id: GET /api/v1/admin/template.
+type TemplatesRequest struct {
+	Limit  *int  `json:"limit,omitempty"`
+	After  int64 `json:"after,omitempty"`
+	Active *bool `json:"active,omitempty"`
+}
+
+// TemplateResponse is a stored template.
+type TemplateResponse struct {
+	ID              int32     `json:"id"`
+	TemplateName    string    `json:"template_name"`
+	TemplateContent string    `json:"template_content"`
+	IsActive        bool      `json:"is_active"`
+	Params          []string  `json:"params"` // the placeholders, in order of first appearance
+	CreatedAt       time.Time `json:"created_at"`
+	UpdatedAt       time.Time `json:"updated_at"`
+}
+
+// PreviewRequest shows what a template makes of parameters, given as
+// URL-encoded Content or as Params: POST /api/v1/admin/template/{id}/preview.
+// TemplateContent is for POST /api/v1/admin/template/preview alone.
+type PreviewRequest struct {
+	TemplateContent string         `json:"template_content,omitempty"`
+	Content         string         `json:"content,omitempty"`
+	Params          map[string]any `json:"params,omitempty"`
+}
+
+// PreviewResponse is a text that was composed and not sent.
+type PreviewResponse struct {
+	FinalContent  string   `json:"final_content"` // missing parameters stay as {name}
+	Segments      int      `json:"segments"`
+	Encoding      string   `json:"encoding"` // GSM-7 or UCS-2
+	Length        int      `json:"length"`   // characters
+	MissingParams []string `json:"missing_params"`
+	UnusedParams  []string `json:"unused_params"`
+	Sendable      bool     `json:"sendable"`          // a submission of it would be taken
+	Problem       string   `json:"problem,omitempty"` // why it would not
+}
+
+// DefaultSMSRequest stores what is sent to a phone number, once, when a
+// submission has no content: POST /api/v1/admin/default-sms (seed 001 section
+// 5.4.2).
+type DefaultSMSRequest struct {
+	PhoneNumber string `json:"phone_number"`
+	Content     string `json:"content"` // at most 200 characters: the text, or URL-encoded parameters of the first active template
+	UseTemplate bool   `json:"use_template,omitempty"`
+}
+
+// DefaultSMSChange changes a default: PUT /api/v1/admin/default-sms/{id}. What
+// is left out stays.
+type DefaultSMSChange struct {
+	Content     *string `json:"content,omitempty"`
+	UseTemplate *bool   `json:"use_template,omitempty"`
+}
+
+// DefaultSMSListRequest lists defaults by id: GET /api/v1/admin/default-sms.
+type DefaultSMSListRequest struct {
+	Limit       *int   `json:"limit,omitempty"`
+	After       int64  `json:"after,omitempty"`
+	PhoneNumber string `json:"phone_number,omitempty"` // write + as %2B
+	IsSent      *bool  `json:"is_sent,omitempty"`
+}
+
+// DefaultSMSResponse is a stored default.
+type DefaultSMSResponse struct {
+	ID          int32     `json:"id"`
+	PhoneNumber string    `json:"phone_number"`
+	Content     string    `json:"content"`
+	UseTemplate bool      `json:"use_template"`
+	IsSent      bool      `json:"is_sent"`
+	CreatedAt   time.Time `json:"created_at"`
+	UpdatedAt   time.Time `json:"updated_at"`
+}
+
+// StatisticsResponse counts tasks at one instant: GET /api/v1/admin/statistics
+// (seed 001 section 8.5).
+type StatisticsResponse struct {
+	LiveCounts
+	SucceededTasks int64             `json:"succeeded_tasks"` // ever
+	FailedTasks    int64             `json:"failed_tasks"`    // ever
+	Queues         []QueueStatistics `json:"queues"`          // of the queues that have live tasks
+}
+
+// LiveCounts counts tasks that are not final.
+type LiveCounts struct {
+	ScheduledTasks       int64    `json:"scheduled_tasks"`
+	PendingNewTasks      int64    `json:"pending_new_tasks"`
+	PendingRetryTasks    int64    `json:"pending_retry_tasks"`
+	ProcessingTasks      int64    `json:"processing_tasks"`
+	HeldTasks            int64    `json:"held_tasks"`
+	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"` // how long the first of the pending has waited for a sender; null when none is pending
+}
+
+// QueueStatistics are the live tasks of one queue.
+type QueueStatistics struct {
+	Queue string `json:"queue"`
+	LiveCounts
+}
+
+// TasksRequest lists tasks, newest first: GET /api/v1/admin/tasks.
+type TasksRequest struct {
+	State       string     `json:"state,omitempty"`
+	Reason      string     `json:"reason,omitempty"`       // of a failure
+	PhoneNumber string     `json:"phone_number,omitempty"` // write + as %2B
+	Source      string     `json:"source,omitempty"`
+	Queue       string     `json:"queue,omitempty"`
+	CallerID    *int64     `json:"caller_id,omitempty"`
+	From        *time.Time `json:"from,omitempty"` // submitted at or after it
+	To          *time.Time `json:"to,omitempty"`   // submitted before it
+	Limit       *int       `json:"limit,omitempty"`
+	After       string     `json:"after,omitempty"`
+}
+
+// AdminTask is a task as an operator sees it.
+type AdminTask struct {
+	TaskResponse
+	CallerID   int64      `json:"caller_id"`
+	AppID      string     `json:"app_id,omitempty"`   // of the newest claim, also after it ended
+	ClaimID    int64      `json:"claim_id,omitempty"` // of the newest claim, also after it ended
+	LeaseUntil *time.Time `json:"lease_until,omitempty"`
+}
+
+// AdminTaskResponse is a task with its history: GET /api/v1/admin/tasks/{task_id}.
+type AdminTaskResponse struct {
+	Task     AdminTask   `json:"task"`
+	Timeline []TaskEvent `json:"timeline"` // in time order; at most the 200 newest of each log
+}
+
+// TaskEvent is one line of a task's history.
+type TaskEvent struct {
+	At         time.Time `json:"at"`
+	Event      string    `json:"event"` // received, replayed, sent (handed to an app), report, verdict
+	AppID      string    `json:"app_id,omitempty"`
+	ClaimID    int64     `json:"claim_id,omitempty"`
+	CallerID   *int64    `json:"caller_id,omitempty"`
+	Status     int       `json:"status,omitempty"`      // what an app reported: 2 = SUCCESS, 3 = FAILED
+	StatusCode int       `json:"status_code,omitempty"` // the HTTP status of a submission
+	Verdict    string    `json:"verdict,omitempty"`     // what became of a report, a lease, or a decision by hand
+	ErrorCode  string    `json:"error_code,omitempty"`
+	Message    string    `json:"message,omitempty"`
+	RequestID  string    `json:"request_id,omitempty"`
+	SourceIP   string    `json:"source_ip,omitempty"`
+	UserAgent  string    `json:"user_agent,omitempty"`
+}
+
+// RepairRequest gives a failed task a new life or withdraws a waiting one:
+// POST /api/v1/admin/tasks/{task_id}/retry and .../cancel.
+type RepairRequest struct {
+	Reason string `json:"reason,omitempty"` // at most 500 characters
+}
+
+// ResolveRequest settles a held task: POST /api/v1/admin/tasks/{task_id}/resolve.
+type ResolveRequest struct {
+	Outcome string `json:"outcome"` // succeeded, failed or resend
+	Reason  string `json:"reason"`  // 1..500 characters; becomes the task's result
+}
+
+// RepairResponse is a task after a decision by hand.
+type RepairResponse struct {
+	TaskID     string `json:"task_id"`
+	Status     int    `json:"status"`
+	State      string `json:"state"`
+	Reason     string `json:"reason,omitempty"`
+	RetryCount int    `json:"retry_count"`
+	Result     string `json:"result,omitempty"`
+}
+
+// BlockedWordRequest blocks a word: POST /api/v1/admin/blocked-words.
+type BlockedWordRequest struct {
+	Word string `json:"word"` // 1..100 characters
+}
+
+// BlockedWordResponse is a blocked word.
+type BlockedWordResponse struct {
+	ID        int32     `json:"id"`
+	Word      string    `json:"word"`
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// CallerRequest lets a new caller in: POST /api/v1/admin/callers.
+type CallerRequest struct {
+	Name   string   `json:"name"`             // ^[A-Za-z0-9._-]{1,50}$, the Basic user name
+	Roles  []string `json:"roles"`            // at least one of submitter, sender, receiver, trigger, admin
+	Queues []string `json:"queues,omitempty"` // the queues it may use; empty = all
+}
+
+// CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}.
+// What is left out stays; an empty list of queues stands for all.
+type CallerChange struct {
+	Roles  []string `json:"roles,omitempty"`
+	Queues []string `json:"queues"`
+}
+
+// CallerResponse is a caller. A change of it counts everywhere after 60 s at
+// the latest: that long an instance may remember the caller as it was.
+type CallerResponse struct {
+	ID        int64      `json:"id"`
+	Name      string     `json:"name"`
+	Roles     []string   `json:"roles"`
+	Queues    []string   `json:"queues"`
+	Token     string     `json:"token,omitempty"` // the Basic password; shown once, when it was made
+	CreatedAt time.Time  `json:"created_at"`
+	RotatedAt *time.Time `json:"rotated_at,omitempty"`
+	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+}
+
+// ActionsRequest lists changes by hand, newest first: GET /api/v1/admin/actions.
+type ActionsRequest struct {
+	Subject string `json:"subject,omitempty"` // a task's id, or such as template/7
+	Limit   *int   `json:"limit,omitempty"`
+	After   int64  `json:"after,omitempty"`
+}
+
+// ActionResponse is one change by hand.
+type ActionResponse struct {
+	ID         int64           `json:"id"`
+	At         time.Time       `json:"at"`
+	CallerID   int64           `json:"caller_id"`
+	CallerName string          `json:"caller_name"`
+	RequestID  string          `json:"request_id"`
+	Action     string          `json:"action"`
+	Subject    string          `json:"subject"`
+	Reason     string          `json:"reason,omitempty"`
+	Before     json.RawMessage `json:"before,omitempty"`
+	After      json.RawMessage `json:"after,omitempty"`
+}

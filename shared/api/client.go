@@ -1,0 +1,326 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Client calls a Sendonce service. It repeats a call by itself only where that
+// cannot do a thing twice; each method says when. Its methods may be called by
+// many goroutines at once; its fields must not change meanwhile.
+type Client struct {
+	BaseURL  string // "https://sms.example.com", with or without a slash at its end
+	User     string
+	Password string
+	HTTP     *http.Client // nil = http.DefaultClient
+	Tries    int          // tries of one call, the first included; 0 = 6, 1 = never repeat
+}
+
+const (
+	defaultTries = 6
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
+	callTimeout  = time.Minute // above the longest wait of a claim
+	idleConns    = 100         // of Go's default of 2 all others would be closed after each call
+)
+
+// NewClient makes a client with a connection pool of its own. One try of a
+// call ends after a minute.
+func NewClient(baseURL, user, password string) *Client {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConns, transport.MaxIdleConnsPerHost = idleConns, idleConns
+	return &Client{BaseURL: baseURL, User: user, Password: password, HTTP: &http.Client{
+		Transport: transport,
+		Timeout:   callTimeout,
+		// A redirected POST would arrive as a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// NewKey makes an idempotency key of 130 random bits. Make one per message, not
+// one per try, and keep it where it survives a restart of the caller.
+func NewKey() string { return rand.Text() }
+
+// Error is an answer of the service that is no success. Every method returns
+// it as *Error; other errors mean that no answer was received or understood.
+type Error struct {
+	Status     int    // the HTTP status
+	Code       string // the stable word, as "stale_claim"; "" when something in between answered
+	Message    string
+	Fields     []Field       // every offending input field
+	RetryAfter time.Duration // how long the service asks to wait; 0 = it did not say
+}
+
+// Error gives the status, the word, the message and each offending field.
+func (e *Error) Error() string {
+	var b strings.Builder
+	b.WriteString(strconv.Itoa(e.Status))
+	if e.Code != "" {
+		b.WriteString(" " + e.Code)
+	}
+	b.WriteString(": " + e.Message)
+	for _, f := range e.Fields {
+		b.WriteString("; " + f.Field + " " + f.Message)
+	}
+	return b.String()
+}
+
+// Result is the answer to one item of a batch: Data, or Err when the service
+// refused that item.
+type Result[T any] struct {
+	Data     T
+	Replayed bool // the item's idempotency key was known
+	Err      *Error
+}
+
+// Send submits one message. With an idempotency key it is repeated after a lost
+// connection, an overload and a same call under way, and gives the same task
+// each time; without one it is tried once, as a repeat could send twice.
+func (c *Client) Send(ctx context.Context, r SendRequest) (SendResponse, error) {
+	return post[SendResponse](ctx, c, "/api/v1/sms/send", r, repeatIf(r.IdempotencyKey != ""))
+}
+
+// SendBatch submits up to 1,000 messages and gives one result per message, in
+// their order. It is repeated as Send is when every message has a key.
+func (c *Client) SendBatch(ctx context.Context, messages []SendRequest) ([]Result[SendResponse], error) {
+	keyed := true
+	for _, m := range messages {
+		keyed = keyed && m.IdempotencyKey != ""
+	}
+	items, err := rawItems(messages)
+	if err != nil {
+		return nil, err
+	}
+	out, err := post[batchAnswer[SendResponse]](ctx, c, "/api/v1/sms/send/batch", SendBatchRequest{Items: items}, repeatIf(keyed))
+	return out.results(), err
+}
+
+// Task reads a task of this caller.
+func (c *Client) Task(ctx context.Context, taskID string) (TaskResponse, error) {
+	return get[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID))
+}
+
+// TaskByKey reads the task that this caller's key stands for: the way to learn
+// whether a call was taken whose answer was lost. The error's code is not_found
+// when it was not.
+func (c *Client) TaskByKey(ctx context.Context, key string) (TaskResponse, error) {
+	return get[TaskResponse](ctx, c, "/api/v1/sms/by-key/"+url.PathEscape(key))
+}
+
+// Cancel withdraws a task that no sender has yet. Cancelling twice is harmless.
+func (c *Client) Cancel(ctx context.Context, taskID string) (TaskResponse, error) {
+	return post[TaskResponse](ctx, c, "/api/v1/sms/task/"+url.PathEscape(taskID)+"/cancel", nil, repeatable)
+}
+
+// Claim asks for work. It is repeated only when no connection came about, or
+// when the service said that it is busy and for how long. Tasks handed out in
+// an answer that was lost come back when their lease ends.
+func (c *Client) Claim(ctx context.Context, r ClaimRequest) ([]ClaimedTask, error) {
+	return post[[]ClaimedTask](ctx, c, "/api/v1/sms/tasks/pending", r, claimable)
+}
+
+// Extend lengthens the lease of a claimed task and may mark it as sending.
+// Extending twice is harmless.
+func (c *Client) Extend(ctx context.Context, taskID string, r ExtendRequest) (ExtendResponse, error) {
+	return post[ExtendResponse](ctx, c, "/api/v1/sms/tasks/"+url.PathEscape(taskID)+"/extend", r, repeatable)
+}
+
+// Report tells the outcome of one attempt. The same report again is harmless
+// when it has the claim's ClaimID, and only then is it repeated: without one a
+// repeat may meet a newer claim of the same app.
+func (c *Client) Report(ctx context.Context, r ReportRequest) (ReportResponse, error) {
+	return post[ReportResponse](ctx, c, "/api/v1/sms/report", r, repeatIf(r.ClaimID != 0))
+}
+
+// ReportBatch tells up to 1,000 outcomes of one app and gives one result per
+// report, in their order. It is repeated when every report has its ClaimID.
+func (c *Client) ReportBatch(ctx context.Context, appID string, reports []ReportRequest) ([]Result[ReportResponse], error) {
+	fenced := true
+	for _, r := range reports {
+		fenced = fenced && r.ClaimID != 0
+	}
+	items, err := rawItems(reports)
+	if err != nil {
+		return nil, err
+	}
+	out, err := post[batchAnswer[ReportResponse]](ctx, c, "/api/v1/sms/report/batch", ReportBatchRequest{AppID: appID, Items: items}, repeatIf(fenced))
+	return out.results(), err
+}
+
+func rawItems[T any](values []T) ([]json.RawMessage, error) {
+	items := make([]json.RawMessage, len(values))
+	for i, v := range values {
+		raw, err := json.Marshal(v)
+		if err != nil {
+			return nil, fmt.Errorf("encode item %d: %w", i, err)
+		}
+		items[i] = raw
+	}
+	return items, nil
+}
+
+// batchAnswer is BatchResponse with the type of its items' data.
+type batchAnswer[T any] struct {
+	Items []struct {
+		BatchItem
+		Data T `json:"data"` // hides BatchItem.Data
+	} `json:"items"`
+}
+
+func (b batchAnswer[T]) results() []Result[T] {
+	results := make([]Result[T], len(b.Items))
+	for i, item := range b.Items {
+		results[i] = Result[T]{Data: item.Data, Replayed: item.Replayed}
+		if item.Code/100 != 2 {
+			results[i].Err = &Error{Status: item.Code, Code: item.Error, Message: item.Message, Fields: item.Fields}
+		}
+	}
+	return results
+}
+
+// lost means that a call was made and its answer was not received: nobody
+// knows whether it took effect.
+type lost struct{ error }
+
+func (l lost) Unwrap() error { return l.error }
+
+// A repeat decides whether a call may be made again after err.
+type repeat func(err error) bool
+
+func repeatIf(safe bool) repeat {
+	if safe {
+		return repeatable
+	}
+	return func(error) bool { return false }
+}
+
+// repeatable is for calls that may be made any number of times.
+func repeatable(err error) bool {
+	var refused *Error
+	if !errors.As(err, &refused) {
+		return errors.As(err, new(lost))
+	}
+	switch refused.Status {
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return refused.Code == "idempotency_in_flight"
+}
+
+// claimable is for calls that may be made again only if the service did
+// nothing. A 503 without Retry-After is not the service's own.
+func claimable(err error) bool {
+	var refused *Error
+	if errors.As(err, &refused) {
+		return refused.Status == http.StatusServiceUnavailable && refused.RetryAfter > 0
+	}
+	var network *net.OpError
+	return errors.As(err, &network) && network.Op == "dial"
+}
+
+func get[T any](ctx context.Context, c *Client, path string) (data T, err error) {
+	err = c.call(ctx, http.MethodGet, path, nil, &data, repeatable)
+	return data, err
+}
+
+func post[T any](ctx context.Context, c *Client, path string, body any, may repeat) (data T, err error) {
+	var raw []byte
+	if body != nil {
+		if raw, err = json.Marshal(body); err != nil {
+			return data, fmt.Errorf("encode the request: %w", err)
+		}
+	}
+	err = c.call(ctx, http.MethodPost, path, raw, &data, may)
+	return data, err
+}
+
+// call tries until there is an answer that stands. It gives the last try's
+// error rather than begin a wait that ctx would cut short.
+func (c *Client) call(ctx context.Context, method, path string, body []byte, data any, may repeat) error {
+	for try := 1; ; try++ {
+		err := c.try(ctx, method, path, body, data)
+		if err == nil || try >= cmp.Or(c.Tries, defaultTries) || !may(err) || !pause(ctx, wait(try, err)) {
+			return err
+		}
+	}
+}
+
+// wait is the longer of what the service asked for and a doubling pause, and a
+// random bit more, so that callers that failed together do not return together.
+func wait(try int, err error) time.Duration {
+	d := min(firstPause<<(min(try, 10)-1), longestPause)
+	var refused *Error
+	if errors.As(err, &refused) {
+		d = max(d, refused.RetryAfter)
+	}
+	return d + mathrand.N(d/4)
+}
+
+// pause waits for d, or tells at once that ctx would end first.
+func pause(ctx context.Context, d time.Duration) bool {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d {
+		return false
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (c *Client) try(ctx context.Context, method, path string, body []byte, data any) error {
+	req, err := http.NewRequestWithContext(ctx, method, strings.TrimSuffix(c.BaseURL, "/")+path, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth(c.User, c.Password)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
+	if err != nil {
+		return lost{err}
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(res.Body)
+	if err != nil {
+		return lost{fmt.Errorf("%s %s: read the answer: %w", method, path, err)}
+	}
+	if res.StatusCode/100 != 2 {
+		return refusal(res, raw)
+	}
+	if err := json.Unmarshal(raw, &Envelope{Data: data}); err != nil {
+		return fmt.Errorf("%s %s: answer %d is not understood: %w", method, path, res.StatusCode, err)
+	}
+	return nil
+}
+
+// refusal is the error in an answer that is no success. What is not the
+// service's envelope was said by something in between.
+func refusal(res *http.Response, raw []byte) *Error {
+	e := &Error{Status: res.StatusCode, Message: http.StatusText(res.StatusCode)}
+	var envelope Envelope
+	if json.Unmarshal(raw, &envelope) == nil && envelope.Error != "" {
+		e.Code, e.Message, e.Fields = envelope.Error, envelope.Message, envelope.Fields
+	}
+	if seconds, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		e.RetryAfter = time.Duration(seconds) * time.Second
+	}
+	return e
+}

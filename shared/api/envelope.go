@@ -1,0 +1,16 @@
+package api
+
+// Envelope is the shape of every answer with a body (seed 001 section 5).
+type Envelope struct {
+	Code    int     `json:"code"` // the HTTP status
+	Message string  `json:"message"`
+	Data    any     `json:"data,omitempty"`
+	Error   string  `json:"error,omitempty"`  // a stable word, on failures only
+	Fields  []Field `json:"fields,omitempty"` // every offending input field
+}
+
+// Field names one offending input field and says what would be accepted.
+type Field struct {
+	Field   string `json:"field"`
+	Message string `json:"message"`
+}
