@@ -1,0 +1,161 @@
+package fn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const contentTypeJSON = "application/json; charset=utf-8"
+
+// The refusals that are HTTP's and not the domain's.
+const (
+	codeUnauthenticated      = "unauthenticated"
+	codeMethodNotAllowed     = "method_not_allowed"
+	codeTooLarge             = "too_large"
+	codeUnsupportedMediaType = "unsupported_media_type"
+	codeInternal             = "internal"
+)
+
+// statusClientGone is for the log: most often nobody is left to read it.
+const statusClientGone = 499
+
+// statusOf is the one table from error codes to HTTP statuses. A code that is
+// not in it is a mistake of ours.
+func statusOf(code string) int {
+	switch code {
+	case task.CodeInvalid, task.CodeBlocked:
+		return http.StatusBadRequest
+	case codeUnauthenticated:
+		return http.StatusUnauthorized
+	case task.CodeForbidden:
+		return http.StatusForbidden
+	case task.CodeNotFound, task.CodeNoDefault:
+		return http.StatusNotFound
+	case codeMethodNotAllowed:
+		return http.StatusMethodNotAllowed
+	case task.CodeKeyInFlight, task.CodeStaleClaim, task.CodeDefaultSent, task.CodeDefaultExists, task.CodeConflict:
+		return http.StatusConflict
+	case codeTooLarge:
+		return http.StatusRequestEntityTooLarge
+	case codeUnsupportedMediaType:
+		return http.StatusUnsupportedMediaType
+	case task.CodeKeyReused:
+		return http.StatusUnprocessableEntity
+	case task.CodeTooManyRequest:
+		return http.StatusTooManyRequests
+	case task.CodeServerBusy:
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
+func busy(message string) *task.Error {
+	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
+}
+
+// refusalOf is err as the caller will see it: itself where it is one of ours,
+// busy where a dependency did not answer in time, else nothing of its text.
+func refusalOf(err error, requestID string) *task.Error {
+	var ours *task.Error
+	var network *net.OpError
+	switch {
+	case errors.As(err, &ours) && statusOf(ours.Code) != http.StatusInternalServerError:
+		return ours
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
+		return busy("the service is busy, try again")
+	}
+	return task.Refuse(codeInternal, "internal error, request id "+requestID)
+}
+
+// answer sends what the function returned.
+func (x *exchange) answer(data any, err error) {
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	if x.call.status == http.StatusNoContent {
+		x.write(http.StatusNoContent, nil)
+		return
+	}
+	body, err := encode(api.Envelope{Code: x.call.status, Message: "success", Data: data})
+	if err != nil {
+		x.fail(fmt.Errorf("encode the answer: %w", err))
+		return
+	}
+	x.write(x.call.status, body)
+}
+
+// fail sends err in the shape and status that its kind has.
+func (x *exchange) fail(err error) {
+	x.err = err
+	if x.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+		// Without this net/http would send a 200, which a client that has
+		// closed only its own half would read and believe.
+		x.code = "client_gone"
+		x.write(statusClientGone, nil)
+		return
+	}
+	refusal := refusalOf(err, x.call.RequestID)
+	x.code = refusal.Code
+	status := statusOf(refusal.Code)
+	h := x.w.Header()
+	switch {
+	case refusal.RetryAfter > 0:
+		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(refusal.RetryAfter.Seconds()))))
+	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
+		h.Set("Retry-After", "1")
+	}
+	if status == http.StatusUnauthorized {
+		h.Set("WWW-Authenticate", `Basic realm="sendonce"`)
+	}
+	body, err := encode(api.Envelope{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)})
+	if err != nil {
+		panic(err) // an envelope without data holds only strings
+	}
+	x.write(status, body)
+}
+
+func wireFields(fields []task.Field) []api.Field {
+	var wire []api.Field
+	for _, f := range fields {
+		wire = append(wire, api.Field{Field: f.Name, Message: f.Message})
+	}
+	return wire
+}
+
+// encode leaves < > & as they are: answers are read by people too and are
+// never HTML.
+func encode(envelope api.Envelope) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(envelope)
+	return b.Bytes(), err
+}
+
+func (x *exchange) write(status int, body []byte) {
+	h := x.w.Header()
+	h.Set("Cache-Control", "no-store")
+	if body != nil {
+		h.Set("Content-Type", contentTypeJSON)
+		h.Set("Content-Length", strconv.Itoa(len(body)))
+	}
+	x.status = status
+	x.w.WriteHeader(status)
+	n, err := x.w.Write(body)
+	x.bytes = n
+	if err != nil && x.err == nil {
+		x.code, x.err = "client_gone", fmt.Errorf("write the answer: %w", err)
+	}
+}

@@ -1,0 +1,159 @@
+package fn
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	callerTTL     = time.Minute
+	callerLimit   = 4096 // per kind: known names, unknown names
+	callerTimeout = 3 * time.Second
+	callerMaxName = 100
+)
+
+// authenticate says who calls, by Basic credentials. The built-in admin never
+// touches the database, so an operator gets in while it is away.
+func (e *Env) authenticate(ctx context.Context, r *http.Request) (store.Caller, error) {
+	refused := task.Refuse(codeUnauthenticated, "valid Basic credentials are needed")
+	name, password, ok := r.BasicAuth()
+	if !ok {
+		return store.Caller{}, refused
+	}
+	if sameText(name, e.Config.Username) {
+		if e.Config.Password == "" || !sameText(password, e.Config.Password) {
+			return store.Caller{}, refused
+		}
+		return store.Caller{Name: name, Roles: []string{string(Admin)}}, nil
+	}
+	if len(name) > callerMaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
+		return store.Caller{}, refused
+	}
+	caller, err := e.callers.byName(ctx, name)
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound:
+		return store.Caller{}, refused
+	case err != nil:
+		return store.Caller{}, errors.Join(busy("the service is busy, try again"), err)
+	}
+	hash := sha256.Sum256([]byte(password))
+	if subtle.ConstantTimeCompare(hash[:], caller.TokenHash) != 1 || caller.Revoked {
+		return store.Caller{}, refused
+	}
+	return caller, nil
+}
+
+// sameText compares in a time that tells neither where the texts differ nor
+// how long they are.
+func sameText(a, b string) bool {
+	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
+	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
+}
+
+// callers remembers who is behind a name for callerTTL, that a name is unknown
+// included. Unknown names have a bound of their own, so that guessing them
+// cannot push out the real ones. Many calls with one name ask once.
+type callers struct {
+	find func(ctx context.Context, name string) (store.Caller, error)
+
+	mu      sync.Mutex
+	asking  map[string]*lookup
+	known   map[string]*lookup
+	unknown map[string]*lookup
+}
+
+// lookup is one question to the database; its fields are set once done is
+// closed.
+type lookup struct {
+	done    chan struct{}
+	caller  store.Caller
+	err     error
+	expires time.Time
+}
+
+func newCallers(find func(context.Context, string) (store.Caller, error)) *callers {
+	return &callers{
+		find:    find,
+		asking:  map[string]*lookup{},
+		known:   map[string]*lookup{},
+		unknown: map[string]*lookup{},
+	}
+}
+
+func (c *callers) byName(ctx context.Context, name string) (store.Caller, error) {
+	l := c.lookup(ctx, name)
+	select {
+	case <-l.done:
+		return l.caller, l.err
+	case <-ctx.Done():
+		return store.Caller{}, ctx.Err()
+	}
+}
+
+// lookup finds the remembered answer, joins a question under way or asks.
+func (c *callers) lookup(ctx context.Context, name string) *lookup {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
+		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
+			return l
+		}
+	}
+	l := c.asking[name]
+	if l == nil {
+		l = &lookup{done: make(chan struct{})}
+		c.asking[name] = l
+		// Others wait for this answer too, so it outlives the call that asked.
+		go c.ask(context.WithoutCancel(ctx), name, l)
+	}
+	return l
+}
+
+func (c *callers) ask(ctx context.Context, name string, l *lookup) {
+	ctx, cancel := context.WithTimeout(ctx, callerTimeout)
+	defer cancel()
+	l.caller, l.err = c.find(ctx, name)
+	l.expires = time.Now().Add(callerTTL)
+
+	c.mu.Lock()
+	delete(c.asking, name)
+	delete(c.known, name)
+	delete(c.unknown, name)
+	switch {
+	case l.err == nil:
+		remember(c.known, name, l)
+	case task.CodeOf(l.err) == task.CodeNotFound:
+		remember(c.unknown, name, l)
+	}
+	c.mu.Unlock()
+	close(l.done)
+}
+
+// remember makes room by dropping what has expired, or else any entry: losing
+// one costs a query.
+func remember(names map[string]*lookup, name string, l *lookup) {
+	if len(names) >= callerLimit {
+		for other, old := range names {
+			if time.Now().After(old.expires) {
+				delete(names, other)
+			}
+		}
+	}
+	for other := range names {
+		if len(names) < callerLimit {
+			break
+		}
+		delete(names, other)
+	}
+	names[name] = l
+}

@@ -1,0 +1,163 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestOnlyValidCredentialsGetIn(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	for _, c := range []struct {
+		name   string
+		option func(*http.Request)
+		status int
+	}{
+		{"the admin", as("admin", "secret"), 200},
+		{"the admin with another password", as("admin", "Secret"), 401},
+		{"the admin without a password", as("admin", ""), 401},
+		{"a caller with the role", as("submitter", "token"), 200},
+		{"a caller with another token", as("submitter", "token2"), 401},
+		{"a caller without the role", as("sender", "token"), 403},
+		{"a revoked caller", as("gone", "token"), 401},
+		{"an unknown name", as("nobody", "token"), 401},
+		{"no name", as("", ""), 401},
+		{"a name that no caller can have", as(strings.Repeat("x", callerMaxName+1), "token"), 401},
+		{"a name with NUL", as("sub\x00mitter", "token"), 401},
+		{"no credentials", func(r *http.Request) { r.Header.Del("Authorization") }, 401},
+		{"a bearer token", header("Authorization", "Bearer token"), 401},
+		{"broken base64", header("Authorization", "Basic !!!"), 401},
+		{"the database is away", as("outage", "token"), 503},
+	} {
+		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, c.option)
+		require.Equal(t, c.status, r.status, c.name)
+		challenge := map[bool]string{true: `Basic realm="sendonce"`}[c.status == 401]
+		require.Equal(t, challenge, r.header.Get("WWW-Authenticate"), c.name)
+	}
+	r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("sender", "token"))
+	require.Equal(t, "forbidden", r.Error)
+	require.Equal(t, "this needs the role submitter", r.Message)
+}
+
+func TestAnEmptyPasswordLetsNobodyIn(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, func(c *Config) { c.Password = "" }, greeter())
+	require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
+}
+
+func TestCredentialsAreCheckedBeforeTheBodyIsRead(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	r := h.call("POST", "/api/v1/greet", strings.Repeat("x", 100<<10), as("nobody", "x"), header("Content-Type", "text/plain"))
+	require.Equal(t, 401, r.status)
+}
+
+func TestTheAdminNeverTouchesTheDatabase(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	h.env.callers = newCallers(func(context.Context, string) (store.Caller, error) {
+		return store.Caller{}, errors.New("was asked")
+	})
+	require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
+	require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "wrong")).status)
+	require.Equal(t, 503, h.call("PUT", "/api/v1/empty", "", as("other", "x")).status)
+}
+
+func TestACallerMayUseItsQueuesOnly(t *testing.T) {
+	t.Parallel()
+	c := &Call{Caller: store.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}}
+	require.True(t, c.May(Sender))
+	require.False(t, c.May(Submitter))
+	require.True(t, c.MayUseQueue("a"))
+	require.False(t, c.MayUseQueue("b"))
+	c.Caller = store.Caller{Roles: []string{"admin"}}
+	require.True(t, c.May(Submitter))
+	require.True(t, c.MayUseQueue("b"))
+}
+
+func TestACallerIsRememberedForAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := map[string]int{}
+		c := newCallers(func(ctx context.Context, name string) (store.Caller, error) {
+			asked[name]++
+			return knownCallers(ctx, name)
+		})
+		for _, name := range []string{"submitter", "nobody", "outage"} {
+			for range 3 {
+				_, _ = c.byName(t.Context(), name)
+			}
+		}
+		require.Equal(t, map[string]int{"submitter": 1, "nobody": 1, "outage": 3}, asked, "only an outage is not remembered")
+		time.Sleep(callerTTL + time.Second)
+		for range 3 {
+			_, _ = c.byName(t.Context(), "submitter")
+			_, _ = c.byName(t.Context(), "nobody")
+		}
+		require.Equal(t, map[string]int{"submitter": 2, "nobody": 2, "outage": 3}, asked)
+	})
+}
+
+func TestManyCallsWithOneNameAskOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var asked atomic.Int32
+		c := newCallers(func(ctx context.Context, name string) (store.Caller, error) {
+			asked.Add(1)
+			time.Sleep(time.Second)
+			return knownCallers(ctx, name)
+		})
+		impatient, leave := context.WithTimeout(t.Context(), time.Millisecond)
+		defer leave()
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := c.byName(impatient, "submitter")
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		})
+		for range 50 {
+			all.Go(func() {
+				caller, err := c.byName(t.Context(), "submitter")
+				require.NoError(t, err, "one that leaves takes nobody with it")
+				require.Equal(t, "submitter", caller.Name)
+			})
+		}
+		all.Wait()
+		require.EqualValues(t, 1, asked.Load())
+	})
+}
+
+func TestGuessedNamesCannotPushOutRealOnes(t *testing.T) {
+	t.Parallel()
+	var asked int
+	c := newCallers(func(_ context.Context, name string) (store.Caller, error) {
+		asked++
+		if name == "real" {
+			return store.Caller{Name: name}, nil
+		}
+		return store.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
+	})
+	_, err := c.byName(t.Context(), "real")
+	require.NoError(t, err)
+	for i := range callerLimit + 100 {
+		_, err := c.byName(t.Context(), fmt.Sprint("guess", i))
+		require.Error(t, err)
+	}
+	require.Len(t, c.unknown, callerLimit)
+	before := asked
+	_, err = c.byName(t.Context(), "real")
+	require.NoError(t, err)
+	require.Equal(t, before, asked)
+}

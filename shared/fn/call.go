@@ -1,0 +1,78 @@
+package fn
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// A Call is one authenticated request as a function sees it. It belongs to one
+// goroutine and is dead once the handler has returned.
+type Call struct {
+	Caller    store.Caller // who calls; ID 0 is the pair of BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD
+	RequestID string       // at most 50 characters of A-Z a-z 0-9 . _ -
+	SourceIP  string       // at most 45 characters; "" when the peer has no address
+	UserAgent string       // valid UTF-8, cut at 500 characters
+	Body      []byte       // as received, nil when there is none
+
+	r      *http.Request
+	answer http.Header
+	status int
+	attrs  []any
+}
+
+// PathValue gives the part of the path that matched {name} in the pattern.
+func (c *Call) PathValue(name string) string { return c.r.PathValue(name) }
+
+// Query gives the query string's parameters; malformed pairs are left out.
+func (c *Call) Query() url.Values { return c.r.URL.Query() }
+
+// RequestHeader gives the headers of the request. They must not be changed.
+func (c *Call) RequestHeader() http.Header { return c.r.Header }
+
+// Header gives the headers of the answer, to be added to. They are sent with
+// errors too.
+func (c *Call) Header() http.Header { return c.answer }
+
+// Status sets another 2xx than 200 for an answer without error. With 204 the
+// answer has no body.
+func (c *Call) Status(code int) { c.status = code }
+
+// Log adds attributes, as slog takes them, to the one line that is logged for
+// this call. Phone numbers and contents do not belong there unmasked.
+func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
+
+// May says whether the caller has the role, or is an admin.
+func (c *Call) May(role Role) bool {
+	return slices.Contains(c.Caller.Roles, string(role)) || slices.Contains(c.Caller.Roles, string(Admin))
+}
+
+// MayUseQueue says whether the caller may submit to and claim from the queue.
+// A caller without a list of queues may use all.
+func (c *Call) MayUseQueue(queue string) bool {
+	return len(c.Caller.Queues) == 0 || slices.Contains(c.Caller.Queues, queue)
+}
+
+// decodeInto fills req from the query string, the body, or the one over the
+// other, and names all that is wrong at once.
+func (c *Call) decodeInto(p *plan, req any, query, body bool) error {
+	d := decoder{}
+	if query {
+		d.query(p, c.r.URL.RawQuery, req)
+		if c.r.Method == http.MethodGet && len(c.Body) > 0 {
+			d.failBody("must be empty on GET")
+			body = false
+		}
+	} else {
+		d.query(structPlan[struct{}](), c.r.URL.RawQuery, &struct{}{})
+	}
+	if body {
+		d.body(p, c.Body, req)
+	}
+	if bad := d.finish(req); bad != nil {
+		return bad
+	}
+	return nil
+}

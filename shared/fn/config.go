@@ -1,0 +1,205 @@
+package fn
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/kelseyhightower/envconfig"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config is what every function shares. Function configurations are structs of
+// the same kind: a field's tag `envconfig` names its variable, `default` and
+// `desc` are what the settings table shows, `secret:"true"` keeps the value
+// out of every message. A struct may have a method Validate() []task.Field,
+// naming variables, for what a type cannot express.
+type Config struct {
+	DatabaseURL    string        `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
+	Username       string        `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
+	Password       string        `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
+	Host           string        `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
+	AppPort        uint16        `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 takes a free one"`
+	Port           *uint16       `envconfig:"PORT" desc:"port to listen on; wins over APP_PORT when set"`
+	Debug          bool          `envconfig:"DEBUG" default:"false" desc:"log debug lines too"`
+	FunctionTarget string        `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset serves all"`
+	TrustedProxies Networks      `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
+	HotRole        string        `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
+	ReadRole       string        `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
+	MaxConns       int           `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
+	Pooler         bool          `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
+	MaxCalls       int           `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
+	DrainTimeout   time.Duration `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
+}
+
+// Validate checks what the types alone cannot.
+func (c *Config) Validate() []task.Field {
+	var bad []task.Field
+	if c.Username == "" || strings.Contains(c.Username, ":") {
+		bad = append(bad, task.Field{Name: "BASIC_AUTH_USERNAME", Message: "must not be empty or contain a colon"})
+	}
+	if c.MaxConns < 1 || c.MaxConns > 1000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: "must be between 1 and 1000"})
+	}
+	if c.MaxCalls < 1 || c.MaxCalls > 1_000_000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_MAX_CALLS", Message: "must be between 1 and 1000000"})
+	}
+	if c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour {
+		bad = append(bad, task.Field{Name: "SENDONCE_DRAIN_TIMEOUT", Message: "must be more than 0 and at most 1h"})
+	}
+	return bad
+}
+
+func (c *Config) storeConfig() store.Config {
+	return store.Config{URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf}
+}
+
+// address is where the server listens.
+func (c *Config) address() string {
+	port := c.AppPort
+	if c.Port != nil {
+		port = *c.Port
+	}
+	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
+}
+
+// missingToServe names what only serving needs: words such as migrate do
+// without a password.
+func (c *Config) missingToServe() []problem {
+	var missing []problem
+	if c.DatabaseURL == "" {
+		missing = append(missing, problem{"DATABASE_URL", "is not set; give a URL such as postgres://user:password@localhost:5432/sendonce"})
+	}
+	if c.Password == "" {
+		missing = append(missing, problem{"BASIC_AUTH_PASSWORD", "is not set or empty; choose the password of the built-in admin, there is no default"})
+	}
+	return missing
+}
+
+// Networks is a comma-separated list of networks; a bare address is a network
+// of one.
+type Networks []netip.Prefix
+
+// Decode reads the list for envconfig.
+func (n *Networks) Decode(value string) error {
+	for part := range strings.SplitSeq(value, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(part)
+		if addr, bare := netip.ParseAddr(part); bare == nil {
+			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
+		}
+		if err != nil {
+			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is none", part)
+		}
+		*n = append(*n, prefix.Masked())
+	}
+	return nil
+}
+
+func (n Networks) contains(addr netip.Addr) bool {
+	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// problem is one setting that stops the start.
+type problem struct{ name, message string }
+
+// badSettings is every problem at once, one line each.
+type badSettings []problem
+
+func (b badSettings) Error() string {
+	lines := make([]string, len(b))
+	for i, p := range b {
+		lines[i] = "  " + p.name + " " + p.message
+	}
+	return "settings are wrong:\n" + strings.Join(lines, "\n")
+}
+
+// load reads the struct that cfg points to from the environment. envconfig
+// stops at the first bad value, so it is given one field at a time.
+func load(cfg any) []problem {
+	var problems []problem
+	v := reflect.ValueOf(cfg).Elem()
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
+		if err := envconfig.Process("", one.Interface()); err != nil {
+			problems = append(problems, badValue(field, err))
+			continue
+		}
+		v.Field(i).Set(one.Elem().Field(0))
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	if checked, ok := cfg.(interface{ Validate() []task.Field }); ok {
+		for _, f := range checked.Validate() {
+			problems = append(problems, problem{f.Name, shown(v.Type(), f.Name) + f.Message})
+		}
+	}
+	return problems
+}
+
+func badValue(field reflect.StructField, err error) problem {
+	name := field.Tag.Get("envconfig")
+	message := err.Error()
+	var parse *envconfig.ParseError
+	if errors.As(err, &parse) {
+		message = parse.Err.Error()
+	}
+	if accepted := accepts(field.Type); accepted != "" {
+		message = accepted
+	}
+	return problem{name, shownValue(field) + message}
+}
+
+// shown is the value of a variable for a message, or "" when it is a secret.
+func shown(config reflect.Type, name string) string {
+	for i := range config.NumField() {
+		if field := config.Field(i); field.Tag.Get("envconfig") == name {
+			return shownValue(field)
+		}
+	}
+	return ""
+}
+
+func shownValue(field reflect.StructField) string {
+	value, set := os.LookupEnv(field.Tag.Get("envconfig"))
+	if !set || field.Tag.Get("secret") == "true" {
+		return ""
+	}
+	return fmt.Sprintf("is %q but ", value)
+}
+
+// accepts says which values a type takes, "" for types that say so themselves.
+func accepts(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t.Kind() == reflect.Slice && accepts(t.Elem()) != "":
+		return "must be a list separated by commas, where each " + accepts(t.Elem())
+	case t == reflect.TypeFor[time.Duration]():
+		return "must be a duration such as 500ms, 25s or 2m"
+	case t.Kind() == reflect.Bool:
+		return "must be true or false"
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
+		return "must be an integer"
+	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
+		return fmt.Sprintf("must be an integer between 0 and %d", uint64(1)<<(t.Bits()-1)-1+uint64(1)<<(t.Bits()-1))
+	case t.Kind() == reflect.Float64:
+		return "must be a number"
+	}
+	return ""
+}

@@ -1,0 +1,160 @@
+package fn
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+type senderConfig struct {
+	Retries int             `envconfig:"FNTEST_RETRIES" default:"3" desc:"retries | before a failure is final"`
+	Backoff []time.Duration `envconfig:"FNTEST_BACKOFF" default:"5s,30s" desc:"waits between retries"`
+	Key     string          `envconfig:"FNTEST_KEY" secret:"true" desc:"key of the provider"`
+}
+
+func (c *senderConfig) Validate() []task.Field {
+	var bad []task.Field
+	if c.Retries > 10 {
+		bad = append(bad, task.Field{Name: "FNTEST_RETRIES", Message: "must be at most 10"})
+	}
+	if c.Key == "weak" {
+		bad = append(bad, task.Field{Name: "FNTEST_KEY", Message: "is too weak"})
+	}
+	return bad
+}
+
+func configured(name string, got *senderConfig) Function {
+	return HTTP(name, func(_ *Env, cfg senderConfig) Routes {
+		*got = cfg
+		return Routes{"GET /" + name: Query(Admin, greet)}
+	})
+}
+
+func setAll(t *testing.T, values map[string]string) {
+	for name, value := range values {
+		t.Setenv(name, value)
+	}
+}
+
+func TestSettingsHaveTheirDefaults(t *testing.T) {
+	cfg, problems := configFromEnvironment(nil)
+	require.Empty(t, problems)
+	require.Equal(t, Config{
+		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
+		MaxConns: 8, MaxCalls: 1024, DrainTimeout: 25 * time.Second,
+	}, cfg)
+	require.Equal(t, "0.0.0.0:8000", cfg.address())
+
+	var got senderConfig
+	startHouse(t, nil, configured("a", &got))
+	require.Equal(t, senderConfig{Retries: 3, Backoff: []time.Duration{5 * time.Second, 30 * time.Second}}, got)
+}
+
+func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
+	setAll(t, map[string]string{
+		"PORT": "8080", "APP_PORT": "9000", "APP_HOST": "::1", "SENDONCE_HOT_ROLE": "", "DEBUG": "true",
+		"TRUSTED_PROXIES": "10.0.0.0/8", "FNTEST_BACKOFF": "1s", "SENDONCE_HOME": "/somewhere",
+	})
+	cfg, problems := configFromEnvironment(nil)
+	require.Empty(t, problems)
+	require.Equal(t, "[::1]:8080", cfg.address(), "PORT wins")
+	require.Empty(t, cfg.HotRole, "set to empty is not unset")
+	require.True(t, cfg.Debug)
+	require.Len(t, cfg.TrustedProxies, 1)
+}
+
+func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
+	setAll(t, map[string]string{
+		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
+		"TRUSTED_PROXIES": "proxy", "SENDONCE_MAX_CALL": "1", "APP_PROT": "1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
+		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", "FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
+	})
+	var got senderConfig
+	_, _, err := prepare([]Function{configured("b", &got), configured("a", &got)}, true)
+	require.EqualError(t, err, `settings are wrong:
+  APP_PORT is "70000" but must be an integer between 0 and 65535
+  PORT is "80a" but must be an integer between 0 and 65535
+  DEBUG is "maybe" but must be true or false
+  TRUSTED_PROXIES is "proxy" but must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; "proxy" is none
+  SENDONCE_MAX_CALLS is "1.5" but must be an integer
+  SENDONCE_DRAIN_TIMEOUT is "25" but must be a duration such as 500ms, 25s or 2m
+  APP_PROT is no setting; `+"`sendonce config`"+` lists them all
+  BASIC_AUTH_USER is no setting; `+"`sendonce config`"+` lists them all
+  SENDONCE_MAX_CALL is no setting; `+"`sendonce config`"+` lists them all
+  TWO_PHASE_X is no setting; `+"`sendonce config`"+` lists them all
+  WECHAT_X is no setting; `+"`sendonce config`"+` lists them all
+  FUNCTION_TARGET "c" names no function; there are: a, b
+  BASIC_AUTH_PASSWORD is not set or empty; choose the password of the built-in admin, there is no default
+  DATABASE_URL `+databaseURLProblem(t))
+	require.NotContains(t, err.Error(), "hunter2")
+}
+
+// databaseURLProblem is what the store says of the URL in the environment.
+func databaseURLProblem(t *testing.T) string {
+	_, err := NewEnv(Config{DatabaseURL: "postgres://u:hunter2@h:x/db"}, nil)
+	require.Error(t, err)
+	return err.Error()[len("DATABASE_URL: "):]
+}
+
+func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
+	setAll(t, map[string]string{
+		"BASIC_AUTH_USERNAME": "a:b", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
+	})
+	_, problems := configFromEnvironment(nil)
+	require.Equal(t, []problem{
+		{"BASIC_AUTH_USERNAME", `is "a:b" but must not be empty or contain a colon`},
+		{"SENDONCE_DATABASE_MAX_CONNS", `is "0" but must be between 1 and 1000`},
+		{"SENDONCE_MAX_CALLS", `is "-1" but must be between 1 and 1000000`},
+		{"SENDONCE_DRAIN_TIMEOUT", `is "2h" but must be more than 0 and at most 1h`},
+	}, problems)
+}
+
+func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
+	setAll(t, map[string]string{"FNTEST_RETRIES": "11", "FNTEST_BACKOFF": "5s,soon", "FNTEST_KEY": "weak",
+		"DATABASE_URL": "postgres://localhost/x", "BASIC_AUTH_PASSWORD": "secret"})
+	var got senderConfig
+	functions := []Function{configured("a", &got), greeter()}
+	_, _, err := prepare(functions, true)
+	require.EqualError(t, err, "settings are wrong:\n"+`  FNTEST_BACKOFF is "5s,soon" but must be a list separated by commas, where each must be a duration such as 500ms, 25s or 2m`)
+	t.Setenv("FNTEST_BACKOFF", "5s")
+	_, _, err = prepare(functions, true)
+	require.EqualError(t, err, "settings are wrong:\n  FNTEST_RETRIES is \"11\" but must be at most 10\n  FNTEST_KEY is too weak", "a secret's value is not shown")
+	t.Setenv("FUNCTION_TARGET", "greeter")
+	env, served, err := prepare(functions, true)
+	require.NoError(t, err)
+	defer env.Close()
+	require.Len(t, served, 1)
+	require.Equal(t, "greeter", served[0].Name)
+}
+
+func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
+	env, served, err := prepare([]Function{greeter()}, false)
+	require.NoError(t, err)
+	defer env.Close()
+	require.Empty(t, served)
+	require.Nil(t, env.DB())
+}
+
+func TestTheTableListsEverySettingOnce(t *testing.T) {
+	t.Parallel()
+	var got senderConfig
+	table := ConfigTable(configured("b", &got), configured("a", &got))
+	require.Contains(t, table, "| Name | Default | Meaning | Read by |\n|---|---|---|---|\n| `DATABASE_URL` |  | Postgres,")
+	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 takes a free one | all |\n")
+	require.Contains(t, table, "| `FNTEST_RETRIES` | `3` | retries \\| before a failure is final | b, a |\n")
+	require.Regexp(t, "(?s)FNTEST_BACKOFF.*FNTEST_KEY.*FNTEST_RETRIES", table)
+}
+
+func TestOneSettingCannotHaveTwoMeanings(t *testing.T) {
+	t.Parallel()
+	type other struct {
+		Retries int `envconfig:"FNTEST_RETRIES" default:"4" desc:"retries"`
+	}
+	var got senderConfig
+	clash := HTTP("clash", func(*Env, other) Routes { return nil })
+	require.PanicsWithValue(t, "fn: a and clash declare FNTEST_RETRIES differently", func() { ConfigTable(configured("a", &got), clash) })
+	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
+}

@@ -1,0 +1,371 @@
+package fn
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+type shape struct {
+	Text   string            `json:"text"`
+	Maybe  *string           `json:"maybe"`
+	Flag   bool              `json:"flag"`
+	Count  int               `json:"count"`
+	Tiny   int8              `json:"tiny"`
+	Size   uint64            `json:"size"`
+	Ratio  float64           `json:"ratio"`
+	At     time.Time         `json:"at"`
+	Number json.Number       `json:"number"`
+	Raw    json.RawMessage   `json:"raw"`
+	Any    any               `json:"any"`
+	Data   map[string]any    `json:"data"`
+	Labels map[string]string `json:"labels"`
+	Words  []string          `json:"words"`
+	Inner  inner             `json:"inner"`
+	Items  []inner           `json:"items"`
+	Hidden string            `json:"-"`
+	embedded
+}
+
+type embedded struct {
+	Outer string `json:"outer"`
+}
+
+type inner struct {
+	Phone string `json:"phone_number"`
+	Next  *inner `json:"next"`
+}
+
+func (s *shape) Validate() []task.Field {
+	var bad []task.Field
+	if len(s.Text) > 200 {
+		bad = append(bad, task.Field{Name: "text", Message: "must have at most 200 characters"})
+	}
+	if s.Count < 0 {
+		bad = append(bad, task.Field{Name: "count", Message: "must not be negative"})
+	}
+	if s.Inner.Phone == "" && s.Inner.Next != nil {
+		bad = append(bad, task.Field{Name: "inner", Message: "needs a phone number"})
+	}
+	return bad
+}
+
+func decode(raw string) (shape, []task.Field) {
+	var s shape
+	if err := Decode([]byte(raw), &s); err != nil {
+		return s, err.Fields
+	}
+	return s, nil
+}
+
+func TestAGoodObjectDecodesAsEncodingJSONDoes(t *testing.T) {
+	t.Parallel()
+	raw := ` {"text":"您的<验证码>\n\u4f60\ud83d\ude00\/\"", "maybe":"", "flag":true, "count":12, "tiny":127,
+		"size":18446744073709551615, "ratio":1.5e3, "at":"2023-12-01T10:00:00Z", "number":1e400, "raw": {"a": [1, null]},
+		"any":["x",1.0,true,null,{}], "data":{"a":{"b":9007199254740993}, "n":null}, "labels":{"k":"v","none":null},
+		"words":[], "inner":{"phone_number":"138"}, "items":[{"phone_number":"139","next":{"next":null}}], "outer":"o"}  `
+	got, bad := decode(raw)
+	require.Empty(t, bad)
+	var want shape
+	standard := json.NewDecoder(strings.NewReader(raw))
+	standard.UseNumber()
+	require.NoError(t, standard.Decode(&want))
+	require.Equal(t, want, got)
+	require.Equal(t, json.Number("9007199254740993"), got.Data["a"].(map[string]any)["b"])
+}
+
+func TestEveryBadFieldIsNamedAtOnce(t *testing.T) {
+	t.Parallel()
+	_, bad := decode(`{"text":1,"maybe":[],"flag":"yes","count":1.5,"tiny":300,"size":-1,"ratio":"1","at":"yesterday","number":"1",
+		"data":[],"labels":{"a":1,"b":"x","b":"y"},"words":["a",null,3],"inner":"x","items":[{},{"phone_number":7,"Phone_number":"1"}],
+		"TEXT":"x","flag":false,"nope":{"deep":[1,"]}"]}}`)
+	require.Equal(t, []task.Field{
+		{Name: "text", Message: "must be a string"},
+		{Name: "maybe", Message: "must be a string"},
+		{Name: "flag", Message: "must be true or false"},
+		{Name: "count", Message: "must be an integer"},
+		{Name: "tiny", Message: "must be an integer between -128 and 127"},
+		{Name: "size", Message: "must be an integer that is not negative"},
+		{Name: "ratio", Message: "must be a number"},
+		{Name: "at", Message: "must be an RFC 3339 time such as 2023-12-01T10:00:00Z"},
+		{Name: "number", Message: "must be a number"},
+		{Name: "data", Message: "must be an object"},
+		{Name: "labels.a", Message: "must be a string"},
+		{Name: "labels.b", Message: "is given twice"},
+		{Name: "words[1]", Message: "must be a string"},
+		{Name: "words[2]", Message: "must be a string"},
+		{Name: "inner", Message: "must be an object"},
+		{Name: "items[1].phone_number", Message: "must be a string"},
+		{Name: "items[1].Phone_number", Message: "is not a known field"},
+		{Name: "TEXT", Message: "is not a known field"},
+		{Name: "nope", Message: "is not a known field"},
+	}, bad)
+}
+
+func TestOneBadValueIsToldForWhatItIs(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]task.Field{
+		``:                                {Name: "body", Message: "must be a JSON object, it is empty"},
+		`null`:                            {Name: "body", Message: "must be a JSON object"},
+		`[]`:                              {Name: "body", Message: "must be a JSON object"},
+		`"x"`:                             {Name: "body", Message: "must be a JSON object"},
+		`{"text":"a"`:                     {Name: "body", Message: "is not valid JSON at byte 11: unexpected end of JSON input"},
+		`{"text":"a"} {}`:                 {Name: "body", Message: "is not valid JSON at byte 14: invalid character '{' after top-level value"},
+		`{"text":'a'}`:                    {Name: "body", Message: "is not valid JSON at byte 9: invalid character '\\'' looking for beginning of value"},
+		"\xef\xbb\xbf{}":                  {Name: "body", Message: "is not valid JSON at byte 1: invalid character 'ï' looking for beginning of value"},
+		`{"count":9223372036854775808}`:   {Name: "count", Message: "must be an integer between -9223372036854775808 and 9223372036854775807"},
+		`{"count":1e2}`:                   {Name: "count", Message: "must be an integer"},
+		`{"size":18446744073709551616}`:   {Name: "size", Message: "must be an integer between 0 and 18446744073709551615"},
+		`{"ratio":1e999}`:                 {Name: "ratio", Message: "must be a number that a floating-point value can hold"},
+		`{"text":"a\u0000b"}`:             {Name: "text", Message: badText},
+		`{"text":"\ud800"}`:               {Name: "text", Message: badText},
+		`{"text":"\ud800\ud800\udc00"}`:   {Name: "text", Message: badText},
+		`{"text":"\udc00\ud800"}`:         {Name: "text", Message: badText},
+		`{"text":"\uD83Dx\uDE00"}`:        {Name: "text", Message: badText},
+		`{"maybe":"\ud83d"}`:              {Name: "maybe", Message: badText},
+		`{"at":"\ud83d"}`:                 {Name: "at", Message: badText},
+		"{\"text\":\"\xff\"}":             {Name: "text", Message: badUTF8},
+		`{"words":["a","\u0000"]}`:        {Name: "words[1]", Message: badText},
+		`{"items":[{"next":{"next":1}}]}`: {Name: "items[0].next.next", Message: "must be an object"},
+		`{"raw":{"a":["\ud800"]}}`:        {Name: "raw", Message: badText},
+		`{"raw":{"\u0000":1}}`:            {Name: "raw", Message: badText},
+		`{"any":{"a":["\ud800"]}}`:        {Name: "any.a[0]", Message: badText},
+		`{"data":{"a\ud800":1}}`:          {Name: "data.a\uFFFD", Message: badText},
+		`{"labels":{"a":"\u0000"}}`:       {Name: "labels.a", Message: badText},
+		`{"te\u0000xt":1}`:                {Name: "te\uFFFDxt", Message: "is not a known field"},
+		`{"text":"a","te\u0078t":"b"}`:    {Name: "text", Message: "is given twice"},
+		`{"text":null,"text":"b"}`:        {Name: "text", Message: "is given twice"},
+		`{"Hidden":"x"}`:                  {Name: "Hidden", Message: "is not a known field"},
+	} {
+		_, bad := decode(raw)
+		require.Equal(t, []task.Field{want}, bad, "%q", raw)
+	}
+}
+
+func TestNullCountsAsAbsent(t *testing.T) {
+	t.Parallel()
+	s, bad := decode(`{"text":null,"maybe":null,"flag":null,"count":null,"size":null,"at":null,"raw":null,"any":null,"data":null,"words":null,"inner":null,"items":null}`)
+	require.Empty(t, bad)
+	require.Equal(t, shape{}, s)
+}
+
+func TestNestingIsBounded(t *testing.T) {
+	t.Parallel()
+	nested := func(field string, n int) string {
+		return `{"` + field + `":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
+	}
+	for _, field := range []string{"any", "raw"} {
+		_, bad := decode(nested(field, maxDepth-1))
+		require.Empty(t, bad, field)
+		_, bad = decode(nested(field, maxDepth))
+		require.Len(t, bad, 1, field)
+		require.Equal(t, tooDeep, bad[0].Message)
+	}
+	_, bad := decode(`{"inner":` + strings.Repeat(`{"next":`, 500) + `{}` + strings.Repeat(`}`, 501))
+	require.Len(t, bad, 1)
+	require.Equal(t, tooDeep, bad[0].Message)
+	_, bad = decode(nested("any", 20_000))
+	require.Len(t, bad, 1, "what encoding/json finds too deep is refused as a whole")
+	require.Equal(t, "body", bad[0].Name)
+}
+
+func TestWhatValidateFindsIsToldWithTheRest(t *testing.T) {
+	t.Parallel()
+	_, bad := decode(`{"text":"` + strings.Repeat("x", 201) + `","count":-1,"flag":7}`)
+	require.Equal(t, []task.Field{
+		{Name: "flag", Message: "must be true or false"},
+		{Name: "text", Message: "must have at most 200 characters"},
+		{Name: "count", Message: "must not be negative"},
+	}, bad)
+	t.Run("but not about a field that did not decode", func(t *testing.T) {
+		t.Parallel()
+		_, bad := decode(`{"count":-1,"count":-2,"inner":{"phone_number":1,"next":{}}}`)
+		require.Equal(t, []task.Field{
+			{Name: "count", Message: "is given twice"},
+			{Name: "inner.phone_number", Message: "must be a string"},
+		}, bad)
+	})
+}
+
+func TestTheListOfBadFieldsIsBounded(t *testing.T) {
+	t.Parallel()
+	var raw strings.Builder
+	for i := range 5000 {
+		fmt.Fprintf(&raw, `,"f%d":1`, i)
+	}
+	_, bad := decode("{" + raw.String()[1:] + "}")
+	require.Len(t, bad, maxFields+1)
+	require.Equal(t, task.Field{Name: "body", Message: "has further bad fields"}, bad[maxFields])
+
+	_, bad = decode(`{"` + strings.Repeat("长", 5000) + `":1}`)
+	require.Equal(t, strings.Repeat("长", 64), bad[0].Name)
+}
+
+func TestTwoDecodesShareNothing(t *testing.T) {
+	t.Parallel()
+	raw := []byte(`{"text":"first","raw":{"a":1},"words":["w"]}`)
+	var first, second shape
+	require.Nil(t, Decode(raw, &first))
+	for i := range raw {
+		raw[i] = ' '
+	}
+	require.Equal(t, "first", first.Text)
+	require.JSONEq(t, `{"a":1}`, string(first.Raw))
+	require.Equal(t, []string{"w"}, first.Words)
+	require.Nil(t, Decode([]byte(`{}`), &second))
+	require.Equal(t, shape{}, second)
+}
+
+func TestARequestTypeThatCannotBeDecodedStopsTheStart(t *testing.T) {
+	t.Parallel()
+	require.Panics(t, func() { structPlan[struct{ C chan int }]() })
+	require.Panics(t, func() { structPlan[struct{ M map[int]string }]() })
+	require.Panics(t, func() { structPlan[struct{ E error }]() })
+	require.Panics(t, func() {
+		structPlan[struct {
+			N int `json:"n,string"`
+		}]()
+	})
+	require.Panics(t, func() {
+		structPlan[struct {
+			A int
+			B int `json:"A"`
+		}]()
+	})
+	require.Panics(t, func() { structPlan[string]() })
+}
+
+// id reads a number or a string, as senders of large numbers need.
+type id string
+
+func (n *id) UnmarshalJSON(raw []byte) error {
+	text := strings.Trim(string(raw), `"`)
+	if strings.Trim(text, "0123456789") != "" {
+		return errors.New("must be a number or a string of digits")
+	}
+	*n = id(text)
+	return nil
+}
+
+type color string
+
+func (c *color) UnmarshalText(text []byte) error {
+	if len(text) != 6 {
+		return errors.New("must be six hexadecimal digits")
+	}
+	*c = color(text)
+	return nil
+}
+
+func TestTypesThatDecodeThemselvesSayWhatTheyTake(t *testing.T) {
+	t.Parallel()
+	var got struct {
+		ID    id     `json:"id"`
+		Other id     `json:"other"`
+		Color *color `json:"color"`
+	}
+	require.Nil(t, Decode([]byte(`{"id":9007199254740993,"other":"7","color":"ffffff"}`), &got))
+	require.Equal(t, id("9007199254740993"), got.ID)
+	require.Equal(t, color("ffffff"), *got.Color)
+	err := Decode([]byte(`{"id":[1],"other":"\u0000","color":"white"}`), &got)
+	require.Equal(t, []task.Field{
+		{Name: "id", Message: "must be a number or a string of digits"},
+		{Name: "other", Message: badText},
+		{Name: "color", Message: "must be six hexadecimal digits"},
+	}, err.Fields)
+	err = Decode([]byte(`{"color":1}`), &got)
+	require.Equal(t, []task.Field{{Name: "color", Message: "must be a string"}}, err.Fields)
+}
+
+func TestAQueryFillsEveryKindOfScalar(t *testing.T) {
+	t.Parallel()
+	var s shape
+	d := decoder{}
+	d.query(planOf(reflect.TypeFor[shape]()), "text=a%26b&maybe=&flag=0&count=-1&size=1&ratio=0.5&at=2023-12-01T10:00:00Z&outer=o", &s)
+	require.Empty(t, d.bad)
+	require.Equal(t, shape{Text: "a&b", Maybe: new(string), Count: -1, Size: 1, Ratio: 0.5,
+		At: time.Date(2023, 12, 1, 10, 0, 0, 0, time.UTC), embedded: embedded{Outer: "o"}}, s)
+	d = decoder{}
+	d.query(planOf(reflect.TypeFor[shape]()), "count=&size=007&ratio=NaN&at=now&words=a&inner=b&data=c", &s)
+	require.Equal(t, []task.Field{
+		{Name: "at", Message: "must be an RFC 3339 time such as 2023-12-01T10:00:00Z"},
+		{Name: "count", Message: "must be an integer"},
+		{Name: "data", Message: "cannot be given in the query string"},
+		{Name: "inner", Message: "cannot be given in the query string"},
+		{Name: "ratio", Message: "must be a number"},
+		{Name: "size", Message: "must be an integer that is not negative"},
+		{Name: "words", Message: "cannot be given in the query string"},
+	}, d.bad)
+}
+
+// FuzzDecodeTakesNothingThatEncodingJSONRefuses also holds the values of what
+// both take against each other.
+func FuzzDecodeTakesNothingThatEncodingJSONRefuses(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, ` { "text" : "a" , "count" : 1 } `, `{"text":"\ud83d\ude00\u0041\\\"\/\b\f\n\r\t"}`, `{"any":[1,{"a":null}],"raw":[[]]}`,
+		`{"items":[{"phone_number":"1","next":{}}],"labels":{"a":"b"}}`, `{"at":"2023-12-01T10:00:00Z","number":-0.0e+1}`,
+		`{"text":"\ud800"}`, "{\"text\":\"\xc3\x28\"}", `{"tiny":-129}`, `{"size":1,"size":2}`, `{"data":{"":[]}}`, `[`, `{"a":`, `nul`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		before := bytes.Clone(raw)
+		var got, want shape
+		err := Decode(raw, &got)
+		require.Equal(t, before, raw, "the input is not written to")
+		if err != nil {
+			require.NotEmpty(t, err.Fields)
+			for _, bad := range err.Fields {
+				require.NotEmpty(t, bad.Message)
+			}
+			return
+		}
+		standard := json.NewDecoder(bytes.NewReader(raw))
+		standard.UseNumber()
+		standard.DisallowUnknownFields()
+		require.NoError(t, standard.Decode(&want))
+		// null is absent here; encoding/json keeps the word in a RawMessage.
+		if string(want.Raw) == "null" {
+			want.Raw = nil
+		}
+		require.True(t, reflect.DeepEqual(want, got), "%q: %#v, encoding/json: %#v", raw, got, want)
+	})
+}
+
+type sendRequest struct {
+	PhoneNumber string `json:"phone_number"`
+	Content     string `json:"content"`
+	UseTemplate bool   `json:"use_template"`
+	Source      string `json:"source"`
+}
+
+func BenchmarkDecodeOfASmallObject(b *testing.B) {
+	raw := []byte(`{"phone_number":"13800138000","content":"code=123456&name=张三","use_template":false,"source":"system_a"}`)
+	b.Run("fn", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var req sendRequest
+			if err := Decode(raw, &req); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("encoding/json", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var req sendRequest
+			if err := json.Unmarshal(raw, &req); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,47 @@
+// Package fn is what every function has around it: settings, credentials,
+// decoding, answers, limits, deadlines, logging, probes and an orderly end. A
+// function says which routes it answers and for whom; everything else happens
+// here, once, in one order (see site.go):
+//
+//	request id -> route -> room and drain -> who calls -> may they -> body ->
+//	decode -> the function -> answer -> one log line
+//
+// # Decisions
+//
+// The functions framework is fed, not used. Register gives it every function,
+// so any host of the framework can run one; the binary serves the same
+// handlers with a server of its own, because the framework's has no timeouts,
+// no drain, no HTTP/2 without TLS and cannot take a passed socket. A test
+// compares the answers of both.
+//
+// functions.Typed of the framework is never used: it decodes every request
+// into one shared argument, so a field that a request leaves out keeps the
+// value of another caller's, and parallel calls mix. For text messages that
+// means sending to the wrong number.
+//
+// The framework's CloudEvent receiver is never used either: after a request
+// that was cancelled before it began, handlers can hang, healthy ones after it
+// included. Events are decoded by the binding of the CloudEvents SDK alone.
+//
+// Each function has full paths in a ServeMux, so that it answers alike alone
+// and among all. The mux's courtesies are off: no redirects (they lose the
+// body of a POST) and no HEAD on GET routes (claiming by GET changes state).
+//
+// Decode is our own because encoding/json stops at the first bad field, takes
+// names in any case, lets a repeated field win silently and stores U+FFFD for
+// text that it cannot read. Well-formedness is still encoding/json's to judge,
+// so nothing gets in that it would refuse.
+//
+// # Invariants
+//
+//   - An answer with a 2xx status comes from a function that returned no error;
+//     a call whose client left is never answered 200 by default.
+//   - What a caller sees of an error that is not a *task.Error is its request
+//     id. The log has the whole of it, on exactly one line per call.
+//   - No raw path, query, body or password is logged: they hold phone numbers
+//     and secrets. The route's pattern stands for the path.
+//   - Nobody's body is read before their credentials were checked.
+//   - Once draining, no call enters; run returns when all that had entered are
+//     answered.
+//   - All bad settings are told at once, and a misspelt one stops the start.
+package fn

@@ -1,0 +1,156 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// Env is what a process gives to all its functions. Functions keep it; it
+// holds no state that another process would miss.
+type Env struct {
+	Config Config
+	Log    *slog.Logger
+
+	db      *store.DB
+	waiters *Waiters
+	gate    *gate
+	callers *callers
+	ready   *probe
+}
+
+// NewEnv prepares a process without touching the network. In cfg 0 stands for
+// the defaults of MaxConns, MaxCalls and DrainTimeout. Close ends it.
+func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
+	if cfg.MaxConns == 0 {
+		cfg.MaxConns = 8
+	}
+	if cfg.MaxCalls == 0 {
+		cfg.MaxCalls = 1024
+	}
+	if cfg.DrainTimeout == 0 {
+		cfg.DrainTimeout = 25 * time.Second
+	}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls)}
+	if cfg.DatabaseURL == "" {
+		unset := errors.New("DATABASE_URL is not set")
+		env.callers = newCallers(func(context.Context, string) (store.Caller, error) { return store.Caller{}, unset })
+		env.ready = &probe{ping: func(context.Context) error { return unset }}
+		return env, nil
+	}
+	db, err := store.Open(cfg.storeConfig())
+	if err != nil {
+		return nil, err
+	}
+	env.db = db
+	env.callers = newCallers(db.CallerByName)
+	env.ready = &probe{ping: db.Ping}
+	return env, nil
+}
+
+// DB is every table. It is nil only where a word other than serve runs without
+// DATABASE_URL.
+func (e *Env) DB() *store.DB { return e.db }
+
+// Waiters is the hub that wakes this process's long polls.
+func (e *Env) Waiters() *Waiters { return e.waiters }
+
+// Draining is closed when the process has been told to end: a long poll must
+// then answer at once with what it has.
+func (e *Env) Draining() <-chan struct{} { return e.gate.draining }
+
+// Close ends the connections to the database.
+func (e *Env) Close() {
+	if e.db != nil {
+		e.db.Close()
+	}
+}
+
+// gate counts the calls under way, bounds them and, once draining, lets none
+// in. Its lock makes "no call after drain, none uncounted before" exact.
+type gate struct {
+	max      int
+	draining chan struct{}
+
+	mu      sync.Mutex
+	calls   int // all under way
+	bounded int // those of them that count against max
+	closed  bool
+	idle    chan struct{} // closed when draining and calls is 0
+}
+
+type entry int
+
+const (
+	entered entry = iota
+	refusedFull
+	refusedDraining
+)
+
+func newGate(max int) *gate {
+	return &gate{max: max, draining: make(chan struct{}), idle: make(chan struct{})}
+}
+
+// enter lets one call in; every entered call must leave with the same bound.
+func (g *gate) enter(bound bool) entry {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case g.closed:
+		return refusedDraining
+	case bound && g.bounded >= g.max:
+		return refusedFull
+	}
+	g.calls++
+	if bound {
+		g.bounded++
+	}
+	return entered
+}
+
+func (g *gate) leave(bound bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls--
+	if bound {
+		g.bounded--
+	}
+	if g.closed && g.calls == 0 {
+		close(g.idle)
+	}
+}
+
+// drain refuses all further calls and waits until those under way have left or
+// ctx ends; it says how many are left.
+func (g *gate) drain(ctx context.Context) int {
+	g.mu.Lock()
+	if !g.closed {
+		g.closed = true
+		close(g.draining)
+		if g.calls == 0 {
+			close(g.idle)
+		}
+	}
+	g.mu.Unlock()
+	select {
+	case <-g.idle:
+		return 0
+	case <-ctx.Done():
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.calls
+	}
+}
+
+func (g *gate) isDraining() bool {
+	select {
+	case <-g.draining:
+		return true
+	default:
+		return false
+	}
+}

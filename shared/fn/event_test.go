@@ -1,0 +1,93 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"testing"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// ticker is an event function that gives each event to take, if there is one.
+func ticker(take func(cloudevents.Event) error) Function {
+	return Event("ticker", func(*Env, struct{}) EventHandler {
+		return func(_ context.Context, _ *Call, e cloudevents.Event) error {
+			if take == nil {
+				return nil
+			}
+			return take(e)
+		}
+	})
+}
+
+func eventHeaders(r *http.Request) {
+	r.SetBasicAuth("trigger", "token")
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Ce-Specversion", "1.0")
+	r.Header.Set("Ce-Id", "e1")
+	r.Header.Set("Ce-Source", "/clock")
+	r.Header.Set("Ce-Type", "sendonce.tick.v1")
+}
+
+func TestAnEventArrivesInBothModes(t *testing.T) {
+	t.Parallel()
+	var got []cloudevents.Event
+	h := startHouse(t, nil, ticker(func(e cloudevents.Event) error {
+		got = append(got, e)
+		return nil
+	}))
+	r := h.call("POST", "/events/ticker", `{"n":1}`, eventHeaders)
+	require.Equal(t, 204, r.status)
+	require.Empty(t, r.body)
+	r = h.call("POST", "/events/ticker", `{"specversion":"1.0","id":"e2","source":"/clock","type":"sendonce.tick.v1","datacontenttype":"application/json","data":{"n":1}}`,
+		as("trigger", "token"), header("Content-Type", "application/cloudevents+json"))
+	require.Equal(t, 204, r.status)
+	r = h.call("POST", "/events/ticker", "", eventHeaders)
+	require.Equal(t, 204, r.status, "an event need not have data")
+	require.Len(t, got, 3)
+	for _, e := range got[:2] {
+		require.Equal(t, "sendonce.tick.v1", e.Type())
+		require.JSONEq(t, `{"n":1}`, string(e.Data()))
+	}
+	require.Equal(t, "e1", h.calls(3)[0]["event_id"])
+}
+
+func TestWhatIsNoEventIsRefused(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, ticker(nil))
+	without := func(name string) func(*http.Request) { return func(r *http.Request) { r.Header.Del(name) } }
+	r := h.call("POST", "/events/ticker", `{}`, eventHeaders, without("Ce-Specversion"))
+	require.Equal(t, 400, r.status)
+	require.Equal(t, "event", r.Fields[0].Field)
+	r = h.call("POST", "/events/ticker", `{}`, eventHeaders, without("Ce-Id"), without("Ce-Type"))
+	require.Equal(t, 400, r.status)
+	require.Len(t, r.Fields, 2)
+	require.Equal(t, []string{"id", "type"}, []string{r.Fields[0].Field, r.Fields[1].Field})
+	r = h.call("POST", "/events/ticker", `[]`, eventHeaders, header("Content-Type", "application/cloudevents-batch+json"))
+	require.Equal(t, 415, r.status)
+	r = h.call("POST", "/events/ticker", `{`, as("trigger", "token"), header("Content-Type", "application/cloudevents+json"))
+	require.Equal(t, 400, r.status)
+	require.Equal(t, 403, h.call("POST", "/events/ticker", `{}`, eventHeaders, as("submitter", "token")).status)
+	require.Equal(t, 405, h.call("GET", "/events/ticker", ``, eventHeaders).status)
+}
+
+func TestAnEventIsAskedForAgainUnlessItIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err    error
+		status int
+	}{
+		{task.Refuse(task.CodeInvalid, "poison"), 400},
+		{task.Refuse(task.CodeConflict, "no"), 409},
+		{task.Refuse(task.CodeServerBusy, "later"), 503},
+		{context.DeadlineExceeded, 503},
+		{errors.New("bug"), 500},
+	} {
+		h := startHouse(t, nil, ticker(func(cloudevents.Event) error { return c.err }))
+		require.Equal(t, c.status, h.call("POST", "/events/ticker", `{}`, eventHeaders).status, c.err)
+	}
+}

@@ -1,0 +1,171 @@
+package fn
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"mime"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// exchange is one request on its way through fn: what the function sees of it
+// (call) and what the log line will say.
+type exchange struct {
+	env   *Env
+	w     http.ResponseWriter
+	r     *http.Request
+	call  Call
+	start time.Time
+
+	function, route string // never the raw path: it may hold a phone number
+	status          int    // 0 until answered
+	bytes           int
+	code            string // the error word, on failures
+	err             error
+}
+
+func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *exchange {
+	x := &exchange{env: env, w: w, r: r, start: time.Now(), route: "none"}
+	if p != nil {
+		x.function, x.route = p.function, p.pattern
+	}
+	x.call = Call{
+		RequestID: requestID(r.Header.Get("X-Request-Id")),
+		SourceIP:  env.Config.TrustedProxies.source(r.RemoteAddr, r.Header.Values("X-Forwarded-For")),
+		UserAgent: cut(r.UserAgent(), 500),
+		r:         r,
+		answer:    w.Header(),
+		status:    http.StatusOK,
+	}
+	w.Header().Set("X-Request-Id", x.call.RequestID)
+	return x
+}
+
+// requestID keeps the caller's id when it is harmless, else makes one.
+func requestID(given string) string {
+	if validRequestID(given) {
+		return given
+	}
+	return rand.Text()
+}
+
+func validRequestID(id string) bool {
+	if id == "" || len(id) > 50 {
+		return false
+	}
+	return strings.IndexFunc(id, func(c rune) bool {
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
+	}) < 0
+}
+
+// cut gives at most n characters of s as valid UTF-8.
+func cut(s string, n int) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n])
+}
+
+// readBody takes the whole body within the route's bound. Its time is bounded
+// apart from the handler's: a slow sender must not hold a call for long, and
+// the deadline must be gone before a long poll, whose context it would cancel.
+func (x *exchange) readBody(p *place) error {
+	if x.r.ContentLength > p.maxBody {
+		return tooLarge(p.maxBody)
+	}
+	if x.r.Body == nil || x.r.Body == http.NoBody {
+		return x.readWithin(time.Time{})
+	}
+	if err := x.readWithin(time.Now().Add(bodyTimeout)); err != nil {
+		return err
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, p.maxBody))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return tooLarge(p.maxBody)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
+	case err != nil:
+		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
+	}
+	if err := x.readWithin(time.Time{}); err != nil {
+		return err
+	}
+	if len(body) == 0 {
+		return nil
+	}
+	x.call.Body = body
+	return checkContentType(x.r.Header, p.event)
+}
+
+func (x *exchange) readWithin(deadline time.Time) error {
+	err := http.NewResponseController(x.w).SetReadDeadline(deadline)
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return fmt.Errorf("read deadline: %w", err)
+	}
+	return nil
+}
+
+func tooLarge(max int64) error {
+	return task.Refuse(codeTooLarge, fmt.Sprintf("the body must have at most %d bytes", max))
+}
+
+func checkContentType(h http.Header, event bool) error {
+	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
+		return task.Refuse(codeUnsupportedMediaType, "the body must not have a Content-Encoding")
+	}
+	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
+	charset, given := params["charset"]
+	ok := kind == "application/json" || event && kind == "application/cloudevents+json"
+	if err != nil || !ok || given && !strings.EqualFold(charset, "utf-8") {
+		return task.Refuse(codeUnsupportedMediaType, "Content-Type must be application/json in UTF-8")
+	}
+	return nil
+}
+
+// end recovers a panic of the function and writes the one log line of the
+// call. http.ErrAbortHandler goes on to the server, which it is meant for.
+func (x *exchange) end() {
+	abort := false
+	if r := recover(); r != nil {
+		abort = r == http.ErrAbortHandler
+		x.call.Log("stack", string(debug.Stack()))
+		err := fmt.Errorf("panic: %v", r)
+		if abort {
+			x.status, x.code, x.err = statusClientGone, "aborted", err
+		} else {
+			x.fail(err)
+		}
+	}
+	x.log()
+	if abort {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (x *exchange) log() {
+	attrs := []any{
+		"request_id", x.call.RequestID, "function", x.function, "method", x.r.Method, "route", x.route,
+		"status", x.status, "ms", float64(time.Since(x.start).Microseconds()) / 1000, "bytes", x.bytes,
+		"caller", x.call.Caller.Name, "source_ip", x.call.SourceIP,
+	}
+	if x.err != nil {
+		attrs = append(attrs, "error", x.code, "cause", x.err.Error())
+	}
+	level := slog.LevelInfo
+	if x.status >= 500 {
+		level = slog.LevelError
+	}
+	x.env.Log.Log(x.r.Context(), level, "call", append(attrs, x.call.attrs...)...)
+}

@@ -1,0 +1,130 @@
+package fn
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"reflect"
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+)
+
+// A Role is what a caller may do. Admin may do everything.
+type Role string
+
+// The roles of the wire contract, as stored in callers.
+const (
+	Submitter Role = "submitter"
+	Sender    Role = "sender"
+	Receiver  Role = "receiver"
+	Trigger   Role = "trigger"
+	Admin     Role = "admin"
+)
+
+// A Function is one line of the catalogue in functions/main.go. Make it with
+// HTTP or Event.
+type Function struct {
+	Name     string
+	settings []setting
+	open     func() (start func(*Env) Routes, problems []problem)
+}
+
+// Routes maps patterns of net/http, method and full path included
+// ("POST /api/v1/sms/send"), to what answers them.
+type Routes map[string]Route
+
+// EventHandler takes one CloudEvent. nil means taken for good; a *task.Error
+// whose status is 4xx refuses the event for ever; any other error asks for the
+// same event again. It must bear being called twice with one event.
+type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
+
+// HTTP makes a function that answers routes. C is its configuration: a struct
+// with the tags envconfig, default and desc on each field, struct{} when it
+// has none. build runs once per cold start and must not touch the network.
+func HTTP[C any](name string, build func(*Env, C) Routes) Function {
+	return Function{
+		Name:     name,
+		settings: settingsOf(reflect.TypeFor[C]()),
+		open: func() (func(*Env) Routes, []problem) {
+			var cfg C
+			problems := load(&cfg)
+			return func(env *Env) Routes { return build(env, cfg) }, problems
+		},
+	}
+}
+
+// Event makes a function that takes CloudEvents, served at POST /events/{name}
+// to callers with the role Trigger. C and build are as for HTTP.
+func Event[C any](name string, build func(*Env, C) EventHandler) Function {
+	return HTTP(name, func(env *Env, cfg C) Routes {
+		return Routes{"POST /events/" + name: takeEvent(build(env, cfg))}
+	})
+}
+
+// Handler gives everything that stands around the functions as one handler:
+// what the binary serves, and what a test puts behind httptest. It fails when
+// a setting is bad or two functions claim one pattern.
+func Handler(env *Env, functions ...Function) (http.Handler, error) {
+	built, err := construct(env, functions)
+	if err != nil {
+		return nil, err
+	}
+	return newSite(env, built)
+}
+
+// built is a function after its cold start.
+type built struct {
+	name   string
+	routes Routes
+}
+
+func construct(env *Env, functions []Function) ([]built, error) {
+	starts, problems := open(functions)
+	if len(problems) > 0 {
+		return nil, badSettings(problems)
+	}
+	all := make([]built, len(functions))
+	for i, f := range functions {
+		if slices.ContainsFunc(functions[:i], func(g Function) bool { return g.Name == f.Name }) {
+			return nil, fmt.Errorf("two functions are named %s", f.Name)
+		}
+		all[i] = built{name: f.Name, routes: starts[i](env)}
+	}
+	return all, nil
+}
+
+// open reads the settings of all functions, so that every bad one is told at
+// once, before any function starts.
+func open(functions []Function) (starts []func(*Env) Routes, problems []problem) {
+	for _, f := range functions {
+		start, bad := f.open()
+		starts = append(starts, start)
+		problems = append(problems, bad...)
+	}
+	return starts, problems
+}
+
+// target picks the functions that this process serves: all of them, or the one
+// that FUNCTION_TARGET names.
+func target(name string, functions []Function) ([]Function, []problem) {
+	if name == "" {
+		return functions, nil
+	}
+	names := make([]string, len(functions))
+	for i, f := range functions {
+		if f.Name == name {
+			return functions[i : i+1], nil
+		}
+		names[i] = f.Name
+	}
+	sort.Strings(names)
+	return nil, []problem{{"FUNCTION_TARGET", fmt.Sprintf("%q names no function; there are: %s", name, strings.Join(names, ", "))}}
+}
+
+func validPattern(pattern string) bool {
+	return regexp.MustCompile(`^(GET|POST|PUT|PATCH|DELETE) /[^ ]*$`).MatchString(pattern)
+}

@@ -1,0 +1,154 @@
+package fn
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// house is a running set of functions with callers that need no database.
+type house struct {
+	t   *testing.T
+	env *Env
+	url string
+	log *logBook
+}
+
+func startHouse(t *testing.T, change func(*Config), functions ...Function) *house {
+	t.Helper()
+	h := &house{t: t, log: &logBook{}}
+	cfg := Config{Username: "admin", Password: "secret"}
+	if change != nil {
+		change(&cfg)
+	}
+	env, err := NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
+	require.NoError(t, err)
+	env.callers = newCallers(knownCallers)
+	env.ready = &probe{ping: func(context.Context) error { return nil }}
+	h.env = env
+	handler, err := Handler(env, functions...)
+	require.NoError(t, err)
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	h.url = server.URL
+	return h
+}
+
+// knownCallers has one caller per role, whose name is the role and whose token
+// is "token"; "gone" is revoked, and "outage" finds the database away.
+func knownCallers(_ context.Context, name string) (store.Caller, error) {
+	hash := sha256.Sum256([]byte("token"))
+	caller := store.Caller{ID: 7, Name: name, TokenHash: hash[:], Roles: []string{name}}
+	switch Role(name) {
+	case Submitter, Sender, Receiver, Trigger:
+		return caller, nil
+	case "gone":
+		caller.Revoked = true
+		return caller, nil
+	case "outage":
+		return store.Caller{}, context.DeadlineExceeded
+	}
+	return store.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	closes bool // the server said Connection: close
+	api.Envelope
+}
+
+// request is one call as the admin, changed by the options.
+func (h *house) request(method, path, body string, options ...func(*http.Request)) *http.Request {
+	h.t.Helper()
+	r, err := http.NewRequestWithContext(h.t.Context(), method, h.url+path, strings.NewReader(body))
+	require.NoError(h.t, err)
+	r.SetBasicAuth("admin", "secret")
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	for _, option := range options {
+		option(r)
+	}
+	return r
+}
+
+func (h *house) call(method, path, body string, options ...func(*http.Request)) reply {
+	h.t.Helper()
+	return send(h.t, h.request(method, path, body, options...))
+}
+
+func send(t *testing.T, r *http.Request) reply {
+	t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	res, err := client.Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	answer := reply{status: res.StatusCode, header: res.Header, body: string(body), closes: res.Close}
+	if len(body) > 0 && strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
+		require.NoError(t, json.Unmarshal(body, &answer.Envelope), "%s", body)
+	}
+	return answer
+}
+
+func as(name, password string) func(*http.Request) {
+	return func(r *http.Request) { r.SetBasicAuth(name, password) }
+}
+
+func header(name, value string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set(name, value) }
+}
+
+// logBook collects log lines.
+type logBook struct {
+	mu  sync.Mutex
+	raw bytes.Buffer
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.raw.Write(p)
+}
+
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.raw.String()
+}
+
+// calls gives the log lines of calls once there are n of them: a line is
+// written after its answer was sent.
+func (h *house) calls(n int) []map[string]any {
+	h.t.Helper()
+	var calls []map[string]any
+	require.Eventually(h.t, func() bool {
+		calls = nil
+		for line := range strings.Lines(h.log.String()) {
+			var fields map[string]any
+			if json.Unmarshal([]byte(line), &fields) == nil && fields["msg"] == "call" {
+				calls = append(calls, fields)
+			}
+		}
+		return len(calls) >= n
+	}, waitAtMost, tick, "%d call lines", n)
+	require.Len(h.t, calls, n)
+	return calls
+}

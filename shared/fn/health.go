@@ -1,0 +1,63 @@
+package fn
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// probe asks the database at most once a second, whoever asks: its lock makes
+// all who come meanwhile wait for the one answer.
+type probe struct {
+	ping func(context.Context) error
+
+	mu      sync.Mutex
+	checked time.Time
+	err     error
+}
+
+func (p *probe) check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.checked) < time.Second {
+		return p.err
+	}
+	// Not the context of one prober: its leaving would be told to all as an
+	// outage of the database.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	p.err = p.ping(ctx)
+	p.checked = time.Now()
+	return p.err
+}
+
+// health answers the probes of a platform and says whether r was one. They
+// need no password and are not logged.
+func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
+	status, word := http.StatusOK, "ok"
+	switch r.URL.Path {
+	case "/healthz":
+	case "/readyz":
+		if s.env.gate.isDraining() {
+			status, word = http.StatusServiceUnavailable, "draining"
+		} else if s.env.ready.check() != nil {
+			status, word = http.StatusServiceUnavailable, "database away"
+		}
+	default:
+		return false
+	}
+	h := w.Header()
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		status, word = http.StatusMethodNotAllowed, "method not allowed"
+	}
+	if status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	h.Set("Content-Type", contentTypeJSON)
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	_, _ = w.Write([]byte(`{"status":"` + word + `"}` + "\n")) // a prober that left needs no answer
+	return true
+}

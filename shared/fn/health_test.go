@@ -1,0 +1,78 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHealthNeedsNoPasswordAndIsNotLogged(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	anonymous := func(r *http.Request) { r.Header.Del("Authorization") }
+	for _, path := range []string{"/healthz", "/readyz"} {
+		r := h.call("GET", path, "", anonymous)
+		require.Equal(t, 200, r.status)
+		require.JSONEq(t, `{"status":"ok"}`, r.body)
+		require.Equal(t, 200, h.call("HEAD", path, "", anonymous).status)
+		r = h.call("POST", path, "", anonymous)
+		require.Equal(t, 405, r.status)
+		require.Equal(t, "GET, HEAD", r.header.Get("Allow"))
+	}
+	require.Empty(t, h.calls(0))
+}
+
+func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	h.env.ready = &probe{ping: func(context.Context) error { return errors.New("refused") }}
+	r := h.call("GET", "/readyz", "")
+	require.Equal(t, 503, r.status)
+	require.JSONEq(t, `{"status":"database away"}`, r.body)
+	require.Equal(t, "1", r.header.Get("Retry-After"))
+	require.Equal(t, 200, h.call("GET", "/healthz", "").status, "but it lives")
+}
+
+func TestManyProbesAskTheDatabaseOnce(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}, 20), make(chan struct{})
+	p := &probe{ping: func(context.Context) error {
+		asked <- struct{}{}
+		<-answer
+		return nil
+	}}
+	var all sync.WaitGroup
+	for range 20 {
+		all.Go(func() { require.NoError(t, p.check()) })
+	}
+	<-asked
+	close(answer)
+	all.Wait()
+	require.Empty(t, asked)
+}
+
+func TestASilentDatabaseIsGivenTwoSecondsAndOneIsRemembered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		p := &probe{ping: func(ctx context.Context) error {
+			asked++
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		begun := time.Now()
+		require.Error(t, p.check())
+		require.Error(t, p.check())
+		require.Equal(t, 2*time.Second, time.Since(begun))
+		require.Equal(t, 1, asked)
+		time.Sleep(time.Second)
+		require.Error(t, p.check())
+		require.Equal(t, 2, asked)
+	})
+}

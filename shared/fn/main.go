@@ -1,0 +1,134 @@
+package fn
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// A Word is something else that the binary does, as `sendonce migrate`. Its
+// Env has the settings and, where DATABASE_URL is set, the database.
+type Word struct {
+	Name string
+	Help string // one line, for `sendonce help`
+	Run  func(ctx context.Context, env *Env, args []string) error
+}
+
+// Main is the binary: args[0] picks what it does, serving the functions when
+// there is none. It gives the exit code: 0 done or drained, 1 failed, 2 wrong
+// settings or an unknown word. SIGTERM and SIGINT end ctx; a second one kills.
+func Main(ctx context.Context, args []string, words []Word, functions ...Function) int {
+	words = append([]Word{
+		{Name: "serve", Help: "answer calls (this is also what no word does)"},
+		{Name: "config", Help: "list every setting as a table"},
+	}, words...)
+	name := "serve"
+	if len(args) > 0 {
+		name, args = args[0], args[1:]
+	}
+	word, known := pick(words, name)
+	switch {
+	case name == "help" || name == "-h" || name == "--help":
+		usage(os.Stdout, words)
+		return 0
+	case !known:
+		fmt.Fprintf(os.Stderr, "sendonce: unknown word %q\n", name)
+		usage(os.Stderr, words)
+		return 2
+	case word.Run == nil && len(args) > 0:
+		fmt.Fprintf(os.Stderr, "sendonce: %s takes no arguments\n", name)
+		return 2
+	case name == "config":
+		fmt.Print(ConfigTable(functions...))
+		return 0
+	}
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	env, served, err := prepare(functions, word.Run == nil)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
+		return 2
+	}
+	defer env.Close()
+	if word.Run != nil {
+		err = word.Run(ctx, env, args)
+	} else {
+		err = serveAll(ctx, env, served)
+	}
+	if err != nil {
+		env.Log.Error(name+" failed", "cause", err.Error())
+		return 1
+	}
+	return 0
+}
+
+// prepare reads the settings and finds all that is wrong with them before
+// anything starts.
+func prepare(functions []Function, serving bool) (*Env, []Function, error) {
+	cfg, problems := configFromEnvironment(functions)
+	var served []Function
+	if serving {
+		var bad []problem
+		served, bad = target(cfg.FunctionTarget, functions)
+		problems = append(problems, bad...)
+		_, bad = open(served)
+		problems = append(problems, bad...)
+		problems = append(problems, cfg.missingToServe()...)
+	}
+	level := slog.LevelInfo
+	if cfg.Debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	env, err := NewEnv(cfg, log)
+	if err != nil {
+		problems = append(problems, problem{"DATABASE_URL", strings.TrimPrefix(err.Error(), "DATABASE_URL: ")})
+	} else if len(problems) > 0 {
+		env.Close()
+	}
+	if len(problems) > 0 {
+		return nil, nil, badSettings(problems)
+	}
+	return env, served, nil
+}
+
+func serveAll(ctx context.Context, env *Env, functions []Function) error {
+	built, err := construct(env, functions)
+	if err != nil {
+		return err
+	}
+	all, err := newSite(env, built)
+	if err != nil {
+		return err
+	}
+	if err := register(env, built); err != nil {
+		return err
+	}
+	l, err := listen(ctx, &env.Config)
+	if err != nil {
+		return err
+	}
+	return newServer(env, all).run(ctx, l)
+}
+
+func pick(words []Word, name string) (Word, bool) {
+	for _, w := range words {
+		if w.Name == name {
+			return w, true
+		}
+	}
+	return Word{}, false
+}
+
+func usage(w io.Writer, words []Word) {
+	fmt.Fprintln(w, "usage: sendonce [word]")
+	for _, word := range words {
+		fmt.Fprintf(w, "  %-10s %s\n", word.Name, word.Help)
+	}
+}

@@ -1,0 +1,246 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/GoogleCloudPlatform/functions-framework-go/funcframework"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// TestMain lets the test binary be the processes that tests start: ours, or
+// one that a host of the functions framework would start.
+func TestMain(m *testing.M) {
+	switch os.Getenv("FN_TEST_PROCESS") {
+	case "ours":
+		os.Exit(Main(context.Background(), os.Args[1:], testWords(), greeter(), longPoll()))
+	case "framework":
+		fmt.Fprintln(os.Stderr, hostByFramework())
+		os.Exit(1)
+	}
+	sandbox.Main(m)
+}
+
+func hostByFramework() error {
+	env, err := NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(os.Stderr, nil)))
+	if err != nil {
+		return err
+	}
+	if err := Register(env, greeter(), longPoll()); err != nil {
+		return err
+	}
+	return funcframework.StartHostPort("127.0.0.1", os.Getenv("PORT"))
+}
+
+func testWords() []Word {
+	return []Word{{Name: "greet", Help: "greet someone", Run: func(_ context.Context, env *Env, args []string) error {
+		if len(args) != 1 {
+			return errors.New("whom?")
+		}
+		fmt.Println("hello", args[0], "from", env.Config.Username)
+		return nil
+	}}}
+}
+
+// longPoll waits until the process is told to end.
+func longPoll() Function {
+	return HTTP("poll", func(env *Env, _ struct{}) Routes {
+		return Routes{"GET /api/v1/poll": Raw(Sender, func(ctx context.Context, _ *Call) (any, error) {
+			env.Log.Info("polling")
+			select {
+			case <-env.Draining():
+				return "nothing", nil
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}).Timeout(40 * time.Second)}
+	})
+}
+
+func startProcess(t *testing.T, kind string, env []string, args ...string) *sandbox.Process {
+	t.Helper()
+	bin, err := os.Executable()
+	require.NoError(t, err)
+	settings := []string{
+		"FN_TEST_PROCESS=" + kind, "APP_HOST=127.0.0.1", "APP_PORT=0",
+		"BASIC_AUTH_PASSWORD=secret", "DATABASE_URL=postgres://nobody@127.0.0.1:1/none",
+	}
+	return sandbox.StartProcess(t, bin, append(settings, env...), args...)
+}
+
+// listening gives the URL that the process logged.
+func listening(t *testing.T, p *sandbox.Process) string {
+	t.Helper()
+	require.NoError(t, p.WaitFor(within(t), `"msg":"listening"`))
+	_, rest, _ := strings.Cut(p.Output(), `"address":"`)
+	address, _, _ := strings.Cut(rest, `"`)
+	return "http://" + address
+}
+
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestSIGTERMEndsAProcessWithoutLosingACall(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "ours", nil)
+	h := &house{t: t, url: listening(t, p)}
+	answered := make(chan reply, 1)
+	request := h.request("GET", "/api/v1/poll", "")
+	go func() { answered <- send(t, request) }()
+	require.NoError(t, p.WaitFor(within(t), `"msg":"polling"`))
+	code, err := p.Terminate(20 * time.Second)
+	require.NoError(t, err)
+	require.Zero(t, code, p.Output())
+	r := <-answered
+	require.Equal(t, 200, r.status)
+	require.Equal(t, "nothing", r.Data)
+	require.Contains(t, p.Output(), `"msg":"drained"`)
+}
+
+func TestAProcessWhoseDatabaseIsAwayLivesAndIsNotReady(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "ours", nil)
+	h := &house{t: t, url: listening(t, p)}
+	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
+	require.Equal(t, 503, h.call("GET", "/readyz", "").status)
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "the admin gets in")
+	require.Equal(t, 503, h.call("POST", "/api/v1/greet", `{"name":"a"}`, as("submitter", "token")).status)
+}
+
+func TestOneFunctionCanBeServedAlone(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "ours", []string{"FUNCTION_TARGET=poll"})
+	h := &house{t: t, url: listening(t, p)}
+	require.Equal(t, 404, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
+	require.Equal(t, 405, h.call("POST", "/api/v1/poll", "").status)
+}
+
+func TestTheWordsOfTheBinary(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		env  []string
+		args []string
+		code int
+		says string
+	}{
+		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
+		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
+		{"help lists the words", nil, []string{"help"}, 0, "greet      greet someone"},
+		{"an unknown word is refused", nil, []string{"sevre"}, 2, `unknown word "sevre"`},
+		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
+		{"a further word runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},
+		{"a further word that fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"whom?"`},
+		{"a missing password stops the start", []string{"BASIC_AUTH_PASSWORD="}, nil, 2, "BASIC_AUTH_PASSWORD is not set or empty"},
+		{"an unknown setting stops the start", []string{"SENDONCE_MAX_CALL=1"}, []string{"serve"}, 2, "SENDONCE_MAX_CALL is no setting"},
+		{"a wrong target stops the start", []string{"FUNCTION_TARGET=gretter"}, nil, 2, "there are: greeter, poll"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := startProcess(t, "ours", c.env, c.args...)
+			require.Equal(t, c.code, p.ExitCode(), p.Output())
+			require.Contains(t, p.Output(), c.says)
+		})
+	}
+}
+
+func TestAPortThatIsTakenStopsTheStart(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	p := startProcess(t, "ours", []string{fmt.Sprintf("PORT=%d", l.Addr().(*net.TCPAddr).Port)})
+	require.Equal(t, 1, p.ExitCode())
+	require.Contains(t, p.Output(), "address already in use")
+}
+
+func TestAListenerThatAParentPassesIsServed(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	passed, err := l.(*net.TCPListener).File()
+	require.NoError(t, err)
+	defer passed.Close()
+	bin, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), bin)
+	cmd.Env = []string{"FN_TEST_PROCESS=ours", "APP_HOST=192.0.2.1", "LISTEN_FDS=1", "BASIC_AUTH_PASSWORD=secret", "DATABASE_URL=postgres://nobody@127.0.0.1:1/none"}
+	cmd.ExtraFiles = []*os.File{passed}
+	require.NoError(t, cmd.Start())
+	// The parent's socket queues the call until the child accepts it.
+	h := &house{t: t, url: "http://" + l.Addr().String()}
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, cmd.Wait())
+}
+
+func TestAListenerMeantForAnotherProcessIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, "ours", []string{"LISTEN_FDS=1", "LISTEN_PID=1"})
+	require.Contains(t, listening(t, p), "127.0.0.1:")
+	p = startProcess(t, "ours", []string{"LISTEN_FDS=2"})
+	require.Equal(t, 1, p.ExitCode())
+	require.Contains(t, p.Output(), "must be 1")
+}
+
+func TestAFrameworkHostAnswersAsOurServerDoes(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	require.NoError(t, l.Close())
+	host := startProcess(t, "framework", []string{"FUNCTION_TARGET=greeter", fmt.Sprintf("PORT=%d", port)})
+	theirs := &house{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	require.NoError(t, host.WaitReady(within(t), theirs.url+"/healthz"))
+	ours := &house{t: t, url: listening(t, startProcess(t, "ours", []string{"FUNCTION_TARGET=greeter"}))}
+
+	for _, c := range []struct {
+		method, path, body string
+		option             func(*http.Request)
+	}{
+		{"POST", "/api/v1/greet", `{"name":"张三","times":3}`, nil},
+		{"POST", "/api/v1/greet", `{"name":1,"nope":2}`, nil},
+		{"POST", "/api/v1/greet", `{"name":"a"}`, header("Content-Type", "text/plain")},
+		{"POST", "/api/v1/greet", `{"name":"` + strings.Repeat("a", 64<<10) + `"}`, nil},
+		{"POST", "/api/v1/greet", `{"name":"a"}`, as("admin", "wrong")},
+		{"GET", "/api/v1/greet/T1?name=a&times=2", ``, nil},
+		{"GET", "/api/v1/greet/a%2Fb?name=a", ``, nil},
+		{"DELETE", "/api/v1/greet/T1?name=a", ``, nil},
+		{"GET", "/api/v1/both?name=a&loud=1", ``, nil},
+		{"POST", "/api/v1/both", `{"name":"a"}`, nil},
+		{"HEAD", "/api/v1/both", ``, nil},
+		{"POST", "/api/v1/raw", `{`, nil},
+		{"PUT", "/api/v1/empty", ``, nil},
+		{"PUT", "/api/v1/greet", ``, nil},
+		{"GET", "/api/v1/poll", ``, nil},
+		{"GET", "/nowhere", ``, nil},
+		{"GET", "/healthz", ``, nil},
+	} {
+		option := c.option
+		if option == nil {
+			option = header("X-Request-Id", "parity")
+		}
+		a, b := ours.call(c.method, c.path, c.body, option), theirs.call(c.method, c.path, c.body, option)
+		require.Equal(t, a.status, b.status, c)
+		require.Equal(t, a.body, b.body, c)
+		for _, name := range []string{"Content-Type", "Cache-Control", "Allow", "WWW-Authenticate", "Content-Length", "X-Extra"} {
+			require.Equal(t, a.header.Get(name), b.header.Get(name), "%v %s", c, name)
+		}
+	}
+}

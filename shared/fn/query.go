@@ -1,0 +1,80 @@
+package fn
+
+import (
+	"encoding"
+	"encoding/json"
+	"maps"
+	"net/url"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// query fills dst from a query string under the rules of Decode: unknown,
+// repeated and badly typed parameters are all named.
+func (d *decoder) query(p *plan, raw string, dst any) {
+	if raw == "" {
+		return
+	}
+	values, err := url.ParseQuery(raw)
+	if err != nil {
+		d.note("query", "is not a well-formed query string: "+err.Error())
+		return
+	}
+	v := reflect.ValueOf(dst).Elem()
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		f, known := p.fields[name]
+		switch {
+		case !known:
+			d.failAt(name, "is not a known parameter")
+		case len(values[name]) > 1:
+			d.failAt(name, "is given more than once")
+		default:
+			if problem := f.fromText(v.FieldByIndex(f.index), values[name][0]); problem != "" {
+				d.failAt(name, problem)
+			}
+		}
+	}
+}
+
+// fromText sets v from a parameter and says what is wrong with it.
+func (p *plan) fromText(v reflect.Value, s string) string {
+	switch {
+	case !utf8.ValidString(s):
+		return badUTF8
+	case strings.ContainsRune(s, 0):
+		return badText
+	}
+	switch p.kind {
+	case kindPointer:
+		v.Set(reflect.New(p.elem.typ))
+		return p.elem.fromText(v.Elem(), s)
+	case kindString:
+		v.SetString(s)
+	case kindText:
+		return p.verdict(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+	case kindBool:
+		return p.boolean(v, s)
+	case kindInt, kindUint, kindFloat:
+		if !json.Valid([]byte(s)) { // strconv alone takes +1, 007 and NaN too
+			return p.want
+		}
+		return p.number(v, s)
+	default:
+		return "cannot be given in the query string"
+	}
+	return ""
+}
+
+func (p *plan) boolean(v reflect.Value, s string) string {
+	switch s {
+	case "true", "1":
+		v.SetBool(true)
+	case "false", "0":
+		v.SetBool(false)
+	default:
+		return "must be true, false, 1 or 0"
+	}
+	return ""
+}

@@ -1,0 +1,128 @@
+package fn
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/cloudevents/sdk-go/v2/event"
+	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	defaultMaxBody = 64 << 10
+	eventMaxBody   = 1 << 20
+	defaultTimeout = 10 * time.Second
+	eventTimeout   = 30 * time.Second
+	// maxTimeout leaves the server's WriteTimeout room for the answer itself.
+	maxTimeout = writeTimeout - 10*time.Second
+)
+
+// A Route is one pattern's handler together with who may call it and within
+// which bounds. Make it with JSON, Query or Raw.
+type Route struct {
+	role    Role
+	maxBody int64
+	timeout time.Duration
+	event   bool
+	handle  func(ctx context.Context, c *Call) (any, error)
+}
+
+// MaxBody sets the largest body in bytes; a larger one is answered 413. The
+// default is 64 KiB.
+func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
+
+// Timeout sets the deadline of the context that a handler gets, 10 s by
+// default and at most 50 s: a long poll needs more than its longest wait.
+func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
+
+// JSON answers calls whose body is one JSON object, decoded strictly into Req
+// (see Decode); on GET, and on DELETE without a body, Req comes from the query
+// string. What handle returns becomes the answer's data; nil leaves it out.
+func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
+	plan := structPlan[Req]()
+	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
+		var req Req
+		fromQuery := c.r.Method == http.MethodGet || c.r.Method == http.MethodDelete && len(c.Body) == 0
+		if err := c.decodeInto(plan, &req, fromQuery, !fromQuery); err != nil {
+			return nil, err
+		}
+		return handle(ctx, c, req)
+	})
+}
+
+// Query answers calls whose Req comes from the query string. On POST a body,
+// if there is one, is decoded over it, so GET and POST on one path can share a
+// handler.
+func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
+	plan := structPlan[Req]()
+	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
+		var req Req
+		if err := c.decodeInto(plan, &req, true, len(c.Body) > 0); err != nil {
+			return nil, err
+		}
+		return handle(ctx, c, req)
+	})
+}
+
+// Raw answers calls whose body is read within its bound into c.Body and not
+// decoded: for a function that must keep even what it refuses.
+func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Route {
+	return newRoute(role, handle)
+}
+
+func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route {
+	return Route{role: role, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
+}
+
+func takeEvent(handle EventHandler) Route {
+	r := newRoute(Trigger, func(ctx context.Context, c *Call) (any, error) {
+		e, err := readEvent(c)
+		if err != nil {
+			return nil, err
+		}
+		c.Log("event_id", e.ID(), "event_type", e.Type())
+		if err := handle(ctx, c, *e); err != nil {
+			return nil, err
+		}
+		c.Status(http.StatusNoContent)
+		return nil, nil
+	}).MaxBody(eventMaxBody).Timeout(eventTimeout)
+	r.event = true
+	return r
+}
+
+// readEvent decodes with the binding alone: the framework's receiver can hang
+// after a cancelled request.
+func readEvent(c *Call) (*cloudevents.Event, error) {
+	c.r.Body = io.NopCloser(bytes.NewReader(c.Body))
+	e, err := cehttp.NewEventFromHTTPRequest(c.r)
+	if err != nil {
+		return nil, task.Invalid([]task.Field{{Name: "event", Message: "is not a CloudEvent in binary or structured mode: " + err.Error()}})
+	}
+	if err := e.Validate(); err != nil {
+		return nil, task.Invalid(eventFields(err))
+	}
+	return e, nil
+}
+
+func eventFields(err error) []task.Field {
+	var invalid event.ValidationError
+	if !errors.As(err, &invalid) {
+		return []task.Field{{Name: "event", Message: err.Error()}}
+	}
+	var fields []task.Field
+	for name, problem := range invalid {
+		fields = append(fields, task.Field{Name: name, Message: problem.Error()})
+	}
+	slices.SortFunc(fields, func(a, b task.Field) int { return strings.Compare(a.Name, b.Name) })
+	return fields
+}

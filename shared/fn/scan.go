@@ -1,0 +1,165 @@
+package fn
+
+import (
+	"bytes"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const (
+	badText = "must not contain NUL or unpaired surrogates"
+	badUTF8 = "must be valid UTF-8"
+)
+
+func (d *decoder) space() {
+	for d.pos < len(d.raw) {
+		switch d.raw[d.pos] {
+		case ' ', '\t', '\r', '\n':
+			d.pos++
+		default:
+			return
+		}
+	}
+}
+
+// more moves from an opening bracket, or from behind a member, to the next
+// member; or behind the closing bracket, which it answers with false.
+func (d *decoder) more() bool {
+	d.space()
+	c := d.raw[d.pos]
+	d.pos++
+	if c == '}' || c == ']' {
+		return false
+	}
+	d.space()
+	if c = d.raw[d.pos]; c == '}' || c == ']' {
+		d.pos++
+		return false
+	}
+	return true
+}
+
+// key reads a member's name and moves to its value.
+func (d *decoder) key() (name []byte, problem string) {
+	name, problem = d.text()
+	d.space()
+	d.pos++ // the colon
+	d.space()
+	return name, problem
+}
+
+// text reads the string at pos. The result may be a part of the input.
+func (d *decoder) text() (s []byte, problem string) {
+	d.pos++
+	start, plain := d.pos, true
+	for d.raw[d.pos] != '"' {
+		switch c := d.raw[d.pos]; {
+		case c == '\\':
+			plain = false
+			d.pos++ // what is escaped may be a quote
+		case c >= utf8.RuneSelf:
+			plain = false
+		}
+		d.pos++
+	}
+	s = d.raw[start:d.pos]
+	d.pos++
+	if plain {
+		return s, ""
+	}
+	return unquote(s)
+}
+
+// unquote resolves the escapes of a well-formed JSON string. encoding/json
+// would put U+FFFD for half of a surrogate pair and for broken UTF-8, and so
+// save another text than was sent.
+func unquote(s []byte) (text []byte, problem string) {
+	if !utf8.Valid(s) {
+		return bytes.ToValidUTF8(s, []byte("\uFFFD")), badUTF8
+	}
+	text = make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '\\' {
+			text = append(text, s[i])
+			continue
+		}
+		i++
+		switch s[i] {
+		case 'b':
+			text = append(text, '\b')
+		case 'f':
+			text = append(text, '\f')
+		case 'n':
+			text = append(text, '\n')
+		case 'r':
+			text = append(text, '\r')
+		case 't':
+			text = append(text, '\t')
+		case 'u':
+			r := hex4(s[i+1:])
+			i += 4
+			if utf16.IsSurrogate(r) && i+6 < len(s) && s[i+1] == '\\' && s[i+2] == 'u' {
+				if pair := utf16.DecodeRune(r, hex4(s[i+3:])); pair != utf8.RuneError {
+					r = pair
+					i += 6
+				}
+			}
+			if r == 0 || utf16.IsSurrogate(r) {
+				problem = badText
+			}
+			text = utf8.AppendRune(text, r)
+		default: // a quote, a slash or a backslash
+			text = append(text, s[i])
+		}
+	}
+	return text, problem
+}
+
+// hex4 reads four hexadecimal digits.
+func hex4(s []byte) (r rune) {
+	for _, c := range s[:4] {
+		switch {
+		case c <= '9':
+			r = r<<4 | rune(c-'0')
+		default:
+			r = r<<4 | rune(c|0x20-'a'+10)
+		}
+	}
+	return r
+}
+
+// skip passes over the value at pos and gives its bytes.
+func (d *decoder) skip() []byte { return d.pass(false) }
+
+// checked does as skip and notes what is wrong with any string in the value.
+func (d *decoder) checked() []byte { return d.pass(true) }
+
+func (d *decoder) pass(check bool) []byte {
+	start, depth := d.pos, 0
+	for {
+		switch d.raw[d.pos] {
+		case '"':
+			if _, problem := d.text(); check && problem != "" {
+				d.fail(problem)
+			}
+		case '{', '[':
+			depth++
+			d.pos++
+			if check && depth+len(d.path) > maxDepth {
+				d.fail(tooDeep)
+			}
+		case '}', ']':
+			depth--
+			d.pos++
+		case ',', ':', ' ', '\t', '\r', '\n':
+			d.pos++
+		default:
+			for !bytes.ContainsRune([]byte(",]} \t\r\n"), rune(d.raw[d.pos])) {
+				d.pos++
+			}
+		}
+		if depth == 0 {
+			return d.raw[start:d.pos]
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+)
+
+// The bounds of one connection. readTimeout and writeTimeout stand above the
+// longest poll: the first, running out, would cancel the call's context.
+const (
+	readHeaderTimeout = 5 * time.Second
+	bodyTimeout       = 10 * time.Second
+	readTimeout       = 60 * time.Second
+	writeTimeout      = 60 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+)
+
+type server struct {
+	env  *Env
+	http http.Server
+}
+
+func newServer(env *Env, h http.Handler) *server {
+	s := &server{env: env, http: http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: readHeaderTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
+		Protocols:         new(http.Protocols),
+	}}
+	s.http.Protocols.SetHTTP1(true)
+	s.http.Protocols.SetUnencryptedHTTP2(true) // h2c: what Knative speaks to a container that asks for it
+	return s
+}
+
+// run serves on l until ctx ends, then drains: further calls are refused on
+// the open listener while those under way finish. It returns when all are
+// answered, or with an error when DrainTimeout cut some off.
+func (s *server) run(ctx context.Context, l net.Listener) error {
+	s.env.Log.Info("listening", "address", l.Addr().String())
+	failed := make(chan error, 1)
+	go func() { failed <- s.http.Serve(l) }()
+	select {
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	case <-ctx.Done():
+	}
+	s.env.Log.Info("draining", "timeout", s.env.Config.DrainTimeout.String())
+	limit, cancel := context.WithTimeout(context.Background(), s.env.Config.DrainTimeout)
+	defer cancel()
+	left := s.env.gate.drain(limit)
+	// Serve returns as soon as Shutdown starts; only Shutdown's own return says
+	// that the last answer is written.
+	err := s.http.Shutdown(limit)
+	if err != nil {
+		err = errors.Join(fmt.Errorf("drain: %d calls were cut off: %w", left, err), s.http.Close())
+		return err
+	}
+	s.env.Log.Info("drained")
+	return nil
+}
+
+// listen opens the configured address, or takes the one listener that a
+// socket-activating parent has left open as descriptor 3.
+func listen(ctx context.Context, cfg *Config) (net.Listener, error) {
+	passed, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
+	if passed == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.address())
+		if err != nil {
+			return nil, fmt.Errorf("listen: %w", err)
+		}
+		return l, nil
+	}
+	if passed != "1" {
+		return nil, fmt.Errorf("listen: LISTEN_FDS is %q but must be 1: one passed listener", passed)
+	}
+	f := os.NewFile(3, "passed listener")
+	defer f.Close() // FileListener keeps a copy of its own
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("listen on the passed descriptor 3: %w", err)
+	}
+	return l, nil
+}

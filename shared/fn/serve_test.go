@@ -1,0 +1,162 @@
+package fn
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// runServer serves the house's functions with our own server until the
+// returned stop is called; ended then gives what run returned.
+func runServer(t *testing.T, h *house, change func(*http.Server), functions ...Function) (stop func(), ended <-chan error) {
+	t.Helper()
+	handler, err := Handler(h.env, functions...)
+	require.NoError(t, err)
+	s := newServer(h.env, handler)
+	if change != nil {
+		change(&s.http)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	h.url = "http://" + l.Addr().String()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.run(ctx, l) }()
+	t.Cleanup(cancel)
+	return cancel, done
+}
+
+func TestADrainFinishesWhatIsUnderWayAndTurnsTheRestAway(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	slow := failing(func(ctx context.Context) error {
+		close(begun)
+		<-goOn
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return task.Refuse(task.CodeConflict, "finished")
+	})
+	h := startHouse(t, nil)
+	stop, ended := runServer(t, h, nil, slow, greeter(), ticker(nil))
+	first := make(chan reply, 1)
+	request := h.request("POST", "/api/v1/fail", "")
+	go func() { first <- send(t, request) }()
+	<-begun
+	stop()
+	<-h.env.Draining()
+	for _, option := range []func(*http.Request){as("admin", "secret"), as("nobody", "x")} {
+		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, option)
+		require.Equal(t, 503, r.status)
+		require.Equal(t, "server_busy", r.Error)
+		require.Equal(t, "1", r.header.Get("Retry-After"))
+		require.True(t, r.closes)
+	}
+	require.Equal(t, 503, h.call("POST", "/events/ticker", `{}`, eventHeaders).status)
+	require.Equal(t, `{"status":"draining"}`+"\n", h.call("GET", "/readyz", "").body)
+	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
+	require.Empty(t, ended, "it waits for the one call")
+	close(goOn)
+	require.Equal(t, 409, (<-first).status, "which is answered in full")
+	require.NoError(t, <-ended)
+	_, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.Error(t, err)
+}
+
+func TestADrainIsBounded(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	defer close(goOn)
+	h := startHouse(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond })
+	stop, ended := runServer(t, h, nil, failing(func(context.Context) error {
+		close(begun)
+		<-goOn
+		return nil
+	}))
+	request := h.request("POST", "/api/v1/fail", "")
+	cut := make(chan error, 1)
+	go func() {
+		_, err := http.DefaultClient.Do(request)
+		cut <- err
+	}()
+	<-begun
+	stop()
+	require.ErrorContains(t, <-ended, "1 calls were cut off")
+	require.Error(t, <-cut)
+}
+
+func TestALongPollOutlivesTheTimeForReading(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	wait := func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(300 * time.Millisecond):
+			return task.Refuse(task.CodeConflict, "waited")
+		}
+	}
+	runServer(t, h, func(s *http.Server) { s.ReadTimeout = 50 * time.Millisecond }, failing(wait))
+	require.Equal(t, 409, h.call("POST", "/api/v1/fail", `{}`).status)
+	require.Equal(t, 409, h.call("POST", "/api/v1/fail", ``).status)
+}
+
+func TestHTTP2WithoutTLSIsSpoken(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	for body, want := range map[string]int{`{"name":"a"}`: 200, `{"name":"` + strings.Repeat("a", 64<<10) + `"}`: 413} {
+		res, err := (&http.Client{Transport: transport}).Do(h.request("POST", "/api/v1/greet", body))
+		require.NoError(t, err)
+		_, err = io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, 2, res.ProtoMajor)
+		require.Equal(t, want, res.StatusCode)
+	}
+}
+
+func TestABodyThatBreaksOffIsNotTaken(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"name\":\"a\"}")
+	require.NoError(t, err)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "broke off before its end")
+	require.Equal(t, 400.0, h.calls(1)[0]["status"])
+}
+
+func TestAClientThatHasClosedItsHalfIsNotTold200(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, failing(func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	}))
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "POST /api/v1/fail HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
+	require.NoError(t, err)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "HTTP/1.1 499")
+}

@@ -1,0 +1,98 @@
+package fn
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// setting is one row of the settings table.
+type setting struct {
+	name, def, desc string
+	usedBy          []string // function names; empty = all
+}
+
+// settingsOf lists the variables of a configuration struct. A field without
+// the tags is a mistake of the programmer and panics at start.
+func settingsOf(config reflect.Type) []setting {
+	var all []setting
+	for i := range config.NumField() {
+		tag := config.Field(i).Tag
+		s := setting{name: tag.Get("envconfig"), def: tag.Get("default"), desc: tag.Get("desc")}
+		if s.name == "" || s.desc == "" {
+			panic(fmt.Sprintf("fn: %s.%s needs the tags envconfig and desc", config, config.Field(i).Name))
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// settings gives the shared settings first, then those of the functions by
+// name, each once with all the functions that read it.
+func settings(functions []Function) []setting {
+	byName := map[string]setting{}
+	for _, f := range functions {
+		for _, s := range f.settings {
+			known, twice := byName[s.name]
+			if twice && (known.def != s.def || known.desc != s.desc) {
+				panic(fmt.Sprintf("fn: %s and %s declare %s differently", known.usedBy[0], f.Name, s.name))
+			}
+			s.usedBy = append(known.usedBy, f.Name)
+			byName[s.name] = s
+		}
+	}
+	all := settingsOf(reflect.TypeFor[Config]())
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		all = append(all, byName[name])
+	}
+	return all
+}
+
+// ConfigTable is every setting of the binary as a Markdown table: its name,
+// its default, what it means and which functions read it.
+func ConfigTable(functions ...Function) string {
+	var b strings.Builder
+	b.WriteString("| Name | Default | Meaning | Read by |\n|---|---|---|---|\n")
+	for _, s := range settings(functions) {
+		def, usedBy := "", "all"
+		if s.def != "" {
+			def = "`" + s.def + "`"
+		}
+		if len(s.usedBy) > 0 {
+			usedBy = strings.Join(s.usedBy, ", ")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, def, strings.ReplaceAll(s.desc, "|", `\|`), usedBy)
+	}
+	return b.String()
+}
+
+// unknownSettings names the variables that look like ours and are not: a
+// misspelt setting must not silently leave its default in force.
+func unknownSettings(environ []string, functions []Function) []problem {
+	ours := []string{"SENDONCE_", "APP_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
+	known := map[string]bool{"SENDONCE_HOME": true} // where `make run` keeps its data
+	for _, s := range settings(functions) {
+		known[s.name] = true
+	}
+	var problems []problem
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		looksOurs := slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		if looksOurs && !known[name] {
+			problems = append(problems, problem{name, "is no setting; `sendonce config` lists them all"})
+		}
+	}
+	slices.SortFunc(problems, func(a, b problem) int { return strings.Compare(a.name, b.name) })
+	return problems
+}
+
+// configFromEnvironment reads and checks the shared settings, and finds the
+// misspelt ones of all functions whichever of them is served.
+func configFromEnvironment(functions []Function) (Config, []problem) {
+	var cfg Config
+	problems := load(&cfg)
+	return cfg, append(problems, unknownSettings(os.Environ(), functions)...)
+}

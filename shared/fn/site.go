@@ -1,0 +1,142 @@
+package fn
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// site is a set of functions behind one ServeMux of full paths. The set may be
+// one function or all: a path is answered alike in both.
+type site struct {
+	env     *Env
+	mux     *http.ServeMux
+	methods []string // all that any route has, sorted
+}
+
+// place is a route under its pattern: what the mux finds.
+type place struct {
+	Route
+	site     *site
+	function string
+	pattern  string
+}
+
+func newSite(env *Env, functions []built) (*site, error) {
+	s := &site{env: env, mux: http.NewServeMux()}
+	for _, f := range functions {
+		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
+			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern}
+			if err := s.add(p); err != nil {
+				return nil, fmt.Errorf("function %s: %w", f.name, err)
+			}
+		}
+	}
+	slices.Sort(s.methods)
+	s.methods = slices.Compact(s.methods)
+	return s, nil
+}
+
+// add turns the mux's panic about a malformed or conflicting pattern into an
+// error.
+func (s *site) add(p *place) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("pattern %q: %v", p.pattern, r)
+		}
+	}()
+	if !validPattern(p.pattern) {
+		return fmt.Errorf("pattern %q is not a method and a full path", p.pattern)
+	}
+	if p.timeout <= 0 || p.timeout > maxTimeout {
+		return fmt.Errorf("pattern %q: timeout %v is not between 0 and %v", p.pattern, p.timeout, maxTimeout)
+	}
+	s.mux.Handle(p.pattern, p)
+	method, _, _ := strings.Cut(p.pattern, " ")
+	s.methods = append(s.methods, method)
+	return nil
+}
+
+func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.health(w, r) {
+		return
+	}
+	if p := s.find(r, r.Method); p != nil {
+		s.mux.ServeHTTP(w, r) // again through the mux: it sets the path values
+		return
+	}
+	x := newExchange(s.env, w, r, nil)
+	defer x.end()
+	var allowed []string
+	for _, method := range s.methods {
+		if s.find(r, method) != nil {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		x.fail(task.Refuse(task.CodeNotFound, "there is no such path"))
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	x.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
+}
+
+// find is the route for r under a method, nil when there is none. The mux
+// alone would redirect unclean paths, which loses the body of a POST, and let
+// HEAD in on GET routes, some of which change state.
+func (s *site) find(r *http.Request, method string) *place {
+	if method == http.MethodHead || path.Clean(r.URL.Path) != r.URL.Path {
+		return nil
+	}
+	if method != r.Method {
+		other := *r
+		other.Method = method
+		r = &other
+	}
+	h, _ := s.mux.Handler(r)
+	p, _ := h.(*place)
+	return p
+}
+
+func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := newExchange(p.site.env, w, r, p)
+	defer x.end()
+	bound := !p.event
+	switch p.site.env.gate.enter(bound) {
+	case refusedFull:
+		x.fail(busy("all of this instance's calls are taken"))
+		return
+	case refusedDraining:
+		w.Header().Set("Connection", "close")
+		x.fail(busy("this instance is ending"))
+		return
+	}
+	defer p.site.env.gate.leave(bound)
+	data, err := x.run(r.Context(), p)
+	x.answer(data, err)
+}
+
+// run does one call's steps in their fixed order: who calls, may they, what do
+// they say, what does the function answer.
+func (x *exchange) run(ctx context.Context, p *place) (any, error) {
+	caller, err := x.env.authenticate(ctx, x.r)
+	if err != nil {
+		return nil, err
+	}
+	x.call.Caller = caller
+	if !x.call.May(p.role) {
+		return nil, task.Refuse(task.CodeForbidden, fmt.Sprintf("this needs the role %s", p.role))
+	}
+	if err := x.readBody(p); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	return p.handle(ctx, &x.call)
+}

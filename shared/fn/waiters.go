@@ -1,0 +1,83 @@
+package fn
+
+import (
+	"container/list"
+	"sync"
+)
+
+// Waiters is the hub of this process for long polls: who waits on a queue is
+// woken by whoever made work due there. It is a hint only; a wake-up from
+// another process comes in by Notify as well.
+type Waiters struct {
+	mu     sync.Mutex
+	queues map[string]*list.List // of *Waiter, oldest first; no entry when nobody waits
+}
+
+// A Waiter is one long poll in line. It is woken at most once: to wait again,
+// register again.
+type Waiter struct {
+	C <-chan struct{} // receives once when woken
+
+	woken chan struct{}
+	hub   *Waiters
+	queue string
+	place *list.Element // nil once out of line
+}
+
+func newWaiters() *Waiters { return &Waiters{queues: map[string]*list.List{}} }
+
+// Register puts a waiter in line. Do so before looking at the database: what
+// is committed after the look then finds the waiter. Close must follow.
+func (h *Waiters) Register(queue string) *Waiter {
+	woken := make(chan struct{}, 1)
+	w := &Waiter{C: woken, woken: woken, hub: h, queue: queue}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	line := h.queues[queue]
+	if line == nil {
+		line = list.New()
+		h.queues[queue] = line
+	}
+	w.place = line.PushBack(w)
+	return w
+}
+
+// Notify wakes at most n waiters of the queue, oldest first, each once.
+func (h *Waiters) Notify(queue string, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for ; n > 0; n-- {
+		line := h.queues[queue]
+		if line == nil {
+			return
+		}
+		w := line.Front().Value.(*Waiter)
+		h.leave(w)
+		w.woken <- struct{}{} // never blocks: one place, sent once
+	}
+}
+
+// Close leaves the line. A wake-up that was delivered but not received is
+// passed on to the next waiter of the queue.
+func (w *Waiter) Close() {
+	w.hub.mu.Lock()
+	if w.place != nil {
+		w.hub.leave(w)
+	}
+	w.hub.mu.Unlock()
+	select {
+	case <-w.woken:
+		w.hub.Notify(w.queue, 1)
+	default:
+	}
+}
+
+// leave takes w out of line; mu is held.
+func (h *Waiters) leave(w *Waiter) {
+	line := h.queues[w.queue]
+	line.Remove(w.place)
+	w.place = nil
+	if line.Len() == 0 {
+		delete(h.queues, w.queue)
+	}
+}

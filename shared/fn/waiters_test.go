@@ -1,0 +1,127 @@
+package fn
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func woken(w *Waiter) bool {
+	select {
+	case <-w.C:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
+	t.Parallel()
+	h := newWaiters()
+	first, second, third, other := h.Register("q"), h.Register("q"), h.Register("q"), h.Register("other")
+	h.Notify("q", 2)
+	require.True(t, woken(first))
+	require.True(t, woken(second))
+	require.False(t, woken(third))
+	require.False(t, woken(other))
+	h.Notify("q", 5)
+	require.True(t, woken(third))
+	require.False(t, woken(first), "a waiter is woken once")
+	for _, w := range []*Waiter{first, second, third, other} {
+		w.Close()
+		w.Close()
+	}
+	require.Empty(t, h.queues, "a queue without waiters costs nothing")
+}
+
+func TestAWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
+	t.Parallel()
+	h := newWaiters()
+	w := h.Register("q")
+	defer w.Close()
+	h.Notify("q", 1)
+	<-w.C
+}
+
+func TestAWakeUpThatWasNotUsedIsPassedOn(t *testing.T) {
+	t.Parallel()
+	h := newWaiters()
+	leaving, staying := h.Register("q"), h.Register("q")
+	h.Notify("q", 1)
+	leaving.Close()
+	require.True(t, woken(staying))
+
+	t.Run("but not one that was used", func(t *testing.T) {
+		t.Parallel()
+		h := newWaiters()
+		used, staying := h.Register("q"), h.Register("q")
+		h.Notify("q", 1)
+		<-used.C
+		used.Close()
+		require.False(t, woken(staying))
+	})
+	t.Run("nor one that never came", func(t *testing.T) {
+		t.Parallel()
+		h := newWaiters()
+		gone, staying := h.Register("q"), h.Register("q")
+		gone.Close()
+		require.False(t, woken(staying))
+		h.Notify("q", 1)
+		require.True(t, woken(staying))
+	})
+}
+
+// Consumers look for work, register, look again and wait; producers add work
+// and notify. If a wake-up were lost, some work would never be taken.
+func TestNoWakeUpIsLostAmongManyWaitersAndLeavers(t *testing.T) {
+	t.Parallel()
+	const work, consumers = 2000, 8
+	h := newWaiters()
+	var ready, taken atomic.Int64
+	done := make(chan struct{})
+	take := func() bool {
+		for {
+			n := ready.Load()
+			if n == 0 {
+				return false
+			}
+			if ready.CompareAndSwap(n, n-1) {
+				if taken.Add(1) == work {
+					close(done)
+				}
+				return true
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for range consumers {
+		all.Go(func() {
+			for {
+				w := h.Register("q")
+				if !take() {
+					select {
+					case <-w.C:
+						take()
+					case <-done:
+						w.Close()
+						return
+					}
+				}
+				w.Close()
+			}
+		})
+	}
+	for range work / 100 {
+		all.Go(func() {
+			for range 100 {
+				ready.Add(1)
+				h.Notify("q", 1)
+			}
+		})
+	}
+	all.Wait()
+	require.EqualValues(t, work, taken.Load())
+	require.Empty(t, h.queues)
+}

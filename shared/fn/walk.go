@@ -1,0 +1,265 @@
+package fn
+
+import (
+	"bytes"
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// value decodes the JSON value at pos into v and stands behind it afterwards.
+func (d *decoder) value(p *plan, v reflect.Value) {
+	c := d.raw[d.pos]
+	if c == 'n' {
+		d.skip() // null is absent
+		return
+	}
+	switch p.kind {
+	case kindPointer:
+		to := reflect.New(p.elem.typ)
+		d.value(p.elem, to.Elem())
+		v.Set(to)
+	case kindRaw:
+		v.SetBytes(bytes.Clone(d.checked()))
+	case kindUnmarshaler:
+		d.told(p, v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.checked()))
+	case kindAny:
+		if x := d.any(); x != nil {
+			v.Set(reflect.ValueOf(x))
+		}
+	case kindString, kindText:
+		if c != '"' {
+			d.wrong(p)
+			return
+		}
+		d.string(p, v)
+	case kindBool:
+		if c != 't' && c != 'f' {
+			d.wrong(p)
+			return
+		}
+		v.SetBool(c == 't')
+		d.skip()
+	case kindInt, kindUint, kindFloat, kindNumber:
+		if c != '-' && (c < '0' || c > '9') {
+			d.wrong(p)
+			return
+		}
+		if problem := p.number(v, string(d.skip())); problem != "" {
+			d.fail(problem)
+		}
+	default:
+		d.container(p, v, c)
+	}
+}
+
+func (d *decoder) container(p *plan, v reflect.Value, c byte) {
+	if p.kind == kindSlice && c != '[' || p.kind != kindSlice && c != '{' {
+		d.wrong(p)
+		return
+	}
+	if len(d.path) >= maxDepth {
+		d.fail(tooDeep)
+		d.skip()
+		return
+	}
+	switch p.kind {
+	case kindSlice:
+		d.list(p, v)
+	case kindMap:
+		d.mapping(p, v)
+	default:
+		d.object(p, v)
+	}
+}
+
+// wrong notes a value of another type than p wants and passes over it.
+func (d *decoder) wrong(p *plan) {
+	d.fail(p.want)
+	d.skip()
+}
+
+// told notes what a type that decodes itself says.
+func (d *decoder) told(p *plan, err error) {
+	if problem := p.verdict(err); problem != "" {
+		d.fail(problem)
+	}
+}
+
+func (p *plan) verdict(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case p.typ == reflect.TypeFor[time.Time]():
+		return p.want
+	}
+	return err.Error()
+}
+
+func (d *decoder) object(p *plan, v reflect.Value) {
+	var seen uint64
+	for d.more() {
+		key, problem := d.key()
+		f, known := p.fields[string(key)]
+		switch {
+		case !known || problem != "":
+			d.failAt(string(key), "is not a known field")
+			d.skip()
+		case seen&f.bit != 0:
+			d.failAt(f.name, "is given twice")
+			d.skip()
+		default:
+			seen |= f.bit
+			d.path = append(d.path, step{name: f.name})
+			d.value(f.plan, v.FieldByIndex(f.index))
+			d.path = d.path[:len(d.path)-1]
+		}
+	}
+}
+
+func (d *decoder) list(p *plan, v reflect.Value) {
+	items := reflect.MakeSlice(p.typ, 0, 0)
+	for i := 0; d.more(); i++ {
+		items = reflect.Append(items, reflect.Zero(p.elem.typ))
+		d.path = append(d.path, step{index: i})
+		if k := p.elem.kind; d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny {
+			d.wrong(p.elem)
+		} else {
+			d.value(p.elem, items.Index(i))
+		}
+		d.path = d.path[:len(d.path)-1]
+	}
+	v.Set(items)
+}
+
+func (d *decoder) mapping(p *plan, v reflect.Value) {
+	m := reflect.MakeMap(p.typ)
+	for d.more() {
+		raw, problem := d.key()
+		key := reflect.ValueOf(string(raw)).Convert(p.typ.Key())
+		switch {
+		case problem != "":
+			d.failAt(string(raw), problem)
+			d.skip()
+		case m.MapIndex(key).IsValid():
+			d.failAt(string(raw), "is given twice")
+			d.skip()
+		default:
+			d.path = append(d.path, step{name: string(raw)})
+			item := reflect.New(p.elem.typ).Elem()
+			d.value(p.elem, item)
+			m.SetMapIndex(key, item)
+			d.path = d.path[:len(d.path)-1]
+		}
+	}
+	v.Set(m)
+}
+
+// any decodes as encoding/json does into an empty interface, but keeps numbers
+// as they were written.
+func (d *decoder) any() any {
+	switch c := d.raw[d.pos]; c {
+	case '"':
+		s, problem := d.text()
+		if problem != "" {
+			d.fail(problem)
+		}
+		return string(s)
+	case 't', 'f':
+		d.skip()
+		return c == 't'
+	case 'n':
+		d.skip()
+		return nil
+	case '{', '[':
+		p := planOfAny(c)
+		v := reflect.New(p.typ).Elem()
+		d.container(p, v, c)
+		return v.Interface()
+	default:
+		return json.Number(d.skip())
+	}
+}
+
+// planOfAny is how an empty interface holds an object or a list.
+func planOfAny(open byte) *plan {
+	element := &plan{kind: kindAny, typ: reflect.TypeFor[any]()}
+	if open == '{' {
+		return &plan{kind: kindMap, typ: reflect.TypeFor[map[string]any](), elem: element}
+	}
+	return &plan{kind: kindSlice, typ: reflect.TypeFor[[]any](), elem: element}
+}
+
+// string sets v, a string or a type that reads text, from the string at pos.
+func (d *decoder) string(p *plan, v reflect.Value) {
+	s, problem := d.text()
+	switch {
+	case problem != "":
+		d.fail(problem)
+	case p.kind == kindText:
+		d.told(p, v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
+	default:
+		v.SetString(string(s))
+	}
+}
+
+// number sets v from the text of a JSON number and says what is wrong with it.
+func (p *plan) number(v reflect.Value, s string) string {
+	var err error
+	switch p.kind {
+	case kindInt:
+		var n int64
+		if n, err = strconv.ParseInt(s, 10, p.typ.Bits()); err == nil {
+			v.SetInt(n)
+		}
+	case kindUint:
+		var n uint64
+		if n, err = strconv.ParseUint(s, 10, p.typ.Bits()); err == nil {
+			v.SetUint(n)
+		}
+	case kindFloat:
+		var n float64
+		if n, err = strconv.ParseFloat(s, p.typ.Bits()); err == nil {
+			v.SetFloat(n)
+		}
+	default:
+		v.SetString(s)
+	}
+	switch {
+	case err == nil:
+		return ""
+	case errors.Is(err, strconv.ErrRange):
+		return p.bounds()
+	}
+	return p.want
+}
+
+// bounds says between which numbers a value of p's type must lie.
+func (p *plan) bounds() string {
+	unused := 64 - p.typ.Bits()
+	switch p.kind {
+	case kindInt:
+		return fmt.Sprintf("must be an integer between %d and %d", int64(math.MinInt64)>>unused, int64(math.MaxInt64)>>unused)
+	case kindUint:
+		return fmt.Sprintf("must be an integer between 0 and %d", uint64(math.MaxUint64)>>unused)
+	}
+	return "must be a number that a floating-point value can hold"
+}
+
+// printable makes a caller's text fit for an error message.
+func printable(s string) string {
+	s = strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return unicode.ReplacementChar
+	}, s)
+	return cut(s, 64)
+}
