@@ -7,7 +7,7 @@ help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 run: ## everything on this machine: Postgres, all functions, a demo sender (Ctrl-C ends it)
-	@go run ./scripts/run
+	@go build -o .sendonce/bin/run ./scripts/run && exec .sendonce/bin/run
 
 test: check ## format, vet, lint, and every test on a private Postgres
 	go test $(RACE) -timeout 300s ./...
@@ -18,13 +18,13 @@ check: ## format, vet and lint only
 	go tool staticcheck ./...
 
 bench: ## submit, claim and report rates over HTTP beside the pgbench floor
-	go run ./scripts/bench
+	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
 
 build: ## the one binary, in bin/sendonce
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/sendonce ./functions
 
 golden: ## rewrite what is generated: the schema's golden file and README's settings
-	go test ./migrations -run TestTheSchemaIsTheGoldenOne -update
+	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 
 .PHONY: help run test check bench build golden

@@ -1,0 +1,33 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// actionsRequest is api.ActionsRequest with its rules.
+type actionsRequest api.ActionsRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *actionsRequest) Validate() []task.Field {
+	var bad rules
+	bad.page(r.Limit, r.After)
+	bad.atMost("subject", r.Subject, 100)
+	return bad
+}
+
+func (d *desk) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
+	rows, more, err := d.db.Actions(ctx, req.Subject, req.After, limitOf(req.Limit))
+	return pageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
+}
+
+func actionResponse(a store.Action) api.ActionResponse {
+	return api.ActionResponse{
+		ID: a.ID, At: a.CreatedAt.UTC(), CallerID: a.CallerID, CallerName: a.CallerName, RequestID: a.RequestID,
+		Action: a.Action, Subject: a.Subject, Reason: a.Reason, Before: a.Before, After: a.After,
+	}
+}

@@ -1,0 +1,176 @@
+// Package admin is the function that operators call, all under /api/v1/admin:
+// templates, default content, statistics, the list of tasks and the history of
+// each, repair by hand, blocked words, callers, and who did what by hand.
+//
+// Every change is committed together with a row of operator_actions that tells
+// who made it and what was there before; a change that changes nothing is not
+// told. A change of a caller counts everywhere after 60 s at the latest, as
+// long as an instance remembers whom it let in.
+package admin
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Function is this package's line in the catalogue.
+var Function = fn.HTTP("admin", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, _ struct{}) fn.Routes {
+	d := &desk{db: env.DB(), waiters: env.Waiters(), username: env.Config.Username}
+	const root = "/api/v1/admin/"
+	return fn.Routes{
+		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
+		"GET " + root + "template":                  fn.Query(fn.Admin, d.templates),
+		"POST " + root + "template/preview":         fn.JSON(fn.Admin, d.previewDraft),
+		"GET " + root + "template/{id}":             fn.Query(fn.Admin, d.template),
+		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, d.editTemplate),
+		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, d.activateTemplate),
+		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, d.deactivateTemplate),
+		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, d.previewTemplate),
+
+		"POST " + root + "default-sms":            fn.JSON(fn.Admin, d.addDefault),
+		"GET " + root + "default-sms":             fn.Query(fn.Admin, d.defaults),
+		"GET " + root + "default-sms/{id}":        fn.Query(fn.Admin, d.defaultSMS),
+		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, d.editDefault),
+		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, d.resetDefault),
+		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, d.deleteDefault),
+
+		"GET " + root + "statistics":               fn.Query(fn.Admin, d.statistics).Timeout(readTimeout),
+		"GET " + root + "tasks":                    fn.Query(fn.Admin, d.tasks).Timeout(readTimeout),
+		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, d.task),
+		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, d.retry),
+		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, d.cancel),
+		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, d.resolve),
+
+		"GET " + root + "blocked-words":         fn.Query(fn.Admin, d.blockedWords),
+		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, d.addBlockedWord),
+		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, d.removeBlockedWord),
+
+		"POST " + root + "callers":             fn.JSON(fn.Admin, d.addCaller),
+		"GET " + root + "callers":              fn.Query(fn.Admin, d.callers),
+		"GET " + root + "callers/{id}":         fn.Query(fn.Admin, d.caller),
+		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, d.updateCaller),
+		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, d.rotateCaller),
+		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller),
+
+		"GET " + root + "actions": fn.Query(fn.Admin, d.actions),
+	}
+}
+
+// readTimeout is that of the database role that reads.
+const readTimeout = 15 * time.Second
+
+const (
+	defaultLimit = 50
+	maxLimit     = 200
+	maxReason    = 500
+)
+
+// desk is where an operator stands.
+type desk struct {
+	db       *store.DB
+	waiters  *fn.Waiters
+	username string // of the built-in admin, which is no stored caller
+}
+
+// nothing is the request of a route that takes none.
+type nothing struct{}
+
+func operator(c *fn.Call) store.Operator {
+	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID}
+}
+
+// pathID reads {id} in the one form in which ids are written; any other text
+// names nothing.
+func pathID[I int32 | int64](c *fn.Call, what string) (I, error) {
+	text := c.PathValue("id")
+	n, err := strconv.ParseInt(text, 10, 64)
+	if id := I(n); err == nil && n > 0 && int64(id) == n && strconv.FormatInt(n, 10) == text {
+		return id, nil
+	}
+	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
+}
+
+// pageOf makes a page of stored rows; id names a row for next_after.
+func pageOf[R, W any](rows []R, more bool, wire func(R) W, id func(R) int64) api.Page[W] {
+	page := api.Page[W]{Items: make([]W, len(rows))}
+	for i, row := range rows {
+		page.Items[i] = wire(row)
+	}
+	if more {
+		page.NextAfter = strconv.FormatInt(id(rows[len(rows)-1]), 10)
+	}
+	return page
+}
+
+func limitOf(limit *int) int {
+	if limit == nil {
+		return defaultLimit
+	}
+	return *limit
+}
+
+// instant is a time of the wire, in UTC; nil when there is none.
+func instant(t *time.Time) *time.Time {
+	if t == nil || t.IsZero() {
+		return nil
+	}
+	utc := t.UTC()
+	return &utc
+}
+
+// rules collects the bad fields of a request.
+type rules []task.Field
+
+func (b *rules) when(is bool, field, message string) {
+	if is {
+		*b = append(*b, task.Field{Name: field, Message: message})
+	}
+}
+
+// text asks for 1 to limit characters that are not all white space.
+func (b *rules) text(field, text string, limit int) {
+	b.when(strings.TrimSpace(text) == "" || utf8.RuneCountInString(text) > limit,
+		field, fmt.Sprintf("is required: 1 to %d characters, not only white space", limit))
+}
+
+func (b *rules) atMost(field, text string, limit int) {
+	b.when(utf8.RuneCountInString(text) > limit, field, fmt.Sprintf("must be at most %d characters", limit))
+}
+
+func (b *rules) page(limit *int, after int64) {
+	b.when(limit != nil && (*limit < 1 || *limit > maxLimit), "limit", fmt.Sprintf("must be between 1 and %d", maxLimit))
+	b.when(after < 0, "after", "must be the next_after of the page before")
+}
+
+// phone holds a number to the service's rule; one with a space before it comes
+// from a query string whose + was not escaped.
+func (b *rules) phone(phone string) {
+	if task.ValidPhone(phone) {
+		return
+	}
+	message := "must be 3 to 19 digits, with or without a leading +"
+	if strings.HasPrefix(phone, " ") {
+		message += "; in a query string write + as %2B"
+	}
+	b.when(true, "phone_number", message)
+}
+
+// listRequest is api.ListRequest with its rules.
+type listRequest api.ListRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *listRequest) Validate() (bad []task.Field) {
+	(*rules)(&bad).page(r.Limit, r.After)
+	return bad
+}

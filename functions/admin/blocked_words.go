@@ -1,0 +1,45 @@
+package admin
+
+import (
+	"context"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const maxWord = 100
+
+// blockedWordRequest is api.BlockedWordRequest with its rules.
+type blockedWordRequest api.BlockedWordRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *blockedWordRequest) Validate() []task.Field {
+	var bad rules
+	bad.text("word", r.Word, maxWord)
+	return bad
+}
+
+func (d *desk) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
+	w, err := d.db.AddBlockedWord(ctx, req.Word, operator(c))
+	return blockedWordResponse(w), err
+}
+
+func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := pathID[int32](c, "blocked word")
+	if err != nil {
+		return nil, err
+	}
+	w, err := d.db.RemoveBlockedWord(ctx, id, operator(c))
+	return blockedWordResponse(w), err
+}
+
+func (d *desk) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+	rows, more, err := d.db.BlockedWords(ctx, req.After, limitOf(req.Limit))
+	return pageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int64 { return int64(w.ID) }), err
+}
+
+func blockedWordResponse(w store.BlockedWord) api.BlockedWordResponse {
+	return api.BlockedWordResponse{ID: w.ID, Word: w.Word, CreatedAt: w.CreatedAt.UTC()}
+}

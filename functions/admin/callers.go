@@ -1,0 +1,160 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"slices"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	tokenBytes = 32 // 256 random bits
+	maxName    = 50
+	maxQueues  = 100
+)
+
+// callerRequest is api.CallerRequest with its rules.
+type callerRequest api.CallerRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *callerRequest) Validate() []task.Field {
+	var bad rules
+	bad.when(!plain(r.Name, maxName), "name", "is required: 1 to 50 characters of A-Z a-z 0-9 . _ -")
+	bad.roles(r.Roles)
+	bad.queues(r.Queues)
+	return bad
+}
+
+// callerChange is api.CallerChange with its rules.
+type callerChange api.CallerChange
+
+// Validate names every field whose value is not acceptable.
+func (r *callerChange) Validate() []task.Field {
+	var bad rules
+	bad.when(r.Roles == nil && r.Queues == nil, "body", "must give roles or queues")
+	if r.Roles != nil {
+		bad.roles(r.Roles)
+	}
+	bad.queues(r.Queues)
+	return bad
+}
+
+func (b *rules) roles(roles []string) {
+	b.when(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, trigger, admin")
+	for i, role := range roles {
+		at := fmt.Sprintf("roles[%d]", i)
+		switch fn.Role(role) {
+		case fn.Submitter, fn.Sender, fn.Receiver, fn.Trigger, fn.Admin:
+			b.when(slices.Contains(roles[:i], role), at, "is named twice")
+		default:
+			b.when(true, at, "must be submitter, sender, receiver, trigger or admin")
+		}
+	}
+}
+
+func (b *rules) queues(queues []string) {
+	if len(queues) > maxQueues {
+		b.when(true, "queues", fmt.Sprintf("must be at most %d queues; leave it empty for all", maxQueues))
+		return
+	}
+	for i, queue := range queues {
+		at := fmt.Sprintf("queues[%d]", i)
+		b.when(!validQueue(queue), at, queueRule)
+		b.when(slices.Contains(queues[:i], queue), at, "is named twice")
+	}
+}
+
+const queueRule = "must be 1 to 63 characters of A-Z a-z 0-9 . _ -"
+
+func validQueue(queue string) bool { return plain(queue, task.MaxQueueBytes) }
+
+// plain tells whether text is 1 to limit of the characters A-Z a-z 0-9 . _ -
+func plain(text string, limit int) bool {
+	for _, c := range text {
+		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
+			return false
+		}
+	}
+	return len(text) >= 1 && len(text) <= limit
+}
+
+func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
+	if req.Name == d.username {
+		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
+	}
+	token, hash := newToken()
+	row, err := d.db.AddCaller(ctx, req.Name, hash, req.Roles, req.Queues, operator(c))
+	return withToken(row, token), err
+}
+
+// newToken makes a token and the hash that is stored of it.
+func newToken() (token string, hash []byte) {
+	secret := make([]byte, tokenBytes)
+	rand.Read(secret) // never fails: without randomness the process ends
+	token = base64.RawURLEncoding.EncodeToString(secret)
+	sum := sha256.Sum256([]byte(token))
+	return token, sum[:]
+}
+
+func (d *desk) callers(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+	rows, more, err := d.db.Callers(ctx, req.After, limitOf(req.Limit))
+	return pageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID }), err
+}
+
+func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := pathID[int64](c, "caller")
+	if err != nil {
+		return nil, err
+	}
+	row, err := d.db.CallerByID(ctx, id)
+	return callerResponse(row), err
+}
+
+func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (any, error) {
+	id, err := pathID[int64](c, "caller")
+	if err != nil {
+		return nil, err
+	}
+	row, err := d.db.UpdateCaller(ctx, id, req.Roles, req.Queues, operator(c))
+	return callerResponse(row), err
+}
+
+func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := pathID[int64](c, "caller")
+	if err != nil {
+		return nil, err
+	}
+	token, hash := newToken()
+	row, err := d.db.RotateCaller(ctx, id, hash, operator(c))
+	return withToken(row, token), err
+}
+
+func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := pathID[int64](c, "caller")
+	if err != nil {
+		return nil, err
+	}
+	row, err := d.db.RevokeCaller(ctx, id, operator(c))
+	return callerResponse(row), err
+}
+
+func callerResponse(row store.StoredCaller) api.CallerResponse {
+	return api.CallerResponse{
+		ID: row.ID, Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues),
+		CreatedAt: row.CreatedAt.UTC(), RotatedAt: instant(row.RotatedAt), RevokedAt: instant(row.RevokedAt),
+	}
+}
+
+// withToken is the only answer that shows a token.
+func withToken(row store.StoredCaller, token string) api.CallerResponse {
+	answer := callerResponse(row)
+	answer.Token = token
+	return answer
+}

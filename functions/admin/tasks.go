@@ -1,0 +1,188 @@
+package admin
+
+import (
+	"context"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// timelineLines bounds what a task's history shows of each log.
+const timelineLines = 200
+
+// tasksRequest is api.TasksRequest with its rules.
+type tasksRequest api.TasksRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *tasksRequest) Validate() []task.Field {
+	var bad rules
+	bad.page(r.Limit, 0)
+	state, known := task.ParseState(r.State)
+	bad.when(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
+	_, known = parseReason(r.Reason)
+	bad.when(!known, "reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
+	bad.when(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have one; leave out state")
+	if r.PhoneNumber != "" {
+		bad.phone(r.PhoneNumber)
+	}
+	bad.atMost("source", r.Source, 50)
+	bad.when(r.Queue != "" && !validQueue(r.Queue), "queue", queueRule)
+	bad.when(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
+	bad.when(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
+	_, err := task.ParseID(r.After)
+	bad.when(r.After != "" && err != nil, "after", "must be the next_after of the page before")
+	return bad
+}
+
+// parseReason reads a word of the wire; "" is no reason.
+func parseReason(word string) (task.Reason, bool) {
+	for r := task.NoReason; r <= task.Cancelled; r++ {
+		if r.String() == word {
+			return r, true
+		}
+	}
+	return 0, false
+}
+
+// filter makes the store's filter of a valid request.
+func (r *tasksRequest) filter() store.TaskFilter {
+	f := store.TaskFilter{Phone: r.PhoneNumber, Source: r.Source, Queue: r.Queue, CallerID: r.CallerID, Limit: limitOf(r.Limit)}
+	if state, known := task.ParseState(r.State); known {
+		f.State = &state
+	}
+	f.Reason, _ = parseReason(r.Reason)
+	f.After, _ = task.ParseID(r.After)
+	replace(&f.From, r.From)
+	replace(&f.To, r.To)
+	return f
+}
+
+func (d *desk) tasks(ctx context.Context, _ *fn.Call, req tasksRequest) (any, error) {
+	found, err := d.db.ListTasks(ctx, req.filter())
+	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
+	for i, t := range found.Tasks {
+		page.Items[i] = adminTask(t)
+	}
+	if !found.Next.IsZero() {
+		page.NextAfter = found.Next.String()
+	}
+	return page, err
+}
+
+func (d *desk) task(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := taskID(c)
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.db.Task(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	events, err := d.db.Timeline(ctx, id, timelineLines)
+	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events))}
+	for i, e := range events {
+		answer.Timeline[i] = taskEvent(e)
+	}
+	return answer, err
+}
+
+func taskID(c *fn.Call) (task.ID, error) {
+	id, err := task.ParseID(c.PathValue("task_id"))
+	if err != nil {
+		return id, task.Refuse(task.CodeNotFound, "no such task")
+	}
+	return id, nil
+}
+
+// repairRequest is api.RepairRequest with its rules.
+type repairRequest api.RepairRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *repairRequest) Validate() []task.Field {
+	var bad rules
+	bad.atMost("reason", r.Reason, maxReason)
+	return bad
+}
+
+func (d *desk) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+	return d.repair(c, func(id task.ID) (task.Task, error) {
+		return d.db.RetryFailed(ctx, id, operator(c), req.Reason)
+	})
+}
+
+func (d *desk) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+	by := operator(c)
+	by.Reason = req.Reason
+	return d.repair(c, func(id task.ID) (task.Task, error) { return d.db.Cancel(ctx, id, &by) })
+}
+
+// resolveRequest is api.ResolveRequest with its rules.
+type resolveRequest api.ResolveRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *resolveRequest) Validate() []task.Field {
+	var bad rules
+	switch task.Resolution(r.Outcome) {
+	case task.ResolveSucceeded, task.ResolveFailed, task.ResolveResend:
+	default:
+		bad.when(true, "outcome", "is required: succeeded, failed or resend")
+	}
+	bad.when(strings.TrimSpace(r.Reason) == "", "reason", "is required: it becomes the task's result")
+	bad.atMost("reason", r.Reason, maxReason)
+	return bad
+}
+
+func (d *desk) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
+	return d.repair(c, func(id task.ID) (task.Task, error) {
+		return d.db.Resolve(ctx, id, task.Resolution(req.Outcome), req.Reason, operator(c))
+	})
+}
+
+// repair changes the task of the path and wakes a claim that waits for it.
+func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
+	id, err := taskID(c)
+	if err != nil {
+		return nil, err
+	}
+	t, err := change(id)
+	if err != nil {
+		return nil, err
+	}
+	if t.State == task.Pending {
+		d.waiters.Notify(t.Queue, 1)
+	}
+	return api.RepairResponse{
+		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),
+		RetryCount: int(t.RetryCount), Result: t.Result,
+	}, nil
+}
+
+func adminTask(t store.Detail) api.AdminTask {
+	segments, encoding := task.Segments(t.Content)
+	answer := api.AdminTask{
+		TaskResponse: api.TaskResponse{
+			TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
+			Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(), Result: t.Result, ErrorCode: t.ErrorCode,
+			Source: t.Source, Queue: t.Queue, Priority: int(t.Priority), RetryCount: int(t.RetryCount), MaxRetries: int(t.MaxRetries),
+			OnUnknown: t.OnUnknown.String(), Segments: segments, Encoding: string(encoding), CallbackURL: t.CallbackURL,
+			Metadata: t.Metadata, CreatedAt: t.CreatedAt.UTC(),
+			SendAt: instant(&t.SendAt), ExpiresAt: instant(&t.ExpiresAt), SentAt: instant(&t.SentAt), ReportedAt: instant(&t.FinishedAt),
+		},
+		CallerID: t.CallerID, AppID: t.AppID, ClaimID: t.ClaimID,
+	}
+	if t.State == task.Processing {
+		answer.LeaseUntil = instant(&t.DueAt)
+	}
+	return answer
+}
+
+func taskEvent(e store.Event) api.TaskEvent {
+	return api.TaskEvent{
+		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: e.ClaimID, CallerID: e.CallerID,
+		Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,
+		RequestID: e.RequestID, SourceIP: e.SourceIP, UserAgent: e.UserAgent,
+	}
+}

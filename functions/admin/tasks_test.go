@@ -1,0 +1,97 @@
+package admin_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestTasksAreListedAndEachTellsItsHistory(t *testing.T) {
+	t.Parallel()
+	o := openOffice(t)
+	plus := o.submit(func(s *store.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })
+	other := o.submit(nil)
+	require.Equal(t, plus, o.claimAndReport(task.SentFailed))
+	c := o.claim()
+
+	list := func(query string) (ids []string) {
+		for _, x := range must[api.Page[api.AdminTask]](o, "GET", "tasks?"+query, "").Items {
+			ids = append(ids, x.TaskID)
+		}
+		return ids
+	}
+	require.Equal(t, []string{other.String(), plus.String()}, list(""))
+	for _, query := range []string{"state=failed", "reason=rejected", "phone_number=%2B8613900139000", "source=crm", "caller_id=9", "after=" + other.String(),
+		"state=failed&reason=rejected&phone_number=%2B8613900139000&source=crm&queue=default&caller_id=9&from=2020-01-01T00:00:00Z&limit=200"} {
+		require.Equal(t, []string{plus.String()}, list(query), query)
+	}
+	require.Empty(t, list("to=2020-01-01T00:00:00Z"))
+	page := must[api.Page[api.AdminTask]](o, "GET", "tasks?limit=1", "")
+	require.Equal(t, other.String(), page.NextAfter)
+	require.Equal(t, "app", page.Items[0].AppID)
+	require.Equal(t, c.ClaimID, page.Items[0].ClaimID)
+	require.WithinDuration(t, c.LeaseUntil, *page.Items[0].LeaseUntil, time.Millisecond)
+
+	one := must[api.AdminTaskResponse](o, "GET", "tasks/"+plus.String(), "")
+	require.Equal(t, "rejected", one.Task.Reason)
+	require.Equal(t, int64(9), one.Task.CallerID)
+	require.Nil(t, one.Task.LeaseUntil)
+	var events []string
+	for _, e := range one.Timeline {
+		events = append(events, e.Event)
+	}
+	require.Equal(t, []string{"received", "sent", "report"}, events)
+	require.Equal(t, "192.0.2.7", one.Timeline[0].SourceIP)
+	require.Equal(t, "said", one.Timeline[2].Message)
+	o.refused(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")
+
+	o.refused(400, "invalid_request", []string{"state", "reason", "phone_number", "source", "queue", "caller_id", "to", "limit", "after", "nonsense"}, "GET",
+		"tasks?state=done&reason=bad&phone_number=%2B&queue=a%20b&caller_id=-1&from=2024-01-02T00:00:00Z&to=2024-01-01T00:00:00Z&limit=201&after=5&nonsense=1&source="+strings.Repeat("x", 51), "")
+	o.refused(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
+}
+
+func TestATaskIsRetriedResolvedAndCancelledByHand(t *testing.T) {
+	t.Parallel()
+	o := openOffice(t)
+	o.submit(nil)
+	id := o.claimAndReport(task.SentFailed)
+	at := "tasks/" + id.String()
+	waiter := o.env.Waiters().Register(task.DefaultQueue)
+	defer waiter.Close()
+	require.Equal(t, "pending", must[api.RepairResponse](o, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
+	select {
+	case <-waiter.C:
+	default:
+		t.Fatal("a claim that waits was not woken")
+	}
+	o.refused(409, "conflict", nil, "POST", at+"/retry", "")
+	require.Equal(t, "cancelled", must[api.RepairResponse](o, "POST", at+"/cancel", `{"reason":"asked to"}`).Reason)
+	actions := must[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+id.String(), "").Items
+	require.Equal(t, []string{"task.cancel", "task.retry"}, []string{actions[0].Action, actions[1].Action})
+	require.Equal(t, "asked to", actions[0].Reason)
+	require.Equal(t, "tower is back", actions[1].Reason)
+	require.Equal(t, "admin", actions[0].CallerName)
+	require.JSONEq(t, `{"state":"pending","reason":"","retry_count":0,"result":"said"}`, string(actions[0].Before))
+
+	for outcome, state := range map[string]string{"succeeded": "succeeded", "failed": "failed", "resend": "pending"} {
+		id := o.submit(func(s *store.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
+		require.Equal(t, id, o.claimAndReport(task.SentUnknown))
+		body := fmt.Sprintf(`{"outcome":%q,"reason":"asked the carrier"}`, outcome)
+		got := must[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/resolve", body)
+		require.Equal(t, state, got.State)
+		require.Equal(t, "asked the carrier", got.Result)
+		o.refused(409, "conflict", nil, "POST", "tasks/"+id.String()+"/resolve", body)
+		if state == "pending" {
+			must[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/cancel", "")
+		}
+	}
+	o.refused(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)
+	o.refused(404, "not_found", nil, "POST", "tasks/"+task.NewID().String()+"/retry", "")
+}

@@ -1,0 +1,187 @@
+package admin
+
+import (
+	"context"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	maxTemplateName    = 100
+	maxTemplateContent = 200
+)
+
+// templateRequest is api.TemplateRequest with its rules.
+type templateRequest api.TemplateRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *templateRequest) Validate() []task.Field {
+	var bad rules
+	bad.text("template_name", r.TemplateName, maxTemplateName)
+	bad.text("template_content", r.TemplateContent, maxTemplateContent)
+	return bad
+}
+
+func (d *desk) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
+	t, err := d.db.AddTemplate(ctx, req.TemplateName, req.TemplateContent, operator(c))
+	return templateResponse(t), err
+}
+
+// templatesRequest is api.TemplatesRequest with its rules.
+type templatesRequest api.TemplatesRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *templatesRequest) Validate() []task.Field {
+	var bad rules
+	bad.page(r.Limit, r.After)
+	return bad
+}
+
+func (d *desk) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
+	rows, more, err := d.db.Templates(ctx, req.Active, req.After, limitOf(req.Limit))
+	return pageOf(rows, more, templateResponse, func(t store.Template) int64 { return int64(t.ID) }), err
+}
+
+func (d *desk) template(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	t, err := d.storedTemplate(ctx, c)
+	return templateResponse(t), err
+}
+
+func (d *desk) storedTemplate(ctx context.Context, c *fn.Call) (store.Template, error) {
+	id, err := pathID[int32](c, "template")
+	if err != nil {
+		return store.Template{}, err
+	}
+	return d.db.Template(ctx, id)
+}
+
+// templateChange is api.TemplateChange with its rules.
+type templateChange api.TemplateChange
+
+// Validate names every field whose value is not acceptable.
+func (r *templateChange) Validate() []task.Field {
+	var bad rules
+	bad.when(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
+	if r.TemplateName != nil {
+		bad.text("template_name", *r.TemplateName, maxTemplateName)
+	}
+	if r.TemplateContent != nil {
+		bad.text("template_content", *r.TemplateContent, maxTemplateContent)
+	}
+	return bad
+}
+
+func (d *desk) editTemplate(ctx context.Context, c *fn.Call, req templateChange) (any, error) {
+	id, err := pathID[int32](c, "template")
+	if err != nil {
+		return nil, err
+	}
+	t, err := d.db.EditTemplate(ctx, id, operator(c), func(t *store.Template) {
+		replace(&t.Name, req.TemplateName)
+		replace(&t.Content, req.TemplateContent)
+		replace(&t.Active, req.IsActive)
+	})
+	return templateResponse(t), err
+}
+
+// replace sets what is given.
+func replace[V any](old *V, given *V) {
+	if given != nil {
+		*old = *given
+	}
+}
+
+func (d *desk) activateTemplate(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	active := true
+	return d.editTemplate(ctx, c, templateChange{IsActive: &active})
+}
+
+func (d *desk) deactivateTemplate(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	active := false
+	return d.editTemplate(ctx, c, templateChange{IsActive: &active})
+}
+
+func templateResponse(t store.Template) api.TemplateResponse {
+	return api.TemplateResponse{
+		ID: t.ID, TemplateName: t.Name, TemplateContent: t.Content, IsActive: t.Active,
+		Params: notNil(task.ParseTemplate(t.Content).Names()), CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
+	}
+}
+
+// notNil makes an absent list an empty one, which the wire shows as [].
+func notNil(list []string) []string { return append([]string{}, list...) }
+
+// previewRequest is api.PreviewRequest for a stored template.
+type previewRequest api.PreviewRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *previewRequest) Validate() []task.Field {
+	_, bad := r.values()
+	(*rules)(&bad).when(r.TemplateContent != "", "template_content", "must not be given: the template of the path is previewed")
+	return bad
+}
+
+// draftRequest is api.PreviewRequest for a template that is not stored.
+type draftRequest api.PreviewRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *draftRequest) Validate() []task.Field {
+	_, bad := (*previewRequest)(r).values()
+	(*rules)(&bad).text("template_content", r.TemplateContent, maxTemplateContent)
+	return bad
+}
+
+// values are the parameters, never nil, or what is wrong with them.
+func (r *previewRequest) values() (map[string]string, []task.Field) {
+	switch {
+	case r.Params != nil && r.Content != "":
+		return nil, []task.Field{{Name: "params", Message: "must not be given together with content"}}
+	case r.Params != nil:
+		return task.ParamsFromJSON(r.Params)
+	}
+	values, err := task.ParseParams(r.Content)
+	if err != nil {
+		return nil, []task.Field{{Name: "content", Message: err.Error()}}
+	}
+	return values, nil
+}
+
+func (d *desk) previewTemplate(ctx context.Context, c *fn.Call, req previewRequest) (any, error) {
+	t, err := d.storedTemplate(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return d.preview(ctx, task.StoredTemplate{ID: t.ID, Name: t.Name, Content: t.Content}, &req)
+}
+
+func (d *desk) previewDraft(ctx context.Context, _ *fn.Call, req draftRequest) (any, error) {
+	return d.preview(ctx, task.StoredTemplate{Name: "of this preview", Content: req.TemplateContent}, (*previewRequest)(&req))
+}
+
+// preview judges the text by the very rules of a submission and writes nothing.
+func (d *desk) preview(ctx context.Context, t task.StoredTemplate, req *previewRequest) (any, error) {
+	values, bad := req.values()
+	if bad != nil {
+		return nil, task.Invalid(bad)
+	}
+	text, missing, unused := task.ParseTemplate(t.Content).Render(values)
+	segments, encoding := task.Segments(text)
+	answer := api.PreviewResponse{
+		FinalContent: text, Segments: segments, Encoding: string(encoding), Length: utf8.RuneCountInString(text),
+		MissingParams: notNil(missing), UnusedParams: notNil(unused),
+	}
+	if _, err := (task.Draft{Params: values, UseTemplate: true}).Compose(&t); err != nil {
+		answer.Problem = err.Error()
+		return answer, nil
+	}
+	blocked, err := d.db.Blocked(ctx, text)
+	if blocked {
+		answer.Problem = "the content holds a blocked word"
+	}
+	answer.Sendable = !blocked
+	return answer, err
+}

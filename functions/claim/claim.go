@@ -1,0 +1,250 @@
+// Package claim is the function that sender apps call for work:
+//
+//	GET|POST /api/v1/sms/tasks/pending
+//	POST     /api/v1/sms/tasks/{task_id}/extend
+//
+// A claimed task belongs to one app until its lease ends. Pollers alone keep
+// the job going: a claim that finds too little first promotes what fell due.
+package claim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config is the function's settings.
+type Config struct {
+	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not ask for lease_seconds, 1 to 60 minutes; then the task is a zombie"`
+}
+
+// Validate holds the setting to what a claim may ask for.
+func (c *Config) Validate() []task.Field {
+	if c.LeaseMinutes < 1 || c.LeaseMinutes > 60 {
+		return []task.Field{{Name: "PROCESSING_TIMEOUT_MINUTES", Message: "must be between 1 and 60"}}
+	}
+	return nil
+}
+
+// Function is this package's line in the catalogue.
+var Function = fn.HTTP("claim", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, cfg Config) fn.Routes {
+	c := &claimer{
+		db: env.DB(), waiters: env.Waiters(), draining: env.Draining(),
+		lease: time.Duration(cfg.LeaseMinutes) * time.Minute,
+	}
+	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second)
+	return fn.Routes{
+		"GET /api/v1/sms/tasks/pending":           claim,
+		"POST /api/v1/sms/tasks/pending":          claim,
+		"POST /api/v1/sms/tasks/{task_id}/extend": fn.JSON(fn.Sender, c.extend),
+	}
+}
+
+const (
+	defaultLimit = 10
+	maxLimit     = 1000
+	maxWait      = 30 // seconds
+	minLease     = 10 // seconds
+	maxLease     = 3600
+	lookLimit    = 10 * time.Second
+)
+
+type claimer struct {
+	db       *store.DB
+	waiters  *fn.Waiters
+	draining <-chan struct{}
+	lease    time.Duration
+}
+
+// claimRequest is api.ClaimRequest with its rules.
+type claimRequest api.ClaimRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *claimRequest) Validate() []task.Field {
+	bad := checkApp(r.AppID)
+	if r.Limit != nil && (*r.Limit < 1 || *r.Limit > maxLimit) {
+		bad = append(bad, task.Field{Name: "limit", Message: "must be between 1 and 1000"})
+	}
+	if r.Wait != nil && (*r.Wait < 0 || *r.Wait > maxWait) {
+		bad = append(bad, task.Field{Name: "wait", Message: "must be between 0 and 30 seconds"})
+	}
+	if len(r.Queue) > task.MaxQueueBytes {
+		bad = append(bad, task.Field{Name: "queue", Message: "must be at most 63 bytes"})
+	}
+	return append(bad, checkLease(r.LeaseSeconds)...)
+}
+
+// extendRequest is api.ExtendRequest with its rules.
+type extendRequest api.ExtendRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *extendRequest) Validate() []task.Field {
+	bad := checkApp(r.AppID)
+	if r.ClaimID < 0 {
+		bad = append(bad, task.Field{Name: "claim_id", Message: "must be the claim_id that the claim gave"})
+	}
+	return append(bad, checkLease(r.LeaseSeconds)...)
+}
+
+func checkApp(app string) []task.Field {
+	if n := utf8.RuneCountInString(app); n < 1 || n > 50 {
+		return []task.Field{{Name: "app_id", Message: "is required: 1 to 50 characters that name the sender app"}}
+	}
+	return nil
+}
+
+func checkLease(seconds *int) []task.Field {
+	if seconds != nil && (*seconds < minLease || *seconds > maxLease) {
+		return []task.Field{{Name: "lease_seconds", Message: "must be between 10 and 3600"}}
+	}
+	return nil
+}
+
+func (c *claimer) leaseOf(seconds *int) time.Duration {
+	if seconds == nil {
+		return c.lease
+	}
+	return time.Duration(*seconds) * time.Second
+}
+
+// claim hands out tasks, and with wait stays until there is one. It waits for
+// a wake-up, not for the database: the waiter is registered before the look,
+// so that no task slips in between.
+func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
+	want, err := c.storeRequest(call, &req)
+	if err != nil {
+		return nil, err
+	}
+	wait := 0
+	if req.Wait != nil {
+		wait = *req.Wait
+	}
+	patience := time.NewTimer(time.Duration(wait) * time.Second)
+	defer patience.Stop()
+	for {
+		tasks, more, err := c.once(ctx, call, want, patience.C, wait > 0)
+		if err != nil || !more {
+			return tasks, err
+		}
+	}
+}
+
+// once looks for work and, when there is none, waits for a wake-up: more says
+// that one came.
+func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimRequest, patience <-chan time.Time, wait bool) (tasks []api.ClaimedTask, more bool, err error) {
+	waiter := c.waiters.Register(want.Queue)
+	defer waiter.Close()
+	claimed, touched, again, err := c.look(ctx, want)
+	if err != nil {
+		return nil, false, err
+	}
+	for queue, n := range touched {
+		if queue == want.Queue {
+			n -= len(claimed)
+		}
+		c.waiters.Notify(queue, n)
+	}
+	if ctx.Err() != nil {
+		return nil, false, c.giveBack(ctx, call, want, claimed)
+	}
+	if len(claimed) > 0 || !wait {
+		call.Log("claimed", len(claimed))
+		return wire(claimed), false, nil
+	}
+	var floor <-chan time.Time
+	if again > 0 {
+		timer := time.NewTimer(again)
+		defer timer.Stop()
+		floor = timer.C
+	}
+	select {
+	case <-waiter.C:
+		return nil, true, nil
+	case <-floor:
+		return nil, true, nil
+	case <-patience:
+	case <-c.draining:
+	case <-ctx.Done():
+		return nil, false, context.Cause(ctx)
+	}
+	return []api.ClaimedTask{}, false, nil
+}
+
+// look claims even when the app leaves meanwhile: a claim broken off half-way
+// would hold its tasks until their leases end.
+func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.Touched, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+	defer cancel()
+	return c.db.Claim(ctx, want)
+}
+
+// giveBack releases what was claimed for an app that has left: it was never
+// told, so nothing can have been sent.
+func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimRequest, claimed []store.Claimed) error {
+	reports := make([]*store.Report, len(claimed))
+	for i, t := range claimed {
+		reports[i] = &store.Report{Request: want.Request, Report: task.Report{
+			TaskID: t.ID, AppID: want.AppID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app left before it was answered",
+		}}
+	}
+	_, errs := c.db.Report(reports)
+	c.waiters.Notify(want.Queue, len(claimed))
+	call.Log("given_back", len(claimed))
+	return errors.Join(append(errs, context.Cause(ctx))...)
+}
+
+func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimRequest, error) {
+	want := store.ClaimRequest{
+		Queue: task.DefaultQueue, AppID: req.AppID, Limit: defaultLimit,
+		Lease: c.leaseOf(req.LeaseSeconds), MarksSending: req.MarksSending,
+	}
+	if req.Queue != "" {
+		want.Queue = req.Queue
+	}
+	if req.Limit != nil {
+		want.Limit = *req.Limit
+	}
+	if !call.MayUseQueue(want.Queue) {
+		return want, task.Refuse(task.CodeForbidden, "this caller may not claim from queue "+want.Queue)
+	}
+	logged, err := json.Marshal(map[string]any{
+		"request_id": call.RequestID, "queue": want.Queue, "limit": want.Limit, "lease_seconds": want.Lease.Seconds(), "marks_sending": want.MarksSending,
+	})
+	want.Request = logged
+	return want, err
+}
+
+func wire(claimed []store.Claimed) []api.ClaimedTask {
+	tasks := make([]api.ClaimedTask, len(claimed))
+	for i, t := range claimed {
+		tasks[i] = api.ClaimedTask{
+			TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
+			ClaimID: t.ClaimID, LeaseUntil: t.LeaseUntil.UTC(), RetryCount: int(t.RetryCount),
+		}
+	}
+	return tasks
+}
+
+func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) (any, error) {
+	id, err := task.ParseID(call.PathValue("task_id"))
+	if err != nil {
+		return nil, task.Refuse(task.CodeNotFound, "no such task")
+	}
+	lease, err := c.db.Extend(ctx, store.Extension{
+		TaskID: id, AppID: req.AppID, ClaimID: req.ClaimID, Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,
+	}, call.Caller.Queues)
+	if err != nil {
+		return nil, err
+	}
+	return api.ExtendResponse{TaskID: id.String(), ClaimID: lease.ClaimID, LeaseUntil: lease.LeaseUntil.UTC(), Sending: lease.Sending}, nil
+}

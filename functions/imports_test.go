@@ -1,0 +1,99 @@
+package main
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/sendonce/sendonce/"
+
+// rooms says what a package may import of ours and from outside the standard
+// library. The longest prefix of a package's path decides; "" in ours or
+// outside allows nothing. Arrows point one way:
+// functions -> fn -> store -> domain.
+var rooms = map[string]struct{ ours, outside []string }{
+	"functions": {
+		ours:    []string{"functions/", "shared/fn", "migrations"},
+		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the word migrate
+	},
+	"functions/": {
+		ours:    []string{"shared/fn", "shared/store", "shared/task", "shared/api"},
+		outside: []string{"github.com/cloudevents/sdk-go/v2"},
+	},
+	"shared/fn": {
+		ours: []string{"shared/store", "shared/task", "shared/api"},
+		outside: []string{
+			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/kelseyhightower/envconfig",
+		},
+	},
+	"shared/store":   {ours: []string{"shared/task"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
+	"shared/task":    {},
+	"shared/api":     {},
+	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
+	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
+	"scripts/":       {ours: []string{"shared/api", "shared/sandbox"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv"}},
+}
+
+// Only tests and scripts may import these.
+var testsOnly = []string{module + "shared/sandbox", "github.com/stretchr/testify"}
+
+func TestImportsPointOneWay(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}{{range .Imports}} {{.}}{{end}}`, module+"...").CombinedOutput()
+	require.NoError(t, err, string(out))
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		pkg := strings.TrimPrefix(fields[0], module)
+		room := roomOf(pkg)
+		require.NotEmpty(t, room, "%s stands in no room of this test: say what it may import", pkg)
+		seen[room] = true
+		for _, imported := range fields[1:] {
+			require.True(t, allowed(room, pkg, imported), "%s must not import %s", pkg, imported)
+		}
+	}
+	for room := range rooms {
+		require.True(t, seen[room], "no package is left in room %s: remove it from this test", room)
+	}
+}
+
+func roomOf(pkg string) string {
+	best := ""
+	for room := range rooms {
+		if (pkg == room || strings.HasSuffix(room, "/") && strings.HasPrefix(pkg, room)) && len(room) > len(best) {
+			best = room
+		}
+	}
+	return best
+}
+
+func allowed(room, pkg, imported string) bool {
+	if ours, ok := strings.CutPrefix(imported, module); ok {
+		if slices.Contains(testsOnly, imported) && !strings.HasPrefix(pkg, "scripts/") {
+			return false
+		}
+		return slices.ContainsFunc(rooms[room].ours, func(p string) bool { return matches(p, ours) })
+	}
+	if first, _, _ := strings.Cut(imported, "/"); !strings.Contains(first, ".") {
+		return true // the standard library
+	}
+	return slices.ContainsFunc(rooms[room].outside, func(p string) bool { return imported == p || strings.HasPrefix(imported, p+"/") })
+}
+
+func matches(prefix, pkg string) bool {
+	return pkg == prefix || strings.HasSuffix(prefix, "/") && strings.HasPrefix(pkg, prefix)
+}
+
+func TestTheBinaryCarriesNothingOfTheTests(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"functions").CombinedOutput()
+	require.NoError(t, err, string(out))
+	deps := strings.Fields(string(out))
+	for _, banned := range testsOnly {
+		require.False(t, slices.ContainsFunc(deps, func(d string) bool { return d == banned || strings.HasPrefix(d, banned+"/") }), banned)
+	}
+}

@@ -1,0 +1,31 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+var update = flag.Bool("update", false, "rewrite what is generated in README.md")
+
+func TestReadmeListsEverySetting(t *testing.T) {
+	t.Parallel()
+	const begin, end = "<!-- settings -->\n", "<!-- /settings -->"
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	before, rest, found := strings.Cut(string(text), begin)
+	require.True(t, found)
+	table, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	want := fn.ConfigTable(catalogue()...)
+	if *update {
+		require.NoError(t, os.WriteFile("../README.md", []byte(before+begin+want+end+after), 0o644))
+		return
+	}
+	require.Equal(t, want, table, "run make golden")
+}

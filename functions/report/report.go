@@ -1,0 +1,202 @@
+// Package report is the function that a sender app calls after every attempt:
+//
+//	POST /api/v1/sms/report
+//	POST /api/v1/sms/report/batch
+//
+// The app judges whether a failure deserves a retry; the server only judges
+// whether one is still allowed. Reporting the same attempt twice is harmless,
+// and a report of an older claim changes nothing.
+package report
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Function is this package's line in the catalogue.
+var Function = fn.HTTP("report", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, _ struct{}) fn.Routes {
+	r := &reporter{db: env.DB(), waiters: env.Waiters()}
+	return fn.Routes{
+		"POST /api/v1/sms/report":       fn.JSON(fn.Sender, r.report).MaxBody(maxBody),
+		"POST /api/v1/sms/report/batch": fn.JSON(fn.Sender, r.batch).MaxBody(maxBatchBody).Timeout(30 * time.Second),
+	}
+}
+
+const (
+	maxBody       = 1 << 20 // error_message is cut, never refused
+	maxBatchBody  = 16 << 20
+	maxBatch      = 1000
+	maxRetryAfter = 7 * 24 * 3600 // seconds
+)
+
+type reporter struct {
+	db      *store.DB
+	waiters *fn.Waiters
+}
+
+// reportRequest is api.ReportRequest with its rules.
+type reportRequest api.ReportRequest
+
+// batchRequest is api.ReportBatchRequest with its rules.
+type batchRequest api.ReportBatchRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *reportRequest) Validate() []task.Field {
+	return append(checkApp(r.AppID), r.validate()...)
+}
+
+// Validate names every field whose value is not acceptable; the items are
+// judged one by one.
+func (r *batchRequest) Validate() []task.Field {
+	bad := checkApp(r.AppID)
+	if len(r.Items) == 0 || len(r.Items) > maxBatch {
+		bad = append(bad, task.Field{Name: "items", Message: "must hold 1 to 1000 items"})
+	}
+	return bad
+}
+
+func checkApp(app string) []task.Field {
+	if n := utf8.RuneCountInString(app); n < 1 || n > 50 {
+		return []task.Field{{Name: "app_id", Message: "is required: 1 to 50 characters that name the sender app"}}
+	}
+	return nil
+}
+
+func (r *reportRequest) validate() (bad []task.Field) {
+	when := func(is bool, field, message string) {
+		if is {
+			bad = append(bad, task.Field{Name: field, Message: message})
+		}
+	}
+	when(r.TaskID == "", "task_id", "is required")
+	when(r.ClaimID < 0, "claim_id", "must be the claim_id that the claim gave")
+	when(utf8.RuneCountInString(r.ErrorCode) > 50, "error_code", "must be at most 50 characters")
+	when(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")
+	when(r.Status == nil && r.Outcome == "", "status", "is required: 2 (SUCCESS) or 3 (FAILED), unless outcome is given")
+	when(r.Status != nil && r.Outcome != "", "outcome", "must not be given together with status")
+	when(r.Outcome != "" && r.Outcome != "unknown" && r.Outcome != "released", "outcome", "must be unknown or released")
+	when(r.RetryAfterSeconds != nil && r.Outcome != "released", "retry_after_seconds", "needs outcome released")
+	when(r.RetryAfterSeconds != nil && (*r.RetryAfterSeconds < 0 || *r.RetryAfterSeconds > maxRetryAfter), "retry_after_seconds", fmt.Sprintf("must be between 0 and %d", maxRetryAfter))
+	when(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
+	return bad
+}
+
+// stored makes the store's report of a valid request; an id that is no UUID
+// names no task.
+func (r *reportRequest) stored(c *fn.Call, raw []byte) (*store.Report, error) {
+	id, err := task.ParseID(r.TaskID)
+	if err != nil {
+		return nil, notFound()
+	}
+	report := &store.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
+		TaskID: id, AppID: r.AppID, ClaimID: r.ClaimID, Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
+		Message: r.ErrorMessage, ErrorCode: r.ErrorCode,
+	}}
+	if r.RetryAfterSeconds != nil {
+		report.RetryAfter = time.Duration(*r.RetryAfterSeconds) * time.Second
+	}
+	if r.SentAt != nil {
+		report.SentAt = *r.SentAt
+	}
+	return report, nil
+}
+
+func (r *reportRequest) outcome() task.Outcome {
+	switch {
+	case r.Outcome == "unknown":
+		return task.SentUnknown
+	case r.Outcome == "released":
+		return task.Released
+	case *r.Status == task.Succeeded.Status():
+		return task.SentOK
+	default:
+		return task.SentFailed
+	}
+}
+
+func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any, error) {
+	report, err := req.stored(c, c.Body)
+	if err != nil {
+		return nil, err
+	}
+	outs, errs := r.db.Report([]*store.Report{report})
+	if errs[0] != nil {
+		return nil, errs[0]
+	}
+	return r.answer(outs[0])
+}
+
+// batch answers each item as if it had been reported alone.
+func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, error) {
+	answers := make([]api.BatchItem, len(req.Items))
+	var reports []*store.Report
+	var at []int // where each report's answer goes
+	for i, raw := range req.Items {
+		report, err := readItem(c, raw, req.AppID)
+		if err != nil {
+			answers[i] = c.Item(nil, err)
+			continue
+		}
+		reports, at = append(reports, report), append(at, i)
+	}
+	outs, errs := r.db.Report(reports)
+	for n, i := range at {
+		if errs[n] != nil {
+			answers[i] = c.Item(nil, errs[n])
+			continue
+		}
+		data, err := r.answer(outs[n])
+		answers[i] = c.Item(data, err)
+	}
+	c.Log("items", len(req.Items))
+	return api.BatchResponse{Items: answers}, nil
+}
+
+// itemRequest is a report within a batch: its app is the batch's.
+type itemRequest reportRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *itemRequest) Validate() []task.Field { return (*reportRequest)(r).validate() }
+
+func readItem(c *fn.Call, raw json.RawMessage, app string) (*store.Report, error) {
+	var item itemRequest
+	if err := fn.Decode(raw, &item); err != nil {
+		return nil, err
+	}
+	if item.AppID != "" && item.AppID != app {
+		return nil, task.Invalid([]task.Field{{Name: "app_id", Message: "differs from the batch's app_id; leave it out"}})
+	}
+	item.AppID = app
+	return (*reportRequest)(&item).stored(c, raw)
+}
+
+// answer tells what became of a report, and wakes a waiting claim when the
+// task is to be had again.
+func (r *reporter) answer(out store.Reported) (any, error) {
+	t := out.Task
+	switch {
+	case !out.Found:
+		return nil, notFound()
+	case out.Verdict == task.Stale:
+		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or the task's outcome is settled otherwise; nothing was changed")
+	case out.Verdict == task.Applied && t.State == task.Pending:
+		r.waiters.Notify(t.Queue, 1)
+	}
+	return api.ReportResponse{
+		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),
+		RetryCount: int(t.RetryCount), Already: out.Verdict == task.Already,
+	}, nil
+}
+
+func notFound() error { return task.Refuse(task.CodeNotFound, "no such task") }

@@ -1,0 +1,288 @@
+// Package submit is the function that third parties call to have a message
+// sent, and to learn what became of it:
+//
+//	POST /api/v1/sms/send
+//	POST /api/v1/sms/send/batch
+//	GET  /api/v1/sms/task/{task_id}
+//	GET  /api/v1/sms/by-key/{key}
+//	POST /api/v1/sms/task/{task_id}/cancel
+//
+// A 2xx means that the task is committed. The same key with the same body
+// gives the same task for ever.
+package submit
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config is the function's settings.
+type Config struct {
+	MaxRetries int16 `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not say otherwise, 0 to 10; 3 means at most four claims"`
+}
+
+// Validate holds the setting to what a task may ask for.
+func (c *Config) Validate() []task.Field {
+	if c.MaxRetries < 0 || c.MaxRetries > task.MaxRetriesCap {
+		return []task.Field{{Name: "MAX_RETRY_COUNT", Message: "must be between 0 and 10"}}
+	}
+	return nil
+}
+
+// Function is this package's line in the catalogue.
+var Function = fn.HTTP("submit", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, cfg Config) fn.Routes {
+	s := &submitter{db: env.DB(), waiters: env.Waiters(), maxRetries: cfg.MaxRetries}
+	return fn.Routes{
+		"POST /api/v1/sms/send":                  fn.Raw(fn.Submitter, s.send),
+		"POST /api/v1/sms/send/batch":            fn.Raw(fn.Submitter, s.sendBatch).MaxBody(maxBatchBody).Timeout(batchTimeout),
+		"GET /api/v1/sms/task/{task_id}":         fn.JSON(fn.Submitter, s.task),
+		"GET /api/v1/sms/by-key/{key}":           fn.JSON(fn.Submitter, s.byKey),
+		"POST /api/v1/sms/task/{task_id}/cancel": fn.Raw(fn.Submitter, s.cancel),
+	}
+}
+
+const (
+	maxBatchBody = 8 << 20
+	batchTimeout = 30 * time.Second
+	maxBatch     = 1000
+)
+
+type submitter struct {
+	db         *store.DB
+	waiters    *fn.Waiters
+	maxRetries int16
+}
+
+func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
+	sub := s.read(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
+	outs, errs := s.db.Submit([]*store.Submission{sub})
+	c.Log("phone", task.MaskPhone(sub.Phone))
+	if errs[0] != nil {
+		return nil, errs[0]
+	}
+	out := outs[0]
+	if out.Refused != nil {
+		return nil, out.Refused
+	}
+	s.wake(sub, out)
+	c.Header().Set("Location", "/api/v1/sms/task/"+out.ID.String())
+	if out.Replayed {
+		c.Header().Set("Idempotency-Replayed", "true")
+	}
+	return response(out), nil
+}
+
+// sendBatch answers each item as if it had been sent alone; one bad item never
+// spoils another.
+func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
+	var req batchRequest
+	err := fn.Decode(c.Body, &req)
+	if len(c.RequestHeader().Values("Idempotency-Key")) > 0 {
+		err = addField(err, task.Field{Name: "Idempotency-Key", Message: "must not be sent with a batch; give each item its own idempotency_key"})
+	}
+	if err != nil {
+		return nil, s.refuse(c, err)
+	}
+	subs := make([]*store.Submission, len(req.Items))
+	for i, item := range req.Items {
+		subs[i] = s.read(c, item, nil)
+	}
+	outs, errs := s.db.Submit(subs)
+	answers := make([]api.BatchItem, len(subs))
+	for i, out := range outs {
+		switch {
+		case errs[i] != nil:
+			answers[i] = c.Item(nil, errs[i])
+		case out.Refused != nil:
+			answers[i] = c.Item(nil, out.Refused)
+		default:
+			s.wake(subs[i], out)
+			answers[i] = c.Item(response(out), nil)
+			answers[i].Replayed = out.Replayed
+		}
+	}
+	c.Log("items", len(subs))
+	return api.BatchResponse{Items: answers}, nil
+}
+
+// refuse logs a batch of which no item could be read.
+func (s *submitter) refuse(c *fn.Call, why *task.Error) error {
+	sub := s.submission(c, c.Body)
+	sub.Refused = why
+	_, errs := s.db.Submit([]*store.Submission{sub})
+	if errs[0] != nil {
+		return errs[0]
+	}
+	return why
+}
+
+// wake tells a waiting claim of a task that it can have.
+func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
+	if !out.Replayed && out.State == task.Pending {
+		s.waiters.Notify(sub.Queue, 1)
+	}
+}
+
+func response(out store.Submitted) api.SendResponse {
+	segments, encoding := task.Segments(out.Text)
+	return api.SendResponse{
+		TaskID: out.ID.String(), Status: out.State.Status(), State: out.State.String(), FinalContent: out.Text,
+		Segments: segments, Encoding: string(encoding), UnusedParams: out.Unused, Archived: out.Archived,
+	}
+}
+
+// read makes a submission of a request, with its refusal when it is bad, so
+// that the log has it either way.
+func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Submission {
+	sub := s.submission(c, raw)
+	var req sendRequest
+	err := fn.Decode(raw, &req)
+	key, bad := oneKey(req.IdempotencyKey, keyHeader)
+	if bad != nil {
+		err = addField(err, *bad)
+	}
+	sub.Phone, sub.Draft = req.PhoneNumber, req.draft()
+	if err != nil {
+		sub.Refused = err
+		return sub
+	}
+	s.fill(sub, &req)
+	if !c.MayUseQueue(sub.Queue) {
+		sub.Refused = task.Refuse(task.CodeForbidden, "this caller may not submit to queue "+sub.Queue)
+		return sub
+	}
+	if key != "" {
+		sub.Refused = sign(sub, &req, key)
+	}
+	if sub.Refused == nil {
+		sub.Refused = req.pastTime(time.Now())
+	}
+	return sub
+}
+
+func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
+	return &store.Submission{
+		ID: task.NewID(), CallerID: c.Caller.ID,
+		RequestID: c.RequestID, SourceIP: c.SourceIP, UserAgent: c.UserAgent, Request: raw,
+	}
+}
+
+// sign gives a submission its key and the fingerprint of its request: of the
+// decoded request, without the key, before templates and defaults.
+func sign(sub *store.Submission, req *sendRequest, key string) *task.Error {
+	body := *req
+	body.IdempotencyKey = ""
+	print, err := task.Fingerprint(&body)
+	if err != nil {
+		return task.Refuse(task.CodeInvalid, err.Error())
+	}
+	hash := task.KeyHash(sub.CallerID, "sms", key)
+	sub.Key, sub.Fingerprint = &hash, print
+	return nil
+}
+
+// oneKey takes the idempotency key from the body or the header; both must agree.
+func oneKey(inBody string, header []string) (string, *task.Field) {
+	switch {
+	case len(header) == 0:
+		return inBody, nil
+	case len(header) > 1 || !task.ValidKey(header[0]):
+		return "", &task.Field{Name: "Idempotency-Key", Message: keyRule}
+	case inBody != "" && inBody != header[0]:
+		return "", &task.Field{Name: "idempotency_key", Message: "differs from the header Idempotency-Key; send one of them"}
+	default:
+		return header[0], nil
+	}
+}
+
+func addField(err *task.Error, f task.Field) *task.Error {
+	if err == nil {
+		return task.Invalid([]task.Field{f})
+	}
+	err.Fields = append(err.Fields, f)
+	return err
+}
+
+func (s *submitter) task(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	t, err := s.own(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return taskResponse(t), nil
+}
+
+func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	key := c.PathValue("key")
+	if !task.ValidKey(key) {
+		return nil, task.Invalid([]task.Field{{Name: "key", Message: keyRule}})
+	}
+	t, err := s.db.TaskByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
+	if err != nil {
+		return nil, err
+	}
+	return taskResponse(t), nil
+}
+
+func (s *submitter) cancel(ctx context.Context, c *fn.Call) (any, error) {
+	if body := strings.TrimSpace(string(c.Body)); body != "" && body != "{}" {
+		return nil, task.Invalid([]task.Field{{Name: "body", Message: "must be empty"}})
+	}
+	t, err := s.own(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	var by *store.Operator
+	if t.CallerID != c.Caller.ID {
+		by = &store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID}
+	}
+	if t.Task, err = s.db.Cancel(ctx, t.ID, by); err != nil {
+		return nil, err
+	}
+	return taskResponse(t), nil
+}
+
+// own finds the task of the path; another caller's does not exist, except for
+// an admin.
+func (s *submitter) own(ctx context.Context, c *fn.Call) (store.Detail, error) {
+	notFound := task.Refuse(task.CodeNotFound, "no such task")
+	id, err := task.ParseID(c.PathValue("task_id"))
+	if err != nil {
+		return store.Detail{}, notFound
+	}
+	t, err := s.db.Task(ctx, id)
+	if err == nil && t.CallerID != c.Caller.ID && !c.May(fn.Admin) {
+		return store.Detail{}, notFound
+	}
+	return t, err
+}
+
+func taskResponse(t store.Detail) api.TaskResponse {
+	segments, encoding := task.Segments(t.Content)
+	return api.TaskResponse{
+		TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
+		Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(), Result: t.Result, ErrorCode: t.ErrorCode,
+		Source: t.Source, Queue: t.Queue, Priority: int(t.Priority), RetryCount: int(t.RetryCount), MaxRetries: int(t.MaxRetries),
+		OnUnknown: t.OnUnknown.String(), Segments: segments, Encoding: string(encoding), CallbackURL: t.CallbackURL,
+		Metadata: json.RawMessage(t.Metadata), CreatedAt: t.CreatedAt.UTC(),
+		SendAt: instant(t.SendAt), ExpiresAt: instant(t.ExpiresAt), SentAt: instant(t.SentAt), ReportedAt: instant(t.FinishedAt),
+	}
+}
+
+// instant is a time of the wire, in UTC; nil when there is none.
+func instant(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}

@@ -1,0 +1,58 @@
+// Package sweep is the event function that lets happen what time brings:
+// scheduled tasks become pending, zombies are recovered (seed 001 sections
+// 6.3.3 and 8.4), and what is past its time expires.
+//
+//	POST /events/sweep
+//
+// Any number may run at once and any may be lost: claims promote what is due
+// for themselves.
+package sweep
+
+import (
+	"context"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// Function is this package's line in the catalogue.
+var Function = fn.Event("sweep", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, _ struct{}) fn.EventHandler {
+	s := &sweeper{db: env.DB(), waiters: env.Waiters()}
+	return s.sweep
+}
+
+// batchRows bounds one transaction.
+const batchRows = 500
+
+type sweeper struct {
+	db      *store.DB
+	waiters *fn.Waiters
+}
+
+// sweep settles everything that is due, batch by batch, then keeps house.
+// When the call's time ends first, the next tick goes on.
+func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
+	rows, verdicts := 0, map[string]int{}
+	for {
+		swept, err := s.db.Sweep(ctx, batchRows)
+		if err != nil {
+			return err
+		}
+		for queue, n := range swept.Pending {
+			s.waiters.Notify(queue, n)
+		}
+		for verdict, n := range swept.Verdicts {
+			verdicts[string(verdict)] += n
+		}
+		if rows += swept.Rows; swept.Rows < batchRows {
+			break
+		}
+	}
+	c.Log("due", rows, "verdicts", verdicts)
+	return s.db.KeepHouse(ctx)
+}

@@ -1,0 +1,200 @@
+// Command run is `make run`: Postgres, the schema, all functions in one server,
+// the clock of sweep and a demo sender, from nothing to ready in seconds. It
+// keeps its data in SENDONCE_HOME and takes everything down with it.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const (
+	readyLimit = time.Minute
+	drainLimit = 40 * time.Second // more than the server's own default of 25 s
+	tailLines  = 15
+)
+
+func main() {
+	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	// A second Ctrl-C does not wait for the drain.
+	context.AfterFunc(ctx, release)
+	s, err := readSettings()
+	if err == nil {
+		err = run(ctx, s, os.Stdout)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "make run:", err)
+		os.Exit(1)
+	}
+}
+
+// run starts everything, tells out how to use it and returns once ctx is done
+// and all of it has ended, or with the reason why it cannot go on.
+func run(ctx context.Context, s settings, out io.Writer) (err error) {
+	if err := portIsFree(ctx, s); err != nil {
+		return err
+	}
+	progress(out, "build", "functions")
+	binary := filepath.Join(s.home, "bin", "sendonce")
+	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
+		return err
+	}
+	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions", binary, false); err != nil {
+		return orInterrupted(ctx, err)
+	}
+	database, postgres, err := startPostgres(ctx, s, out)
+	if err != nil {
+		return orInterrupted(ctx, err)
+	}
+	defer func() { err = errors.Join(err, postgres.Stop()) }()
+
+	progress(out, "migrate", "the schema")
+	env := s.serverEnv(database)
+	migrate := exec.CommandContext(ctx, binary, "migrate")
+	migrate.Env = env
+	if text, err := migrate.CombinedOutput(); err != nil {
+		return orInterrupted(ctx, fmt.Errorf("migrate: %w\n%s", err, text))
+	}
+
+	logName := filepath.Join(s.home, "sendonce.log")
+	progress(out, "serve", "logs in "+logName)
+	log, err := os.OpenFile(logName, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	server, err := sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: log})
+	if err != nil {
+		return err
+	}
+	return errors.Join(accompany(ctx, s, server, postgres, out), drain(server, out))
+}
+
+// accompany waits until server is ready and then works beside it until ctx is
+// done or a child ends by itself.
+func accompany(ctx context.Context, s settings, server *sandbox.Process, postgres *sandbox.Postgres, out io.Writer) error {
+	starting, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	if err := server.WaitReady(starting, s.url()+"/readyz"); err != nil {
+		return orInterrupted(ctx, err)
+	}
+	introduce(out, s)
+
+	ctx, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	beside.Go(func() { tick(ctx, s, out) })
+	if s.demoSender {
+		sender := demoSender{api.NewClient(s.url(), s.username, s.password), out}
+		beside.Go(func() { sender.run(ctx) })
+	}
+	var postgresExited <-chan struct{}
+	if p := postgres.Process(); p != nil {
+		postgresExited = p.Exited()
+	}
+	select {
+	case <-ctx.Done():
+		progress(out, "stop", "")
+		return nil
+	case <-server.Exited():
+		return fmt.Errorf("the server ended unexpectedly with %d:\n%s", server.ExitCode(), tail(server.Output()))
+	case <-postgresExited:
+		return fmt.Errorf("postgres ended unexpectedly with %d:\n%s", postgres.Process().ExitCode(), tail(postgres.Process().Output()))
+	}
+}
+
+// drain lets the server finish the calls that it has.
+func drain(server *sandbox.Process, out io.Writer) error {
+	select {
+	case <-server.Exited():
+		return nil
+	default:
+	}
+	code, err := server.Terminate(drainLimit)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("the server ended with %d:\n%s", code, tail(server.Output()))
+	}
+	if err == nil {
+		progress(out, "drained", "all calls were answered")
+	}
+	return err
+}
+
+func portIsFree(ctx context.Context, s settings) error {
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", strings.TrimPrefix(s.url(), "http://"))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("port %d is taken: stop what listens there or set PORT to another", s.port)
+	}
+	if err != nil {
+		return fmt.Errorf("port %d cannot be used: %w", s.port, err)
+	}
+	return listener.Close()
+}
+
+// startPostgres gives the URL of the database to use, and the server to stop.
+func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
+	if s.databaseURL != "" {
+		progress(out, "postgres", "the one of DATABASE_URL")
+		return s.databaseURL, &sandbox.Postgres{}, nil
+	}
+	log, err := os.OpenFile(filepath.Join(s.home, "postgres.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return "", nil, err
+	}
+	postgres, err := sandbox.StartPostgres(ctx, sandbox.Options{Dir: filepath.Join(s.home, "postgres"), Durable: true, Log: log})
+	if err != nil {
+		return "", nil, errors.Join(err, log.Close())
+	}
+	database := postgres.URL("postgres")
+	progress(out, "postgres", "psql '"+database+"'")
+	return database, postgres, nil
+}
+
+func introduce(out io.Writer, s settings) {
+	login, password := fmt.Sprintf(`"%s:$BASIC_AUTH_PASSWORD"`, s.username), "the one of BASIC_AUTH_PASSWORD"
+	if s.password == localPassword {
+		login, password = fmt.Sprintf("%s:%s", s.username, localPassword), localPassword
+	}
+	fmt.Fprintf(out, `
+  API       %[1]s/api/v1
+  user      %[2]s
+  password  %[3]s
+  try       curl -u %[4]s -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
+
+ready %[1]s
+`, s.url(), s.username, password, login)
+}
+
+// orInterrupted is nil when err only says that ctx was done: an interrupt before
+// everything was up is no failure.
+func orInterrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func tail(text string) string {
+	lines := strings.SplitAfter(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-tailLines):], "")
+}
+
+func progress(out io.Writer, step, what string) {
+	fmt.Fprintln(out, strings.TrimSpace(fmt.Sprintf("%-9s %s", step, what)))
+}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
+// house is a SENDONCE_HOME and a port on which `make run` is started again and again.
+type house struct {
+	home string
+	port int
+	bin  string
+}
+
+func newHouse(t *testing.T) house {
+	t.Helper()
+	home, err := os.MkdirTemp("", "so-run-")
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(home, 0o755))
+	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer listener.Close()
+	return house{home, listener.Addr().(*net.TCPAddr).Port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run", false)}
+}
+
+func (h house) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
+
+// start starts `make run`, with the environment that the Go tool needs.
+func (h house) start(t *testing.T, env ...string) *sandbox.Process {
+	t.Helper()
+	whole := []string{"SENDONCE_HOME=" + h.home, fmt.Sprintf("PORT=%d", h.port)}
+	for _, pair := range os.Environ() {
+		if strings.HasPrefix(pair, "GO") {
+			whole = append(whole, pair)
+		}
+	}
+	p := sandbox.StartProcess(t, h.bin, append(whole, env...))
+	t.Cleanup(func() {
+		// Orderly, so that nothing writes into the home while it is removed.
+		_, err := p.Terminate(time.Minute)
+		require.NoError(t, err)
+	})
+	return p
+}
+
+func (h house) ready(t *testing.T, p *sandbox.Process) {
+	t.Helper()
+	require.NoError(t, p.WaitFor(within(t, 2*time.Minute), "\nready "+h.url()+"\n"))
+}
+
+// send submits a message and gives the answer's body.
+func (h house) send(t *testing.T, key, content string) string {
+	t.Helper()
+	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q}`, content, key)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url()+"/api/v1/sms/send", strings.NewReader(body))
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", localPassword)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode, "%s", answer)
+	return string(answer)
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// closed tells whether nothing listens on the port any more.
+func (h house) closed() bool {
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))
+	if err != nil {
+		return true
+	}
+	conn.Close()
+	return false
+}
+
+func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t)
+	h.ready(t, p)
+	first := h.send(t, "first", "第一条")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
+
+	code, err := p.Terminate(time.Minute)
+	require.NoError(t, err)
+	require.Zero(t, code, p.Output())
+	require.True(t, h.closed())
+
+	p = h.start(t, "DEMO_SENDER=false")
+	h.ready(t, p)
+	require.JSONEq(t, idOf(t, first), idOf(t, h.send(t, "first", "第一条")), "the data was kept")
+	second := h.send(t, "second", "第二条")
+	require.NoError(t, p.Kill())
+	require.Eventually(t, h.closed, 20*time.Second, 20*time.Millisecond, "the server ends with its parent")
+
+	p = h.start(t)
+	h.ready(t, p)
+	require.JSONEq(t, idOf(t, second), idOf(t, h.send(t, "second", "第二条")))
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第二条\n"))
+	require.NotContains(t, p.Output(), "第一条", "what was sent is not sent again")
+	require.NotContains(t, p.Output(), "sweep:")
+}
+
+func idOf(t *testing.T, answer string) string {
+	t.Helper()
+	_, rest, found := strings.Cut(answer, `"task_id":`)
+	require.True(t, found, answer)
+	id, _, _ := strings.Cut(rest, ",")
+	return strings.TrimRight(id, "}\n")
+}
+
+func TestARunThatCannotGoOnSaysWhy(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a port that is taken", func(t *testing.T) {
+		t.Parallel()
+		h := newHouse(t)
+		taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", h.port))
+		require.NoError(t, err)
+		defer taken.Close()
+		p := h.start(t)
+		require.Equal(t, 1, p.ExitCode())
+		require.Equal(t, fmt.Sprintf("make run: port %d is taken: stop what listens there or set PORT to another\n", h.port), p.Output())
+	})
+	t.Run("a second one in the same home", func(t *testing.T) {
+		t.Parallel()
+		h := newHouse(t)
+		h.ready(t, h.start(t))
+		other := h
+		other.port = newHouse(t).port
+		p := other.start(t)
+		require.Equal(t, 1, p.ExitCode())
+		require.Contains(t, p.Output(), "a Postgres is running in "+h.home+"/postgres already")
+		require.False(t, h.closed())
+	})
+	t.Run("a Postgres that dies", func(t *testing.T) {
+		t.Parallel()
+		h := newHouse(t)
+		p := h.start(t)
+		h.ready(t, p)
+		text, err := os.ReadFile(filepath.Join(h.home, "postgres", "data", "postmaster.pid"))
+		require.NoError(t, err)
+		line, _, _ := strings.Cut(string(text), "\n")
+		pid, err := strconv.Atoi(line)
+		require.NoError(t, err)
+		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+		require.Equal(t, 1, p.ExitCode())
+		require.Contains(t, p.Output(), "make run: postgres ended unexpectedly")
+		require.Contains(t, p.Output(), "database system is ready to accept connections", "its last words")
+		require.True(t, h.closed())
+		h.ready(t, h.start(t))
+	})
+	t.Run("a setting that the server refuses", func(t *testing.T) {
+		t.Parallel()
+		h := newHouse(t)
+		p := h.start(t, "SENDONCE_MAX_CALLS=many")
+		require.Equal(t, 1, p.ExitCode())
+		require.Contains(t, p.Output(), "SENDONCE_MAX_CALLS")
+	})
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/joho/godotenv"
+)
+
+// localPassword serves where the operator chose none: the server listens on the
+// loopback only.
+const localPassword = "sendonce-local"
+
+// settings is what the environment and the file .env say.
+type settings struct {
+	port        int
+	home        string // absolute; data, logs and the binary
+	username    string
+	password    string
+	demoSender  bool
+	databaseURL string            // "" = start a private Postgres
+	all         map[string]string // the whole environment with .env beneath it, for the server
+}
+
+// readSettings reads .env in the working directory, when there is one, beneath
+// the environment.
+func readSettings() (settings, error) {
+	all, err := godotenv.Read()
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return settings{}, fmt.Errorf(".env cannot be read: %w", err)
+	}
+	if all == nil {
+		all = map[string]string{}
+	}
+	for _, pair := range os.Environ() {
+		name, value, _ := strings.Cut(pair, "=")
+		all[name] = value
+	}
+	return parseSettings(all)
+}
+
+// parseSettings names everything that is wrong at once.
+func parseSettings(all map[string]string) (settings, error) {
+	get := func(name, otherwise string) string {
+		if value := all[name]; value != "" {
+			return value
+		}
+		return otherwise
+	}
+	s := settings{
+		username:    get("BASIC_AUTH_USERNAME", "admin"),
+		password:    get("BASIC_AUTH_PASSWORD", localPassword),
+		databaseURL: all["DATABASE_URL"],
+		all:         all,
+	}
+	var bad []error
+	var err error
+	if s.port, err = strconv.Atoi(get("PORT", "8080")); err != nil || s.port < 1 || s.port > 65535 {
+		bad = append(bad, fmt.Errorf("PORT is %q: it must be a number from 1 to 65535", all["PORT"]))
+	}
+	if s.demoSender, err = strconv.ParseBool(get("DEMO_SENDER", "true")); err != nil {
+		bad = append(bad, fmt.Errorf("DEMO_SENDER is %q: it must be true or false", all["DEMO_SENDER"]))
+	}
+	if strings.Contains(s.username, ":") {
+		bad = append(bad, fmt.Errorf("BASIC_AUTH_USERNAME is %q: it must not contain a colon", s.username))
+	}
+	if s.home, err = filepath.Abs(get("SENDONCE_HOME", ".sendonce")); err != nil {
+		bad = append(bad, fmt.Errorf("SENDONCE_HOME: %w", err))
+	}
+	return s, errors.Join(bad...)
+}
+
+func (s settings) url() string { return "http://127.0.0.1:" + strconv.Itoa(s.port) }
+
+// serverEnv is the environment of the server: all of ours, with what `make run`
+// decides on top.
+func (s settings) serverEnv(databaseURL string) []string {
+	all := maps.Clone(s.all)
+	delete(all, "FUNCTION_TARGET")
+	all["DATABASE_URL"] = databaseURL
+	all["APP_HOST"] = "127.0.0.1"
+	all["PORT"] = strconv.Itoa(s.port)
+	all["BASIC_AUTH_USERNAME"] = s.username
+	all["BASIC_AUTH_PASSWORD"] = s.password
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		env = append(env, name+"="+all[name])
+	}
+	return env
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestNothingNeedsToBeSet(t *testing.T) {
+	t.Parallel()
+	s, err := parseSettings(map[string]string{"PORT": "", "SENDONCE_HOME": ""})
+	require.NoError(t, err)
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	require.Equal(t, 8080, s.port)
+	require.Equal(t, filepath.Join(here, ".sendonce"), s.home)
+	require.Equal(t, "admin", s.username)
+	require.Equal(t, localPassword, s.password)
+	require.True(t, s.demoSender)
+	require.Empty(t, s.databaseURL)
+}
+
+func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.WriteFile(".env", []byte("PORT=1111\nDEMO_SENDER=false\nMAX_RETRY_COUNT=7\n"), 0o600))
+	t.Setenv("PORT", "2222")
+	s, err := readSettings()
+	require.NoError(t, err)
+	require.Equal(t, 2222, s.port)
+	require.False(t, s.demoSender)
+	require.Contains(t, s.serverEnv("postgres://x"), "MAX_RETRY_COUNT=7", "the server gets the rest of the file")
+}
+
+func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
+	t.Chdir(t.TempDir())
+	require.NoError(t, os.WriteFile(".env", []byte("PORT 1111\n"), 0o600))
+	_, err := readSettings()
+	require.ErrorContains(t, err, ".env cannot be read")
+}
+
+func TestEveryBadSettingIsNamedWithWhatIsAccepted(t *testing.T) {
+	t.Parallel()
+	_, err := parseSettings(map[string]string{"PORT": "eighty", "DEMO_SENDER": "maybe", "BASIC_AUTH_USERNAME": "a:b"})
+	require.EqualError(t, err, `PORT is "eighty": it must be a number from 1 to 65535
+DEMO_SENDER is "maybe": it must be true or false
+BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
+	for _, port := range []string{"0", "-1", "65536"} {
+		_, err := parseSettings(map[string]string{"PORT": port})
+		require.ErrorContains(t, err, "from 1 to 65535")
+	}
+}
+
+func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
+	t.Parallel()
+	s, err := parseSettings(map[string]string{"FUNCTION_TARGET": "claim", "APP_HOST": "0.0.0.0", "PATH": "/bin", "PORT": "9000"})
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"APP_HOST=127.0.0.1", "BASIC_AUTH_PASSWORD=" + localPassword, "BASIC_AUTH_USERNAME=admin",
+		"DATABASE_URL=postgres://x", "PATH=/bin", "PORT=9000",
+	}, s.serverEnv("postgres://x"))
+}
