@@ -16,8 +16,8 @@ type actionsRequest api.ActionsRequest
 func (r *actionsRequest) Validate() []task.Field {
 	var bad rules
 	bad.page(r.Limit, r.After)
-	bad.atMost("subject", r.Subject, 100)
-	return bad
+	bad.AtMost("subject", r.Subject, 100)
+	return bad.Rules
 }
 
 func (d *desk) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {

@@ -9,11 +9,9 @@
 package admin
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -26,7 +24,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), waiters: env.Waiters(), username: env.Config.Username}
+	d := &desk{db: env.DB(), waiters: env.Waiters(), username: env.Config.Username, forget: env.ForgetCaller}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
@@ -80,15 +78,12 @@ const (
 type desk struct {
 	db       *store.DB
 	waiters  *fn.Waiters
-	username string // of the built-in admin, which is no stored caller
+	username string            // of the built-in admin, which is no stored caller
+	forget   func(name string) // drops what this process remembers of a caller
 }
 
 // nothing is the request of a route that takes none.
 type nothing struct{}
-
-func operator(c *fn.Call) store.Operator {
-	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID}
-}
 
 // pathID reads {id} in the one form in which ids are written; any other text
 // names nothing.
@@ -120,37 +115,12 @@ func limitOf(limit *int) int {
 	return *limit
 }
 
-// instant is a time of the wire, in UTC; nil when there is none.
-func instant(t *time.Time) *time.Time {
-	if t == nil || t.IsZero() {
-		return nil
-	}
-	utc := t.UTC()
-	return &utc
-}
-
-// rules collects the bad fields of a request.
-type rules []task.Field
-
-func (b *rules) when(is bool, field, message string) {
-	if is {
-		*b = append(*b, task.Field{Name: field, Message: message})
-	}
-}
-
-// text asks for 1 to limit characters that are not all white space.
-func (b *rules) text(field, text string, limit int) {
-	b.when(strings.TrimSpace(text) == "" || utf8.RuneCountInString(text) > limit,
-		field, fmt.Sprintf("is required: 1 to %d characters, not only white space", limit))
-}
-
-func (b *rules) atMost(field, text string, limit int) {
-	b.when(utf8.RuneCountInString(text) > limit, field, fmt.Sprintf("must be at most %d characters", limit))
-}
+// rules are fn's with those that only an operator needs.
+type rules struct{ fn.Rules }
 
 func (b *rules) page(limit *int, after int64) {
-	b.when(limit != nil && (*limit < 1 || *limit > maxLimit), "limit", fmt.Sprintf("must be between 1 and %d", maxLimit))
-	b.when(after < 0, "after", "must be the next_after of the page before")
+	b.Between("limit", limit, 1, maxLimit)
+	b.When(after < 0, "after", "must be the next_after of the page before")
 }
 
 // phone holds a number to the service's rule; one with a space before it comes
@@ -163,14 +133,15 @@ func (b *rules) phone(phone string) {
 	if strings.HasPrefix(phone, " ") {
 		message += "; in a query string write + as %2B"
 	}
-	b.when(true, "phone_number", message)
+	b.When(true, "phone_number", message)
 }
 
 // listRequest is api.ListRequest with its rules.
 type listRequest api.ListRequest
 
 // Validate names every field whose value is not acceptable.
-func (r *listRequest) Validate() (bad []task.Field) {
-	(*rules)(&bad).page(r.Limit, r.After)
-	return bad
+func (r *listRequest) Validate() []task.Field {
+	var bad rules
+	bad.page(r.Limit, r.After)
+	return bad.Rules
 }

@@ -17,12 +17,12 @@ type blockedWordRequest api.BlockedWordRequest
 // Validate names every field whose value is not acceptable.
 func (r *blockedWordRequest) Validate() []task.Field {
 	var bad rules
-	bad.text("word", r.Word, maxWord)
-	return bad
+	bad.Text("word", r.Word, maxWord)
+	return bad.Rules
 }
 
 func (d *desk) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
-	w, err := d.db.AddBlockedWord(ctx, req.Word, operator(c))
+	w, err := d.db.AddBlockedWord(ctx, req.Word, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
@@ -31,7 +31,7 @@ func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (an
 	if err != nil {
 		return nil, err
 	}
-	w, err := d.db.RemoveBlockedWord(ctx, id, operator(c))
+	w, err := d.db.RemoveBlockedWord(ctx, id, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 

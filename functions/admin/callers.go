@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -26,10 +27,10 @@ type callerRequest api.CallerRequest
 // Validate names every field whose value is not acceptable.
 func (r *callerRequest) Validate() []task.Field {
 	var bad rules
-	bad.when(!plain(r.Name, maxName), "name", "is required: 1 to 50 characters of A-Z a-z 0-9 . _ -")
+	bad.When(!task.ValidName(r.Name, maxName), "name", "is required: 1 to 50 characters of A-Z a-z 0-9 . _ -")
 	bad.roles(r.Roles)
 	bad.queues(r.Queues)
-	return bad
+	return bad.Rules
 }
 
 // callerChange is api.CallerChange with its rules.
@@ -38,51 +39,38 @@ type callerChange api.CallerChange
 // Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
 	var bad rules
-	bad.when(r.Roles == nil && r.Queues == nil, "body", "must give roles or queues")
+	bad.When(r.Roles == nil && r.Queues == nil, "body", "must give roles or queues")
 	if r.Roles != nil {
 		bad.roles(r.Roles)
 	}
 	bad.queues(r.Queues)
-	return bad
+	return bad.Rules
 }
 
 func (b *rules) roles(roles []string) {
-	b.when(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, trigger, admin")
+	b.When(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, trigger, admin")
 	for i, role := range roles {
 		at := fmt.Sprintf("roles[%d]", i)
 		switch fn.Role(role) {
 		case fn.Submitter, fn.Sender, fn.Receiver, fn.Trigger, fn.Admin:
-			b.when(slices.Contains(roles[:i], role), at, "is named twice")
+			b.When(slices.Contains(roles[:i], role), at, "is named twice")
 		default:
-			b.when(true, at, "must be submitter, sender, receiver, trigger or admin")
+			b.When(true, at, "must be submitter, sender, receiver, trigger or admin")
 		}
 	}
 }
 
 func (b *rules) queues(queues []string) {
 	if len(queues) > maxQueues {
-		b.when(true, "queues", fmt.Sprintf("must be at most %d queues; leave it empty for all", maxQueues))
+		b.When(true, "queues", fmt.Sprintf("must be at most %d queues; leave it empty for all", maxQueues))
 		return
 	}
 	for i, queue := range queues {
 		at := fmt.Sprintf("queues[%d]", i)
-		b.when(!validQueue(queue), at, queueRule)
-		b.when(slices.Contains(queues[:i], queue), at, "is named twice")
+		b.When(queue == "", at, "must not be empty")
+		b.Queue(at, queue)
+		b.When(slices.Contains(queues[:i], queue), at, "is named twice")
 	}
-}
-
-const queueRule = "must be 1 to 63 characters of A-Z a-z 0-9 . _ -"
-
-func validQueue(queue string) bool { return plain(queue, task.MaxQueueBytes) }
-
-// plain tells whether text is 1 to limit of the characters A-Z a-z 0-9 . _ -
-func plain(text string, limit int) bool {
-	for _, c := range text {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
-			return false
-		}
-	}
-	return len(text) >= 1 && len(text) <= limit
 }
 
 func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
@@ -90,7 +78,8 @@ func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (an
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := d.db.AddCaller(ctx, req.Name, hash, req.Roles, req.Queues, operator(c))
+	row, err := d.db.AddCaller(ctx, req.Name, hash, req.Roles, req.Queues, c.Operator(""))
+	d.forget(row.Name)
 	return withToken(row, token), err
 }
 
@@ -122,7 +111,8 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.UpdateCaller(ctx, id, req.Roles, req.Queues, operator(c))
+	row, err := d.db.UpdateCaller(ctx, id, req.Roles, req.Queues, c.Operator(""))
+	d.forget(row.Name)
 	return callerResponse(row), err
 }
 
@@ -132,7 +122,8 @@ func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 		return nil, err
 	}
 	token, hash := newToken()
-	row, err := d.db.RotateCaller(ctx, id, hash, operator(c))
+	row, err := d.db.RotateCaller(ctx, id, hash, c.Operator(""))
+	d.forget(row.Name)
 	return withToken(row, token), err
 }
 
@@ -141,7 +132,8 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.RevokeCaller(ctx, id, operator(c))
+	row, err := d.db.RevokeCaller(ctx, id, c.Operator(""))
+	d.forget(row.Name)
 	return callerResponse(row), err
 }
 
@@ -150,6 +142,13 @@ func callerResponse(row store.StoredCaller) api.CallerResponse {
 		ID: row.ID, Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues),
 		CreatedAt: row.CreatedAt.UTC(), RotatedAt: instant(row.RotatedAt), RevokedAt: instant(row.RevokedAt),
 	}
+}
+
+func instant(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return fn.Instant(*t)
 }
 
 // withToken is the only answer that shows a token.

@@ -21,23 +21,23 @@ func (r *defaultRequest) Validate() []task.Field {
 	var bad rules
 	bad.phone(r.PhoneNumber)
 	bad.defaultContent(r.Content, r.UseTemplate)
-	return bad
+	return bad.Rules
 }
 
 // defaultContent holds the text of a default to what its one submission will
 // be able to send; what only the template of that day decides is left to it.
 func (b *rules) defaultContent(content string, useTemplate bool) {
-	b.when(!useTemplate && strings.TrimSpace(content) == "", "content", "is required: 1 to 200 characters, not only white space")
-	b.when(utf8.RuneCountInString(content) > task.MaxContent, "content", "must be at most 200 characters")
+	b.When(!useTemplate && strings.TrimSpace(content) == "", "content", "is required: 1 to 200 characters, not only white space")
+	b.When(utf8.RuneCountInString(content) > task.MaxContent, "content", "must be at most 200 characters")
 	if useTemplate {
 		if _, err := task.ParseParams(content); err != nil {
-			b.when(true, "content", "must be URL-encoded parameters, as use_template is true: "+err.Error())
+			b.When(true, "content", "must be URL-encoded parameters, as use_template is true: "+err.Error())
 		}
 	}
 }
 
 func (d *desk) addDefault(ctx context.Context, c *fn.Call, req defaultRequest) (any, error) {
-	row, err := d.db.AddDefault(ctx, req.PhoneNumber, req.Content, req.UseTemplate, operator(c))
+	row, err := d.db.AddDefault(ctx, req.PhoneNumber, req.Content, req.UseTemplate, c.Operator(""))
 	return defaultResponse(row), err
 }
 
@@ -51,7 +51,7 @@ func (r *defaultsRequest) Validate() []task.Field {
 	if r.PhoneNumber != "" {
 		bad.phone(r.PhoneNumber)
 	}
-	return bad
+	return bad.Rules
 }
 
 func (d *desk) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
@@ -75,8 +75,8 @@ type defaultChange api.DefaultSMSChange
 // Validate names every field whose value is not acceptable.
 func (r *defaultChange) Validate() []task.Field {
 	var bad rules
-	bad.when(*r == defaultChange{}, "body", "must give content or use_template")
-	return bad
+	bad.When(*r == defaultChange{}, "body", "must give content or use_template")
+	return bad.Rules
 }
 
 func (d *desk) editDefault(ctx context.Context, c *fn.Call, req defaultChange) (any, error) {
@@ -85,8 +85,8 @@ func (d *desk) editDefault(ctx context.Context, c *fn.Call, req defaultChange) (
 		replace(&row.UseTemplate, req.UseTemplate)
 		var bad rules
 		bad.defaultContent(row.Content, row.UseTemplate)
-		if len(bad) > 0 {
-			return task.Invalid(bad)
+		if len(bad.Rules) > 0 {
+			return task.Invalid(bad.Rules)
 		}
 		return nil
 	})
@@ -104,7 +104,7 @@ func (d *desk) changeDefault(ctx context.Context, c *fn.Call, edit func(*store.D
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.EditDefault(ctx, id, operator(c), edit)
+	row, err := d.db.EditDefault(ctx, id, c.Operator(""), edit)
 	return defaultResponse(row), err
 }
 
@@ -113,7 +113,7 @@ func (d *desk) deleteDefault(ctx context.Context, c *fn.Call, _ nothing) (any, e
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.DeleteDefault(ctx, id, operator(c))
+	row, err := d.db.DeleteDefault(ctx, id, c.Operator(""))
 	return defaultResponse(row), err
 }
 

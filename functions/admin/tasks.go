@@ -21,30 +21,20 @@ func (r *tasksRequest) Validate() []task.Field {
 	var bad rules
 	bad.page(r.Limit, 0)
 	state, known := task.ParseState(r.State)
-	bad.when(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
-	_, known = parseReason(r.Reason)
-	bad.when(!known, "reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
-	bad.when(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have one; leave out state")
+	bad.When(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
+	_, known = task.ParseReason(r.Reason)
+	bad.When(!known, "reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
+	bad.When(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have one; leave out state")
 	if r.PhoneNumber != "" {
 		bad.phone(r.PhoneNumber)
 	}
-	bad.atMost("source", r.Source, 50)
-	bad.when(r.Queue != "" && !validQueue(r.Queue), "queue", queueRule)
-	bad.when(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
-	bad.when(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
+	bad.AtMost("source", r.Source, 50)
+	bad.Queue("queue", r.Queue)
+	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
+	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
 	_, err := task.ParseID(r.After)
-	bad.when(r.After != "" && err != nil, "after", "must be the next_after of the page before")
-	return bad
-}
-
-// parseReason reads a word of the wire; "" is no reason.
-func parseReason(word string) (task.Reason, bool) {
-	for r := task.NoReason; r <= task.Cancelled; r++ {
-		if r.String() == word {
-			return r, true
-		}
-	}
-	return 0, false
+	bad.When(r.After != "" && err != nil, "after", "must be the next_after of the page before")
+	return bad.Rules
 }
 
 // filter makes the store's filter of a valid request.
@@ -53,7 +43,7 @@ func (r *tasksRequest) filter() store.TaskFilter {
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}
-	f.Reason, _ = parseReason(r.Reason)
+	f.Reason, _ = task.ParseReason(r.Reason)
 	f.After, _ = task.ParseID(r.After)
 	replace(&f.From, r.From)
 	replace(&f.To, r.To)
@@ -73,7 +63,7 @@ func (d *desk) tasks(ctx context.Context, _ *fn.Call, req tasksRequest) (any, er
 }
 
 func (d *desk) task(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := taskID(c)
+	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
 	}
@@ -89,33 +79,24 @@ func (d *desk) task(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 	return answer, err
 }
 
-func taskID(c *fn.Call) (task.ID, error) {
-	id, err := task.ParseID(c.PathValue("task_id"))
-	if err != nil {
-		return id, task.Refuse(task.CodeNotFound, "no such task")
-	}
-	return id, nil
-}
-
 // repairRequest is api.RepairRequest with its rules.
 type repairRequest api.RepairRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *repairRequest) Validate() []task.Field {
 	var bad rules
-	bad.atMost("reason", r.Reason, maxReason)
-	return bad
+	bad.AtMost("reason", r.Reason, maxReason)
+	return bad.Rules
 }
 
 func (d *desk) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	return d.repair(c, func(id task.ID) (task.Task, error) {
-		return d.db.RetryFailed(ctx, id, operator(c), req.Reason)
+		return d.db.RetryFailed(ctx, id, c.Operator(req.Reason))
 	})
 }
 
 func (d *desk) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
-	by := operator(c)
-	by.Reason = req.Reason
+	by := c.Operator(req.Reason)
 	return d.repair(c, func(id task.ID) (task.Task, error) { return d.db.Cancel(ctx, id, &by) })
 }
 
@@ -128,22 +109,22 @@ func (r *resolveRequest) Validate() []task.Field {
 	switch task.Resolution(r.Outcome) {
 	case task.ResolveSucceeded, task.ResolveFailed, task.ResolveResend:
 	default:
-		bad.when(true, "outcome", "is required: succeeded, failed or resend")
+		bad.When(true, "outcome", "is required: succeeded, failed or resend")
 	}
-	bad.when(strings.TrimSpace(r.Reason) == "", "reason", "is required: it becomes the task's result")
-	bad.atMost("reason", r.Reason, maxReason)
-	return bad
+	bad.When(strings.TrimSpace(r.Reason) == "", "reason", "is required: it becomes the task's result")
+	bad.AtMost("reason", r.Reason, maxReason)
+	return bad.Rules
 }
 
 func (d *desk) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
 	return d.repair(c, func(id task.ID) (task.Task, error) {
-		return d.db.Resolve(ctx, id, task.Resolution(req.Outcome), req.Reason, operator(c))
+		return d.db.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
 	})
 }
 
 // repair changes the task of the path and wakes a claim that waits for it.
 func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
-	id, err := taskID(c)
+	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
 	}
@@ -161,20 +142,12 @@ func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any,
 }
 
 func adminTask(t store.Detail) api.AdminTask {
-	segments, encoding := task.Segments(t.Content)
 	answer := api.AdminTask{
-		TaskResponse: api.TaskResponse{
-			TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
-			Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(), Result: t.Result, ErrorCode: t.ErrorCode,
-			Source: t.Source, Queue: t.Queue, Priority: int(t.Priority), RetryCount: int(t.RetryCount), MaxRetries: int(t.MaxRetries),
-			OnUnknown: t.OnUnknown.String(), Segments: segments, Encoding: string(encoding), CallbackURL: t.CallbackURL,
-			Metadata: t.Metadata, CreatedAt: t.CreatedAt.UTC(),
-			SendAt: instant(&t.SendAt), ExpiresAt: instant(&t.ExpiresAt), SentAt: instant(&t.SentAt), ReportedAt: instant(&t.FinishedAt),
-		},
-		CallerID: t.CallerID, AppID: t.AppID, ClaimID: t.ClaimID,
+		TaskResponse: fn.TaskResponse(t),
+		CallerID:     t.CallerID, AppID: t.AppID, ClaimID: t.ClaimID,
 	}
 	if t.State == task.Processing {
-		answer.LeaseUntil = instant(&t.DueAt)
+		answer.LeaseUntil = fn.Instant(t.DueAt)
 	}
 	return answer
 }

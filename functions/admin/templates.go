@@ -21,13 +21,13 @@ type templateRequest api.TemplateRequest
 // Validate names every field whose value is not acceptable.
 func (r *templateRequest) Validate() []task.Field {
 	var bad rules
-	bad.text("template_name", r.TemplateName, maxTemplateName)
-	bad.text("template_content", r.TemplateContent, maxTemplateContent)
-	return bad
+	bad.Text("template_name", r.TemplateName, maxTemplateName)
+	bad.Text("template_content", r.TemplateContent, maxTemplateContent)
+	return bad.Rules
 }
 
 func (d *desk) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
-	t, err := d.db.AddTemplate(ctx, req.TemplateName, req.TemplateContent, operator(c))
+	t, err := d.db.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
 	return templateResponse(t), err
 }
 
@@ -38,7 +38,7 @@ type templatesRequest api.TemplatesRequest
 func (r *templatesRequest) Validate() []task.Field {
 	var bad rules
 	bad.page(r.Limit, r.After)
-	return bad
+	return bad.Rules
 }
 
 func (d *desk) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
@@ -65,14 +65,14 @@ type templateChange api.TemplateChange
 // Validate names every field whose value is not acceptable.
 func (r *templateChange) Validate() []task.Field {
 	var bad rules
-	bad.when(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
+	bad.When(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
 	if r.TemplateName != nil {
-		bad.text("template_name", *r.TemplateName, maxTemplateName)
+		bad.Text("template_name", *r.TemplateName, maxTemplateName)
 	}
 	if r.TemplateContent != nil {
-		bad.text("template_content", *r.TemplateContent, maxTemplateContent)
+		bad.Text("template_content", *r.TemplateContent, maxTemplateContent)
 	}
-	return bad
+	return bad.Rules
 }
 
 func (d *desk) editTemplate(ctx context.Context, c *fn.Call, req templateChange) (any, error) {
@@ -80,7 +80,7 @@ func (d *desk) editTemplate(ctx context.Context, c *fn.Call, req templateChange)
 	if err != nil {
 		return nil, err
 	}
-	t, err := d.db.EditTemplate(ctx, id, operator(c), func(t *store.Template) {
+	t, err := d.db.EditTemplate(ctx, id, c.Operator(""), func(t *store.Template) {
 		replace(&t.Name, req.TemplateName)
 		replace(&t.Content, req.TemplateContent)
 		replace(&t.Active, req.IsActive)
@@ -120,8 +120,9 @@ type previewRequest api.PreviewRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *previewRequest) Validate() []task.Field {
-	_, bad := r.values()
-	(*rules)(&bad).when(r.TemplateContent != "", "template_content", "must not be given: the template of the path is previewed")
+	_, fields := r.values()
+	bad := fn.Rules(fields)
+	bad.When(r.TemplateContent != "", "template_content", "must not be given: the template of the path is previewed")
 	return bad
 }
 
@@ -130,8 +131,9 @@ type draftRequest api.PreviewRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *draftRequest) Validate() []task.Field {
-	_, bad := (*previewRequest)(r).values()
-	(*rules)(&bad).text("template_content", r.TemplateContent, maxTemplateContent)
+	_, fields := (*previewRequest)(r).values()
+	bad := fn.Rules(fields)
+	bad.Text("template_content", r.TemplateContent, maxTemplateContent)
 	return bad
 }
 

@@ -12,7 +12,6 @@ import (
 	"encoding/json"
 	"errors"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -71,17 +70,13 @@ type claimRequest api.ClaimRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *claimRequest) Validate() []task.Field {
-	bad := checkApp(r.AppID)
-	if r.Limit != nil && (*r.Limit < 1 || *r.Limit > maxLimit) {
-		bad = append(bad, task.Field{Name: "limit", Message: "must be between 1 and 1000"})
-	}
-	if r.Wait != nil && (*r.Wait < 0 || *r.Wait > maxWait) {
-		bad = append(bad, task.Field{Name: "wait", Message: "must be between 0 and 30 seconds"})
-	}
-	if len(r.Queue) > task.MaxQueueBytes {
-		bad = append(bad, task.Field{Name: "queue", Message: "must be at most 63 bytes"})
-	}
-	return append(bad, checkLease(r.LeaseSeconds)...)
+	var bad fn.Rules
+	bad.App(r.AppID)
+	bad.Between("limit", r.Limit, 1, maxLimit)
+	bad.Between("wait", r.Wait, 0, maxWait)
+	bad.Queue("queue", r.Queue)
+	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
+	return bad
 }
 
 // extendRequest is api.ExtendRequest with its rules.
@@ -89,25 +84,11 @@ type extendRequest api.ExtendRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *extendRequest) Validate() []task.Field {
-	bad := checkApp(r.AppID)
-	if r.ClaimID < 0 {
-		bad = append(bad, task.Field{Name: "claim_id", Message: "must be the claim_id that the claim gave"})
-	}
-	return append(bad, checkLease(r.LeaseSeconds)...)
-}
-
-func checkApp(app string) []task.Field {
-	if n := utf8.RuneCountInString(app); n < 1 || n > 50 {
-		return []task.Field{{Name: "app_id", Message: "is required: 1 to 50 characters that name the sender app"}}
-	}
-	return nil
-}
-
-func checkLease(seconds *int) []task.Field {
-	if seconds != nil && (*seconds < minLease || *seconds > maxLease) {
-		return []task.Field{{Name: "lease_seconds", Message: "must be between 10 and 3600"}}
-	}
-	return nil
+	var bad fn.Rules
+	bad.App(r.AppID)
+	bad.When(r.ClaimID < 0, "claim_id", "must be the claim_id that the claim gave")
+	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
+	return bad
 }
 
 func (c *claimer) leaseOf(seconds *int) time.Duration {
@@ -236,9 +217,9 @@ func wire(claimed []store.Claimed) []api.ClaimedTask {
 }
 
 func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) (any, error) {
-	id, err := task.ParseID(call.PathValue("task_id"))
+	id, err := call.TaskID()
 	if err != nil {
-		return nil, task.Refuse(task.CodeNotFound, "no such task")
+		return nil, err
 	}
 	lease, err := c.db.Extend(ctx, store.Extension{
 		TaskID: id, AppID: req.AppID, ClaimID: req.ClaimID, Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,

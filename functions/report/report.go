@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -53,42 +52,34 @@ type batchRequest api.ReportBatchRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *reportRequest) Validate() []task.Field {
-	return append(checkApp(r.AppID), r.validate()...)
+	var bad fn.Rules
+	bad.App(r.AppID)
+	return append(bad, r.validate()...)
 }
 
 // Validate names every field whose value is not acceptable; the items are
 // judged one by one.
 func (r *batchRequest) Validate() []task.Field {
-	bad := checkApp(r.AppID)
-	if len(r.Items) == 0 || len(r.Items) > maxBatch {
-		bad = append(bad, task.Field{Name: "items", Message: "must hold 1 to 1000 items"})
-	}
+	var bad fn.Rules
+	bad.App(r.AppID)
+	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must hold 1 to 1000 items")
 	return bad
 }
 
-func checkApp(app string) []task.Field {
-	if n := utf8.RuneCountInString(app); n < 1 || n > 50 {
-		return []task.Field{{Name: "app_id", Message: "is required: 1 to 50 characters that name the sender app"}}
-	}
-	return nil
-}
-
-func (r *reportRequest) validate() (bad []task.Field) {
-	when := func(is bool, field, message string) {
-		if is {
-			bad = append(bad, task.Field{Name: field, Message: message})
-		}
-	}
-	when(r.TaskID == "", "task_id", "is required")
-	when(r.ClaimID < 0, "claim_id", "must be the claim_id that the claim gave")
-	when(utf8.RuneCountInString(r.ErrorCode) > 50, "error_code", "must be at most 50 characters")
-	when(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")
-	when(r.Status == nil && r.Outcome == "", "status", "is required: 2 (SUCCESS) or 3 (FAILED), unless outcome is given")
-	when(r.Status != nil && r.Outcome != "", "outcome", "must not be given together with status")
-	when(r.Outcome != "" && r.Outcome != "unknown" && r.Outcome != "released", "outcome", "must be unknown or released")
-	when(r.RetryAfterSeconds != nil && r.Outcome != "released", "retry_after_seconds", "needs outcome released")
-	when(r.RetryAfterSeconds != nil && (*r.RetryAfterSeconds < 0 || *r.RetryAfterSeconds > maxRetryAfter), "retry_after_seconds", fmt.Sprintf("must be between 0 and %d", maxRetryAfter))
-	when(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
+// validate judges all but the app, which may be the batch's.
+func (r *reportRequest) validate() []task.Field {
+	var bad fn.Rules
+	bad.When(r.TaskID == "", "task_id", "is required")
+	bad.When(r.ClaimID < 0, "claim_id", "must be the claim_id that the claim gave")
+	bad.AtMost("error_code", r.ErrorCode, 50)
+	bad.When(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")
+	bad.When(r.Status == nil && r.Outcome == "", "status", "is required: 2 (SUCCESS) or 3 (FAILED), unless outcome is given")
+	bad.When(r.Status != nil && r.Outcome != "", "outcome", "must not be given together with status")
+	bad.When(r.Outcome != "" && r.Outcome != "unknown" && r.Outcome != "released", "outcome", "must be unknown or released")
+	bad.When(r.RetryAfterSeconds != nil && r.Outcome != "released", "retry_after_seconds", "needs outcome released")
+	bad.When(r.RetryAfterSeconds != nil && (*r.RetryAfterSeconds < 0 || *r.RetryAfterSeconds > maxRetryAfter),
+		"retry_after_seconds", fmt.Sprintf("must be between 0 and %d", maxRetryAfter))
+	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
 	return bad
 }
 

@@ -3,14 +3,13 @@ package submit
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -42,15 +41,15 @@ func (r *batchRequest) Validate() []task.Field {
 // the moment (times that passed) is pastTime's: it must not keep a replay
 // from its answer.
 func (r *sendRequest) Validate() []task.Field {
-	var bad rules
-	bad.when(!task.ValidPhone(r.PhoneNumber), "phone_number", "is required: 3 to 19 digits, optionally after a +")
-	bad.tooLong("source", r.Source, 50)
-	bad.when(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", keyRule)
-	bad.when(r.Queue != "" && !validQueue(r.Queue), "queue", "must be 1 to 63 characters of a-z A-Z 0-9 . _ -")
-	bad.when(r.Priority != nil && (*r.Priority < 0 || *r.Priority > task.LowestPriority), "priority", "must be between 0 (highest) and 9")
-	bad.when(r.MaxRetries != nil && (*r.MaxRetries < 0 || *r.MaxRetries > task.MaxRetriesCap), "max_retries", "must be between 0 and 10")
+	var bad fn.Rules
+	bad.When(!task.ValidPhone(r.PhoneNumber), "phone_number", "is required: 3 to 19 digits, optionally after a +")
+	bad.AtMost("source", r.Source, 50)
+	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", keyRule)
+	bad.Queue("queue", r.Queue)
+	bad.Between("priority", r.Priority, 0, task.LowestPriority)
+	bad.Between("max_retries", r.MaxRetries, 0, task.MaxRetriesCap)
 	if _, ok := task.ParsePolicy(r.OnUnknown); r.OnUnknown != "" && !ok {
-		bad.add("on_unknown", "must be resend, hold or fail")
+		bad.When(true, "on_unknown", "must be resend, hold or fail")
 	}
 	r.validateText(&bad)
 	r.validateTimes(&bad)
@@ -59,56 +58,56 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-func (r *sendRequest) validateText(bad *rules) {
+func (r *sendRequest) validateText(bad *fn.Rules) {
 	named := r.TemplateID != 0 || r.TemplateName != ""
 	templated := named || r.Params != nil
-	bad.when(r.TemplateID < 0, "template_id", "must be positive")
-	bad.tooLong("template_name", r.TemplateName, 100)
-	bad.when(r.TemplateID != 0 && r.TemplateName != "", "template_name", "must not be given together with template_id")
-	bad.when(templated && r.UseTemplate != nil && !*r.UseTemplate, "use_template", "must not be false when a template or params are given")
-	bad.when(r.Params != nil && r.Content != "", "params", "must not be given together with content")
+	bad.When(r.TemplateID < 0, "template_id", "must be positive")
+	bad.AtMost("template_name", r.TemplateName, 100)
+	bad.When(r.TemplateID != 0 && r.TemplateName != "", "template_name", "must not be given together with template_id")
+	bad.When(templated && r.UseTemplate != nil && !*r.UseTemplate, "use_template", "must not be false when a template or params are given")
+	bad.When(r.Params != nil && r.Content != "", "params", "must not be given together with content")
 	if _, fields := task.ParamsFromJSON(r.Params); r.Params != nil {
 		*bad = append(*bad, fields...)
 	}
 	switch {
 	case r.draft().UseTemplate:
-		bad.tooLong("content", r.Content, maxEncoded)
+		bad.AtMost("content", r.Content, maxEncoded)
 	case r.Content != "" && strings.TrimSpace(r.Content) == "":
-		bad.add("content", "must not be blank; leave it out to send the number's default content")
+		bad.When(true, "content", "must not be blank; leave it out to send the number's default content")
 	default:
-		bad.tooLong("content", r.Content, task.MaxContent)
+		bad.AtMost("content", r.Content, task.MaxContent)
 	}
 }
 
-func (r *sendRequest) validateTimes(bad *rules) {
-	bad.when(r.TTLSeconds != nil && (*r.TTLSeconds < 1 || *r.TTLSeconds > int64(farthest/time.Second)), "ttl_seconds", "must be between 1 and 31622400")
-	bad.when(r.TTLSeconds != nil && r.ExpiresAt != nil, "expires_at", "must not be given together with ttl_seconds")
-	bad.when(r.SendAt != nil && r.ExpiresAt != nil && !r.ExpiresAt.After(*r.SendAt), "expires_at", "must be after send_at")
-	bad.when(r.SendAt != nil && !storableTime(*r.SendAt), "send_at", "must lie between the years 1 and 9999")
-	bad.when(r.ExpiresAt != nil && !storableTime(*r.ExpiresAt), "expires_at", "must lie between the years 1 and 9999")
+func (r *sendRequest) validateTimes(bad *fn.Rules) {
+	bad.When(r.TTLSeconds != nil && (*r.TTLSeconds < 1 || *r.TTLSeconds > int64(farthest/time.Second)), "ttl_seconds", "must be between 1 and 31622400")
+	bad.When(r.TTLSeconds != nil && r.ExpiresAt != nil, "expires_at", "must not be given together with ttl_seconds")
+	bad.When(r.SendAt != nil && r.ExpiresAt != nil && !r.ExpiresAt.After(*r.SendAt), "expires_at", "must be after send_at")
+	bad.When(r.SendAt != nil && !storableTime(*r.SendAt), "send_at", "must lie between the years 1 and 9999")
+	bad.When(r.ExpiresAt != nil && !storableTime(*r.ExpiresAt), "expires_at", "must lie between the years 1 and 9999")
 }
 
 func storableTime(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 }
 
 // pastTime refuses what this moment makes senseless; nil when nothing does.
 func (r *sendRequest) pastTime(now time.Time) *task.Error {
-	var bad rules
-	bad.when(r.SendAt != nil && r.SendAt.After(now.Add(farthest)), "send_at", "must be at most a year ahead")
-	bad.when(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*farthest)), "expires_at", "must be at most two years ahead")
-	bad.when(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
+	var bad fn.Rules
+	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(farthest)), "send_at", "must be at most a year ahead")
+	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*farthest)), "expires_at", "must be at most two years ahead")
+	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
 	return task.Invalid(bad)
 }
 
-func (r *sendRequest) validateCallback(bad *rules) {
+func (r *sendRequest) validateCallback(bad *fn.Rules) {
 	if r.CallbackURL == "" {
 		return
 	}
 	u, err := url.Parse(r.CallbackURL)
-	bad.when(err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil || len(r.CallbackURL) > maxCallback,
+	bad.When(err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil || len(r.CallbackURL) > maxCallback,
 		"callback_url", "must be an http or https URL without user name, at most 2000 bytes")
 }
 
-func (r *sendRequest) validateMetadata(bad *rules) {
+func (r *sendRequest) validateMetadata(bad *fn.Rules) {
 	if r.Metadata == nil {
 		return
 	}
@@ -116,11 +115,11 @@ func (r *sendRequest) validateMetadata(bad *rules) {
 	decoder := json.NewDecoder(bytes.NewReader(r.Metadata))
 	decoder.UseNumber()
 	if err := decoder.Decode(&object); err != nil || object == nil || len(r.Metadata) > maxMetadata {
-		bad.add("metadata", "must be a JSON object of at most 4096 bytes")
+		bad.When(true, "metadata", "must be a JSON object of at most 4096 bytes")
 		return
 	}
 	if problem := unstorable(object); problem != "" {
-		bad.add("metadata", problem)
+		bad.When(true, "metadata", problem)
 	}
 }
 
@@ -188,30 +187,4 @@ func (s *submitter) fill(sub *store.Submission, r *sendRequest) {
 	if r.TTLSeconds != nil {
 		sub.TTL = time.Duration(*r.TTLSeconds) * time.Second
 	}
-}
-
-func validQueue(queue string) bool {
-	for _, c := range queue {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-') {
-			return false
-		}
-	}
-	return len(queue) >= 1 && len(queue) <= task.MaxQueueBytes
-}
-
-// rules collects the bad fields of a request.
-type rules []task.Field
-
-func (b *rules) add(field, message string) {
-	*b = append(*b, task.Field{Name: field, Message: message})
-}
-
-func (b *rules) when(is bool, field, message string) {
-	if is {
-		b.add(field, message)
-	}
-}
-
-func (b *rules) tooLong(field, text string, limit int) {
-	b.when(utf8.RuneCountInString(text) > limit, field, fmt.Sprintf("must be at most %d characters", limit))
 }

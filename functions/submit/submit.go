@@ -13,7 +13,6 @@ package submit
 
 import (
 	"context"
-	"encoding/json"
 	"strings"
 	"time"
 
@@ -218,7 +217,7 @@ func (s *submitter) task(ctx context.Context, c *fn.Call, _ struct{}) (any, erro
 	if err != nil {
 		return nil, err
 	}
-	return taskResponse(t), nil
+	return fn.TaskResponse(t), nil
 }
 
 func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
@@ -230,7 +229,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	if err != nil {
 		return nil, err
 	}
-	return taskResponse(t), nil
+	return fn.TaskResponse(t), nil
 }
 
 func (s *submitter) cancel(ctx context.Context, c *fn.Call) (any, error) {
@@ -243,46 +242,25 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call) (any, error) {
 	}
 	var by *store.Operator
 	if t.CallerID != c.Caller.ID {
-		by = &store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID}
+		operator := c.Operator("")
+		by = &operator
 	}
 	if t.Task, err = s.db.Cancel(ctx, t.ID, by); err != nil {
 		return nil, err
 	}
-	return taskResponse(t), nil
+	return fn.TaskResponse(t), nil
 }
 
 // own finds the task of the path; another caller's does not exist, except for
 // an admin.
 func (s *submitter) own(ctx context.Context, c *fn.Call) (store.Detail, error) {
-	notFound := task.Refuse(task.CodeNotFound, "no such task")
-	id, err := task.ParseID(c.PathValue("task_id"))
+	id, err := c.TaskID()
 	if err != nil {
-		return store.Detail{}, notFound
+		return store.Detail{}, err
 	}
 	t, err := s.db.Task(ctx, id)
 	if err == nil && t.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return store.Detail{}, notFound
+		return store.Detail{}, task.Refuse(task.CodeNotFound, "no such task")
 	}
 	return t, err
-}
-
-func taskResponse(t store.Detail) api.TaskResponse {
-	segments, encoding := task.Segments(t.Content)
-	return api.TaskResponse{
-		TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
-		Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(), Result: t.Result, ErrorCode: t.ErrorCode,
-		Source: t.Source, Queue: t.Queue, Priority: int(t.Priority), RetryCount: int(t.RetryCount), MaxRetries: int(t.MaxRetries),
-		OnUnknown: t.OnUnknown.String(), Segments: segments, Encoding: string(encoding), CallbackURL: t.CallbackURL,
-		Metadata: json.RawMessage(t.Metadata), CreatedAt: t.CreatedAt.UTC(),
-		SendAt: instant(t.SendAt), ExpiresAt: instant(t.ExpiresAt), SentAt: instant(t.SentAt), ReportedAt: instant(t.FinishedAt),
-	}
-}
-
-// instant is a time of the wire, in UTC; nil when there is none.
-func instant(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC()
-	return &t
 }

@@ -160,6 +160,11 @@ func (c *Client) ReportBatch(ctx context.Context, appID string, reports []Report
 	return out.results(), err
 }
 
+// Statistics counts tasks. The caller must be an admin.
+func (c *Client) Statistics(ctx context.Context) (StatisticsResponse, error) {
+	return get[StatisticsResponse](ctx, c, "/api/v1/admin/statistics")
+}
+
 func rawItems[T any](values []T) ([]json.RawMessage, error) {
 	items := make([]json.RawMessage, len(values))
 	for i, v := range values {

@@ -139,6 +139,15 @@ func (c *callers) ask(ctx context.Context, name string, l *lookup) {
 	close(l.done)
 }
 
+// ForgetCaller makes this process look a caller up anew: after a change by
+// hand. Other processes remember it for up to 60 s.
+func (e *Env) ForgetCaller(name string) {
+	e.callers.mu.Lock()
+	defer e.callers.mu.Unlock()
+	delete(e.callers.known, name)
+	delete(e.callers.unknown, name)
+}
+
 // remember makes room by dropping what has expired, or else any entry: losing
 // one costs a query.
 func remember(names map[string]*lookup, name string, l *lookup) {

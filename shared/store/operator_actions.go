@@ -1,7 +1,6 @@
 package store
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,11 +28,10 @@ insert into operator_actions (caller_id, caller_name, request_id, action, subjec
 values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb)`
 
 // queueAction is the one writer of operator_actions. It goes with the change it
-// tells of, in the same transaction; before and after are JSON or "". The
-// operator's own reason is kept where why is empty.
-func (o Operator) queueAction(batch *pgx.Batch, action, subject, why, before, after string) {
+// tells of, in the same transaction; before and after are JSON or "".
+func (o Operator) queueAction(batch *pgx.Batch, action, subject, before, after string) {
 	batch.Queue(logActionSQL, o.CallerID, task.Cut(storable(o.Name), maxOperatorName), o.RequestID, action, subject,
-		storable(cmp.Or(why, o.Reason)), before, after)
+		storable(o.Reason), before, after)
 }
 
 // taskJSON is a task in operator_actions.
@@ -56,7 +54,7 @@ func (db *DB) byHand(ctx context.Context, by Operator, change func(tx pgx.Tx) (d
 			return err
 		}
 		var batch pgx.Batch
-		by.queueAction(&batch, d.action, d.subject, "", d.before, d.after)
+		by.queueAction(&batch, d.action, d.subject, d.before, d.after)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 }

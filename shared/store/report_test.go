@@ -194,17 +194,17 @@ func TestATaskIsCancelledOnlyBeforeASenderHasIt(t *testing.T) {
 func TestChangesByHandAreRecordedWithTheirChange(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	by := Operator{CallerID: 3, Name: "ann", RequestID: "r1"}
+	by := Operator{CallerID: 3, Name: "ann", RequestID: "r1", Reason: "the phone was off"}
 	held := message(func(s *Submission) { s.OnUnknown = task.Hold })
 	db.mustSubmit(t, held)
 	db.claim(t)
 	db.mustReport(t, task.Report{TaskID: held.ID, AppID: "app", Outcome: task.SentUnknown})
-	after, err := db.Resolve(t.Context(), held.ID, task.ResolveFailed, "the phone was off", by)
+	after, err := db.Resolve(t.Context(), held.ID, task.ResolveFailed, by)
 	require.NoError(t, err)
 	require.Equal(t, task.Failed, after.State)
-	_, err = db.Resolve(t.Context(), held.ID, task.ResolveResend, "again", by)
+	_, err = db.Resolve(t.Context(), held.ID, task.ResolveResend, by)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
-	after, err = db.RetryFailed(t.Context(), held.ID, by, "once more")
+	after, err = db.RetryFailed(t.Context(), held.ID, by)
 	require.NoError(t, err)
 	require.Equal(t, task.Pending, after.State)
 	require.Len(t, db.claim(t), 1)

@@ -193,7 +193,7 @@ func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
 	require.True(t, db.mustSubmit(t, message(keyed("k", "hello")))[0].Replayed)
 	claimed := db.mustClaim(t, "app", 1)[0]
 	db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed.ClaimID, Outcome: task.SentFailed, Message: "no signal", ErrorCode: "E1"})
-	_, err := db.RetryFailed(t.Context(), s.ID, tester, "the tower is back")
+	_, err := db.RetryFailed(t.Context(), s.ID, Operator{Name: "tester", RequestID: "r", Reason: "the tower is back"})
 	require.NoError(t, err)
 
 	events, err := db.Timeline(t.Context(), s.ID, 10)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -84,29 +85,31 @@ func (db *DB) TaskByKey(ctx context.Context, key task.Hash) (Detail, error) {
 // cancels its own task, else the operator who does it by hand.
 func (db *DB) Cancel(ctx context.Context, id task.ID, by *Operator) (task.Task, error) {
 	t, err := db.decide(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
-		queueVerdicts(batch, []verdictLog{{id: id, verdict: task.CancelledByHand, message: after.Result}})
+		log := verdictLog{id: id, verdict: task.CancelledByHand, message: after.Result}
 		if by != nil {
-			by.queueAction(batch, "task.cancel", id.String(), "", taskJSON(before), taskJSON(after))
+			log.message = cmp.Or(by.Reason, after.Result)
+			by.queueAction(batch, "task.cancel", id.String(), taskJSON(before), taskJSON(after))
 		}
+		queueVerdicts(batch, []verdictLog{log})
 	})
 	return t, failed("cancel", err)
 }
 
 // RetryFailed gives a failed task a new life.
-func (db *DB) RetryFailed(ctx context.Context, id task.ID, by Operator, why string) (task.Task, error) {
+func (db *DB) RetryFailed(ctx context.Context, id task.ID, by Operator) (task.Task, error) {
 	t, err := db.decide(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
-		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.RetriedByHand, message: why}})
-		by.queueAction(batch, "task.retry", id.String(), why, taskJSON(before), taskJSON(after))
+		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.RetriedByHand, message: by.Reason}})
+		by.queueAction(batch, "task.retry", id.String(), taskJSON(before), taskJSON(after))
 	})
 	return t, failed("retry", err)
 }
 
-// Resolve settles a held task; why becomes its result.
-func (db *DB) Resolve(ctx context.Context, id task.ID, how task.Resolution, why string, by Operator) (task.Task, error) {
-	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, why, now) }
+// Resolve settles a held task; the operator's reason becomes its result.
+func (db *DB) Resolve(ctx context.Context, id task.ID, how task.Resolution, by Operator) (task.Task, error) {
+	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
 	t, err := db.decide(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
-		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.ResolvedByHand, message: why}})
-		by.queueAction(batch, "task.resolve", id.String(), why, taskJSON(before), taskJSON(after))
+		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.ResolvedByHand, message: by.Reason}})
+		by.queueAction(batch, "task.resolve", id.String(), taskJSON(before), taskJSON(after))
 	})
 	return t, failed("resolve", err)
 }

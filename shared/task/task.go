@@ -57,6 +57,16 @@ func (r Reason) String() string {
 	return [...]string{"", "rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}[r]
 }
 
+// ParseReason reads a word of the wire; "" is NoReason.
+func ParseReason(word string) (Reason, bool) {
+	for r := NoReason; r <= Cancelled; r++ {
+		if r.String() == word {
+			return r, true
+		}
+	}
+	return 0, false
+}
+
 // Policy is what the submitter wants done when nobody knows whether the
 // message was sent: the delivery semantics of seed 003 as a choice.
 type Policy int16

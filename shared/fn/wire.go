@@ -1,0 +1,45 @@
+package fn
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Instant is a time of the wire, in UTC; nil when there is none.
+func Instant(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	t = t.UTC()
+	return &t
+}
+
+// TaskResponse is a task as every function shows it.
+func TaskResponse(t store.Detail) api.TaskResponse {
+	segments, encoding := task.Segments(t.Content)
+	return api.TaskResponse{
+		TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
+		Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(), Result: t.Result, ErrorCode: t.ErrorCode,
+		Source: t.Source, Queue: t.Queue, Priority: int(t.Priority), RetryCount: int(t.RetryCount), MaxRetries: int(t.MaxRetries),
+		OnUnknown: t.OnUnknown.String(), Segments: segments, Encoding: string(encoding), CallbackURL: t.CallbackURL,
+		Metadata: t.Metadata, CreatedAt: t.CreatedAt.UTC(),
+		SendAt: Instant(t.SendAt), ExpiresAt: Instant(t.ExpiresAt), SentAt: Instant(t.SentAt), ReportedAt: Instant(t.FinishedAt),
+	}
+}
+
+// TaskID reads {task_id} of the path; what is no id names no task.
+func (c *Call) TaskID() (task.ID, error) {
+	id, err := task.ParseID(c.PathValue("task_id"))
+	if err != nil {
+		return id, task.Refuse(task.CodeNotFound, "no such task")
+	}
+	return id, nil
+}
+
+// Operator is the caller as one who changes something by hand; reason is why.
+func (c *Call) Operator(reason string) store.Operator {
+	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
+}
