@@ -34,18 +34,27 @@ type server struct {
 func serve(t *testing.T) *server {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
+	return serveHandler(t, handler(t, url)).connect(url)
+}
+
+func serveHandler(t *testing.T, h http.Handler) *server {
+	t.Helper()
+	web := httptest.NewServer(h)
+	t.Cleanup(web.Close)
+	return &server{t: t, url: web.URL, user: "admin", password: "secret"}
+}
+
+// handler is all functions on a database.
+func handler(t *testing.T, url string) http.Handler {
+	t.Helper()
 	env, err := fn.NewEnv(fn.Config{
 		DatabaseURL: url, Username: "admin", Password: "secret", HotRole: "sendonce_hot", ReadRole: "sendonce_read",
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	handler, err := fn.Handler(env, catalogue()...)
+	t.Cleanup(env.Close)
+	h, err := fn.Handler(env, catalogue()...)
 	require.NoError(t, err)
-	web := httptest.NewServer(handler)
-	t.Cleanup(func() {
-		web.Close()
-		env.Close()
-	})
-	return (&server{t: t, url: web.URL, user: "admin", password: "secret"}).connect(url)
+	return h
 }
 
 // connect lets the test look into the database itself.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestAMessageGoesFromSubmitThroughAClaimToItsFinalState(t *testing.T) {
@@ -136,6 +139,46 @@ func TestAWaitingClaimWakesWithATask(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("the waiting claim slept through the task")
 	}
+}
+
+func TestAClaimWhoseAppLeftGivesItsTasksBack(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	all, arrived, left := handler(t, proxy.URL()), make(chan struct{}), make(chan struct{})
+	s := serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("app_id") == "leaver" {
+			context.AfterFunc(r.Context(), func() { close(left) })
+			close(arrived)
+		}
+		all.ServeHTTP(w, r)
+	})).connect(url)
+	s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+
+	proxy.Stall()
+	ctx, leave := context.WithCancel(t.Context())
+	req, err := http.NewRequestWithContext(ctx, "GET", s.url+"/api/v1/sms/tasks/pending?app_id=leaver", nil)
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", "secret")
+	gone := make(chan error, 1)
+	go func() {
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			_ = res.Body.Close()
+		}
+		gone <- err
+	}()
+	<-arrived
+	leave()
+	require.Error(t, <-gone)
+	<-left
+	proxy.Resume()
+	require.Eventually(t, func() bool {
+		return s.count(`select count(*) from report_logs where app_id = 'leaver' and verdict = 'applied'`) == 1
+	}, 10*time.Second, time.Millisecond)
+	fresh := s.get("/api/v1/sms/tasks/pending?app_id=stayer").list()
+	require.Len(t, fresh, 1)
+	require.EqualValues(t, 0, fresh[0]["retry_count"], "it cost no retry")
 }
 
 func TestAnExpiredLeaseIsRecoveredAndTheLateReportRefused(t *testing.T) {
