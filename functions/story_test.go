@@ -115,9 +115,7 @@ func TestATaskIsCancelledUntilItIsClaimed(t *testing.T) {
 func TestAWaitingClaimAsksTheDatabaseNothing(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	empty := make(chan reply, 1)
-	go func() { empty <- s.get("/api/v1/sms/tasks/pending?app_id=a&wait=1") }()
-	s.untilWaiting()
+	empty := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=1")
 	before := s.lastStatement()
 	got := <-empty
 	require.Equal(t, 200, got.status)
@@ -128,9 +126,7 @@ func TestAWaitingClaimAsksTheDatabaseNothing(t *testing.T) {
 func TestAWaitingClaimWakesWithATask(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	woken := make(chan reply, 1)
-	go func() { woken <- s.get("/api/v1/sms/tasks/pending?app_id=a&wait=30") }()
-	s.untilWaiting()
+	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	id := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).data("task_id")
 	select {
 	case got := <-woken:

@@ -13,6 +13,9 @@ import (
 // claim or a report holds are left to them.
 const lockDueSQL = `select ` + liveColumns + `, now() from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
 
+// anyDueSQL spares the idle poll a transaction.
+const anyDueSQL = `select exists (select from task_live where due_at <= now())`
+
 // Touched counts, by queue, the tasks that became pending.
 type Touched map[string]int
 
@@ -42,6 +45,10 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 		return swept, err
 	}
 	defer conn.Release()
+	var due bool
+	if err := conn.QueryRow(ctx, anyDueSQL).Scan(&due); err != nil || !due {
+		return swept, err
+	}
 
 	var changes []change
 	var logs []verdictLog
