@@ -17,7 +17,7 @@ CREATE TABLE receive_logs (
     status_code   integer NOT NULL,
     created_at    timestamptz NOT NULL DEFAULT now()
 ) PARTITION BY RANGE (created_at);
-CREATE INDEX idx_receive_logs_created_at ON receive_logs (created_at);
+CREATE INDEX idx_receive_logs_created_at ON receive_logs USING brin (created_at) WITH (pages_per_range = 32);
 CREATE INDEX idx_receive_logs_task_id ON receive_logs (task_id);
 
 CREATE TABLE send_logs (

@@ -222,7 +222,7 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) 
 
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 
-CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING btree (created_at);
+CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING brin (created_at) WITH (pages_per_range='32');
 
 CREATE INDEX idx_receive_logs_task_id ON ONLY public.receive_logs USING btree (task_id);
 

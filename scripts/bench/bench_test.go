@@ -28,7 +28,7 @@ func TestAShortRunLosesNothingAndPrintsATable(t *testing.T) {
 		require.Contains(t, progress.String(), r.name)
 	}
 	if s.floor == 0 {
-		require.Contains(t, progress.String(), "no pgbench")
+		require.Contains(t, s.String(), "pgbench was not found")
 	} else {
 		require.Equal(t, 2, names["pgbench, an insert each"])
 		delete(names, "pgbench, an insert each")

@@ -93,9 +93,15 @@ func (s *summary) wrong() error {
 func (s *summary) failures() []string {
 	var list []string
 	for _, r := range s.results {
-		for _, what := range slices.Sorted(maps.Keys(r.failures)) {
-			list = append(list, fmt.Sprintf("%s, %d connections: %d x %s", r.name, r.connections, r.failures[what], what))
-		}
+		list = append(list, r.failed()...)
+	}
+	return list
+}
+
+func (r result) failed() []string {
+	var list []string
+	for _, what := range slices.Sorted(maps.Keys(r.failures)) {
+		list = append(list, fmt.Sprintf("%s, %d connections: %d x %s", r.name, r.connections, r.failures[what], what))
 	}
 	return list
 }
@@ -103,6 +109,9 @@ func (s *summary) failures() []string {
 func (s *summary) add(r result) {
 	s.results = append(s.results, r)
 	fmt.Fprintf(s.progress, "%-24s %4d connections %8.0f rows/s\n", r.name, r.connections, r.rate)
+	for _, failure := range r.failed() {
+		fmt.Fprintln(s.progress, "failed:", failure)
+	}
 }
 
 // String is the table in Markdown with what must be known to read it.
@@ -118,10 +127,15 @@ func (s *summary) String() string {
 	if f.memory {
 		disk = " (the data lies in memory, where that costs nothing)"
 	}
-	fmt.Fprintf(&b, "\n%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, %s. One server with default settings, Postgres and\n",
-		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, f.postgres, f.fsync, disk, f.synchronousCommit, runtime.Version())
-	fmt.Fprintf(&b, "the load generator share this machine, over the loopback; at most %s a phase. pgbench inserts one row like those of `tasks`\n", s.duration)
-	b.WriteString("per transaction through the Unix socket; a submission writes its key, its body, its live row and its log row.\n\n")
+	fmt.Fprintf(&b, "\n%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, max_connections %d, %s.\n",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, f.postgres, f.fsync, disk, f.synchronousCommit, f.maxConnections, runtime.Version())
+	fmt.Fprintf(&b, "One server with default settings, Postgres and the load generator share this machine, over the loopback; at most %s a phase.\n", s.duration)
+	b.WriteString("A submission writes its key, its body, its live row and its log row. ")
+	if s.floor > 0 {
+		b.WriteString("pgbench inserts one row like the body per transaction, through\nthe Unix socket, with no more connections than the server takes.\n\n")
+	} else {
+		b.WriteString("pgbench was not found: its rows are left out.\n\n")
+	}
 	if failures := s.failures(); len(failures) > 0 {
 		fmt.Fprintf(&b, "Failed: %s.\n", strings.Join(failures, "; "))
 	} else {

@@ -242,7 +242,7 @@ func (p *Postgres) run(ctx context.Context, bin binaries, o Options) error {
 func (p *Postgres) command(bin binaries, o Options) Command {
 	settings := []string{
 		"listen_addresses=", "port=5432", "unix_socket_directories=" + p.place.socket,
-		"max_connections=200", "autovacuum_naptime=10s", "max_wal_size=4GB", "checkpoint_timeout=15min",
+		"max_connections=300", "autovacuum_naptime=10s", "max_wal_size=4GB", "checkpoint_timeout=15min",
 		"timezone=UTC", "log_timezone=UTC", "lc_messages=C", "log_destination=stderr", "logging_collector=off",
 	}
 	if o.Durable {

@@ -147,10 +147,10 @@ func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claim
 // everything once more: what entered below a floor is late by that while, and
 // nothing is stored that could be wrong.
 const (
-	slowClaim   = 20 * time.Millisecond
+	slowClaim   = 8 * time.Millisecond
 	floorFactor = 20 // floors hold for this many times the slow claim
 	floorMargin = time.Second
-	floorLimit  = 3 * time.Second
+	floorLimit  = time.Second
 )
 
 type lane struct {

@@ -118,7 +118,8 @@ const (
 
 // retrying runs a transaction, and runs it again while the answer to its
 // commit is lost: the caller must have made every effect recognisable by its
-// ids, and is told that an earlier try may have been committed.
+// ids, and is told that an earlier try may have been committed, or be about to
+// be: then it meets its own id, and once more finds it.
 func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 	var lost bool
 	var giveUp time.Time
@@ -129,7 +130,7 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 			return nil
 		case isLost(err) && !lost:
 			lost, giveUp = true, time.Now().Add(retryFor)
-		case !lost || !isLost(err) && !neverReached(err):
+		case !lost || !stillUnknown(err):
 			return err
 		}
 		if time.Now().After(giveUp) {
@@ -141,6 +142,13 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 			return err
 		}
 	}
+}
+
+// stillUnknown tells whether a transaction that was run again has not yet found
+// out what became of its first run: no connection, or a commit under way.
+func stillUnknown(err error) bool {
+	return isLost(err) || neverReached(err) || pgCode(err) == codeLockTimeout ||
+		violates(err, "tasks_pkey") || violates(err, "task_live_pkey")
 }
 
 // withPartitions runs a transaction, and once more when a log row of it found

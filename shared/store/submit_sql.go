@@ -122,9 +122,10 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 }
 
 // insertSQL takes on new tasks: key, body, live row, log row and the default
-// content used up, each only where the one before took effect. A row whose key
-// or id exists is left out of the answer. Rows come sorted by key, so two
-// flushes never wait for each other in a circle.
+// content used up. A row whose key is taken is left out, also of the answer. An
+// id that exists is that of an earlier try whose commit was under way: the
+// statement waits for it, fails, and is run again. Rows come sorted by key, so
+// two flushes never wait for each other in a circle.
 const insertSQL = `
 with i as materialized (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::smallint[], $7::smallint[],
@@ -147,23 +148,21 @@ with i as materialized (
     select id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, nullif(source, ''),
         send_at, ends_at, nullif(callback_url, ''), metadata::jsonb
     from w
-    on conflict (id) do nothing
-    returning id
 ), l as (
     insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at)
     select id, case when run_at is null then 1 else 0 end, priority, max_retries, on_unknown, queue,
         coalesce(run_at, ends_at), ends_at
-    from w join b using (id)
+    from w
     returning id, state
 ), d as (
     update default_sms_data set is_sent = true, updated_at = now()
-    where id in (select default_id from w join b using (id))
+    where id in (select default_id from w)
 ), r as (
     insert into receive_logs (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent,
         request_data, response_data, status_code)
     select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data::jsonb,
-        jsonb_build_object('task_id', id, 'status', 0, 'final_content', content), 200
-    from w join b using (id)
+        jsonb_build_object('task_id', id, 'status', 0), 200
+    from w
 )
 select id, state from l`
 

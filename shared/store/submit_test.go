@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -168,6 +169,45 @@ func TestACommitWhoseAnswerWasLostIsRecognised(t *testing.T) {
 			require.Equal(t, 1, db.count(t, `select count(*) from receive_logs`))
 		})
 	}
+}
+
+func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, slow := openAt(t, url), owner(t, url)
+	s := message()
+	tx, err := slow.Begin(t.Context()) // the server's end of a connection that broke before its commit was done
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'hello')`, s.ID)
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `insert into task_live (id, state, queue, priority, max_retries, on_unknown) values ($1, 1, 'default', 5, 3, 0)`, s.ID)
+	require.NoError(t, err)
+
+	answered := make(chan Submitted, 1)
+	tries := 0
+	go func() {
+		f := &submitFlush{db: db, rows: []*Submission{s}, out: make([]Submitted, 1), act: make([]action, 1)}
+		if db.retrying(t.Context(), func(again bool) error {
+			if tries++; tries == 1 {
+				return lostAnswer{io.ErrUnexpectedEOF}
+			}
+			return f.run(t.Context(), again)
+		}) == nil {
+			answered <- f.out[0]
+		}
+		close(answered)
+	}()
+	require.Eventually(t, func() bool {
+		var waiting bool
+		err := slow.QueryRow(t.Context(), `select exists(select from pg_locks where not granted)`).Scan(&waiting)
+		return err == nil && waiting
+	}, 5*time.Second, time.Millisecond)
+	require.NoError(t, tx.Commit(t.Context()))
+	out, ok := <-answered
+	require.True(t, ok)
+	require.Equal(t, Submitted{ID: s.ID, State: task.Pending, Text: "hello"}, out)
+	require.Equal(t, 1, db.count(t, `select count(*) from tasks`))
 }
 
 func TestADatabaseThatIsAwayIsServerBusyAndNothingIsStored(t *testing.T) {
