@@ -120,7 +120,7 @@ func (o *office) submit(change func(*store.Submission)) task.ID {
 
 func (o *office) claim() store.Claimed {
 	o.Helper()
-	claimed, _, _, err := o.env.DB().Claim(o.Context(), store.ClaimRequest{
+	claimed, _, err := o.env.DB().Claim(o.Context(), store.ClaimRequest{
 		Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`),
 	})
 	require.NoError(o, err)

@@ -47,7 +47,7 @@ func TestTasksAreListedAndEachTellsItsHistory(t *testing.T) {
 	for _, e := range one.Timeline {
 		events = append(events, e.Event)
 	}
-	require.Equal(t, []string{"received", "sent", "report"}, events)
+	require.Equal(t, []string{"received", "claimed", "report"}, events)
 	require.Equal(t, "192.0.2.7", one.Timeline[0].SourceIP)
 	require.Equal(t, "said", one.Timeline[2].Message)
 	o.refused(404, "not_found", nil, "GET", "tasks/"+task.NewID().String(), "")

@@ -125,7 +125,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimRequest, patience <-chan time.Time, wait bool) (tasks []api.ClaimedTask, more bool, err error) {
 	waiter := c.waiters.Register(want.Queue)
 	defer waiter.Close()
-	claimed, touched, again, err := c.look(ctx, want)
+	claimed, touched, err := c.look(ctx, want)
 	if err != nil {
 		return nil, false, err
 	}
@@ -142,16 +142,8 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		call.Log("claimed", len(claimed))
 		return wire(claimed), false, nil
 	}
-	var floor <-chan time.Time
-	if again > 0 {
-		timer := time.NewTimer(again)
-		defer timer.Stop()
-		floor = timer.C
-	}
 	select {
 	case <-waiter.C:
-		return nil, true, nil
-	case <-floor:
 		return nil, true, nil
 	case <-patience:
 	case <-c.draining:
@@ -163,7 +155,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 
 // look claims even when the app leaves meanwhile: a claim broken off half-way
 // would hold its tasks until their leases end.
-func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.Touched, time.Duration, error) {
+func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.Touched, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
 	defer cancel()
 	return c.db.Claim(ctx, want)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -85,44 +84,54 @@ with c as materialized (
 // Claim hands out up to req.Limit tasks. When there are fewer it first lets
 // what fell due happen, up to 100 rows, and looks again, so that pollers alone
 // keep the job going. touched says what that made pending, for whoever waits.
-//
-// again > 0 says that the look was cut short by a floor: tasks that entered
-// below it are seen by a claim after that time.
-func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, again time.Duration, err error) {
-	claimed, again, err = db.claimOnce(ctx, req, req.Limit)
+// What was claimed is returned even when the second look fails: it must reach
+// its sender.
+func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, err error) {
+	claimed, err = db.claimOnce(ctx, req, req.Limit)
 	if err != nil || len(claimed) == req.Limit {
-		return claimed, touched, again, failed("claim", err)
+		return claimed, nil, failed("claim", err)
 	}
 	swept, err := db.Sweep(ctx, promoteRows)
-	touched = swept.Pending
-	if err != nil || touched[req.Queue] == 0 {
-		if len(claimed) > 0 {
-			err = nil // what was claimed must reach its sender; the next sweep will meet the error again
-		}
-		return claimed, touched, again, failed("claim", err)
+	if err == nil && swept.Pending[req.Queue] > 0 {
+		var more []Claimed
+		more, err = db.claimOnce(ctx, req, req.Limit-len(claimed))
+		claimed = append(claimed, more...)
 	}
-	more, again, err := db.claimOnce(ctx, req, req.Limit-len(claimed))
-	if err != nil && len(claimed) > 0 {
+	if len(claimed) > 0 {
 		err = nil
 	}
-	return append(claimed, more...), touched, again, failed("claim", err)
+	return claimed, swept.Pending, failed("claim", err)
 }
 
 // promoteRows bounds what a claim promotes for itself.
 const promoteRows = 100
 
-func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claimed []Claimed, again time.Duration, err error) {
-	sql := claimSQL
+func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
 	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request)}
-	lanes, until := db.floors.of(req.Queue, time.Now())
-	if len(lanes) > 0 {
-		sql, again = claimAboveSQL, time.Until(until)
-		args = append(args, laneColumns(lanes)...)
+	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
+		claimed, _, err := db.runClaim(ctx, claimAboveSQL, append(args, laneColumns(lanes)...))
+		if err != nil || len(claimed) > 0 {
+			db.floors.raise(req.Queue, claimed)
+			return claimed, err
+		}
 	}
-	var took time.Duration
+	claimed, took, err := db.runClaim(ctx, claimSQL, args)
+	if err == nil {
+		db.floors.learn(req.Queue, claimed, took)
+	}
+	return claimed, err
+}
+
+// runClaim runs one claim and says how long the statement alone took.
+func (db *DB) runClaim(ctx context.Context, sql string, args []any) (claimed []Claimed, took time.Duration, err error) {
 	err = db.withPartitions(ctx, func() error {
+		conn, err := db.hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
 		start := time.Now()
-		rows, err := db.hot.Query(ctx, sql, args...)
+		rows, err := conn.Query(ctx, sql, args...)
 		if err != nil {
 			return err
 		}
@@ -130,99 +139,10 @@ func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) (claim
 		took = time.Since(start)
 		return err
 	})
-	if err != nil {
-		return nil, 0, err
-	}
 	slices.SortFunc(claimed, func(a, b Claimed) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
 	})
-	db.floors.learn(req.Queue, claimed, took, len(lanes) > 0)
-	return claimed, again, nil
-}
-
-// A claim reads the left edge of its index. While an old snapshot is held
-// somewhere on the server, the entries of tasks long claimed cannot be removed
-// and every claim walks them. A claimer that notices keeps, in memory, how far
-// it has come in each lane, claims from there for a while, then looks at
-// everything once more: what entered below a floor is late by that while, and
-// nothing is stored that could be wrong.
-const (
-	slowClaim   = 8 * time.Millisecond
-	floorFactor = 20 // floors hold for this many times the slow claim
-	floorMargin = time.Second
-	floorLimit  = time.Second
-)
-
-type lane struct {
-	priority   int16
-	retryCount int16
-	low        task.ID
-}
-
-type claimFloors struct {
-	mu     sync.Mutex
-	queues map[string]*queueFloors
-}
-
-type queueFloors struct {
-	lanes []lane // in claim order
-	until time.Time
-}
-
-func (f *claimFloors) of(queue string, now time.Time) ([]lane, time.Time) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	q := f.queues[queue]
-	if q == nil || now.After(q.until) {
-		return nil, time.Time{}
-	}
-	return slices.Clone(q.lanes), q.until
-}
-
-// learn remembers how far a claim came. Only a plain claim that was slow sets
-// floors; a claim above floors moves them up.
-func (f *claimFloors) learn(queue string, claimed []Claimed, took time.Duration, above bool) {
-	if !above && took < slowClaim || len(claimed) == 0 {
-		return
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	q := f.queues[queue]
-	if q == nil {
-		q = &queueFloors{}
-		if f.queues == nil {
-			f.queues = map[string]*queueFloors{}
-		}
-		f.queues[queue] = q
-	}
-	if !above {
-		q.lanes, q.until = nil, time.Now().Add(min(floorFactor*took, floorLimit))
-	}
-	for _, c := range claimed {
-		q.raise(c)
-	}
-}
-
-func (q *queueFloors) raise(c Claimed) {
-	low := task.IDFloor(c.ID.Time().Add(-floorMargin))
-	i, found := slices.BinarySearchFunc(q.lanes, c, func(l lane, c Claimed) int {
-		return cmp.Or(cmp.Compare(l.priority, c.Priority), cmp.Compare(l.retryCount, c.RetryCount))
-	})
-	if !found {
-		q.lanes = slices.Insert(q.lanes, i, lane{c.Priority, c.RetryCount, low})
-		return
-	}
-	if low.Compare(q.lanes[i].low) > 0 {
-		q.lanes[i].low = low
-	}
-}
-
-func laneColumns(lanes []lane) []any {
-	priorities, retries, lows := make([]int16, len(lanes)), make([]int16, len(lanes)), make([]task.ID, len(lanes))
-	for i, l := range lanes {
-		priorities[i], retries[i], lows[i] = l.priority, l.retryCount, l.low
-	}
-	return []any{priorities, retries, lows}
+	return claimed, took, err
 }
 
 // Extension lengthens the lease of one claim.

@@ -80,7 +80,7 @@ func (w *world) send(ctx context.Context, n int) {
 	app := fmt.Sprint("app", n)
 	for ctx.Err() == nil {
 		lease := time.Duration(5+rand.IntN(60)) * time.Millisecond
-		claimed, _, _, err := w.instances[n%2].Claim(ctx, ClaimRequest{Queue: task.DefaultQueue, AppID: app, Limit: 1 + rand.IntN(10), Lease: lease, Request: []byte(`{}`)})
+		claimed, _, err := w.instances[n%2].Claim(ctx, ClaimRequest{Queue: task.DefaultQueue, AppID: app, Limit: 1 + rand.IntN(10), Lease: lease, Request: []byte(`{}`)})
 		if err != nil {
 			continue
 		}

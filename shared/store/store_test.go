@@ -72,7 +72,7 @@ func (db *DB) mustSubmit(t *testing.T, subs ...*Submission) []Submitted {
 
 func (db *DB) mustClaim(t *testing.T, app string, limit int) []Claimed {
 	t.Helper()
-	claimed, _, _, err := db.Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: app, Limit: limit, Lease: time.Minute, Request: []byte(`{}`)})
+	claimed, _, err := db.Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: app, Limit: limit, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	return claimed
 }

@@ -187,7 +187,7 @@ type EventKind string
 const (
 	EventReceived EventKind = "received" // the submission that made the task
 	EventReplayed EventKind = "replayed" // the same submission again
-	EventSent     EventKind = "sent"     // handed to a sender app
+	EventClaimed  EventKind = "claimed"  // handed to a sender app
 	EventReport   EventKind = "report"   // a sender app's report
 	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or somebody decided by hand
 )
@@ -204,7 +204,7 @@ from ((
         null::text as verdict, null::text as error_code, null::text as message, request_id, source_ip, user_agent
     from receive_logs where task_id = $1 order by created_at desc, id desc limit $2
 ) union all (
-    select created_at, 2, id, 'sent', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
+    select created_at, 2, id, 'claimed', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
     from send_logs where task_id = $1 order by created_at desc, id desc limit $2
 ) union all (
     select created_at, 3, id, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, null, status, null,

@@ -203,7 +203,7 @@ func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
 		kinds = append(kinds, e.Event)
 		require.False(t, i > 0 && e.At.Before(events[i-1].At))
 	}
-	require.Equal(t, []EventKind{EventReceived, EventReplayed, EventSent, EventReport, EventVerdict}, kinds)
+	require.Equal(t, []EventKind{EventReceived, EventReplayed, EventClaimed, EventReport, EventVerdict}, kinds)
 	require.Equal(t, "192.0.2.7", events[0].SourceIP)
 	require.Equal(t, "curl", events[0].UserAgent)
 	require.Equal(t, 200, events[0].StatusCode)
