@@ -61,11 +61,11 @@ BEGIN
     FOREACH parent IN ARRAY ARRAY['receive_logs', 'send_logs', 'report_logs'] LOOP
         FOR n IN 0..least(greatest(ahead, 0), 24) LOOP
             month := first + make_interval(months => n);
-            -- CREATE locks the parent against every writer, so an existing partition is not even tried.
             CONTINUE WHEN to_regclass(parent || to_char(month, '_YYYYMM')) IS NOT NULL;
-            EXECUTE format('CREATE TABLE %I PARTITION OF %I FOR VALUES FROM (%L) TO (%L)',
-                parent || to_char(month, '_YYYYMM'), parent,
-                month::text || '+00', (month + interval '1 month')::text || '+00');
+            -- Created apart and attached: CREATE … PARTITION OF would lock the parent against every writer.
+            EXECUTE format('CREATE TABLE %I (LIKE %I INCLUDING DEFAULTS INCLUDING CONSTRAINTS)', parent || to_char(month, '_YYYYMM'), parent);
+            EXECUTE format('ALTER TABLE %I ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+                parent, parent || to_char(month, '_YYYYMM'), month::text || '+00', (month + interval '1 month')::text || '+00');
         END LOOP;
     END LOOP;
 END $$;

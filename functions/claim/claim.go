@@ -130,9 +130,6 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		return nil, false, err
 	}
 	for queue, n := range touched {
-		if queue == want.Queue {
-			n -= len(claimed)
-		}
 		c.waiters.Notify(queue, n)
 	}
 	if ctx.Err() != nil {

@@ -21,6 +21,7 @@ const (
 	maxCallback    = 2000
 	farthest       = 366 * 24 * time.Hour // how far ahead a task may be sent or expire
 	maxNumberChars = 40
+	maxExponent    = 300
 )
 
 // sendRequest is api.SendRequest with its rules.
@@ -131,7 +132,7 @@ func unstorable(value any) string {
 			return "must not contain NUL or unpaired surrogates"
 		}
 	case json.Number:
-		if f, err := strconv.ParseFloat(v.String(), 64); err != nil || len(v) > maxNumberChars || f != 0 && (f < 1e-300 && f > -1e-300) {
+		if outOfRange(v.String()) {
 			return "holds a number that is out of range"
 		}
 	case []any:
@@ -151,6 +152,17 @@ func unstorable(value any) string {
 		}
 	}
 	return ""
+}
+
+// outOfRange tells whether the type jsonb may refuse a number: by its exponent,
+// whatever stands before it.
+func outOfRange(number string) bool {
+	_, exponent, given := strings.Cut(strings.ToLower(number), "e")
+	if !given {
+		return len(number) > maxNumberChars
+	}
+	n, err := strconv.Atoi(exponent)
+	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
 }
 
 // draft is the text that the request asks for. A named template or params

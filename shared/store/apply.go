@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -72,24 +73,69 @@ func orZero(t *time.Time) time.Time {
 	return *t
 }
 
-// locked is the set of tasks that a transaction holds, and the database's now.
+// locked is the set of tasks that a transaction holds, the database's now, and
+// the transaction's id.
 type locked struct {
 	tasks map[task.ID]task.Task
 	now   time.Time
+	xid   string
 }
 
+// lockPatienceAlone bounds the wait for a row that held up a whole flush.
+const lockPatienceAlone = "50ms"
+
+const transactionSQL = `select now(), pg_current_xact_id()::text`
+
 // lockTasks begins a transaction and locks the tasks, wherever they are in
-// their lives, in one round trip.
-func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID) (locked, error) {
+// their lives, in one round trip; in a second one those that came back to life
+// between the two looks.
+func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, alone bool) (locked, error) {
 	held := locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {
-		return scanTasks(rows, func(t task.Task, now time.Time) { held.tasks[t.ID], held.now = t, now })
+		return scanTasks(rows, func(t task.Task, _ time.Time) { held.tasks[t.ID] = t })
 	}
 	var batch pgx.Batch
 	batch.Queue("begin")
+	if alone {
+		batch.Queue(setPatienceSQL, lockPatienceAlone)
+	}
 	batch.Queue(lockLiveSQL, ids).Query(keep)
 	batch.Queue(lockDoneSQL, ids).Query(keep)
-	return held, conn.SendBatch(ctx, &batch).Close()
+	batch.Queue(transactionSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&held.now, &held.xid) })
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return held, err
+	}
+	missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := held.tasks[id]; return found })
+	if len(missing) == 0 {
+		return held, nil
+	}
+	rows, err := conn.Query(ctx, lockLiveSQL, missing)
+	if err != nil {
+		return held, err
+	}
+	return held, keep(rows)
+}
+
+// committedSQL tells the fate of a transaction, also after a restart. An id
+// that the server does not know any more, or not yet after a failover, is
+// none of a commit.
+const committedSQL = `select coalesce(pg_xact_status($1::xid8), 'unknown')`
+
+// committed tells whether a transaction was committed; one that is still under
+// way is an error that passes.
+func (db *DB) committed(ctx context.Context, xid string) (bool, error) {
+	var status string
+	err := db.hot.QueryRow(ctx, committedSQL, xid).Scan(&status)
+	switch {
+	case pgCode(err) == codeInvalidParameter:
+		return false, nil
+	case err != nil:
+		return false, failed("transaction status", err)
+	case status == "in progress":
+		return false, errBusy()
+	default:
+		return status == "committed", nil
+	}
 }
 
 // change is one task before and after a decision.
@@ -162,6 +208,8 @@ where day = ($1::timestamptz at time zone 'UTC')::date`
 // queueChanges adds the statements that make the changes so: the second round
 // trip of every transition, whoever decided it.
 func queueChanges(batch *pgx.Batch, changes []change) {
+	// Totals are locked by day, oldest first: no two transactions wait for each other in a circle.
+	slices.SortStableFunc(changes, func(a, b change) int { return a.before.FinishedAt.Compare(b.before.FinishedAt) })
 	var finish, update, amend, revive []task.Task
 	for _, c := range changes {
 		switch {
@@ -253,7 +301,7 @@ func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now 
 		return task.Task{}, err
 	}
 	defer conn.Release()
-	held, err := lockTasks(ctx, conn.Conn(), []task.ID{id})
+	held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, false)
 	var after task.Task
 	if err == nil {
 		after, err = decideOne(ctx, conn.Conn(), held, id, how, extra)

@@ -83,7 +83,8 @@ with c as materialized (
 
 // Claim hands out up to req.Limit tasks. When there are fewer it first lets
 // what fell due happen, up to 100 rows, and looks again, so that pollers alone
-// keep the job going. touched says what that made pending, for whoever waits.
+// keep the job going. touched says what that made pending and this claim left, for whoever
+// waits.
 // What was claimed is returned even when the second look fails: it must reach
 // its sender.
 func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, err error) {
@@ -96,6 +97,7 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 		var more []Claimed
 		more, err = db.claimOnce(ctx, req, req.Limit-len(claimed))
 		claimed = append(claimed, more...)
+		swept.Pending[req.Queue] -= len(more)
 	}
 	if len(claimed) > 0 {
 		err = nil
@@ -158,7 +160,7 @@ type Extension struct {
 const extendSQL = `
 update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
     sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
-where id = $1 and state = 2 and app_id = $2 and ($3 = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
+where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
 returning claim_id, due_at, sending_at is not null`
 
 // Extended is a lease after its extension.

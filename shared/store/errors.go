@@ -17,10 +17,11 @@ import (
 
 // SQLSTATE codes that the store acts on (PostgreSQL documentation, appendix A).
 const (
-	codeCheckViolation  = "23514"
-	codeUniqueViolation = "23505"
-	codeLockTimeout     = "55P03"
-	codeReadOnly        = "25006" // a standby, during a failover
+	codeCheckViolation   = "23514"
+	codeUniqueViolation  = "23505"
+	codeLockTimeout      = "55P03"
+	codeInvalidParameter = "22023"
+	codeReadOnly         = "25006" // a standby, during a failover
 )
 
 func errBusy() error {
@@ -129,7 +130,8 @@ func passing(err error) bool {
 			return pg.Code == codeLockTimeout || pg.Code == codeReadOnly
 		}
 	}
+	var own *task.Error
 	var network *net.OpError
-	return isLost(err) || neverReached(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
+	return errors.As(err, &own) && own.Code == task.CodeServerBusy || isLost(err) || neverReached(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -34,36 +34,43 @@ func (db *DB) Report(reports []*Report) ([]Reported, []error) {
 }
 
 // flushReports locks the tasks, lets the domain decide in order of arrival,
-// and applies all decisions at once. A report whose commit was lost and is run
-// again meets its own effect: the domain calls it Already.
-func (db *DB) flushReports(ctx context.Context, reports []*Report) (out []Reported, err error) {
+// and applies all decisions at once. When the answer to the commit is lost the
+// transaction's id tells whether it was committed: the task itself cannot,
+// since the same app may have claimed it again meanwhile.
+func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) (out []Reported, err error) {
+	xid := ""
 	err = db.retrying(ctx, func(again bool) error {
-		out, err = db.reportOnce(ctx, reports, again)
+		if again && xid != "" {
+			committed, err := db.committed(ctx, xid)
+			if err != nil || committed {
+				return err
+			}
+		}
+		out, xid, err = db.reportOnce(ctx, reports, alone)
 		return err
 	})
 	return out, err
 }
 
-func (db *DB) reportOnce(ctx context.Context, reports []*Report, again bool) ([]Reported, error) {
+// reportOnce answers also when its commit fails: with what will be true if it
+// did not. The id is that of the transaction, "" when none was begun.
+func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (out []Reported, xid string, err error) {
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer conn.Release()
-	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }))
+	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), alone)
 	if err != nil {
-		return nil, unlessLost(conn.Conn(), rolledBack(conn.Conn(), err))
+		return nil, "", unlessLost(conn.Conn(), rolledBack(conn.Conn(), err))
 	}
 	out, changes, logs := decideReports(held, reports)
-	if again {
-		markOwn(out)
-	}
 	var batch pgx.Batch
 	queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
 	err = rolledBack(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
-	return out, unlessLost(conn.Conn(), err)
+	return out, held.xid, unlessLost(conn.Conn(), err)
 }
 
 // decideReports runs the reports against the locked tasks, each against what
@@ -88,19 +95,13 @@ func decideReports(held locked, reports []*Report) ([]Reported, []change, []verd
 		logs = append(logs, r.log(t, verdict))
 	}
 	changes := make([]change, 0, len(now))
-	for id, after := range now {
-		changes = append(changes, change{held.tasks[id], after})
-	}
-	return out, changes, logs
-}
-
-// markOwn undoes the "already" of reports that met their own first run.
-func markOwn(out []Reported) {
-	for i := range out {
-		if out[i].Verdict == task.Already {
-			out[i].Verdict = task.Applied
+	for _, r := range reports {
+		if after, touched := now[r.TaskID]; touched {
+			changes = append(changes, change{held.tasks[r.TaskID], after})
+			delete(now, r.TaskID)
 		}
 	}
+	return out, changes, logs
 }
 
 func (r *Report) log(t task.Task, verdict task.Verdict) verdictLog {

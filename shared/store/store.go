@@ -113,27 +113,20 @@ func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }
 const (
 	retryFirst   = 20 * time.Millisecond
 	retryLongest = 500 * time.Millisecond
-	retryFor     = 5 * time.Second
 )
 
-// retrying runs a transaction, and runs it again while the answer to its
-// commit is lost: the caller must have made every effect recognisable by its
-// ids, and is told that an earlier try may have been committed, or be about to
-// be: then it meets its own id, and once more finds it.
+// retrying runs a transaction, and runs it again until ctx ends while the
+// answer to its commit is lost: the caller must have made every effect
+// recognisable, and is told that an earlier try may have been committed, or be
+// about to be.
 func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
-	var lost bool
-	var giveUp time.Time
+	lost := false
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
 		err := db.withPartitions(ctx, func() error { return run(lost) })
-		switch {
-		case err == nil:
-			return nil
-		case isLost(err) && !lost:
-			lost, giveUp = true, time.Now().Add(retryFor)
-		case !lost || !stillUnknown(err):
-			return err
+		if isLost(err) {
+			lost = true
 		}
-		if time.Now().After(giveUp) {
+		if err == nil || !lost || !passing(err) && !metItself(err) {
 			return err
 		}
 		select {
@@ -144,11 +137,10 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 	}
 }
 
-// stillUnknown tells whether a transaction that was run again has not yet found
-// out what became of its first run: no connection, or a commit under way.
-func stillUnknown(err error) bool {
-	return isLost(err) || neverReached(err) || pgCode(err) == codeLockTimeout ||
-		violates(err, "tasks_pkey") || violates(err, "task_live_pkey")
+// metItself tells whether a row's id was taken by its own earlier try, whose
+// commit was under way.
+func metItself(err error) bool {
+	return violates(err, "tasks_pkey") || violates(err, "task_live_pkey")
 }
 
 // withPartitions runs a transaction, and once more when a log row of it found

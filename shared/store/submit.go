@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,6 +42,8 @@ type Submission struct {
 	SourceIP  string
 	UserAgent string
 	Request   []byte // the request as it came; need not be JSON
+
+	tried bool // an insert of this id was sent, so it may exist
 }
 
 // Submitted is the answer to a Submission.
@@ -52,6 +55,8 @@ type Submitted struct {
 	Text     string
 	Unused   []string
 	Refused  *task.Error // nothing was done; only the log has it
+
+	err error // of this row alone
 }
 
 // Submit takes on the submissions, together with those of other calls, and
@@ -64,7 +69,10 @@ type Submitted struct {
 func (db *DB) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := db.submits.do(rows)
 	for i, err := range errs {
-		if pgCode(err) == codeLockTimeout {
+		if err == nil {
+			err = outs[i].err
+		}
+		if pgCode(err) == codeLockTimeout && rows[i].Key != nil {
 			err = errKeyInFlight()
 		}
 		errs[i] = failed("submit", err)
@@ -74,10 +82,25 @@ func (db *DB) Submit(rows []*Submission) ([]Submitted, []error) {
 
 // flushSubmissions commits the rows in one transaction. When the answer to
 // the commit is lost the same ids are run again and the primary key tells.
-func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission) ([]Submitted, error) {
-	f := &submitFlush{db: db, rows: rows, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
-	err := db.retrying(ctx, func(again bool) error { return f.run(ctx, again) })
-	return f.out, err
+// What follows the commit can fail only the rows that are no first calls.
+func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
+	blocked, err := db.blocked.list(ctx, db.hot)
+	if err != nil {
+		return nil, err
+	}
+	f := &submitFlush{db: db, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
+	again := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
+	if err := db.retrying(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
+		return nil, err
+	}
+	if err := db.withPartitions(ctx, func() error { return f.resolve(ctx) }); err != nil {
+		for i := range rows {
+			if f.act[i] == resolve {
+				f.out[i].err = err
+			}
+		}
+	}
+	return f.out, nil
 }
 
 // action is what a flush still has to do for a row.
@@ -92,6 +115,7 @@ const (
 type submitFlush struct {
 	db      *DB
 	rows    []*Submission
+	alone   bool
 	act     []action
 	out     []Submitted
 	final   []task.Composed
@@ -99,11 +123,8 @@ type submitFlush struct {
 	blocked wordList
 }
 
-func (f *submitFlush) run(ctx context.Context, again bool) error {
-	var err error
-	if f.blocked, err = f.db.blocked.list(ctx, f.db.hot); err != nil {
-		return err
-	}
+// commit settles every row but those left to resolve.
+func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	f.final = make([]task.Composed, len(f.rows))
 	f.taken = make([]*task.DefaultContent, len(f.rows))
 	look := again
@@ -116,19 +137,12 @@ func (f *submitFlush) run(ctx context.Context, again bool) error {
 		return err
 	}
 	defer conn.Release()
-	return unlessLost(conn.Conn(), f.write(ctx, conn.Conn(), look, again))
-}
-
-func (f *submitFlush) write(ctx context.Context, conn *pgx.Conn, look, again bool) (err error) {
 	if look {
-		err = f.composeAndInsert(ctx, conn, again)
+		err = f.composeAndInsert(ctx, conn.Conn(), again)
 	} else {
-		err = f.insert(ctx, conn, false)
+		err = f.insert(ctx, conn.Conn(), false)
 	}
-	if err != nil {
-		return err
-	}
-	return f.resolve(ctx, conn)
+	return unlessLost(conn.Conn(), err)
 }
 
 // start settles what needs no look at the database and tells whether the row
@@ -213,7 +227,7 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 
 // resolve answers the rows whose key was taken, by an earlier call or by an
 // earlier try of this very flush, and logs the replays.
-func (f *submitFlush) resolve(ctx context.Context, conn *pgx.Conn) error {
+func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID
 	var keys []task.Hash
 	for i, s := range f.rows {
@@ -227,7 +241,7 @@ func (f *submitFlush) resolve(ctx context.Context, conn *pgx.Conn) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	known, err := firstCalls(ctx, conn, ids, keys)
+	known, err := firstCalls(ctx, f.db.hot, ids, keys)
 	if err != nil {
 		return err
 	}
@@ -248,5 +262,5 @@ func (f *submitFlush) resolve(ctx context.Context, conn *pgx.Conn) error {
 			logs.add(s, f.out[i])
 		}
 	}
-	return logs.write(ctx, conn)
+	return logs.write(ctx, f.db.hot)
 }

@@ -7,13 +7,32 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// setKeyPatienceSQL bounds how long an insert waits for another instance's
-// uncommitted key: longer than 250 ms is idempotency_in_flight.
-const setKeyPatienceSQL = `select set_config('lock_timeout', '250ms', true)`
+// setPatienceSQL bounds how long a transaction waits for a lock.
+const setPatienceSQL = `select set_config('lock_timeout', $1, true)`
+
+// How long an insert waits for another instance's uncommitted key: longer is
+// idempotency_in_flight. A row that is run alone has waited before.
+const (
+	keyPatience      = "250ms"
+	keyPatienceAlone = "20ms"
+)
+
+// queuePatience bounds the waiting of a flush that has keys; without one a
+// lock is somebody else's matter and the role's own bound holds.
+func (f *submitFlush) queuePatience(batch *pgx.Batch) {
+	switch {
+	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):
+	case f.alone:
+		batch.Queue(setPatienceSQL, keyPatienceAlone)
+	default:
+		batch.Queue(setPatienceSQL, keyPatience)
+	}
+}
 
 const lockDefaultsSQL = `
 select id, phone_number, content, use_template, is_sent
@@ -69,7 +88,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	found := &submitFacts{defaults: map[string]*task.DefaultContent{}, keys: map[task.Hash]bool{}, ids: map[task.ID]bool{}}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(setKeyPatienceSQL)
+	f.queuePatience(&batch)
 	batch.Queue(lockDefaultsSQL, phones).Query(func(rows pgx.Rows) error {
 		var phone string
 		var d task.DefaultContent
@@ -180,12 +199,12 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 			logs.add(s, f.out[i])
 		}
 	}
-	slices.SortFunc(order, func(a, b int) int { return compareKeys(f.rows[a], f.rows[b]) })
+	slices.SortStableFunc(order, func(a, b int) int { return compareKeys(f.rows[a], f.rows[b]) })
 
 	var batch pgx.Batch
 	states := make(map[task.ID]task.State, len(order))
 	if !inTx {
-		batch.Queue(setKeyPatienceSQL)
+		f.queuePatience(&batch)
 	}
 	if len(order) > 0 {
 		batch.Queue(insertSQL, f.columns(order)...).Query(func(rows pgx.Rows) error {
@@ -201,6 +220,12 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	logs.queue(&batch)
 	if inTx {
 		batch.Queue("commit")
+	}
+	for _, i := range order {
+		f.rows[i].tried = true
+	}
+	if batch.Len() == 0 {
+		return nil
 	}
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("insert: %w", err)
@@ -317,9 +342,9 @@ func (k knownCalls) of(s *Submission) (firstCall, bool) {
 	return first, ok
 }
 
-func firstCalls(ctx context.Context, conn *pgx.Conn, ids []task.ID, keys []task.Hash) (knownCalls, error) {
+func firstCalls(ctx context.Context, pool *pgxpool.Pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
 	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
-	rows, err := conn.Query(ctx, firstCallsSQL, keys, ids)
+	rows, err := pool.Query(ctx, firstCallsSQL, keys, ids)
 	if err != nil {
 		return known, err
 	}

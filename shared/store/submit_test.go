@@ -188,12 +188,13 @@ func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
 	tries := 0
 	go func() {
 		f := &submitFlush{db: db, rows: []*Submission{s}, out: make([]Submitted, 1), act: make([]action, 1)}
-		if db.retrying(t.Context(), func(again bool) error {
+		err := db.retrying(t.Context(), func(again bool) error {
 			if tries++; tries == 1 {
 				return lostAnswer{io.ErrUnexpectedEOF}
 			}
-			return f.run(t.Context(), again)
-		}) == nil {
+			return f.commit(t.Context(), again)
+		})
+		if err == nil && f.resolve(t.Context()) == nil {
 			answered <- f.out[0]
 		}
 		close(answered)

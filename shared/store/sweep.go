@@ -91,8 +91,12 @@ func (db *DB) KeepHouse(ctx context.Context) error {
 	if now-last < int64(houseEvery) || !db.housed.CompareAndSwap(last, now) {
 		return nil
 	}
-	if err := db.MakeLogPartitions(ctx); err != nil {
-		return failed("make log partitions", err)
+	err := db.MakeLogPartitions(ctx)
+	if err == nil {
+		err = db.CloseDays(ctx)
 	}
-	return db.CloseDays(ctx)
+	if err != nil {
+		db.housed.Store(last) // the next tick tries again
+	}
+	return failed("keep house", err)
 }

@@ -42,7 +42,8 @@ type DefaultContent struct {
 }
 
 // WithDefault replaces an empty draft by the phone number's default content;
-// row is nil when there is none. The row's use_template counts, not the request's.
+// row is nil when there is none. What the row says of templates counts, not the
+// request: it is rendered with the first active template.
 func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
 	switch {
 	case row == nil:
@@ -50,8 +51,7 @@ func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
 	case row.Sent:
 		return d, Refuse(CodeDefaultSent, "the default content of this phone number was already sent; send content, or reset the default")
 	}
-	d.Content, d.UseTemplate = row.Content, row.UseTemplate
-	return d, nil
+	return Draft{Content: row.Content, UseTemplate: row.UseTemplate}, nil
 }
 
 // Compose makes the final text. tmpl is the template that the draft asks for,

@@ -159,11 +159,15 @@ func (t Task) expired(now time.Time) bool {
 	return !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(now)
 }
 
-// wait puts the task back in line, at once or after a delay.
+// wait puts the task back in line, at once or after a delay. It falls due when
+// the delay ends or when it expires, whichever is first.
 func (t Task) wait(now time.Time, after time.Duration) Task {
 	t.State, t.Reason, t.DueAt, t.FinishedAt = Pending, NoReason, t.ExpiresAt, time.Time{}
-	if after > 0 {
-		t.State, t.DueAt = Scheduled, now.Add(after)
+	if due := now.Add(after); after > 0 {
+		t.State = Scheduled
+		if t.DueAt.IsZero() || due.Before(t.DueAt) {
+			t.DueAt = due
+		}
 	}
 	return t
 }
