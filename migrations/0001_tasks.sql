@@ -1,7 +1,8 @@
 -- A task is written once as a body (tasks), lives as one narrow row while it
 -- is not final (task_live) and ends as one result row (task_done).
 
-CREATE SEQUENCE claim_seq;
+-- A process takes claim ids in blocks, so that it knows a claim's id before the claim.
+CREATE SEQUENCE claim_seq INCREMENT BY 1000;
 
 CREATE TABLE tasks (
     id           uuid PRIMARY KEY,

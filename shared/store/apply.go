@@ -81,24 +81,26 @@ type locked struct {
 	xid   string
 }
 
-// lockPatienceAlone bounds the wait for a row that held up a whole flush.
-const lockPatienceAlone = "50ms"
+// How long a flush waits for the rows of others; a row that is run alone has
+// waited before.
+const (
+	lockPatience      = "250ms"
+	lockPatienceAlone = "20ms"
+)
 
 const transactionSQL = `select now(), pg_current_xact_id()::text`
 
 // lockTasks begins a transaction and locks the tasks, wherever they are in
 // their lives, in one round trip; in a second one those that came back to life
 // between the two looks.
-func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, alone bool) (locked, error) {
+func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience string) (locked, error) {
 	held := locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {
 		return scanTasks(rows, func(t task.Task, _ time.Time) { held.tasks[t.ID] = t })
 	}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	if alone {
-		batch.Queue(setPatienceSQL, lockPatienceAlone)
-	}
+	batch.Queue(setPatienceSQL, patience)
 	batch.Queue(lockLiveSQL, ids).Query(keep)
 	batch.Queue(lockDoneSQL, ids).Query(keep)
 	batch.Queue(transactionSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&held.now, &held.xid) })
@@ -301,7 +303,7 @@ func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now 
 		return task.Task{}, err
 	}
 	defer conn.Release()
-	held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, false)
+	held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, lockPatience)
 	var after task.Task
 	if err == nil {
 		after, err = decideOne(ctx, conn.Conn(), held, id, how, extra)

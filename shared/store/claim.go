@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -37,7 +39,7 @@ type Claimed struct {
 // and one commit. It updates by id, never by a ctid read earlier.
 const claimBody = `
 , k as materialized (
-    select nextval('claim_seq') as claim_id, now() + make_interval(secs => $4) as lease_until
+    select $7::bigint as claim_id, now() + make_interval(secs => $4) as lease_until
 ), u as (
     update task_live set state = 2, claim_id = k.claim_id, app_id = $3, due_at = k.lease_until, marks_sending = $5,
         sending_at = null, ended = 0, updated_at = now()
@@ -66,10 +68,10 @@ with c as materialized (
 )` + claimBody
 
 // claimAboveSQL is claimSQL with a floor for each lane (priority, retry_count)
-// in $7..$9, in claim order: it does not walk the dead index entries below.
+// in $8..$10, in claim order: it does not walk the dead index entries below.
 const claimAboveSQL = `
 with c as materialized (
-    select r.* from unnest($7::smallint[], $8::smallint[], $9::uuid[]) as lane (priority, retry_count, low)
+    select r.* from unnest($8::smallint[], $9::smallint[], $10::uuid[]) as lane (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
         where l.state = 1 and l.queue = $1 and l.priority = lane.priority and l.retry_count = lane.retry_count
@@ -109,42 +111,90 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
-	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request)}
+	id, err := db.claimIDs.next(ctx, db.hot)
+	if err != nil {
+		return nil, err
+	}
+	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), id}
 	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
-		claimed, _, err := db.runClaim(ctx, claimAboveSQL, append(args, laneColumns(lanes)...))
+		claimed, _, err := db.runClaim(ctx, claimAboveSQL, id, append(args, laneColumns(lanes)...))
 		if err != nil || len(claimed) > 0 {
 			db.floors.raise(req.Queue, claimed)
 			return claimed, err
 		}
 	}
-	claimed, took, err := db.runClaim(ctx, claimSQL, args)
+	claimed, took, err := db.runClaim(ctx, claimSQL, id, args)
 	if err == nil {
 		db.floors.learn(req.Queue, claimed, took)
 	}
 	return claimed, err
 }
 
-// runClaim runs one claim and says how long the statement alone took.
-func (db *DB) runClaim(ctx context.Context, sql string, args []any) (claimed []Claimed, took time.Duration, err error) {
-	err = db.withPartitions(ctx, func() error {
-		conn, err := db.hot.Acquire(ctx)
-		if err != nil {
-			return err
+// ownClaimSQL finds what a claim took. It needs no index: it is asked only when
+// an answer was lost.
+const ownClaimSQL = `
+select l.id, l.priority, l.retry_count, l.claim_id, l.due_at, t.phone_number, t.content
+from task_live l join tasks t on t.id = l.id
+where l.claim_id = $1 and l.state = 2`
+
+// runClaim runs one claim and says how long the statement alone took. When its
+// answer is lost it is looked up by its id: a connection that broke must not
+// cost the tasks a lease and a retry.
+func (db *DB) runClaim(ctx context.Context, sql string, id int64, args []any) (claimed []Claimed, took time.Duration, err error) {
+	err = db.retrying(ctx, func(again bool) error {
+		if again {
+			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, id); err != nil || len(claimed) > 0 {
+				return err
+			}
 		}
-		defer conn.Release()
-		start := time.Now()
-		rows, err := conn.Query(ctx, sql, args...)
-		if err != nil {
-			return err
-		}
-		claimed, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Claimed])
-		took = time.Since(start)
+		claimed, took, err = db.queryClaim(ctx, sql, args...)
 		return err
 	})
 	slices.SortFunc(claimed, func(a, b Claimed) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
 	})
 	return claimed, took, err
+}
+
+func (db *DB) queryClaim(ctx context.Context, sql string, args ...any) ([]Claimed, time.Duration, error) {
+	conn, err := db.hot.Acquire(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer conn.Release()
+	start := time.Now()
+	rows, err := conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, 0, unlessLost(conn.Conn(), err)
+	}
+	claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Claimed])
+	return claimed, time.Since(start), unlessLost(conn.Conn(), err)
+}
+
+// claimIDs hands out the ids of claims from blocks of the sequence, so that an
+// id is known before its claim.
+type claimIDs struct {
+	mu         sync.Mutex
+	last, free int64
+}
+
+// claimBlockSQL takes one block; the sequence's increment is its length.
+const (
+	claimBlock    = 1000
+	claimBlockSQL = `select nextval('claim_seq')`
+)
+
+func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.free == 0 {
+		if err := pool.QueryRow(ctx, claimBlockSQL).Scan(&c.last); err != nil {
+			return 0, err
+		}
+		c.last, c.free = c.last-1, claimBlock
+	}
+	c.last, c.free = c.last+1, c.free-1
+	return c.last, nil
 }
 
 // Extension lengthens the lease of one claim.

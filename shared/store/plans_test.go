@@ -94,8 +94,8 @@ func TestPlansMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 	id := fmt.Sprintf("'%s'", task.NewID())
 	ids := fmt.Sprintf("array[%s::uuid]", id)
 	cases := map[string]string{ // parameters of EXECUTE
-		"claimSQL":        `'default', 10, 'app', 60, false, '{}'`,
-		"claimAboveSQL":   `'default', 10, 'app', 60, false, '{}', array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+		"claimSQL":        `'default', 10, 'app', 60, false, '{}', 1`,
+		"claimAboveSQL":   `'default', 10, 'app', 60, false, '{}', 1, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 		"lockDueSQL":      `100`,
 		"lockLiveSQL":     ids,
 		"lockDoneSQL":     ids,

@@ -60,7 +60,11 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (ou
 		return nil, "", err
 	}
 	defer conn.Release()
-	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), alone)
+	patience := lockPatience
+	if alone {
+		patience = lockPatienceAlone
+	}
+	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), patience)
 	if err != nil {
 		return nil, "", unlessLost(conn.Conn(), rolledBack(conn.Conn(), err))
 	}

@@ -33,6 +33,7 @@ type DB struct {
 	reports  *coalescer[*Report, Reported]
 	blocked  blockedWords
 	floors   claimFloors
+	claimIDs claimIDs
 	housed   atomic.Int64 // when KeepHouse last ran here, in Unix nanoseconds
 	statusOf func(code string) int
 }

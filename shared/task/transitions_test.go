@@ -100,6 +100,16 @@ func TestNoReportEverBreaksAnInvariant(t *testing.T) {
 	}
 }
 
+func TestAReleasedTaskExpiresOnTime(t *testing.T) {
+	t.Parallel()
+	soon := now.Add(time.Minute)
+	for after, due := range map[time.Duration]time.Time{time.Hour: soon, time.Second: now.Add(time.Second)} {
+		got, _ := claimed(func(t *Task) { t.ExpiresAt = soon }).Report(Report{AppID: "a", Outcome: Released, RetryAfter: after}, now)
+		require.Equal(t, Scheduled, got.State)
+		require.Equal(t, due, got.DueAt)
+	}
+}
+
 func TestATaskNeverClaimedHearsNoReport(t *testing.T) {
 	t.Parallel()
 	_, verdict := Task{State: Pending}.Report(Report{Outcome: SentOK}, now)

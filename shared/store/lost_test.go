@@ -1,0 +1,255 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Regressions: answers that were lost, and rows that somebody else holds.
+
+func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
+	t.Parallel()
+	for name, withID := range map[string]bool{"told by claim_id": true, "told by the app alone": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := sandbox.NewDatabase(t)
+			proxy := sandbox.NewProxy(t, url)
+			db, direct := openAt(t, proxy.URL()), openAt(t, url)
+			s := message()
+			db.mustSubmit(t, s)
+			r := task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
+			if first := direct.mustClaim(t, "app", 1)[0]; withID {
+				r.ClaimID = first.ClaimID
+			}
+			fired := proxy.LoseAnswer(sandbox.Containing("update task_live"))
+			answered := make(chan Reported, 1)
+			go func() {
+				outs, errs := db.Report([]*Report{{Report: r, Request: []byte(`{}`)}})
+				if errs[0] == nil {
+					answered <- outs[0]
+				}
+				close(answered)
+			}()
+			<-fired
+			second := direct.mustClaim(t, "app", 1)
+			out, ok := <-answered
+			require.True(t, ok)
+			require.Equal(t, task.Applied, out.Verdict)
+			d := direct.mustTask(t, s.ID)
+			require.Equal(t, int16(1), d.RetryCount)
+			if len(second) == 1 {
+				require.Equal(t, task.Processing, d.State, "the second claim lives on")
+				require.Equal(t, second[0].ClaimID, d.ClaimID)
+			}
+		})
+	}
+}
+
+func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := openAt(t, proxy.URL())
+	a, b := message(), message()
+	db.mustSubmit(t, a, b)
+	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	claimed := db.mustClaim(t, "app", 2)
+	<-fired
+	require.Len(t, claimed, 2)
+	require.Equal(t, []task.ID{a.ID, b.ID}, []task.ID{claimed[0].ID, claimed[1].ID})
+	require.Equal(t, 2, db.count(t, `select count(*) from send_logs`))
+}
+
+func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	db := openAt(t, proxy.URL())
+	db.mustSubmit(t, message())
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into tasks"))
+	s := message()
+	answered := make(chan error, 1)
+	go func() {
+		_, errs := db.Submit([]*Submission{s})
+		answered <- errs[0]
+	}()
+	<-fired
+	proxy.Cut()
+	direct := owner(t, url)
+	require.Eventually(t, func() bool { // the server has noticed, and so has the store
+		var n int
+		err := direct.QueryRow(t.Context(), `select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()`).Scan(&n)
+		return err == nil && n == 0
+	}, 5*time.Second, time.Millisecond)
+	proxy.Restore()
+	require.NoError(t, <-answered)
+}
+
+func TestWhatFollowsTheCommitCanFailOnlyReplays(t *testing.T) {
+	t.Parallel()
+	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock": "55P03", "bad data": "22000"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := sandbox.NewDatabase(t)
+			db := openAt(t, url)
+			db.mustSubmit(t, message(keyed("k", "hello")))
+			_, err := owner(t, url).Exec(t.Context(), fmt.Sprintf(`create function boom() returns trigger language plpgsql as $$ begin
+				if new.response_data ->> 'replayed' = 'true' then raise exception 'x' using errcode = '%s'; end if; return new; end $$;
+				create trigger boom before insert on receive_logs for each row execute function boom()`, code))
+			require.NoError(t, err)
+			first := message()
+			outs, errs := db.Submit([]*Submission{first, message(keyed("k", "hello"))})
+			require.NoError(t, errs[0], "its task is committed")
+			require.Equal(t, first.ID, outs[0].ID)
+			require.Error(t, errs[1])
+			require.Equal(t, 2, db.count(t, `select count(*) from tasks`))
+		})
+	}
+}
+
+func TestTheFirstOfEqualKeysInABatchWins(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	subs := make([]*Submission, 100)
+	for i := range subs {
+		subs[i] = message(keyed(fmt.Sprint("k", i%50), fmt.Sprint("body", i)))
+	}
+	for i, out := range db.mustSubmit(t, subs...) {
+		require.Equal(t, i >= 50, out.Refused != nil, i)
+	}
+}
+
+// hold keeps rows locked until the test's end, or until release is called.
+func hold(t *testing.T, url, sql string, args ...any) (release func()) {
+	t.Helper()
+	tx, err := owner(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return func() { require.NoError(t, tx.Commit(t.Context())) }
+}
+
+func TestKeysInFlightHoldUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	stuck := make([]*Submission, 600)
+	keys := make([]task.Hash, len(stuck))
+	for i := range stuck {
+		stuck[i] = message(keyed(fmt.Sprint(i), "x"))
+		keys[i] = *stuck[i].Key
+	}
+	hold(t, url, `insert into submission_keys select k, k, k from unnest($1::uuid[]) k`, keys)
+	all := make(chan []error, 1)
+	go func() {
+		_, errs := db.Submit(stuck)
+		all <- errs
+	}()
+	for range 20 {
+		_, errs := db.Submit([]*Submission{message()})
+		require.NoError(t, errs[0])
+	}
+	select {
+	case <-all:
+		require.Fail(t, "the stuck were answered before the others: this test shows nothing")
+	default:
+	}
+	for _, err := range <-all {
+		require.Contains(t, []string{task.CodeKeyInFlight, task.CodeServerBusy}, task.CodeOf(err))
+	}
+}
+
+func TestALockedDefaultIsNoKeyInFlight(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	_, err := owner(t, url).Exec(t.Context(), `insert into default_sms_data (phone_number, content) values ('13800138000', 'hi')`)
+	require.NoError(t, err)
+	hold(t, url, `select * from default_sms_data for update`)
+	_, errs := db.Submit([]*Submission{message(func(s *Submission) { s.Draft = task.Draft{} })})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+}
+
+func TestALockedTaskHoldsUpNobodyElsesReport(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	subs := make([]*Submission, 9)
+	for i := range subs {
+		subs[i] = message()
+	}
+	db.mustSubmit(t, subs...)
+	claimed := db.mustClaim(t, "app", 9)
+	locked := column(claimed[:8], func(c Claimed) task.ID { return c.ID })
+	hold(t, url, `select from task_live where id = any($1) for update`, locked)
+	reports := make([]*Report, len(claimed))
+	for i, c := range claimed {
+		reports[i] = &Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+	}
+	outs, errs := db.Report(reports)
+	for _, err := range errs[:8] {
+		require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	}
+	require.NoError(t, errs[8])
+	require.Equal(t, task.Applied, outs[8].Verdict)
+}
+
+func TestAReportThatMeetsARetryByHandFindsItsTask(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	s := message(func(s *Submission) { s.OnUnknown = task.Fail })
+	db.mustSubmit(t, s)
+	c := db.mustClaim(t, "app", 1)[0]
+	db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentUnknown})
+	revived := hold(t, url, `with d as (delete from task_done where id = $1 returning *)
+		insert into task_live (id, state, priority, max_retries, on_unknown, queue, claim_id, app_id, ended)
+		select id, 1, 5, 3, 0, 'default', claim_id, app_id, ended from d`, s.ID)
+	answered := make(chan Reported, 1)
+	go func() {
+		for {
+			outs, errs := db.Report([]*Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+			if errs[0] == nil {
+				answered <- outs[0]
+				return
+			}
+		}
+	}()
+	watch := owner(t, url)
+	require.Eventually(t, func() bool { return waiting(t, watch) }, 5*time.Second, time.Millisecond)
+	revived()
+	require.True(t, (<-answered).Found)
+}
+
+func waiting(t *testing.T, conn *pgx.Conn) bool {
+	var yes bool
+	err := conn.QueryRow(t.Context(), `select exists(select from pg_locks l join pg_stat_activity a using (pid) where not l.granted and a.datname = current_database())`).Scan(&yes)
+	return err == nil && yes
+}
+
+func TestAClaimTellsHowMuchItLeftToOthers(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	for range 4 {
+		db.mustSubmit(t, message())
+	}
+	later := make([]*Submission, 10)
+	for i := range later {
+		later[i] = message(func(s *Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	}
+	db.mustSubmit(t, later...)
+	_, err := db.hot.Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 0`)
+	require.NoError(t, err)
+	claimed, touched, err := db.Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	require.Len(t, claimed, 8)
+	require.Equal(t, Touched{task.DefaultQueue: 6}, touched)
+}
