@@ -47,8 +47,8 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	typo := sandbox.StartProcess(t, bin, settings(url, "FUNCTION_TARGET=submitt"))
 	<-typo.Exited()
 	require.NotZero(t, typo.ExitCode())
-	require.Contains(t, typo.Output(), "submit")
-	require.Contains(t, typo.Output(), "sweep", "the names that there are")
+	require.Contains(t, typo.Output(), `"submitt" names no function; there are: `)
+	require.Contains(t, typo.Output(), "sweep")
 }
 
 func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {

@@ -1,7 +1,7 @@
 -- A task is written once as a body (tasks), lives as one narrow row while it
 -- is not final (task_live) and ends as one result row (task_done).
 
--- A process takes claim ids in blocks, so that it knows a claim's id before the claim.
+-- A process takes claim ids in blocks, so that it knows a claim's id before the claim: ids are unique, not in order.
 CREATE SEQUENCE claim_seq INCREMENT BY 1000;
 
 CREATE TABLE tasks (
@@ -94,7 +94,7 @@ SELECT t.seq AS id,
        CASE WHEN d.id IS NOT NULL THEN d.status::integer WHEN l.state >= 2 THEN 1 ELSE 0 END AS status,
        t.source,
        COALESCE(d.retry_count, l.retry_count)::integer AS retry_count,
-       CASE WHEN l.state >= 2 THEN l.app_id WHEN d.reason IN (0, 1) THEN d.app_id END AS processing_app_id,
+       CASE WHEN l.state = 2 OR l.ended IN (1, 2) AND l.state = 3 THEN l.app_id WHEN d.reason IN (0, 1) THEN d.app_id END AS processing_app_id,
        COALESCE(d.result, l.result) AS result,
        t.created_at,
        COALESCE(d.reported_at, l.updated_at) AS updated_at,

@@ -257,7 +257,7 @@ CREATE VIEW sms_tasks AS
     t.source,
     (COALESCE(d.retry_count, l.retry_count))::integer AS retry_count,
         CASE
-            WHEN (l.state >= 2) THEN l.app_id
+            WHEN ((l.state = 2) OR ((l.ended = ANY (ARRAY[1, 2])) AND (l.state = 3))) THEN l.app_id
             WHEN (d.reason = ANY (ARRAY[0, 1])) THEN d.app_id
             ELSE NULL::character varying
         END AS processing_app_id,

@@ -10,7 +10,6 @@ package admin
 
 import (
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -121,19 +120,6 @@ type rules struct{ fn.Rules }
 func (b *rules) page(limit *int, after int64) {
 	b.Between("limit", limit, 1, maxLimit)
 	b.When(after < 0, "after", "must be the next_after of the page before")
-}
-
-// phone holds a number to the service's rule; one with a space before it comes
-// from a query string whose + was not escaped.
-func (b *rules) phone(phone string) {
-	if task.ValidPhone(phone) {
-		return
-	}
-	message := "must be 3 to 19 digits, with or without a leading +"
-	if strings.HasPrefix(phone, " ") {
-		message += "; in a query string write + as %2B"
-	}
-	b.When(true, "phone_number", message)
 }
 
 // listRequest is api.ListRequest with its rules.

@@ -19,7 +19,7 @@ type defaultRequest api.DefaultSMSRequest
 // Validate names every field whose value is not acceptable.
 func (r *defaultRequest) Validate() []task.Field {
 	var bad rules
-	bad.phone(r.PhoneNumber)
+	bad.Phone(r.PhoneNumber)
 	bad.defaultContent(r.Content, r.UseTemplate)
 	return bad.Rules
 }
@@ -49,7 +49,7 @@ func (r *defaultsRequest) Validate() []task.Field {
 	var bad rules
 	bad.page(r.Limit, r.After)
 	if r.PhoneNumber != "" {
-		bad.phone(r.PhoneNumber)
+		bad.Phone(r.PhoneNumber)
 	}
 	return bad.Rules
 }

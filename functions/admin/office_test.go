@@ -106,7 +106,7 @@ func (o *office) refused(code int, word string, fields []string, method, path, b
 func (o *office) submit(change func(*store.Submission)) task.ID {
 	o.Helper()
 	s := &store.Submission{
-		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPrio, MaxRetries: 3, Phone: "13800138000",
+		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPriority, MaxRetries: 3, Phone: "13800138000",
 		Draft: task.Draft{Content: "hello"}, RequestID: "r", SourceIP: "192.0.2.7", Request: []byte(`{}`),
 	}
 	if change != nil {

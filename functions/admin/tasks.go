@@ -26,7 +26,7 @@ func (r *tasksRequest) Validate() []task.Field {
 	bad.When(!known, "reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
 	bad.When(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have one; leave out state")
 	if r.PhoneNumber != "" {
-		bad.phone(r.PhoneNumber)
+		bad.Phone(r.PhoneNumber)
 	}
 	bad.AtMost("source", r.Source, 50)
 	bad.Queue("queue", r.Queue)

@@ -43,7 +43,7 @@ func (r *batchRequest) Validate() []task.Field {
 // from its answer.
 func (r *sendRequest) Validate() []task.Field {
 	var bad fn.Rules
-	bad.When(!task.ValidPhone(r.PhoneNumber), "phone_number", "is required: 3 to 19 digits, optionally after a +")
+	bad.Phone(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
 	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", keyRule)
 	bad.Queue("queue", r.Queue)
@@ -178,7 +178,7 @@ func (r *sendRequest) draft() task.Draft {
 
 // fill gives the submission what a valid request says.
 func (s *submitter) fill(sub *store.Submission, r *sendRequest) {
-	sub.Queue, sub.Priority, sub.MaxRetries = task.DefaultQueue, task.DefaultPrio, s.maxRetries
+	sub.Queue, sub.Priority, sub.MaxRetries = task.DefaultQueue, task.DefaultPriority, s.maxRetries
 	if r.Queue != "" {
 		sub.Queue = r.Queue
 	}

@@ -13,7 +13,6 @@ package submit
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -44,9 +43,9 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 	return fn.Routes{
 		"POST /api/v1/sms/send":                  fn.Raw(fn.Submitter, s.send),
 		"POST /api/v1/sms/send/batch":            fn.Raw(fn.Submitter, s.sendBatch).MaxBody(maxBatchBody).Timeout(batchTimeout),
-		"GET /api/v1/sms/task/{task_id}":         fn.JSON(fn.Submitter, s.task),
-		"GET /api/v1/sms/by-key/{key}":           fn.JSON(fn.Submitter, s.byKey),
-		"POST /api/v1/sms/task/{task_id}/cancel": fn.Raw(fn.Submitter, s.cancel),
+		"GET /api/v1/sms/task/{task_id}":         fn.Query(fn.Submitter, s.task),
+		"GET /api/v1/sms/by-key/{key}":           fn.Query(fn.Submitter, s.byKey),
+		"POST /api/v1/sms/task/{task_id}/cancel": fn.Query(fn.Submitter, s.cancel),
 	}
 }
 
@@ -136,7 +135,7 @@ func response(out store.Submitted) api.SendResponse {
 	segments, encoding := task.Segments(out.Text)
 	return api.SendResponse{
 		TaskID: out.ID.String(), Status: out.State.Status(), State: out.State.String(), FinalContent: out.Text,
-		Segments: segments, Encoding: string(encoding), UnusedParams: out.Unused, Archived: out.Archived,
+		Segments: segments, Encoding: string(encoding), UnusedParams: out.Unused,
 	}
 }
 
@@ -232,10 +231,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 	return fn.TaskResponse(t), nil
 }
 
-func (s *submitter) cancel(ctx context.Context, c *fn.Call) (any, error) {
-	if body := strings.TrimSpace(string(c.Body)); body != "" && body != "{}" {
-		return nil, task.Invalid([]task.Field{{Name: "body", Message: "must be empty"}})
-	}
+func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	t, err := s.own(ctx, c)
 	if err != nil {
 		return nil, err

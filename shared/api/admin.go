@@ -119,11 +119,11 @@ type StatisticsResponse struct {
 
 // LiveCounts counts tasks that are not final.
 type LiveCounts struct {
-	ScheduledTasks       int64    `json:"scheduled_tasks"`
+	ScheduledTasks       int64    `json:"scheduled_tasks"` // of the pending
 	PendingNewTasks      int64    `json:"pending_new_tasks"`
 	PendingRetryTasks    int64    `json:"pending_retry_tasks"`
 	ProcessingTasks      int64    `json:"processing_tasks"`
-	HeldTasks            int64    `json:"held_tasks"`
+	HeldTasks            int64    `json:"held_tasks"`             // of the processing
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"` // how long the first of the pending has waited for a sender; null when none is pending
 }
 
@@ -165,7 +165,7 @@ type AdminTaskResponse struct {
 // TaskEvent is one line of a task's history.
 type TaskEvent struct {
 	At         time.Time `json:"at"`
-	Event      string    `json:"event"` // received, replayed, sent (handed to an app), report, verdict
+	Event      string    `json:"event"` // received, replayed, claimed (handed to an app), report, verdict
 	AppID      string    `json:"app_id,omitempty"`
 	ClaimID    int64     `json:"claim_id,omitempty"`
 	CallerID   *int64    `json:"caller_id,omitempty"`

@@ -37,7 +37,6 @@ type SendResponse struct {
 	Segments     int      `json:"segments"`
 	Encoding     string   `json:"encoding"` // GSM-7 or UCS-2
 	UnusedParams []string `json:"unused_params,omitempty"`
-	Archived     bool     `json:"archived,omitempty"` // a replay of a task that is kept no longer
 }
 
 // SendBatchRequest submits up to 1,000 SMS: POST /api/v1/sms/send/batch. The
@@ -103,7 +102,7 @@ type ClaimedTask struct {
 	TaskID      string    `json:"task_id"`
 	PhoneNumber string    `json:"phone_number"`
 	Content     string    `json:"content"`
-	ClaimID     int64     `json:"claim_id"` // give it back with the report
+	ClaimID     int64     `json:"claim_id"` // give it back with the report; compare for equality only
 	LeaseUntil  time.Time `json:"lease_until"`
 	RetryCount  int       `json:"retry_count"`
 }
@@ -129,9 +128,9 @@ type ReportRequest struct {
 	TaskID            string     `json:"task_id"`
 	AppID             string     `json:"app_id,omitempty"` // may be left to the batch
 	ClaimID           int64      `json:"claim_id,omitempty"`
-	Status            *int       `json:"status,omitempty"`        // 2 = SUCCESS, 3 = FAILED
-	ErrorMessage      string     `json:"error_message,omitempty"` // cut at 500 characters, never refused
-	ErrorCode         string     `json:"error_code,omitempty"`    // at most 50 characters
+	Status            *int       `json:"status,omitempty"`                   // 2 = SUCCESS, 3 = FAILED
+	ErrorMessage      string     `json:"error_message,omitempty" text:"any"` // cut at 500 characters, never refused
+	ErrorCode         string     `json:"error_code,omitempty"`               // at most 50 characters
 	ShouldRetry       bool       `json:"should_retry,omitempty"`
 	Outcome           string     `json:"outcome,omitempty"`             // unknown or released, instead of status
 	RetryAfterSeconds *int64     `json:"retry_after_seconds,omitempty"` // with released

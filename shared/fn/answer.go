@@ -52,8 +52,6 @@ func statusOf(code string) int {
 		return http.StatusUnsupportedMediaType
 	case task.CodeKeyReused:
 		return http.StatusUnprocessableEntity
-	case task.CodeTooManyRequest:
-		return http.StatusTooManyRequests
 	case task.CodeServerBusy:
 		return http.StatusServiceUnavailable
 	}
@@ -113,7 +111,7 @@ func (x *exchange) fail(err error) {
 	switch {
 	case refusal.RetryAfter > 0:
 		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(refusal.RetryAfter.Seconds()))))
-	case status == http.StatusServiceUnavailable, status == http.StatusTooManyRequests:
+	case status == http.StatusServiceUnavailable:
 		h.Set("Retry-After", "1")
 	}
 	if status == http.StatusUnauthorized {

@@ -17,7 +17,8 @@ import (
 
 const (
 	callerTTL     = time.Minute
-	callerLimit   = 4096 // per kind: known names, unknown names
+	unknownTTL    = 5 * time.Second // a new caller whose name was tried too early waits no longer
+	callerLimit   = 4096            // per kind: known names, unknown names
 	callerTimeout = 3 * time.Second
 	callerMaxName = 100
 )
@@ -60,8 +61,8 @@ func sameText(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// callers remembers who is behind a name for callerTTL, that a name is unknown
-// included. Unknown names have a bound of their own, so that guessing them
+// callers remembers who is behind a name for callerTTL, and that a name is
+// unknown for unknownTTL. Unknown names have a bound of their own, so that guessing them
 // cannot push out the real ones. Many calls with one name ask once.
 type callers struct {
 	find func(ctx context.Context, name string) (store.Caller, error)
@@ -124,6 +125,9 @@ func (c *callers) ask(ctx context.Context, name string, l *lookup) {
 	defer cancel()
 	l.caller, l.err = c.find(ctx, name)
 	l.expires = time.Now().Add(callerTTL)
+	if l.err != nil {
+		l.expires = time.Now().Add(unknownTTL)
+	}
 
 	c.mu.Lock()
 	delete(c.asking, name)

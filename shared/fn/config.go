@@ -37,7 +37,7 @@ type Config struct {
 	ReadRole       string        `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
 	MaxConns       int           `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
 	Pooler         bool          `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
-	MaxCalls       int           `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
+	MaxCalls       int           `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
 	DrainTimeout   time.Duration `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 }
 

@@ -44,7 +44,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	require.Empty(t, problems)
 	require.Equal(t, Config{
 		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
-		MaxConns: 8, MaxCalls: 1024, DrainTimeout: 25 * time.Second,
+		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second,
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.address())
 

@@ -369,3 +369,24 @@ func BenchmarkDecodeOfASmallObject(b *testing.B) {
 		}
 	})
 }
+
+func TestATextThatMayNotBeRefusedIsRepaired(t *testing.T) {
+	t.Parallel()
+	for given, want := range map[string]string{
+		`{"any":"plain 中"}`:       "plain 中",
+		`{"any":"a\u0000b"}`:      "a\uFFFDb",
+		`{"any":"a\ud800b"}`:      "a\uFFFDb",
+		"{\"any\":\"a\xffb\\n\"}": "a\uFFFDb\n",
+		`{"any":null}`:            "",
+	} {
+		var dst struct {
+			Any string `json:"any" text:"any"`
+		}
+		require.Nil(t, Decode([]byte(given), &dst), given)
+		require.Equal(t, want, dst.Any, given)
+	}
+	var dst struct {
+		Any string `json:"any" text:"any"`
+	}
+	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Decode([]byte(`{"any":1}`), &dst).Fields)
+}

@@ -30,7 +30,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		cfg.MaxConns = 8
 	}
 	if cfg.MaxCalls == 0 {
-		cfg.MaxCalls = 1024
+		cfg.MaxCalls = 4096
 	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second

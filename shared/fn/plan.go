@@ -20,6 +20,7 @@ const (
 	kindFloat
 	kindNumber // json.Number
 	kindAny
+	kindRepaired    // a string field tagged text:"any"
 	kindRaw         // json.RawMessage
 	kindUnmarshaler // json.Unmarshaler
 	kindText        // encoding.TextUnmarshaler
@@ -147,6 +148,10 @@ func (p *plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*pl
 		if _, twice := p.fields[name]; twice || len(p.fields) == 64 || strings.Contains(options, "string") {
 			panic(fmt.Sprintf("fn: %s.%s: a name twice, the option string, or more than 64 fields", p.typ, f.Name))
 		}
-		p.fields[name] = field{name: name, bit: 1 << len(p.fields), index: index, plan: compile(f.Type, open)}
+		member := compile(f.Type, open)
+		if f.Tag.Get("text") == "any" {
+			member = &plan{kind: kindRepaired, typ: f.Type, want: member.want}
+		}
+		p.fields[name] = field{name: name, bit: 1 << len(p.fields), index: index, plan: member}
 	}
 }

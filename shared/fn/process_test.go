@@ -139,7 +139,7 @@ func TestTheWordsOfTheBinary(t *testing.T) {
 		code int
 		says string
 	}{
-		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
+		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `4096` |"},
 		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
 		{"help lists the words", nil, []string{"help"}, 0, "greet      greet someone"},
 		{"an unknown word is refused", nil, []string{"sevre"}, 2, `unknown word "sevre"`},

@@ -45,14 +45,13 @@ func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
 
 // JSON answers calls whose body is one JSON object, decoded strictly into Req
-// (see Decode); on GET, and on DELETE without a body, Req comes from the query
-// string. What handle returns becomes the answer's data; nil leaves it out.
+// (see Decode). What handle returns becomes the answer's data; nil leaves it
+// out.
 func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
 	plan := structPlan[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
 		var req Req
-		fromQuery := c.r.Method == http.MethodGet || c.r.Method == http.MethodDelete && len(c.Body) == 0
-		if err := c.decodeInto(plan, &req, fromQuery, !fromQuery); err != nil {
+		if err := c.decodeInto(plan, &req, false, true); err != nil {
 			return nil, err
 		}
 		return handle(ctx, c, req)
@@ -74,9 +73,16 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 }
 
 // Raw answers calls whose body is read within its bound into c.Body and not
-// decoded: for a function that must keep even what it refuses.
+// decoded: for a function that must keep even what it refuses. Query parameters
+// are refused.
 func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Route {
-	return newRoute(role, handle)
+	plan := structPlan[struct{}]()
+	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
+		if err := c.decodeInto(plan, &struct{}{}, true, false); err != nil {
+			return nil, err
+		}
+		return handle(ctx, c)
+	})
 }
 
 func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route {

@@ -38,6 +38,16 @@ func (r *Rules) Between(field string, n *int, low, high int) {
 // App asks for the name of a sender app (seed 001 section 3.1: 50 characters).
 func (r *Rules) App(app string) { r.Text("app_id", app, 50) }
 
+// Phone asks for a phone number; one with a space before it comes from a query
+// string whose + was not escaped.
+func (r *Rules) Phone(phone string) {
+	hint := ""
+	if strings.HasPrefix(phone, " ") {
+		hint = "; in a query string write + as %2B"
+	}
+	r.When(!task.ValidPhone(phone), "phone_number", "is required: 3 to 19 digits, optionally after a +"+hint)
+}
+
 // Queue holds an optional queue to its alphabet.
 func (r *Rules) Queue(field, queue string) {
 	r.When(queue != "" && !task.ValidName(queue, task.MaxQueueBytes), field, "must be 1 to 63 characters of A-Z a-z 0-9 . _ -")

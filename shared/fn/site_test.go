@@ -48,8 +48,8 @@ func greeter() Function {
 		return Routes{
 			"POST /api/v1/greet":        JSON(Submitter, greet),
 			"POST /api/v1/greet/small":  JSON(Submitter, greet).MaxBody(32),
-			"GET /api/v1/greet/{id}":    JSON(Submitter, greet),
-			"DELETE /api/v1/greet/{id}": JSON(Submitter, greet),
+			"GET /api/v1/greet/{id}":    Query(Submitter, greet),
+			"DELETE /api/v1/greet/{id}": Query(Submitter, greet),
 			"GET /api/v1/both":          Query(Sender, greet),
 			"POST /api/v1/both":         Query(Sender, greet),
 			"POST /api/v1/raw": Raw(Submitter, func(_ context.Context, c *Call) (any, error) {
@@ -110,7 +110,6 @@ func TestBadInputIsRefusedWithEveryField(t *testing.T) {
 		{"GET", "/api/v1/greet/7?name=a%00b", ``, `[{name must not contain NUL or unpaired surrogates}]`},
 		{"GET", "/api/v1/greet/7?name=%ff", ``, `[{name must be valid UTF-8}]`},
 		{"GET", "/api/v1/greet/7?name=a", `{}`, `[{body must be empty on GET}]`},
-		{"DELETE", "/api/v1/greet/7?name=a", `{"name":"b"}`, `[{name is not a known parameter}]`},
 	} {
 		r := h.call(c.method, c.path, c.body)
 		require.Equal(t, 400, r.status, c)
@@ -203,7 +202,6 @@ func TestAnErrorHasItsStatusAndTellsNothingInternal(t *testing.T) {
 		{wrapped("default_exists"), 409, "default_exists", ""},
 		{wrapped("conflict"), 409, "conflict", ""},
 		{wrapped("idempotency_key_reused"), 422, "idempotency_key_reused", ""},
-		{wrapped("too_many_requests"), 429, "too_many_requests", "1"},
 		{wrapped("server_busy"), 503, "server_busy", "1"},
 		{&task.Error{Code: "idempotency_in_flight", Message: "m", RetryAfter: 250 * time.Millisecond}, 409, "idempotency_in_flight", "1"},
 		{&task.Error{Code: "server_busy", Message: "m", RetryAfter: 2100 * time.Millisecond}, 503, "server_busy", "3"},
@@ -296,7 +294,9 @@ func TestAClientThatLeftIsLoggedAs499(t *testing.T) {
 func TestEveryCallIsOneLogLineWithoutItsPath(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, func(c *Config) { c.TrustedProxies = nil }, HTTP("logger", func(*Env, struct{}) Routes {
-		return Routes{"GET /api/v1/sms/by-phone/{phone}": Raw(Submitter, func(_ context.Context, c *Call) (any, error) {
+		return Routes{"GET /api/v1/sms/by-phone/{phone}": Query(Submitter, func(_ context.Context, c *Call, _ struct {
+			Phone string `json:"phone"`
+		}) (any, error) {
 			c.Log("task_id", "T1")
 			return nil, nil
 		})}

@@ -40,6 +40,12 @@ func (d *decoder) value(p *plan, v reflect.Value) {
 			return
 		}
 		d.string(p, v)
+	case kindRepaired:
+		if c != '"' {
+			d.wrong(p)
+			return
+		}
+		d.repaired(v)
 	case kindBool:
 		if c != 't' && c != 'f' {
 			d.wrong(p)
@@ -208,6 +214,23 @@ func (d *decoder) string(p *plan, v reflect.Value) {
 	default:
 		v.SetString(string(s))
 	}
+}
+
+// repaired reads a text that must not be refused: what Postgres cannot hold of
+// it becomes U+FFFD, as encoding/json makes of broken UTF-8.
+func (d *decoder) repaired(v reflect.Value) {
+	start := d.pos
+	s, problem := d.text()
+	if problem == "" {
+		v.SetString(string(s))
+		return
+	}
+	var text string
+	if err := json.Unmarshal(d.raw[start:d.pos], &text); err != nil {
+		d.fail(problem)
+		return
+	}
+	v.SetString(strings.ReplaceAll(text, "\x00", "\uFFFD"))
 }
 
 // number sets v from the text of a JSON number and says what is wrong with it.

@@ -194,6 +194,9 @@ func (p *place) close() error {
 	if p.temporary {
 		errs = append(errs, os.RemoveAll(p.root), os.RemoveAll(filepath.Dir(p.lock.Name())))
 	}
+	// Unlocked and not only closed: a process being started at this moment holds a
+	// copy of the descriptor, and with it the lock, until its exec.
+	errs = append(errs, syscall.Flock(int(p.lock.Fd()), syscall.LOCK_UN))
 	return errors.Join(append(errs, p.lock.Close())...)
 }
 

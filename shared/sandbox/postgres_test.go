@@ -164,6 +164,7 @@ func TestAnOrphanWhoseGuardDiedTooIsShutDownFirst(t *testing.T) {
 	first := start(t, o)
 	remember(t, first)
 	// The lock goes with the owner; the server is still there.
+	require.NoError(t, syscall.Flock(int(first.place.lock.Fd()), syscall.LOCK_UN))
 	require.NoError(t, first.place.lock.Close())
 	first.place.closed = true
 	recall(t, start(t, o))

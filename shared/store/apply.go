@@ -298,17 +298,20 @@ func expiresAt(t task.Task) *time.Time { return timeOrNull(t.ExpiresAt) }
 // decide, and commits what changed together with extra.
 func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
 	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
-	conn, err := db.hot.Acquire(ctx)
-	if err != nil {
-		return task.Task{}, err
-	}
-	defer conn.Release()
-	held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, lockPatience)
 	var after task.Task
-	if err == nil {
-		after, err = decideOne(ctx, conn.Conn(), held, id, how, extra)
-	}
-	return after, rolledBack(conn.Conn(), err)
+	err := db.withPartitions(ctx, func() error {
+		conn, err := db.hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, lockPatience)
+		if err == nil {
+			after, err = decideOne(ctx, conn.Conn(), held, id, how, extra)
+		}
+		return rollbackOn(conn.Conn(), err)
+	})
+	return after, err
 }
 
 func decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how func(task.Task, time.Time) (task.Task, error),
@@ -330,10 +333,10 @@ func decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how
 	return after, conn.SendBatch(ctx, &batch).Close()
 }
 
-// rolledBack ends a transaction that failed, so that its locks are free at
+// rollbackOn ends a transaction that failed, so that its locks are free at
 // once, and gives err. Its own failure does not matter: a connection that is
 // still in a transaction is closed on release.
-func rolledBack(conn *pgx.Conn, err error) error {
+func rollbackOn(conn *pgx.Conn, err error) error {
 	if err != nil && !conn.IsClosed() {
 		rollback(conn)
 	}

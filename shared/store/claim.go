@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -165,14 +166,14 @@ func (db *DB) queryClaim(ctx context.Context, sql string, args ...any) ([]Claime
 	start := time.Now()
 	rows, err := conn.Query(ctx, sql, args...)
 	if err != nil {
-		return nil, 0, unlessLost(conn.Conn(), err)
+		return nil, 0, markLost(conn.Conn(), err)
 	}
 	claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Claimed])
-	return claimed, time.Since(start), unlessLost(conn.Conn(), err)
+	return claimed, time.Since(start), markLost(conn.Conn(), err)
 }
 
 // claimIDs hands out the ids of claims from blocks of the sequence, so that an
-// id is known before its claim.
+// id is known before its claim. Ids are unique; their order means nothing.
 type claimIDs struct {
 	mu         sync.Mutex
 	last, free int64
@@ -233,7 +234,7 @@ func (db *DB) Extend(ctx context.Context, e Extension, queues []string) (Extende
 	if err == nil {
 		return out, nil
 	}
-	if err != pgx.ErrNoRows {
+	if !errors.Is(err, pgx.ErrNoRows) {
 		return out, failed("extend", err)
 	}
 	t, err := db.Task(ctx, e.TaskID)

@@ -65,8 +65,8 @@ type lostAnswer struct{ error }
 
 func (l lostAnswer) Unwrap() error { return l.error }
 
-// unlessLost marks err when the connection it came over is broken.
-func unlessLost(conn *pgx.Conn, err error) error {
+// markLost marks err when the connection it came over is broken.
+func markLost(conn *pgx.Conn, err error) error {
 	if err != nil && conn.IsClosed() {
 		return lostAnswer{err}
 	}

@@ -50,7 +50,7 @@ func TestWhateverTheOrderNoTaskIsLostOrDoneTwice(t *testing.T) {
 	require.Zero(t, db.count(t, `select count(*) from task_done d where status = 2 and not exists (select from report_logs r where r.task_id = d.id and r.claim_id = d.claim_id and verdict = 'applied' and r.status = 2)`))
 	require.Zero(t, db.count(t, `select count(*) from (select task_id, claim_id from send_logs group by 1, 2 having count(*) > 1) x`))
 	require.Zero(t, db.count(t, `select count(*) from (select s.task_id, s.created_at, lag(s.claim_id) over w as before, s.claim_id
-		from send_logs s window w as (partition by task_id order by claim_id)) c
+		from send_logs s window w as (partition by task_id order by s.created_at)) c
 		where before is not null and not exists (select from report_logs r where r.task_id = c.task_id and r.claim_id = c.before and r.verdict in ('applied', 'timeout_retry'))`),
 		"a task is claimed again only after its claim before ended")
 	require.Positive(t, db.count(t, `select count(*) from report_logs where verdict = 'timeout_retry'`), "the leases were short enough to lapse")

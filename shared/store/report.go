@@ -66,15 +66,15 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (ou
 	}
 	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), patience)
 	if err != nil {
-		return nil, "", unlessLost(conn.Conn(), rolledBack(conn.Conn(), err))
+		return nil, "", markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
 	}
 	out, changes, logs := decideReports(held, reports)
 	var batch pgx.Batch
 	queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
-	err = rolledBack(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
-	return out, held.xid, unlessLost(conn.Conn(), err)
+	err = rollbackOn(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
+	return out, held.xid, markLost(conn.Conn(), err)
 }
 
 // decideReports runs the reports against the locked tasks, each against what

@@ -17,13 +17,15 @@ type Statistics struct {
 	Queues    []QueueCounts // of the queues that have live tasks, by name
 }
 
-// LiveCounts counts the tasks that are not final.
+// LiveCounts counts the tasks that are not final. Pending and processing are
+// the seed's status 0 and 1 (seed 001 section 8.5); scheduled and held tasks
+// are among them.
 type LiveCounts struct {
-	Scheduled     int64
+	Scheduled     int64 // of the pending
 	PendingNew    int64 // never tried
 	PendingRetry  int64
 	Processing    int64
-	Held          int64
+	Held          int64          // of the processing
 	OldestPending *time.Duration // how long the first of the pending has been waiting for a sender; nil = none is pending
 }
 
@@ -62,9 +64,9 @@ cross join (
 left join (
     select queue,
         count(*) filter (where state = 0) as scheduled,
-        count(*) filter (where state = 1 and retry_count = 0) as pending_new,
-        count(*) filter (where state = 1 and retry_count > 0) as pending_retry,
-        count(*) filter (where state = 2) as processing,
+        count(*) filter (where state in (0, 1) and retry_count = 0) as pending_new,
+        count(*) filter (where state in (0, 1) and retry_count > 0) as pending_retry,
+        count(*) filter (where state in (2, 3)) as processing,
         count(*) filter (where state = 3) as held,
         extract(epoch from now() - min(updated_at) filter (where state = 1))::float8 as oldest_pending
     from task_live group by queue

@@ -55,7 +55,13 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	require.InDelta(t, 90, s.Live.OldestPending.Seconds(), 30, "the queue that waits longest decides")
 	require.Less(t, s.Queues[1].OldestPending.Seconds(), 30.0)
 	s.Live.OldestPending = nil
-	require.Equal(t, LiveCounts{Scheduled: 1, PendingNew: 2, PendingRetry: 1, Processing: 1}, s.Live)
+	require.Equal(t, LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.Live)
+
+	var fresh, retry, processing, failed int64 // seed 001 section 8.5
+	require.NoError(t, db.read.QueryRow(t.Context(), `select
+		count(case when status = 0 and retry_count = 0 then 1 end), count(case when status = 0 and retry_count > 0 then 1 end),
+		count(case when status = 1 then 1 end), count(case when status = 3 then 1 end) from sms_tasks`).Scan(&fresh, &retry, &processing, &failed))
+	require.Equal(t, []int64{fresh, retry, processing, failed}, []int64{s.Live.PendingNew, s.Live.PendingRetry, s.Live.Processing, s.Failed})
 }
 
 // finishOn puts n results on a day, as if they had been reported at its noon.

@@ -44,7 +44,7 @@ func owner(t *testing.T, url string) *pgx.Conn {
 // message is a plain submission; change edits it.
 func message(change ...func(*Submission)) *Submission {
 	s := &Submission{
-		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPrio, MaxRetries: 3,
+		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPriority, MaxRetries: 3,
 		Phone: "13800138000", Draft: task.Draft{Content: "hello"}, RequestID: "r", Request: []byte(`{"phone_number":"13800138000"}`),
 	}
 	for _, c := range change {

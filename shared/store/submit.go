@@ -51,7 +51,6 @@ type Submitted struct {
 	ID       task.ID
 	State    task.State
 	Replayed bool // the key was known: ID and State are those of the first call
-	Archived bool // a replay of a task that is kept no longer
 	Text     string
 	Unused   []string
 	Refused  *task.Error // nothing was done; only the log has it
@@ -142,7 +141,7 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	} else {
 		err = f.insert(ctx, conn.Conn(), false)
 	}
-	return unlessLost(conn.Conn(), err)
+	return markLost(conn.Conn(), err)
 }
 
 // start settles what needs no look at the database and tells whether the row
@@ -186,7 +185,7 @@ func (f *submitFlush) refuse(i int, err error) {
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
 	found, err := f.lookUp(ctx, conn, again)
 	if err != nil {
-		return rolledBack(conn, err)
+		return rollbackOn(conn, err)
 	}
 	keys := map[task.Hash]bool{} // accepted in this flush
 	for i, s := range f.rows {
@@ -199,7 +198,7 @@ func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, agai
 			keys[*s.Key] = true
 		}
 	}
-	return rolledBack(conn, f.insert(ctx, conn, true))
+	return rollbackOn(conn, f.insert(ctx, conn, true))
 }
 
 // decide composes a row whose key is free.
@@ -254,7 +253,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 		if !ok {
 			return errors.New("a submission was neither inserted nor found")
 		}
-		f.out[i] = Submitted{ID: first.id, State: first.state, Archived: first.archived, Text: first.content, Replayed: first.id != s.ID}
+		f.out[i] = Submitted{ID: first.id, State: first.state, Text: first.content, Replayed: first.id != s.ID}
 		if s.Key != nil && first.fingerprint != s.Fingerprint {
 			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
 		}

@@ -306,14 +306,14 @@ func timeOrNull(t time.Time) *time.Time {
 // firstCallsSQL finds the call that a key or an id belongs to, with the
 // task's state of this moment.
 const firstCallsSQL = `
-select k.key, k.fingerprint, k.id, t.id is null, coalesce(t.content, ''), coalesce(d.status + 2, l.state, 0)
+select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
 from submission_keys k
-left join tasks t on t.id = k.id
+join tasks t on t.id = k.id
 left join task_live l on l.id = k.id
 left join task_done d on d.id = k.id
 where k.key = any($1::uuid[])
 union all
-select null, null, t.id, false, t.content, coalesce(d.status + 2, l.state, 0)
+select null, null, t.id, t.content, coalesce(d.status + 2, l.state)
 from tasks t
 left join task_live l on l.id = t.id
 left join task_done d on d.id = t.id
@@ -322,7 +322,6 @@ where t.id = any($2::uuid[])`
 type firstCall struct {
 	id          task.ID
 	fingerprint task.Hash
-	archived    bool
 	content     string
 	state       task.State
 }
@@ -350,7 +349,7 @@ func firstCalls(ctx context.Context, pool *pgxpool.Pool, ids []task.ID, keys []t
 	}
 	var key, fingerprint *task.Hash
 	var first firstCall
-	_, err = pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.archived, &first.content, &first.state}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() error {
 		if key == nil {
 			known.byID[first.id] = first
 			return nil

@@ -351,16 +351,24 @@ func TestARefusedRequestIsLoggedWhateverItsBytes(t *testing.T) {
 func TestALogRowThatFindsNoPartitionMakesIt(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	db := openAt(t, url)
-	_, err := owner(t, url).Exec(t.Context(), `do $$ declare p regclass; begin
-		for p in select inhrelid from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass) loop
-			execute 'drop table ' || p;
-		end loop; end $$`)
-	require.NoError(t, err)
-	s := message()
-	db.mustSubmit(t, s)
+	db, conn := openAt(t, url), owner(t, url)
+	drop := func() {
+		_, err := conn.Exec(t.Context(), `do $$ declare p regclass; begin
+			for p in select inhrelid from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass) loop
+				execute 'drop table ' || p;
+			end loop; end $$`)
+		require.NoError(t, err)
+	}
+	s, cancelled := message(), message(func(s *Submission) { s.Queue = "other" })
+	drop()
+	db.mustSubmit(t, s, cancelled)
+	drop()
 	require.Len(t, db.mustClaim(t, "app", 1), 1)
+	drop()
 	require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	drop()
+	_, err := db.Cancel(t.Context(), cancelled.ID, nil)
+	require.NoError(t, err)
 	require.Equal(t, 12, db.count(t, `select count(*) from pg_inherits where inhparent in ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)`))
 }
 

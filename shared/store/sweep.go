@@ -68,7 +68,7 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 		})
 	})
 	if err := conn.Conn().SendBatch(ctx, &batch).Close(); err != nil {
-		return swept, rolledBack(conn.Conn(), err)
+		return swept, rollbackOn(conn.Conn(), err)
 	}
 	if swept.Rows = len(changes); swept.Rows == 0 {
 		rollback(conn.Conn())
@@ -78,7 +78,7 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 	queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
-	return swept, rolledBack(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
+	return swept, rollbackOn(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
 }
 
 // houseEvery is how often one instance looks after partitions and totals.

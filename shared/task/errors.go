@@ -23,19 +23,18 @@ type Field struct {
 
 // The refusals that the domain itself decides.
 const (
-	CodeInvalid        = "invalid_request"
-	CodeBlocked        = "content_blocked"
-	CodeForbidden      = "forbidden"
-	CodeNotFound       = "not_found"
-	CodeNoDefault      = "no_default_content"
-	CodeDefaultSent    = "default_already_sent"
-	CodeDefaultExists  = "default_exists"
-	CodeKeyReused      = "idempotency_key_reused"
-	CodeKeyInFlight    = "idempotency_in_flight"
-	CodeStaleClaim     = "stale_claim"
-	CodeConflict       = "conflict"
-	CodeServerBusy     = "server_busy"
-	CodeTooManyRequest = "too_many_requests"
+	CodeInvalid       = "invalid_request"
+	CodeBlocked       = "content_blocked"
+	CodeForbidden     = "forbidden"
+	CodeNotFound      = "not_found"
+	CodeNoDefault     = "no_default_content"
+	CodeDefaultSent   = "default_already_sent"
+	CodeDefaultExists = "default_exists"
+	CodeKeyReused     = "idempotency_key_reused"
+	CodeKeyInFlight   = "idempotency_in_flight"
+	CodeStaleClaim    = "stale_claim"
+	CodeConflict      = "conflict"
+	CodeServerBusy    = "server_busy"
 )
 
 // Error gives the message, followed by each offending field.

@@ -108,13 +108,13 @@ const (
 
 // Limits of the contract.
 const (
-	MaxContent     = 200 // characters of a message (seed 001 section 3.1)
-	MaxResult      = 500 // characters of a result
-	MaxRetriesCap  = 10  // highest max_retries
-	MaxQueueBytes  = 63
-	DefaultQueue   = "default"
-	DefaultPrio    = 5
-	LowestPriority = 9
+	MaxContent      = 200 // characters of a message (seed 001 section 3.1)
+	MaxResult       = 500 // characters of a result
+	MaxRetriesCap   = 10  // highest max_retries
+	MaxQueueBytes   = 63
+	DefaultQueue    = "default"
+	DefaultPriority = 5
+	LowestPriority  = 9
 )
 
 // The seed's result texts (seed 001 sections 8.3 and 8.4).
