@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -37,6 +36,16 @@ func address(t *testing.T, p *sandbox.Process) string {
 	return ""
 }
 
+// exited waits until a process has ended by itself.
+func exited(t *testing.T, p *sandbox.Process) {
+	t.Helper()
+	select {
+	case <-p.Exited():
+	case <-time.After(20 * time.Second):
+		t.Fatal("still running\n" + p.Output())
+	}
+}
+
 func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
@@ -45,7 +54,7 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	require.Equal(t, 404, one.get("/api/v1/sms/tasks/pending?app_id=a").status)
 
 	typo := sandbox.StartProcess(t, bin, settings(url, "FUNCTION_TARGET=submitt"))
-	<-typo.Exited()
+	exited(t, typo)
 	require.NotZero(t, typo.ExitCode())
 	require.Contains(t, typo.Output(), `"submitt" names no function; there are: `)
 	require.Contains(t, typo.Output(), "sweep")
@@ -55,13 +64,13 @@ func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
 	t.Parallel()
 	bin := sandbox.Build(t, module+"functions", false)
 	p := sandbox.StartProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
-	<-p.Exited()
+	exited(t, p)
 	require.NotZero(t, p.ExitCode())
 	for _, name := range []string{"DEBUG", "MAX_RETRY_COUNT", "SENDONCE_TYPO", "APP_PORT"} {
 		require.Contains(t, p.Output(), name)
 	}
 	empty := sandbox.StartProcess(t, bin, []string{"DATABASE_URL=postgres://u@127.0.0.1:1/x", "BASIC_AUTH_PASSWORD="})
-	<-empty.Exited()
+	exited(t, empty)
 	require.NotZero(t, empty.ExitCode())
 	require.Contains(t, empty.Output(), "BASIC_AUTH_PASSWORD")
 }
@@ -93,7 +102,7 @@ func TestNoAnswerIsTakenBackWhenProcessesAreKilled(t *testing.T) {
 		all.Go(func() {
 			for i := range calls {
 				key := fmt.Sprintf("client-%d-call-%d", n, i)
-				ledger[n][key] = victims.submit(n+i, key)
+				ledger[n][key] = victims.submit(t.Context(), n+i, key)
 			}
 		})
 	}
@@ -106,6 +115,7 @@ func TestNoAnswerIsTakenBackWhenProcessesAreKilled(t *testing.T) {
 	require.Equal(t, clients*calls, owner.count(`select count(*) from tasks`))
 	require.Equal(t, clients*calls, owner.count(`select count(*) from submission_keys k join tasks t on t.id = k.id join task_live l on l.id = k.id`))
 	for _, page := range ledger {
+		require.Len(t, page, calls)
 		for key, id := range page {
 			require.Equal(t, 1, owner.count(`select count(*) from tasks where id = $1 and content = $2`, id, key), key)
 		}
@@ -154,34 +164,22 @@ func (v *victims) killOne() {
 	v.processes[i], v.addresses[i] = fresh, at
 }
 
-// submit repeats one call until it is answered, and gives the task's id.
-func (v *victims) submit(n int, key string) string {
-	body := fmt.Appendf(nil, `{"phone_number":"13800138000","content":%q,"idempotency_key":%q}`, key, key)
-	for ; ; n++ {
+// submit repeats one call until it is answered, and gives the task's id; ""
+// when ctx ended first.
+func (v *victims) submit(ctx context.Context, n int, key string) string {
+	for ; ctx.Err() == nil; n++ {
 		v.mu.Lock()
-		at := v.addresses[n%2]
+		client := api.NewClient(v.addresses[n%2], "admin", "secret")
 		v.mu.Unlock()
-		req, err := http.NewRequest("POST", at+"/api/v1/sms/send", bytes.NewReader(body))
-		require.NoError(v.t, err)
-		req.SetBasicAuth("admin", "secret")
-		req.Header.Set("Content-Type", "application/json")
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			continue
-		}
-		var answer struct {
-			Data struct {
-				TaskID string `json:"task_id"`
-			} `json:"data"`
-		}
-		err = json.NewDecoder(res.Body).Decode(&answer)
-		_ = res.Body.Close()
-		if err == nil && res.StatusCode == http.StatusOK {
+		client.Tries = 1
+		task, err := client.Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: key, IdempotencyKey: key})
+		if err == nil {
 			v.mu.Lock()
 			v.answered++
 			v.progress.Broadcast()
 			v.mu.Unlock()
-			return answer.Data.TaskID
+			return task.TaskID
 		}
 	}
+	return ""
 }
