@@ -33,6 +33,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/store":   {ours: []string{"shared/task"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
 	"shared/task":    {},
 	"shared/api":     {},
+	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/":       {ours: []string{"shared/api", "shared/sandbox"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv"}},

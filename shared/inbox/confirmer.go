@@ -1,0 +1,97 @@
+package inbox
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	confirmLimit = 20 * time.Second // of one Confirm; after that the next delivery goes on
+	tryLimit     = 10 * time.Second
+	firstPause   = 100 * time.Millisecond
+	longestPause = 5 * time.Second
+)
+
+// Confirmer tells a Sendonce service that messages were received. Its methods
+// may be called by many goroutines at once; its fields must not change
+// meanwhile.
+type Confirmer struct {
+	BaseURL  string // "https://messages.example.com", with or without a slash at its end
+	User     string
+	Password string
+	Consumer string       // must be one that User may confirm for
+	HTTP     *http.Client // nil = http.DefaultClient
+}
+
+// Confirm asks until the service has answered 204, pausing longer each time and
+// at least as long as it asked for. It gives up when ctx ends, after 20 seconds,
+// or at an answer that will stay the same (a 4xx other than 408, 425 and 429).
+// Confirming twice is harmless.
+func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
+	ctx, cancel := context.WithTimeout(ctx, confirmLimit)
+	defer cancel()
+	body, err := json.Marshal(struct {
+		Consumer string `json:"consumer"`
+	}{c.Consumer})
+	if err != nil {
+		return err
+	}
+	path := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(messageID) + "/received"
+	for wait := firstPause; ; wait = min(2*wait, longestPause) {
+		again, after, err := c.try(ctx, path, body)
+		if err == nil || !again {
+			return err
+		}
+		timer := time.NewTimer(max(wait, after) + rand.N(wait/4))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// try asks once. after is how long the service asks to wait, 0 = it did not say.
+func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bool, after time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, tryLimit)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
+	if err != nil {
+		return false, 0, err
+	}
+	req.SetBasicAuth(c.User, c.Password)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := cmp.Or(c.HTTP, http.DefaultClient).Do(req)
+	if err != nil {
+		return true, 0, err
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusNoContent {
+		return false, 0, nil
+	}
+	said, err := io.ReadAll(io.LimitReader(res.Body, 500))
+	if err != nil {
+		return true, 0, err
+	}
+	if seconds, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		after = time.Duration(seconds) * time.Second
+	}
+	switch res.StatusCode {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		again = true
+	default:
+		again = res.StatusCode/100 == 5
+	}
+	return again, after, fmt.Errorf("the service answered %s: %s", res.Status, said)
+}

@@ -1,0 +1,111 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// DDL makes the table that this package works on, in the first schema of the
+// search path. It may be run again. An empty id is refused: the first message
+// without one would make duplicates of all others.
+const DDL = `
+CREATE TABLE IF NOT EXISTS message_inbox (
+	consumer    text COLLATE "C" NOT NULL CHECK (consumer <> ''),
+	message_id  text COLLATE "C" NOT NULL CHECK (message_id <> ''),
+	received_at timestamptz NOT NULL DEFAULT now(),
+	PRIMARY KEY (consumer, message_id)
+);
+CREATE INDEX IF NOT EXISTS message_inbox_received_at ON message_inbox (consumer, received_at);
+`
+
+const (
+	// longestSchedule is the time from the first to the last of 20 sends, the
+	// most that a message may have: 10 s, 1 min, 10 min, then 1 h each, and a
+	// fifth more for jitter.
+	longestSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
+	// redriveMargin is how long the last send stays in its stream, and so the
+	// time that an operator has for an ordinary redrive.
+	redriveMargin = 7 * 24 * time.Hour
+
+	// MinKeep is the shortest time for which Prune keeps a row: any younger
+	// message may still be sent again without anybody's doing.
+	MinKeep = longestSchedule + redriveMargin
+)
+
+// rollbackLimit bounds a rollback whose caller's context may have ended.
+const rollbackLimit = 5 * time.Second
+
+const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`
+
+// Once runs effect unless consumer has seen the message before; first tells
+// which it was. The effect must write through tx and must not end it. The
+// caller commits, and confirms after that, also when first is false:
+//
+//	first, err := inbox.Once(ctx, tx, "points", id, effect)
+//	if err != nil {
+//		return err // not confirmed: the message comes again
+//	}
+//	if err := tx.Commit(ctx); err != nil {
+//		return err
+//	}
+//	return confirm(ctx, id)
+//
+// It waits for another transaction that has the same message. When the effect
+// fails tx is rolled back, so that no commit can keep the row without the effect.
+func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
+	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
+	if err != nil {
+		return false, fmt.Errorf("inbox: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return false, nil
+	}
+	if err := effect(ctx); err != nil {
+		return true, errors.Join(err, undo(ctx, tx))
+	}
+	return true, nil
+}
+
+func undo(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+	defer cancel()
+	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		return fmt.Errorf("inbox: roll back: %w", err)
+	}
+	return nil
+}
+
+// pruneBatch bounds the rows that one transaction of Prune deletes.
+const pruneBatch = 1000
+
+const pruneSQL = `
+DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
+	SELECT message_id FROM message_inbox
+	WHERE consumer = $1 AND received_at < now() - $2::interval
+	ORDER BY received_at LIMIT $3 FOR UPDATE SKIP LOCKED)`
+
+// Prune forgets consumer's messages that were received longer than olderThan
+// ago and gives their number, in small transactions. resendHorizon is the
+// longest time after which anybody may still send a message again: redrives and
+// restored backups of the sender included. Prune refuses an olderThan below it,
+// or below MinKeep. Any number may run at once.
+func Prune(ctx context.Context, db *pgxpool.Pool, consumer string, olderThan, resendHorizon time.Duration) (n int64, err error) {
+	if keep := max(MinKeep, resendHorizon); olderThan < keep {
+		return 0, fmt.Errorf("inbox: prune: messages may be sent again for %s, so rows older than %s cannot be deleted", keep, olderThan)
+	}
+	for {
+		tag, err := db.Exec(ctx, pruneSQL, consumer, olderThan, pruneBatch)
+		if err != nil {
+			return n, fmt.Errorf("inbox: prune: %w", err)
+		}
+		n += tag.RowsAffected()
+		if tag.RowsAffected() < pruneBatch {
+			return n, nil
+		}
+	}
+}

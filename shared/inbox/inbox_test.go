@@ -1,0 +1,218 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
+// database is a receiving service's own: the inbox and a table of effects.
+func database(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), sandbox.NewEmptyDatabase(t))
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	exec(t, pool, DDL)
+	exec(t, pool, "CREATE TABLE effects (message_id text NOT NULL)")
+	return pool
+}
+
+func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	_, err := db.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+func count(t *testing.T, db *pgxpool.Pool, sql string, args ...any) int {
+	t.Helper()
+	var n int
+	require.NoError(t, db.QueryRow(t.Context(), "SELECT count(*) FROM "+sql, args...).Scan(&n))
+	return n
+}
+
+func begin(t *testing.T, db *pgxpool.Pool) pgx.Tx {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+func effectOf(tx pgx.Tx, id string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ($1)", id)
+		return err
+	}
+}
+
+func TestOnce(t *testing.T) {
+	t.Parallel()
+
+	t.Run("a duplicate has no effect and is no error", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		for _, want := range []bool{true, false, false} {
+			tx := begin(t, db)
+			first, err := Once(t.Context(), tx, "points", "m1", effectOf(tx, "m1"))
+			require.NoError(t, err)
+			require.Equal(t, want, first)
+			require.NoError(t, tx.Commit(t.Context()))
+		}
+		require.Equal(t, 1, count(t, db, "effects"))
+	})
+
+	t.Run("each consumer acts for itself", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		for _, consumer := range []string{"points", "stock"} {
+			tx := begin(t, db)
+			first, err := Once(t.Context(), tx, consumer, "m1", effectOf(tx, "m1"))
+			require.NoError(t, err)
+			require.True(t, first)
+			require.NoError(t, tx.Commit(t.Context()))
+		}
+		require.Equal(t, 2, count(t, db, "effects"))
+	})
+
+	t.Run("a failed effect leaves nothing, even when the caller commits", func(t *testing.T) {
+		t.Parallel()
+		db, broken := database(t), errors.New("no such account")
+		tx := begin(t, db)
+		_, err := Once(t.Context(), tx, "points", "m1", func(ctx context.Context) error {
+			require.NoError(t, effectOf(tx, "m1")(ctx))
+			return broken
+		})
+		require.ErrorIs(t, err, broken)
+		require.ErrorIs(t, tx.Commit(t.Context()), pgx.ErrTxClosed)
+		require.Zero(t, count(t, db, "message_inbox"))
+		require.Zero(t, count(t, db, "effects"))
+	})
+
+	t.Run("an effect that ends with its context leaves nothing, in a savepoint too", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		outer := begin(t, db)
+		inner, err := outer.Begin(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = Once(ctx, inner, "points", "m1", func(ctx context.Context) error {
+			cancel()
+			return ctx.Err()
+		})
+		require.ErrorIs(t, err, context.Canceled)
+		require.NoError(t, outer.Commit(t.Context()))
+		require.Zero(t, count(t, db, "message_inbox"))
+	})
+
+	t.Run("an error is never taken for a duplicate", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		for name, id := range map[string]string{"an empty id": "", "an id that Postgres cannot store": "a\x00b"} {
+			tx := begin(t, db)
+			first, err := Once(t.Context(), tx, "points", id, effectOf(tx, id))
+			require.Error(t, err, name)
+			require.False(t, first, name)
+			require.Error(t, tx.Commit(t.Context()), name)
+		}
+		require.Zero(t, count(t, db, "effects"))
+	})
+}
+
+func TestAConcurrentDuplicateWaitsForTheFirst(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		end    func(ctx context.Context, first pgx.Tx) error
+		second bool
+	}{
+		"and is one when the first commits":      {func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) }, false},
+		"and acts when the first is rolled back": {func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) }, true},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := database(t)
+			one, two := begin(t, db), begin(t, db)
+			first, err := Once(t.Context(), one, "points", "m1", effectOf(one, "m1"))
+			require.NoError(t, err)
+			require.True(t, first)
+
+			type answer struct {
+				first bool
+				err   error
+			}
+			answers := make(chan answer, 1)
+			go func() {
+				first, err := Once(t.Context(), two, "points", "m1", effectOf(two, "m1"))
+				answers <- answer{first, err}
+			}()
+			waiting := "pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+			require.Eventually(t, func() bool { return count(t, db, waiting) == 1 }, 10*time.Second, 5*time.Millisecond)
+			require.Empty(t, answers)
+
+			require.NoError(t, test.end(t.Context(), one))
+			second := <-answers
+			require.NoError(t, second.err)
+			require.Equal(t, test.second, second.first)
+			require.NoError(t, two.Commit(t.Context()))
+			require.Equal(t, 1, count(t, db, "effects"))
+		})
+	}
+}
+
+func TestPrune(t *testing.T) {
+	t.Parallel()
+	const fill = "INSERT INTO message_inbox SELECT $1, i::text, now() - $2::interval FROM generate_series(1, $3::int) i"
+
+	t.Run("nothing is forgotten that may be sent again", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		exec(t, db, fill, "points", 10*365*24*time.Hour, 1)
+		_, err := Prune(t.Context(), db, "points", MinKeep-1, 0)
+		require.ErrorContains(t, err, MinKeep.String())
+		_, err = Prune(t.Context(), db, "points", 60*24*time.Hour, 90*24*time.Hour)
+		require.ErrorContains(t, err, "2160h0m0s")
+		require.Equal(t, 1, count(t, db, "message_inbox"))
+	})
+
+	t.Run("what is older goes, in batches, of one consumer", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		exec(t, db, fill, "points", MinKeep+time.Hour, 2*pruneBatch+1)
+		exec(t, db, fill, "stock", MinKeep+time.Hour, 1)
+		exec(t, db, "INSERT INTO message_inbox VALUES ('points', 'young', now() - $1::interval)", MinKeep-time.Hour)
+		n, err := Prune(t.Context(), db, "points", MinKeep, MinKeep)
+		require.NoError(t, err)
+		require.EqualValues(t, 2*pruneBatch+1, n)
+		require.Equal(t, 1, count(t, db, "message_inbox WHERE consumer = 'points' AND message_id = 'young'"))
+		require.Equal(t, 2, count(t, db, "message_inbox"))
+	})
+
+	t.Run("rows that others hold are left, not waited for", func(t *testing.T) {
+		t.Parallel()
+		db := database(t)
+		exec(t, db, fill, "points", MinKeep+time.Hour, 3)
+		tx := begin(t, db)
+		_, err := tx.Exec(t.Context(), "SELECT FROM message_inbox WHERE message_id = '2' FOR UPDATE")
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		n, err := Prune(ctx, db, "points", MinKeep, 0)
+		require.NoError(t, err)
+		require.EqualValues(t, 2, n)
+	})
+}
+
+func TestTheDDLMayBeRunAgain(t *testing.T) {
+	t.Parallel()
+	db := database(t)
+	exec(t, db, DDL)
+}

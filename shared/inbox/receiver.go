@@ -1,0 +1,92 @@
+package inbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+const (
+	maxBody = 1 << 20 // bytes; a message's data has at most 64 KiB
+	maxID   = 255     // bytes
+)
+
+// Message is what a CloudEvent in binary mode carries.
+type Message struct {
+	ID     string // the same each time that the message is sent
+	Source string
+	Type   string
+	Data   []byte
+}
+
+// Receiver takes a message all the way: transaction, Once, commit, confirmation.
+// Its methods may be called by many goroutines at once; its fields must not
+// change meanwhile.
+type Receiver struct {
+	DB       *pgxpool.Pool
+	Consumer string // who receives; each consumer acts on a message for itself
+
+	// Effect is what the message is for. It writes through tx and does not end it.
+	Effect func(ctx context.Context, tx pgx.Tx, m Message) error
+
+	// Confirm tells the sender that the effect is committed, as Confirmer does.
+	// nil = no error of Receive, or a 2xx of ServeHTTP, is the confirmation.
+	Confirm func(ctx context.Context, messageID string) error
+
+	Log *slog.Logger // of ServeHTTP's failures; nil = slog.Default()
+}
+
+// Receive gives no error once the effect is committed, now or by an earlier
+// call, and the sender knows it; first tells whether this call did it. After an
+// error the message must be delivered again: the effect may be committed.
+func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err error) {
+	err = pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) (err error) {
+		first, err = Once(ctx, tx, r.Consumer, m.ID, func(ctx context.Context) error { return r.Effect(ctx, tx, m) })
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("receive %s: %w", m.ID, err)
+	}
+	if r.Confirm == nil {
+		return first, nil
+	}
+	if err := r.Confirm(ctx, m.ID); err != nil {
+		return first, fmt.Errorf("confirm %s: %w", m.ID, err)
+	}
+	return first, nil
+}
+
+// ServeHTTP takes a CloudEvent in binary mode and answers 204 when Receive gave
+// no error, 500 when it did: the sender has to deliver again. What is no
+// message is answered 400, and one above 1 MiB 413.
+func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	m := Message{ID: req.Header.Get("ce-id"), Source: req.Header.Get("ce-source"), Type: req.Header.Get("ce-type")}
+	if m.ID == "" || len(m.ID) > maxID || !utf8.ValidString(m.ID) {
+		http.Error(w, "ce-id must be the id of a CloudEvent, at most 255 bytes of UTF-8", http.StatusBadRequest)
+		return
+	}
+	data, err := io.ReadAll(http.MaxBytesReader(w, req.Body, maxBody))
+	if tooLarge := new(http.MaxBytesError); errors.As(err, &tooLarge) {
+		http.Error(w, "the message is larger than 1 MiB", http.StatusRequestEntityTooLarge)
+		return
+	}
+	if err != nil {
+		http.Error(w, "the message was cut off", http.StatusBadRequest)
+		return
+	}
+	m.Data = data
+	if _, err := r.Receive(req.Context(), m); err != nil {
+		cmp.Or(r.Log, slog.Default()).ErrorContext(req.Context(), "message not received", "consumer", r.Consumer, "error", err)
+		http.Error(w, "not received; deliver it again", http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}

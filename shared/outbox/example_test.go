@@ -1,0 +1,86 @@
+package outbox_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/outbox"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// An order service tells of each order that was stored, and of no other.
+func Example() {
+	ctx := context.Background()
+	db, end := database(ctx, outbox.DDL, "CREATE TABLE orders (id int PRIMARY KEY)")
+	defer end()
+	sendonce := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println("asked:", r.Method, r.URL.Path)
+		_, _ = io.WriteString(w, `{"code":200,"message":"success","data":{"ack":"saved"}}`)
+	}))
+	defer sendonce.Close()
+
+	forwarder := outbox.NewForwarder(db, api.NewClient(sendonce.URL, "orders", "token"), slog.Default())
+	place := func(order int) error {
+		err := pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			_, err := outbox.Put(ctx, tx, outbox.Message{
+				ExchangeName: "shop", RoutingKey: "order.paid", Type: "order.paid", Data: map[string]int{"order": order},
+			})
+			if err != nil {
+				return err
+			}
+			_, err = tx.Exec(ctx, "INSERT INTO orders VALUES ($1)", order)
+			return err
+		})
+		forwarder.Wake() // a service has `go forwarder.Run(ctx)`, which this wakes
+		return err
+	}
+	for _, order := range []int{7, 7} {
+		if err := place(order); err != nil {
+			fmt.Println("rolled back: order", order, "exists")
+		}
+	}
+	n, err := forwarder.Drain(ctx)
+	fmt.Println("forwarded:", n, err)
+	// Output:
+	// rolled back: order 7 exists
+	// asked: POST /api/v1/messages
+	// forwarded: 1 <nil>
+}
+
+// database is a Postgres for the length of an example. Its tables are temporary
+// ones of its only connection.
+func database(ctx context.Context, ddl ...string) (db *pgxpool.Pool, end func()) {
+	server, err := sandbox.StartPostgres(ctx, sandbox.Options{})
+	if err != nil {
+		panic(err)
+	}
+	cfg, err := pgxpool.ParseConfig(server.URL("postgres"))
+	if err != nil {
+		panic(err)
+	}
+	cfg.MaxConns = 1
+	cfg.ConnConfig.RuntimeParams["search_path"] = "pg_temp"
+	db, err = pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		panic(err)
+	}
+	for _, sql := range ddl {
+		if _, err := db.Exec(ctx, sql); err != nil {
+			panic(err)
+		}
+	}
+	return db, func() {
+		db.Close()
+		if err := server.Stop(); err != nil {
+			panic(err)
+		}
+	}
+}

@@ -1,0 +1,234 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const (
+	batch       = 16 // rows of one transaction, sent side by side
+	pollEvery   = 5 * time.Second
+	settleLimit = 5 * time.Second
+	longestWait = time.Minute // of a kept row, unless the service asks for more
+	maxReason   = 500         // characters of last_error
+)
+
+// Forwarder carries messages from the table to a Sendonce service.
+type Forwarder struct {
+	db      *pgxpool.Pool
+	service *api.Client
+	log     *slog.Logger
+	wake    chan struct{}
+	poll    time.Duration
+}
+
+// NewForwarder makes a forwarder; it does nothing until Run or Drain. Of service
+// the address, the credentials and the connections are used.
+func NewForwarder(db *pgxpool.Pool, service *api.Client, log *slog.Logger) *Forwarder {
+	return &Forwarder{db: db, service: service, log: log, wake: make(chan struct{}, 1), poll: pollEvery}
+}
+
+// Wake makes Run look at the table at once. Call it after the commit of a Put;
+// it never blocks, and a lost wake costs at most five seconds.
+func (f *Forwarder) Wake() {
+	select {
+	case f.wake <- struct{}{}:
+	default: // one is waiting already
+	}
+}
+
+// Run forwards until ctx ends: after each Wake, every five seconds, and as soon
+// as the service allows after a failure. Failures are logged.
+func (f *Forwarder) Run(ctx context.Context) {
+	for {
+		wake, pause := f.wake, f.poll
+		if _, err := f.Drain(ctx); err != nil && ctx.Err() == nil {
+			f.log.WarnContext(ctx, "outbox: not forwarded", "error", err)
+			// New messages do not make an absent service come back.
+			wake = nil
+			var refused *api.Error
+			if errors.As(err, &refused) {
+				pause = max(pause, refused.RetryAfter)
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return
+		}
+	}
+}
+
+// Drain sends what is due now and gives how many messages the service took. It
+// stops with an error when the database or the service is away; a message that
+// fails for itself is kept, logged, and holds up no other.
+func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
+	for {
+		found, taken, err := f.pass(ctx)
+		n += taken
+		if err != nil {
+			return n, fmt.Errorf("outbox: forward: %w", err)
+		}
+		if found < batch {
+			return n, nil
+		}
+	}
+}
+
+// row is a locked message and what became of it.
+type row struct {
+	id    string
+	body  string
+	tries int
+	outcome
+}
+
+// pass is one transaction: lock, send, settle. The locks are what keeps other
+// forwarders off the rows.
+func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
+	tx, err := f.db.Begin(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, rollBack(ctx, tx)) }()
+
+	rows, err := lock(ctx, tx)
+	if err != nil || len(rows) == 0 {
+		return 0, 0, err
+	}
+	var posts sync.WaitGroup
+	for i := range rows {
+		posts.Go(func() { rows[i].outcome = post(ctx, f.service, rows[i].body) })
+	}
+	posts.Wait()
+
+	// What was answered is worth settling even when ctx has ended meanwhile.
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	defer cancel()
+	if err := settle(ending, tx, rows); err != nil {
+		return 0, 0, err
+	}
+	if err := tx.Commit(ending); err != nil {
+		return 0, 0, fmt.Errorf("commit: %w", err)
+	}
+	taken, err = f.tell(ctx, rows)
+	return len(rows), taken, err
+}
+
+// rollBack ends what was not committed, also after ctx has ended.
+func rollBack(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	defer cancel()
+	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
+}
+
+// tell counts what was taken, logs each message that failed for itself, and
+// gives the reason when the service is away.
+func (f *Forwarder) tell(ctx context.Context, rows []row) (taken int, away error) {
+	for _, r := range rows {
+		switch r.verdict {
+		case verdictTaken:
+			taken++
+		case verdictRefused:
+			f.log.ErrorContext(ctx, "outbox: message refused", "id", r.id, "error", r.err)
+		case verdictLater:
+			f.log.WarnContext(ctx, "outbox: message kept", "id", r.id, "tries", r.tries+1, "error", r.err)
+		case verdictAway:
+			away = r.err
+		}
+	}
+	return taken, away
+}
+
+// A forwarder's host may vanish without a word. Its locks must not stay until
+// TCP notices.
+const idleSQL = `SELECT set_config('idle_in_transaction_session_timeout', '30s', true)`
+
+const lockSQL = `
+SELECT id::text, body::text, tries FROM message_outbox
+WHERE refused_at IS NULL AND next_at <= now()
+ORDER BY next_at, id LIMIT $1 FOR UPDATE SKIP LOCKED`
+
+func lock(ctx context.Context, tx pgx.Tx) ([]row, error) {
+	var found []row
+	both := &pgx.Batch{}
+	both.Queue(idleSQL)
+	both.Queue(lockSQL, batch).Query(func(rows pgx.Rows) (err error) {
+		found, err = pgx.CollectRows(rows, func(c pgx.CollectableRow) (r row, err error) {
+			return r, c.Scan(&r.id, &r.body, &r.tries)
+		})
+		return err
+	})
+	if err := tx.SendBatch(ctx, both).Close(); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	return found, nil
+}
+
+const deleteSQL = `DELETE FROM message_outbox WHERE id = ANY ($1::text[]::uuid[])`
+
+// keepSQL counts from clock_timestamp(): now() is when the locks were taken,
+// before the service was asked.
+const keepSQL = `
+UPDATE message_outbox o SET tries = o.tries + 1, last_error = k.reason, next_at = clock_timestamp() + k.wait,
+	refused_at = CASE WHEN k.refused THEN clock_timestamp() END
+FROM unnest($1::text[], $2::text[], $3::bool[], $4::interval[]) AS k (id, reason, refused, wait)
+WHERE o.id = k.id::uuid`
+
+func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
+	var (
+		taken, kept, reasons []string
+		refused              []bool
+		waits                []time.Duration
+	)
+	for _, r := range rows {
+		switch r.verdict {
+		case verdictTaken:
+			taken = append(taken, r.id)
+		case verdictCut: // stays as it is
+		default:
+			kept, reasons = append(kept, r.id), append(reasons, storable(r.err.Error()))
+			refused = append(refused, r.verdict == verdictRefused)
+			waits = append(waits, max(backoff(r.tries), r.retryAfter))
+		}
+	}
+	both := &pgx.Batch{}
+	both.Queue(deleteSQL, taken)
+	both.Queue(keepSQL, kept, reasons, refused, waits)
+	if err := tx.SendBatch(ctx, both).Close(); err != nil {
+		return fmt.Errorf("settle: %w", err)
+	}
+	return nil
+}
+
+// backoff is 1 s after the first try, doubling, and up to a quarter more, so
+// that what failed together does not return together.
+func backoff(tries int) time.Duration {
+	d := min(time.Second<<min(tries, 10), longestWait)
+	return d + rand.N(d/4)
+}
+
+// storable makes text of which Postgres takes every byte.
+func storable(s string) string {
+	runes := []rune(strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?"))
+	return string(runes[:min(len(runes), maxReason)])
+}

@@ -1,0 +1,142 @@
+package outbox
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// DDL makes the table that this package works on, in the first schema of the
+// search path. It may be run again. The body is json, not jsonb, so that it
+// arrives as it was written: jsonb rewrites numbers and drops repeated names.
+const DDL = `
+CREATE TABLE IF NOT EXISTS message_outbox (
+	id         uuid PRIMARY KEY,
+	body       json NOT NULL,
+	created_at timestamptz NOT NULL DEFAULT now(),
+	next_at    timestamptz NOT NULL DEFAULT now(),
+	tries      int NOT NULL DEFAULT 0,
+	last_error text,
+	refused_at timestamptz
+);
+CREATE INDEX IF NOT EXISTS message_outbox_due ON message_outbox (next_at, id) WHERE refused_at IS NULL;
+CREATE INDEX IF NOT EXISTS message_outbox_refused ON message_outbox (refused_at, id) WHERE refused_at IS NOT NULL;
+`
+
+// MaxData is the most bytes that a message's data may have as JSON.
+const MaxData = 64 << 10
+
+// Message is what Sendonce is to send. It goes either To a subject, an https URL
+// or a user, or to a RoutingKey, with or without an ExchangeName.
+type Message struct {
+	From             string    `json:"from,omitempty"` // "" = the forwarder's caller
+	To               string    `json:"to,omitempty"`
+	ExchangeName     string    `json:"exchange_name,omitempty"`
+	RoutingKey       string    `json:"routing_key,omitempty"`
+	Type             string    `json:"type,omitempty"`
+	Data             any       `json:"data"`                        // anything that encoding/json takes
+	SentAt           time.Time `json:"sent_at"`                     // zero = now
+	Confirm          *bool     `json:"confirm,omitempty"`           // nil = the service's default
+	MaxSends         int       `json:"max_sends,omitempty"`         // 0 = the service's default
+	ExpectedReceipts int       `json:"expected_receipts,omitempty"` // 0 = the service's default
+}
+
+// request is the body of POST /api/v1/messages. It is made once, by Put: the
+// same id with another body would be refused.
+type request struct {
+	ClientMsgID string `json:"client_msg_id"`
+	Message
+	Data json.RawMessage `json:"data"` // hides Message.Data
+}
+
+const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
+
+// Put adds m to what is sent when tx commits, and gives the id by which
+// Sendonce knows it (client_msg_id). A message that is refused here leaves tx as
+// it was.
+func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
+	if (m.To == "") == (m.RoutingKey == "") {
+		return "", errors.New("outbox: give either To or RoutingKey")
+	}
+	data, err := json.Marshal(m.Data)
+	if err != nil {
+		return "", fmt.Errorf("outbox: encode the data: %w", err)
+	}
+	if len(data) > MaxData {
+		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are sent", len(data), MaxData)
+	}
+	if m.SentAt.IsZero() {
+		m.SentAt = time.Now().Truncate(time.Millisecond)
+	}
+	m.SentAt = m.SentAt.UTC()
+	id = newID()
+	body, err := json.Marshal(request{ClientMsgID: id, Message: m, Data: data})
+	if err != nil {
+		return "", fmt.Errorf("outbox: encode the message: %w", err)
+	}
+	if _, err := tx.Exec(ctx, putSQL, id, string(body)); err != nil {
+		return "", fmt.Errorf("outbox: %w", err)
+	}
+	return id, nil
+}
+
+// newID makes a UUID of version 4.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// RefusedMessage is one that the service will not take as it is.
+type RefusedMessage struct {
+	ID        string
+	Body      json.RawMessage // of POST /api/v1/messages
+	CreatedAt time.Time
+	RefusedAt time.Time
+	Tries     int
+	Reason    string // the service's answer
+}
+
+const refusedSQL = `
+SELECT id::text, body::text, created_at, refused_at, tries, last_error FROM message_outbox
+WHERE refused_at IS NOT NULL ORDER BY refused_at, id LIMIT $1`
+
+// Refused lists up to limit refused messages, the longest refused first. They
+// stay until Retry, or until somebody deletes their rows.
+func Refused(ctx context.Context, db *pgxpool.Pool, limit int) ([]RefusedMessage, error) {
+	rows, err := db.Query(ctx, refusedSQL, limit)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: list refused: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m RefusedMessage, err error) {
+		var body string
+		err = row.Scan(&m.ID, &body, &m.CreatedAt, &m.RefusedAt, &m.Tries, &m.Reason)
+		m.Body = json.RawMessage(body)
+		return m, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("outbox: list refused: %w", err)
+	}
+	return list, nil
+}
+
+const retrySQL = `
+UPDATE message_outbox SET refused_at = NULL, next_at = now()
+WHERE id = ANY ($1::text[]::uuid[]) AND refused_at IS NOT NULL`
+
+// Retry sends refused messages again and gives how many of ids were refused
+// ones. It serves once the cause is gone, as a missing right at the service.
+func Retry(ctx context.Context, db *pgxpool.Pool, ids ...string) (n int64, err error) {
+	tag, err := db.Exec(ctx, retrySQL, ids)
+	if err != nil {
+		return 0, fmt.Errorf("outbox: retry: %w", err)
+	}
+	return tag.RowsAffected(), nil
+}

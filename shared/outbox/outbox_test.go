@@ -1,0 +1,288 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(forwarderDatabase) != "" {
+		forwardForEver()
+		return
+	}
+	sandbox.Main(m)
+}
+
+// database is a sending service's own: the outbox and a table of orders.
+func database(t *testing.T) (*pgxpool.Pool, string) {
+	t.Helper()
+	url := sandbox.NewEmptyDatabase(t)
+	pool, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(pool.Close)
+	exec(t, pool, DDL)
+	exec(t, pool, "CREATE TABLE orders (id int PRIMARY KEY)")
+	return pool, url
+}
+
+func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
+	t.Helper()
+	_, err := db.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+func count(t *testing.T, db *pgxpool.Pool, sql string, args ...any) int {
+	t.Helper()
+	var n int
+	require.NoError(t, db.QueryRow(t.Context(), "SELECT count(*) FROM "+sql, args...).Scan(&n))
+	return n
+}
+
+// put commits n messages and gives their ids.
+func put(t *testing.T, db *pgxpool.Pool, n int) []string {
+	t.Helper()
+	var ids []string
+	require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		for i := range n {
+			id, err := Put(t.Context(), tx, Message{RoutingKey: "order.paid", Data: i})
+			if err != nil {
+				return err
+			}
+			ids = append(ids, id)
+		}
+		return nil
+	}))
+	return ids
+}
+
+// ledger is a Sendonce service as far as a forwarder can tell: it keeps each
+// message once and counts how often it was asked.
+type ledger struct {
+	*httptest.Server
+	mu     sync.Mutex
+	posts  []string                    // client_msg_id of each POST
+	kept   map[string]string           // client_msg_id -> body
+	answer func(id string, n int) int  // the status of the n-th POST of id, 0 = take it; nil = take all
+	after  func(w http.ResponseWriter) // called when a message is kept, before the answer; nil = nothing
+}
+
+func newLedger(t *testing.T) *ledger {
+	t.Helper()
+	l := &ledger{kept: map[string]string{}}
+	l.Server = httptest.NewServer(l)
+	t.Cleanup(l.Close)
+	return l
+}
+
+func (l *ledger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	var raw json.RawMessage
+	var body struct {
+		ClientMsgID string `json:"client_msg_id"`
+	}
+	user, password, _ := r.BasicAuth()
+	if r.Method+r.URL.Path != "POST/api/v1/messages" || r.Header.Get("Content-Type") != "application/json" || user+password != "ordersecret" ||
+		json.NewDecoder(r.Body).Decode(&raw) != nil || json.Unmarshal(raw, &body) != nil {
+		w.WriteHeader(http.StatusTeapot)
+		return
+	}
+	status := l.keep(body.ClientMsgID, string(raw))
+	if l.after != nil {
+		l.after(w)
+	}
+	say(w, status)
+}
+
+func (l *ledger) keep(id, body string) (status int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.posts = append(l.posts, id)
+	if l.answer != nil {
+		n := 0
+		for _, p := range l.posts {
+			if p == id {
+				n++
+			}
+		}
+		if status := l.answer(id, n); status != 0 {
+			return status
+		}
+	}
+	if before, ok := l.kept[id]; ok && before != body {
+		return http.StatusUnprocessableEntity
+	}
+	l.kept[id] = body
+	return http.StatusOK
+}
+
+// say answers as the service does.
+func say(w http.ResponseWriter, status int) {
+	envelope := api.Envelope{Code: status, Message: "success"}
+	if status >= 300 {
+		envelope.Message, envelope.Error = "bad \x00 luck", "some_word"
+	}
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(envelope)
+}
+
+func (l *ledger) asked() (posts, kept int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.posts), len(l.kept)
+}
+
+func (l *ledger) forwarder(db *pgxpool.Pool) *Forwarder {
+	return NewForwarder(db, api.NewClient(l.URL, "order", "secret"), slog.New(slog.DiscardHandler))
+}
+
+func TestPut(t *testing.T) {
+	t.Parallel()
+
+	t.Run("what is rolled back is never sent", func(t *testing.T) {
+		t.Parallel()
+		db, _ := database(t)
+		service := newLedger(t)
+		tx, err := db.Begin(t.Context())
+		require.NoError(t, err)
+		_, err = tx.Exec(t.Context(), "INSERT INTO orders VALUES (1)")
+		require.NoError(t, err)
+		_, err = Put(t.Context(), tx, Message{To: "user:anna", Data: "paid"})
+		require.NoError(t, err)
+
+		n, err := service.forwarder(db).Drain(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n, "not before the commit")
+		require.NoError(t, tx.Rollback(t.Context()))
+		n, err = service.forwarder(db).Drain(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, n)
+		posts, _ := service.asked()
+		require.Zero(t, posts)
+	})
+
+	t.Run("the request arrives as it was put", func(t *testing.T) {
+		t.Parallel()
+		db, _ := database(t)
+		service := newLedger(t)
+		confirm := false
+		var id string
+		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
+			id, err = Put(t.Context(), tx, Message{
+				From: "orders", ExchangeName: "shop", RoutingKey: "order.paid", Type: "paid", Confirm: &confirm, MaxSends: 7, ExpectedReceipts: 2,
+				Data: json.RawMessage(`{"b":1.10,"a":12345678901234567890,"b":1e2}`), SentAt: time.Date(2026, 1, 2, 4, 4, 5, 0, time.FixedZone("", 3600)),
+			})
+			return err
+		}))
+		_, err := service.forwarder(db).Drain(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, `{"client_msg_id":"`+id+`","from":"orders","exchange_name":"shop","routing_key":"order.paid","type":"paid",`+
+			`"sent_at":"2026-01-02T03:04:05Z","confirm":false,"max_sends":7,"expected_receipts":2,`+
+			`"data":{"b":1.10,"a":12345678901234567890,"b":1e2}}`, service.kept[id])
+	})
+
+	t.Run("what cannot be sent is refused and leaves the transaction usable", func(t *testing.T) {
+		t.Parallel()
+		db, _ := database(t)
+		require.NoError(t, pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+			for want, m := range map[string]Message{
+				"either To or RoutingKey": {Data: 1},
+				"give either":             {To: "user:anna", RoutingKey: "order.paid"},
+				"at most 65536":           {To: "user:anna", Data: strings.Repeat("x", MaxData)},
+				"encode the data":         {To: "user:anna", Data: make(chan int)},
+				"unexpected end of JSON":  {To: "user:anna", Data: json.RawMessage(`{`)},
+				"year outside of range":   {To: "user:anna", SentAt: time.Date(10001, 1, 1, 0, 0, 0, 0, time.UTC)},
+			} {
+				_, err := Put(t.Context(), tx, m)
+				require.ErrorContains(t, err, want)
+			}
+			_, err := tx.Exec(t.Context(), "INSERT INTO orders VALUES (1)")
+			return err
+		}))
+		require.Equal(t, 1, count(t, db, "orders"))
+		require.Zero(t, count(t, db, "message_outbox"))
+	})
+}
+
+func TestTheDDLMayBeRunAgain(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	exec(t, db, DDL)
+}
+
+func TestRefusedMessages(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	service := newLedger(t)
+	ids := put(t, db, 40)
+	bad := []string{ids[3], ids[20]}
+	service.answer = func(id string, _ int) int {
+		if slices.Contains(bad, id) {
+			return http.StatusForbidden
+		}
+		return 0
+	}
+	n, err := service.forwarder(db).Drain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 38, n, "the others go on")
+
+	list, err := Refused(t.Context(), db, 10)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	for _, m := range list {
+		require.Contains(t, bad, m.ID)
+		require.Contains(t, string(m.Body), m.ID)
+		require.Equal(t, 1, m.Tries)
+		require.Equal(t, "403 some_word: bad ? luck", m.Reason)
+		require.False(t, m.RefusedAt.Before(m.CreatedAt))
+	}
+
+	_, err = service.forwarder(db).Drain(t.Context())
+	require.NoError(t, err)
+	posts, _ := service.asked()
+	require.Equal(t, 40, posts, "a refused message is not sent by itself again")
+
+	service.answer = nil
+	n64, err := Retry(t.Context(), db, bad[0], newID())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, n64)
+	n, err = service.forwarder(db).Drain(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, 1, count(t, db, "message_outbox"))
+}
+
+// settled waits until cond holds.
+func settled(t *testing.T, cond func() bool) {
+	t.Helper()
+	require.Eventually(t, cond, 20*time.Second, 5*time.Millisecond)
+}
+
+// running runs f until the test ends.
+func running(t *testing.T, f *Forwarder) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		f.Run(ctx)
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}

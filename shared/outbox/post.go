@@ -1,0 +1,112 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const (
+	postLimit = 10 * time.Second
+	maxAnswer = 1 << 20 // bytes that are read of an answer
+	maxAsked  = 3600    // seconds of Retry-After that are believed
+)
+
+type verdict int
+
+const (
+	verdictCut     verdict = iota // we stopped before there was an answer
+	verdictTaken                  // the service has the message
+	verdictRefused                // it will not have the message as it is
+	verdictLater                  // this message failed; others may not
+	verdictAway                   // nothing can be said of any message
+)
+
+// outcome is what one POST came to. err is nil for verdictTaken only.
+type outcome struct {
+	verdict    verdict
+	err        error
+	retryAfter time.Duration // how long the service asks to wait; 0 = it did not say
+}
+
+func post(ctx context.Context, service *api.Client, body string) outcome {
+	limited, cancel := context.WithTimeout(ctx, postLimit)
+	defer cancel()
+	status, header, raw, err := exchange(limited, service, body)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return outcome{verdict: verdictCut, err: err}
+	case err != nil:
+		return outcome{verdict: verdictAway, err: err}
+	default:
+		return judge(status, header, raw)
+	}
+}
+
+func exchange(ctx context.Context, service *api.Client, body string) (status int, header http.Header, raw []byte, err error) {
+	url := strings.TrimSuffix(service.BaseURL, "/") + "/api/v1/messages"
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	req.SetBasicAuth(service.User, service.Password)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := cmp.Or(service.HTTP, http.DefaultClient).Do(req)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer res.Body.Close()
+	if res.Request.Method != http.MethodPost {
+		return 0, nil, nil, fmt.Errorf("%s redirects to %s, which turned the POST into a %s", url, res.Request.URL.Host, res.Request.Method)
+	}
+	raw, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err != nil {
+		return 0, nil, nil, fmt.Errorf("read the answer: %w", err)
+	}
+	return res.StatusCode, res.Header, raw, nil
+}
+
+// judge reads an answer. One without the service's envelope was given by
+// something in between and proves nothing, not even with 200.
+func judge(status int, header http.Header, raw []byte) outcome {
+	var envelope api.Envelope
+	own := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status
+	if own && (status == http.StatusOK || status == http.StatusAccepted) {
+		return outcome{verdict: verdictTaken}
+	}
+	said := &api.Error{Status: status, Message: "not an answer of the service"}
+	if own {
+		said.Code, said.Message, said.Fields = envelope.Error, envelope.Message, envelope.Fields
+	}
+	if seconds, err := strconv.Atoi(header.Get("Retry-After")); err == nil && seconds > 0 {
+		said.RetryAfter = time.Duration(min(seconds, maxAsked)) * time.Second
+	}
+	o := outcome{verdict: verdictAway, err: said, retryAfter: said.RetryAfter}
+	if own {
+		o.verdict = verdictOf(status)
+	}
+	return o
+}
+
+// verdictOf is about the message only where the status is: wrong credentials
+// (401) or a wrong address (404, 405) would refuse every message alike, and are
+// mended without touching any.
+func verdictOf(status int) verdict {
+	switch status {
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,
+		http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity:
+		return verdictRefused
+	case http.StatusConflict, http.StatusInternalServerError:
+		return verdictLater
+	default:
+		return verdictAway
+	}
+}

@@ -1,0 +1,95 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// With these set the test binary is a forwarder.
+const (
+	forwarderDatabase = "OUTBOX_TEST_DATABASE"
+	forwarderService  = "OUTBOX_TEST_SERVICE"
+)
+
+func forwardForEver() {
+	db, err := pgxpool.New(context.Background(), os.Getenv(forwarderDatabase))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	NewForwarder(db, api.NewClient(os.Getenv(forwarderService), "order", "secret"), slog.Default()).Run(context.Background())
+}
+
+func startForwarder(t *testing.T, database, service string) *sandbox.Process {
+	t.Helper()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	return sandbox.StartProcess(t, self, []string{forwarderDatabase + "=" + database, forwarderService + "=" + service})
+}
+
+func TestAKilledForwarderSendsNothingTwice(t *testing.T) {
+	t.Parallel()
+
+	t.Run("killed after the service took the message, before its answer", func(t *testing.T) {
+		t.Parallel()
+		db, url := database(t)
+		service := newLedger(t)
+		victims := make(chan *sandbox.Process, 1)
+		killed := make(chan error, 1)
+		var first sync.Once // the second forwarder lives
+		service.after = func(http.ResponseWriter) {
+			first.Do(func() { killed <- (<-victims).Kill() })
+		}
+		ids := put(t, db, 1)
+		victims <- startForwarder(t, url, service.URL)
+		require.NoError(t, <-killed)
+		sentOnce(t, db, url, service, ids[0])
+	})
+
+	t.Run("killed between the answer and the delete's commit", func(t *testing.T) {
+		t.Parallel()
+		db, url := database(t)
+		service := newLedger(t)
+		exec(t, db, `CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN OLD; END $$`)
+		exec(t, db, `CREATE TRIGGER hold BEFORE DELETE ON message_outbox FOR EACH ROW EXECUTE FUNCTION hold()`)
+		gate, err := db.Acquire(t.Context())
+		require.NoError(t, err)
+		defer gate.Release()
+		_, err = gate.Exec(t.Context(), "SELECT pg_advisory_lock(1)")
+		require.NoError(t, err)
+
+		ids := put(t, db, 1)
+		victim := startForwarder(t, url, service.URL)
+		settled(t, func() bool {
+			return count(t, db, "pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'") == 1
+		})
+		require.NoError(t, victim.Kill())
+		_, err = gate.Exec(t.Context(), "SELECT pg_advisory_unlock(1)")
+		require.NoError(t, err)
+		sentOnce(t, db, url, service, ids[0])
+	})
+}
+
+// sentOnce starts a second forwarder and waits until it has done what the
+// first was killed at.
+func sentOnce(t *testing.T, db *pgxpool.Pool, url string, service *ledger, id string) {
+	t.Helper()
+	require.Equal(t, 1, count(t, db, "message_outbox"))
+	startForwarder(t, url, service.URL)
+	settled(t, func() bool { return count(t, db, "message_outbox") == 0 })
+	service.mu.Lock()
+	defer service.mu.Unlock()
+	require.Equal(t, []string{id, id}, service.posts, "asked again, under the same id")
+	require.Len(t, service.kept, 1)
+}
