@@ -161,16 +161,21 @@ func (s *server) lastStatement() time.Time {
 	return at
 }
 
-// waiting makes a claim that finds nothing and returns once it waits: the last
-// that it asks is whether anything is due.
+// waiting makes a claim that finds nothing and returns once it waits.
 func (s *server) waiting(path string) <-chan reply {
 	s.get("/api/v1/sms/tasks/pending?app_id=warm-up") // prepares the statements, which looks like asking
 	before := s.lastStatement()
 	answer := make(chan reply, 1)
 	go func() { answer <- s.get(path) }()
+	s.untilWaiting(before)
+	return answer
+}
+
+// untilWaiting returns when a claim that began after before waits: the last
+// that it asks is whether anything is due.
+func (s *server) untilWaiting(before time.Time) {
 	require.Eventually(s.t, func() bool {
 		return s.count(`select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()
 			and state = 'idle' and state_change > $1 and query like '%where due_at <= now())'`, before) > 0
 	}, 10*time.Second, time.Millisecond)
-	return answer
 }

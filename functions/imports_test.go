@@ -17,7 +17,7 @@ const module = "github.com/sendonce/sendonce/"
 // functions -> fn -> store -> domain.
 var rooms = map[string]struct{ ours, outside []string }{
 	"functions": {
-		ours:    []string{"functions/", "shared/fn", "migrations"},
+		ours:    []string{"functions/", "shared/fn", "shared/bus", "migrations"},
 		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the word migrate
 	},
 	"functions/": {
@@ -25,7 +25,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/task", "shared/api"},
+		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/api"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/kelseyhightower/envconfig",
 		},
@@ -35,7 +35,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/api":     {},
 	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},
-	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres"}},
+	"shared/bus":     {outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
+	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/":       {ours: []string{"shared/api", "shared/sandbox"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv"}},
 }

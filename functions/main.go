@@ -4,8 +4,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/sendonce/sendonce/functions/submit"
 	"github.com/sendonce/sendonce/functions/sweep"
 	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
@@ -29,9 +33,16 @@ func catalogue() []fn.Function {
 	}
 }
 
+// words is what the binary does beside serving.
+func words() []fn.Word {
+	return []fn.Word{
+		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
+		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
+	}
+}
+
 func main() {
-	words := []fn.Word{{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate}}
-	os.Exit(fn.Main(context.Background(), os.Args[1:], words, catalogue()...))
+	os.Exit(fn.Main(context.Background(), os.Args[1:], words(), catalogue()...))
 }
 
 // migrate gives the roles the password of DATABASE_URL, as the functions log
@@ -58,4 +69,35 @@ func migrate(ctx context.Context, env *fn.Env, args []string) error {
 		fmt.Println("the database is up to date")
 	}
 	return err
+}
+
+// triggerConfig is the settings of the word trigger.
+type triggerConfig struct {
+	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"where the event functions are: events go to this URL with /events/{function} after it"`
+	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; empty takes the built-in admin"`
+	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller"`
+	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep runs although nothing woke it"`
+}
+
+// trigger runs until ctx ends. It knows no SQL: what it carries are hints, and
+// the rows that the functions find are the truth.
+func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
+	if cfg.SafetyTick < time.Second {
+		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
+	}
+	if cfg.User == "" {
+		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
+	}
+	served := map[string]bool{}
+	for _, f := range catalogue() {
+		served[f.Name] = true
+	}
+	routes := slices.DeleteFunc(bus.Routes(cfg.SafetyTick), func(r bus.Route) bool { return !served[r.Function] })
+	t, err := bus.NewTrigger(env.Bus(), bus.TriggerConfig{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
+	if err != nil {
+		return err
+	}
+	env.Log.Info("triggering", "functions", cfg.FunctionsURL)
+	t.Run(ctx)
+	return nil
 }

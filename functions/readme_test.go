@@ -22,7 +22,7 @@ func TestReadmeListsEverySetting(t *testing.T) {
 	require.True(t, found)
 	table, after, found := strings.Cut(rest, end)
 	require.True(t, found)
-	want := fn.ConfigTable(catalogue()...)
+	want := fn.ConfigTable(words(), catalogue()...)
 	if *update {
 		require.NoError(t, os.WriteFile("../README.md", []byte(before+begin+want+end+after), 0o644))
 		return

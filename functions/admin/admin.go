@@ -23,7 +23,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), waiters: env.Waiters(), username: env.Config.Username, forget: env.ForgetCaller}
+	d := &desk{db: env.DB(), ready: env.Ready, username: env.Config.Username, forget: env.ForgetCaller}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
@@ -76,9 +76,9 @@ const (
 // desk is where an operator stands.
 type desk struct {
 	db       *store.DB
-	waiters  *fn.Waiters
-	username string            // of the built-in admin, which is no stored caller
-	forget   func(name string) // drops what this process remembers of a caller
+	ready    func(queue string, n int) // tells waiting claims
+	username string                    // of the built-in admin, which is no stored caller
+	forget   func(name string)         // drops what this process remembers of a caller
 }
 
 // nothing is the request of a route that takes none.

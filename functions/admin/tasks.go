@@ -133,7 +133,7 @@ func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any,
 		return nil, err
 	}
 	if t.State == task.Pending {
-		d.waiters.Notify(t.Queue, 1)
+		d.ready(t.Queue, 1)
 	}
 	return api.RepairResponse{
 		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),

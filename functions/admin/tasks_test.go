@@ -63,7 +63,7 @@ func TestATaskIsRetriedResolvedAndCancelledByHand(t *testing.T) {
 	o.submit(nil)
 	id := o.claimAndReport(task.SentFailed)
 	at := "tasks/" + id.String()
-	waiter := o.env.Waiters().Register(task.DefaultQueue)
+	waiter := o.env.Wait(task.DefaultQueue)
 	defer waiter.Close()
 	require.Equal(t, "pending", must[api.RepairResponse](o, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
 	select {

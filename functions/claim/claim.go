@@ -38,7 +38,7 @@ var Function = fn.HTTP("claim", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
 	c := &claimer{
-		db: env.DB(), waiters: env.Waiters(), draining: env.Draining(),
+		db: env.DB(), env: env,
 		lease: time.Duration(cfg.LeaseMinutes) * time.Minute,
 	}
 	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second)
@@ -59,10 +59,9 @@ const (
 )
 
 type claimer struct {
-	db       *store.DB
-	waiters  *fn.Waiters
-	draining <-chan struct{}
-	lease    time.Duration
+	db    *store.DB
+	env   *fn.Env
+	lease time.Duration
 }
 
 // claimRequest is api.ClaimRequest with its rules.
@@ -123,17 +122,20 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 // once looks for work and, when there is none, waits for a wake-up: more says
 // that one came.
 func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimRequest, patience <-chan time.Time, wait bool) (tasks []api.ClaimedTask, more bool, err error) {
-	waiter := c.waiters.Register(want.Queue)
+	waiter := c.env.Wait(want.Queue)
 	defer waiter.Close()
 	claimed, touched, err := c.look(ctx, want)
 	if err != nil {
 		return nil, false, err
 	}
 	for queue, n := range touched {
-		c.waiters.Notify(queue, n)
+		c.env.Ready(queue, n)
 	}
 	if ctx.Err() != nil {
 		return nil, false, c.giveBack(ctx, call, want, claimed)
+	}
+	if len(claimed) > 0 {
+		c.env.Due(claimed[0].LeaseUntil)
 	}
 	if len(claimed) > 0 || !wait {
 		call.Log("claimed", len(claimed))
@@ -143,7 +145,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	case <-waiter.C:
 		return nil, true, nil
 	case <-patience:
-	case <-c.draining:
+	case <-c.env.Draining():
 	case <-ctx.Done():
 		return nil, false, context.Cause(ctx)
 	}
@@ -168,7 +170,7 @@ func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimR
 		}}
 	}
 	_, errs := c.db.Report(reports)
-	c.waiters.Notify(want.Queue, len(claimed))
+	c.env.Ready(want.Queue, len(claimed))
 	call.Log("given_back", len(claimed))
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
@@ -216,5 +218,6 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 	if err != nil {
 		return nil, err
 	}
+	c.env.Due(lease.LeaseUntil)
 	return api.ExtendResponse{TaskID: id.String(), ClaimID: lease.ClaimID, LeaseUntil: lease.LeaseUntil.UTC(), Sending: lease.Sending}, nil
 }

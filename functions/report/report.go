@@ -25,7 +25,7 @@ var Function = fn.HTTP("report", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	r := &reporter{db: env.DB(), waiters: env.Waiters()}
+	r := &reporter{db: env.DB(), env: env}
 	return fn.Routes{
 		"POST /api/v1/sms/report":       fn.JSON(fn.Sender, r.report).MaxBody(maxBody),
 		"POST /api/v1/sms/report/batch": fn.JSON(fn.Sender, r.batch).MaxBody(maxBatchBody).Timeout(30 * time.Second),
@@ -40,8 +40,8 @@ const (
 )
 
 type reporter struct {
-	db      *store.DB
-	waiters *fn.Waiters
+	db  *store.DB
+	env *fn.Env
 }
 
 // reportRequest is api.ReportRequest with its rules.
@@ -181,8 +181,11 @@ func (r *reporter) answer(out store.Reported) (any, error) {
 		return nil, notFound()
 	case out.Verdict == task.Stale:
 		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or the task's outcome is settled otherwise; nothing was changed")
-	case out.Verdict == task.Applied && t.State == task.Pending:
-		r.waiters.Notify(t.Queue, 1)
+	case out.Verdict == task.Applied:
+		r.env.Due(t.DueAt)
+		if t.State == task.Pending {
+			r.env.Ready(t.Queue, 1)
+		}
 	}
 	return api.ReportResponse{
 		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),

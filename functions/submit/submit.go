@@ -39,7 +39,7 @@ var Function = fn.HTTP("submit", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &submitter{db: env.DB(), waiters: env.Waiters(), maxRetries: cfg.MaxRetries}
+	s := &submitter{db: env.DB(), env: env, maxRetries: cfg.MaxRetries}
 	return fn.Routes{
 		"POST /api/v1/sms/send":                  fn.Raw(fn.Submitter, s.send),
 		"POST /api/v1/sms/send/batch":            fn.Raw(fn.Submitter, s.sendBatch).MaxBody(maxBatchBody).Timeout(batchTimeout),
@@ -57,7 +57,7 @@ const (
 
 type submitter struct {
 	db         *store.DB
-	waiters    *fn.Waiters
+	env        *fn.Env
 	maxRetries int16
 }
 
@@ -124,10 +124,17 @@ func (s *submitter) refuse(c *fn.Call, why *task.Error) error {
 	return why
 }
 
-// wake tells a waiting claim of a task that it can have.
+// wake tells a waiting claim of a task that it can have, and the clock of when
+// the task falls due.
 func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
-	if !out.Replayed && out.State == task.Pending {
-		s.waiters.Notify(sub.Queue, 1)
+	switch {
+	case out.Replayed:
+		return
+	case out.State == task.Pending:
+		s.env.Ready(sub.Queue, 1)
+		s.env.Due(sub.Expiry(time.Now()))
+	default:
+		s.env.Due(sub.SendAt)
 	}
 }
 

@@ -22,7 +22,7 @@ var Function = fn.Event("sweep", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
-	s := &sweeper{db: env.DB(), waiters: env.Waiters()}
+	s := &sweeper{db: env.DB(), env: env}
 	return s.sweep
 }
 
@@ -30,8 +30,8 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 const batchRows = 500
 
 type sweeper struct {
-	db      *store.DB
-	waiters *fn.Waiters
+	db  *store.DB
+	env *fn.Env
 }
 
 // sweep settles everything that is due, batch by batch, then keeps house.
@@ -44,7 +44,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			return err
 		}
 		for queue, n := range swept.Pending {
-			s.waiters.Notify(queue, n)
+			s.env.Ready(queue, n)
 		}
 		for verdict, n := range swept.Verdicts {
 			verdicts[string(verdict)] += n

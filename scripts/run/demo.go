@@ -1,12 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"time"
 	"unicode"
@@ -21,7 +18,6 @@ const (
 	succeeded   = 2
 	firstPause  = 500 * time.Millisecond
 	longestRest = 10 * time.Second
-	tickEvery   = 5 * time.Second
 )
 
 // demoSender plays the phone: what it claims it prints and reports as sent.
@@ -90,53 +86,6 @@ func printable(text string) string {
 		}
 		return ' '
 	}, text)
-}
-
-// tick is the clock of sweep: an event every few seconds until ctx is done. It
-// says when ticks begin to fail and when they work again.
-func tick(ctx context.Context, s settings, out io.Writer) {
-	client := &http.Client{Timeout: 2 * tickEvery}
-	failed := ""
-	for pause(ctx, tickEvery) {
-		now := ""
-		if err := sweep(ctx, client, s); err != nil && ctx.Err() == nil {
-			now = err.Error()
-		}
-		if now != failed && now != "" {
-			fmt.Fprintln(out, "sweep:", now)
-		} else if now != failed {
-			fmt.Fprintln(out, "sweep: works again")
-		}
-		failed = now
-	}
-}
-
-// sweep sends one tick as a CloudEvent in binary mode.
-func sweep(ctx context.Context, client *http.Client, s settings) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url()+"/events/sweep", bytes.NewReader([]byte("{}")))
-	if err != nil {
-		return err
-	}
-	req.SetBasicAuth(s.username, s.password)
-	for name, value := range map[string]string{
-		"Ce-Specversion": "1.0", "Ce-Id": rand.Text(), "Ce-Source": "/make-run", "Ce-Type": "sendonce.tick.sweep.v1",
-		"Content-Type": "application/json",
-	} {
-		req.Header.Set(name, value)
-	}
-	res, err := client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, 1000))
-	if err != nil {
-		return err
-	}
-	if res.StatusCode/100 != 2 {
-		return fmt.Errorf("%s: %s", res.Status, bytes.TrimSpace(body))
-	}
-	return nil
 }
 
 // pause waits for d and tells whether ctx is still alive.

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -58,7 +56,6 @@ type fake struct {
 	mu       sync.Mutex
 	claims   int
 	reports  []api.ReportRequest
-	sweeps   []http.Header
 	reported chan struct{}
 }
 
@@ -91,10 +88,6 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		answer.Data = api.ReportResponse{TaskID: report.TaskID}
 		close(f.reported)
-	case r.URL.Path == "/events/sweep":
-		if f.sweeps = append(f.sweeps, r.Header); len(f.sweeps) > 1 {
-			answer = api.Envelope{Code: http.StatusInternalServerError, Message: "broken"}
-		}
 	default:
 		answer = api.Envelope{Code: http.StatusNotFound, Message: r.URL.Path}
 	}
@@ -138,24 +131,4 @@ func TestTheDemoSenderRetriesAndNeverHurries(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), "sent to 138****8000: hi\n"))
 	require.Contains(t, out.String(), "again in 500ms")
 	require.LessOrEqual(t, server.claims, 3+int(time.Since(begun)/firstPause))
-}
-
-func TestATickIsACloudEvent(t *testing.T) {
-	t.Parallel()
-	server := &fake{}
-	door := httptest.NewServer(server)
-	defer door.Close()
-	u, err := url.Parse(door.URL)
-	require.NoError(t, err)
-	port, err := strconv.Atoi(u.Port())
-	require.NoError(t, err)
-	s := settings{port: port, username: "admin", password: "secret"}
-	require.NoError(t, sweep(t.Context(), door.Client(), s))
-	require.ErrorContains(t, sweep(t.Context(), door.Client(), s), "500 Internal Server Error")
-	first, second := server.sweeps[0], server.sweeps[1]
-	require.Equal(t, "1.0", first.Get("Ce-Specversion"))
-	require.Equal(t, "sendonce.tick.sweep.v1", first.Get("Ce-Type"))
-	require.NotEmpty(t, first.Get("Ce-Source"))
-	require.NotEmpty(t, first.Get("Ce-Id"))
-	require.NotEqual(t, first.Get("Ce-Id"), second.Get("Ce-Id"))
 }

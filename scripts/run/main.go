@@ -1,5 +1,5 @@
-// Command run is `make run`: Postgres, the schema, all functions in one server,
-// the clock of sweep and a demo sender, from nothing to ready in seconds. It
+// Command run is `make run`: Postgres, NATS, the schema, all functions in one
+// server, the trigger and a demo sender, from nothing to ready in seconds. It
 // keeps its data in SENDONCE_HOME and takes everything down with it.
 package main
 
@@ -26,6 +26,8 @@ const (
 	readyLimit = time.Minute
 	drainLimit = 40 * time.Second // more than the server's own default of 25 s
 	tailLines  = 15
+
+	theServer = "the server" // as it is told to a person
 )
 
 func main() {
@@ -62,8 +64,14 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
 
+	natsURL, nats, err := startNATS(ctx, s, out)
+	if err != nil {
+		return orInterrupted(ctx, err)
+	}
+	defer func() { err = errors.Join(err, nats.Stop()) }()
+
 	progress(out, "migrate", "the schema")
-	env := s.serverEnv(database)
+	env := s.serverEnv(database, natsURL)
 	migrate := exec.CommandContext(ctx, binary, "migrate")
 	migrate.Env = env
 	if text, err := migrate.CombinedOutput(); err != nil {
@@ -81,15 +89,25 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.Join(accompany(ctx, s, server, postgres, out), drain(server, out))
+	trigger, err := sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Output: log})
+	if err != nil {
+		return errors.Join(err, drain("server", server, out))
+	}
+	children := map[string]*sandbox.Process{theServer: server, "the trigger": trigger}
+	if p := postgres.Process(); p != nil {
+		children["postgres"] = p
+	}
+	err = accompany(ctx, s, children, out)
+	// The trigger first: what it has under way needs the server.
+	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
 }
 
-// accompany waits until server is ready and then works beside it until ctx is
-// done or a child ends by itself.
-func accompany(ctx context.Context, s settings, server *sandbox.Process, postgres *sandbox.Postgres, out io.Writer) error {
+// accompany waits until the server is ready and then works beside it until ctx
+// is done or a child ends by itself.
+func accompany(ctx context.Context, s settings, children map[string]*sandbox.Process, out io.Writer) error {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
-	if err := server.WaitReady(starting, s.url()+"/readyz"); err != nil {
+	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
 		return orInterrupted(ctx, err)
 	}
 	introduce(out, s)
@@ -98,39 +116,42 @@ func accompany(ctx context.Context, s settings, server *sandbox.Process, postgre
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	defer stop()
-	beside.Go(func() { tick(ctx, s, out) })
 	if s.demoSender {
 		sender := demoSender{api.NewClient(s.url(), s.username, s.password), out}
 		beside.Go(func() { sender.run(ctx) })
 	}
-	var postgresExited <-chan struct{}
-	if p := postgres.Process(); p != nil {
-		postgresExited = p.Exited()
+	ended := make(chan string, len(children))
+	for name, child := range children {
+		beside.Go(func() {
+			select {
+			case <-child.Exited():
+				ended <- name
+			case <-ctx.Done():
+			}
+		})
 	}
 	select {
 	case <-ctx.Done():
 		progress(out, "stop", "")
 		return nil
-	case <-server.Exited():
-		return fmt.Errorf("the server ended unexpectedly with %d:\n%s", server.ExitCode(), tail(server.Output()))
-	case <-postgresExited:
-		return fmt.Errorf("postgres ended unexpectedly with %d:\n%s", postgres.Process().ExitCode(), tail(postgres.Process().Output()))
+	case name := <-ended:
+		return fmt.Errorf("%s ended unexpectedly with %d:\n%s", name, children[name].ExitCode(), tail(children[name].Output()))
 	}
 }
 
-// drain lets the server finish the calls that it has.
-func drain(server *sandbox.Process, out io.Writer) error {
+// drain lets a child finish what it has under way.
+func drain(name string, child *sandbox.Process, out io.Writer) error {
 	select {
-	case <-server.Exited():
+	case <-child.Exited():
 		return nil
 	default:
 	}
-	code, err := server.Terminate(drainLimit)
+	code, err := child.Terminate(drainLimit)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("the server ended with %d:\n%s", code, tail(server.Output()))
+		err = fmt.Errorf("the %s ended with %d:\n%s", name, code, tail(child.Output()))
 	}
 	if err == nil {
-		progress(out, "drained", "all calls were answered")
+		progress(out, "drained", name)
 	}
 	return err
 }
@@ -165,6 +186,25 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 	progress(out, "postgres", "psql '"+database+"'")
 	return database, postgres, nil
 }
+
+// startNATS gives the URL of the NATS to use, and the server to stop.
+func startNATS(ctx context.Context, s settings, out io.Writer) (string, interface{ Stop() error }, error) {
+	if url := s.all["NATS_URL"]; url != "" {
+		progress(out, "nats", "the one of NATS_URL")
+		return url, nobodys{}, nil
+	}
+	nats, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{Dir: filepath.Join(s.home, "nats")})
+	if err != nil {
+		return "", nil, err
+	}
+	progress(out, "nats", nats.URL())
+	return nats.URL(), nats, nil
+}
+
+// nobodys is a server that is not ours to stop.
+type nobodys struct{}
+
+func (nobodys) Stop() error { return nil }
 
 func introduce(out io.Writer, s settings) {
 	login, password := fmt.Sprintf(`"%s:$BASIC_AUTH_PASSWORD"`, s.username), "the one of BASIC_AUTH_PASSWORD"

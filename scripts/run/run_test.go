@@ -66,9 +66,10 @@ func (h house) ready(t *testing.T, p *sandbox.Process) {
 }
 
 // send submits a message and gives the answer's body.
-func (h house) send(t *testing.T, key, content string) string {
+// send submits a message; more is further JSON members, each after a comma.
+func (h house) send(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
-	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q}`, content, key)
+	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url()+"/api/v1/sms/send", strings.NewReader(body))
 	require.NoError(t, err)
 	req.SetBasicAuth("admin", localPassword)
@@ -124,7 +125,9 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.JSONEq(t, idOf(t, second), idOf(t, h.send(t, "second", "第二条")))
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第二条\n"))
 	require.NotContains(t, p.Output(), "第一条", "what was sent is not sent again")
-	require.NotContains(t, p.Output(), "sweep:")
+
+	h.send(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "a schedule wakes sweep, and sweep the waiting sender")
 }
 
 func idOf(t *testing.T, answer string) string {

@@ -78,12 +78,14 @@ func parseSettings(all map[string]string) (settings, error) {
 
 func (s settings) url() string { return "http://127.0.0.1:" + strconv.Itoa(s.port) }
 
-// serverEnv is the environment of the server: all of ours, with what `make run`
-// decides on top.
-func (s settings) serverEnv(databaseURL string) []string {
+// serverEnv is the environment of the server and the trigger: all of ours, with
+// what `make run` decides on top.
+func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")
 	all["DATABASE_URL"] = databaseURL
+	all["NATS_URL"] = natsURL
+	all["SENDONCE_FUNCTIONS_URL"] = s.url()
 	all["APP_HOST"] = "127.0.0.1"
 	all["PORT"] = strconv.Itoa(s.port)
 	all["BASIC_AUTH_USERNAME"] = s.username

@@ -30,7 +30,7 @@ func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 2222, s.port)
 	require.False(t, s.demoSender)
-	require.Contains(t, s.serverEnv("postgres://x"), "MAX_RETRY_COUNT=7", "the server gets the rest of the file")
+	require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "MAX_RETRY_COUNT=7", "the server gets the rest of the file")
 }
 
 func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
@@ -58,6 +58,6 @@ func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"APP_HOST=127.0.0.1", "BASIC_AUTH_PASSWORD=" + localPassword, "BASIC_AUTH_USERNAME=admin",
-		"DATABASE_URL=postgres://x", "PATH=/bin", "PORT=9000",
-	}, s.serverEnv("postgres://x"))
+		"DATABASE_URL=postgres://x", "NATS_URL=nats://y", "PATH=/bin", "PORT=9000", "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:9000",
+	}, s.serverEnv("postgres://x", "nats://y"))
 }

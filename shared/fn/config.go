@@ -14,6 +14,7 @@ import (
 
 	"github.com/kelseyhightower/envconfig"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -39,6 +40,7 @@ type Config struct {
 	Pooler         bool          `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int           `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
 	DrainTimeout   time.Duration `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
+	Bus            bus.Config    `envconfig:"-"` // has settings of its own
 }
 
 // Validate checks what the types alone cannot.
@@ -133,6 +135,9 @@ func load(cfg any) []problem {
 	v := reflect.ValueOf(cfg).Elem()
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
+		if field.Tag.Get("envconfig") == "-" {
+			continue
+		}
 		one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
 		if err := envconfig.Process("", one.Interface()); err != nil {
 			problems = append(problems, badValue(field, err))

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -40,11 +41,12 @@ func setAll(t *testing.T, values map[string]string) {
 }
 
 func TestSettingsHaveTheirDefaults(t *testing.T) {
-	cfg, problems := configFromEnvironment(nil)
+	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
 	require.Equal(t, Config{
 		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
 		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second,
+		Bus: bus.Config{Name: "sendonce", Replicas: 1},
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.address())
 
@@ -58,7 +60,7 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 		"PORT": "8080", "APP_PORT": "9000", "APP_HOST": "::1", "SENDONCE_HOT_ROLE": "", "DEBUG": "true",
 		"TRUSTED_PROXIES": "10.0.0.0/8", "FNTEST_BACKOFF": "1s", "SENDONCE_HOME": "/somewhere",
 	})
-	cfg, problems := configFromEnvironment(nil)
+	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
 	require.Equal(t, "[::1]:8080", cfg.address(), "PORT wins")
 	require.Empty(t, cfg.HotRole, "set to empty is not unset")
@@ -73,7 +75,7 @@ func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
 		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", "FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
 	})
 	var got senderConfig
-	_, _, err := prepare([]Function{configured("b", &got), configured("a", &got)}, true)
+	_, _, err := prepare(nil, []Function{configured("b", &got), configured("a", &got)}, true)
 	require.EqualError(t, err, `settings are wrong:
   APP_PORT is "70000" but must be an integer between 0 and 65535
   PORT is "80a" but must be an integer between 0 and 65535
@@ -103,7 +105,7 @@ func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	setAll(t, map[string]string{
 		"BASIC_AUTH_USERNAME": "a:b", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
 	})
-	_, problems := configFromEnvironment(nil)
+	_, problems := configFromEnvironment(nil, nil)
 	require.Equal(t, []problem{
 		{"BASIC_AUTH_USERNAME", `is "a:b" but must not be empty or contain a colon`},
 		{"SENDONCE_DATABASE_MAX_CONNS", `is "0" but must be between 1 and 1000`},
@@ -117,13 +119,13 @@ func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
 		"DATABASE_URL": "postgres://localhost/x", "BASIC_AUTH_PASSWORD": "secret"})
 	var got senderConfig
 	functions := []Function{configured("a", &got), greeter()}
-	_, _, err := prepare(functions, true)
+	_, _, err := prepare(nil, functions, true)
 	require.EqualError(t, err, "settings are wrong:\n"+`  FNTEST_BACKOFF is "5s,soon" but must be a list separated by commas, where each must be a duration such as 500ms, 25s or 2m`)
 	t.Setenv("FNTEST_BACKOFF", "5s")
-	_, _, err = prepare(functions, true)
+	_, _, err = prepare(nil, functions, true)
 	require.EqualError(t, err, "settings are wrong:\n  FNTEST_RETRIES is \"11\" but must be at most 10\n  FNTEST_KEY is too weak", "a secret's value is not shown")
 	t.Setenv("FUNCTION_TARGET", "greeter")
-	env, served, err := prepare(functions, true)
+	env, served, err := prepare(nil, functions, true)
 	require.NoError(t, err)
 	defer env.Close()
 	require.Len(t, served, 1)
@@ -131,7 +133,7 @@ func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
 }
 
 func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
-	env, served, err := prepare([]Function{greeter()}, false)
+	env, served, err := prepare(nil, []Function{greeter()}, false)
 	require.NoError(t, err)
 	defer env.Close()
 	require.Empty(t, served)
@@ -141,7 +143,7 @@ func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
 func TestTheTableListsEverySettingOnce(t *testing.T) {
 	t.Parallel()
 	var got senderConfig
-	table := ConfigTable(configured("b", &got), configured("a", &got))
+	table := ConfigTable(nil, configured("b", &got), configured("a", &got))
 	require.Contains(t, table, "| Name | Default | Meaning | Read by |\n|---|---|---|---|\n| `DATABASE_URL` |  | Postgres,")
 	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 takes a free one | all |\n")
 	require.Contains(t, table, "| `FNTEST_RETRIES` | `3` | retries \\| before a failure is final | b, a |\n")
@@ -155,6 +157,6 @@ func TestOneSettingCannotHaveTwoMeanings(t *testing.T) {
 	}
 	var got senderConfig
 	clash := HTTP("clash", func(*Env, other) Routes { return nil })
-	require.PanicsWithValue(t, "fn: a and clash declare FNTEST_RETRIES differently", func() { ConfigTable(configured("a", &got), clash) })
+	require.PanicsWithValue(t, "fn: a and clash declare FNTEST_RETRIES differently", func() { ConfigTable(nil, configured("a", &got), clash) })
 	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store"
 )
 
@@ -17,7 +18,9 @@ type Env struct {
 	Log    *slog.Logger
 
 	db      *store.DB
+	bus     *bus.Bus // nil without NATS_URL
 	waiters *Waiters
+	listen  sync.Once
 	gate    *gate
 	callers *callers
 	ready   *probe
@@ -36,6 +39,10 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		cfg.DrainTimeout = 25 * time.Second
 	}
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls)}
+	var err error
+	if env.bus, err = bus.Open(cfg.Bus, log); err != nil {
+		return nil, err
+	}
 	if cfg.DatabaseURL == "" {
 		unset := errors.New("DATABASE_URL is not set")
 		env.callers = newCallers(func(context.Context, string) (store.Caller, error) { return store.Caller{}, unset })
@@ -56,15 +63,40 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 // DATABASE_URL.
 func (e *Env) DB() *store.DB { return e.db }
 
-// Waiters is the hub that wakes this process's long polls.
-func (e *Env) Waiters() *Waiters { return e.waiters }
+// Bus is NATS; nil, which may be used as if it were there, without NATS_URL.
+func (e *Env) Bus() *bus.Bus { return e.bus }
+
+// Wait puts a long poll in line for tasks of the queue (see Waiters). The first
+// call makes this process hear of the tasks that others make ready.
+func (e *Env) Wait(queue string) *Waiter {
+	e.listen.Do(func() { e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }) })
+	return e.waiters.Register(queue)
+}
+
+// Ready tells waiting claims that n tasks of the queue became pending: those of
+// this process, and when they are too few those of others. Call it after the
+// commit; it never blocks.
+func (e *Env) Ready(queue string, n int) {
+	if n -= e.waiters.Notify(queue, n); n > 0 {
+		e.bus.Wake(bus.QueueSubject(queue), n)
+	}
+}
+
+// Due has sweep woken once at is past; the zero time is never. It is a hint:
+// without it the safety tick or a claim finds what fell due.
+func (e *Env) Due(at time.Time) {
+	if !at.IsZero() {
+		e.bus.WakeAt(bus.WakeSweep, at)
+	}
+}
 
 // Draining is closed when the process has been told to end: a long poll must
 // then answer at once with what it has.
 func (e *Env) Draining() <-chan struct{} { return e.gate.draining }
 
-// Close ends the connections to the database.
+// Close ends the connections to the database and to NATS.
 func (e *Env) Close() {
+	e.bus.Close()
 	if e.db != nil {
 		e.db.Close()
 	}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"reflect"
 	"strings"
 	"syscall"
 )
@@ -17,6 +18,23 @@ type Word struct {
 	Name string
 	Help string // one line, for `sendonce help`
 	Run  func(ctx context.Context, env *Env, args []string) error
+
+	settings []setting
+}
+
+// NewWord makes a word that takes no arguments and has settings of its own: C
+// is a struct as for HTTP.
+func NewWord[C any](name, help string, run func(ctx context.Context, env *Env, cfg C) error) Word {
+	return Word{Name: name, Help: help, settings: settingsOf(reflect.TypeFor[C]()), Run: func(ctx context.Context, env *Env, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("%s takes no arguments", name)
+		}
+		var cfg C
+		if problems := load(&cfg); len(problems) > 0 {
+			return badSettings(problems)
+		}
+		return run(ctx, env, cfg)
+	}}
 }
 
 // Main is the binary: args[0] picks what it does, serving the functions when
@@ -44,13 +62,13 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 		fmt.Fprintf(os.Stderr, "sendonce: %s takes no arguments\n", name)
 		return 2
 	case name == "config":
-		fmt.Print(ConfigTable(functions...))
+		fmt.Print(ConfigTable(words, functions...))
 		return 0
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	env, served, err := prepare(functions, word.Run == nil)
+	env, served, err := prepare(words, functions, word.Run == nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
 		return 2
@@ -70,8 +88,8 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 
 // prepare reads the settings and finds all that is wrong with them before
 // anything starts.
-func prepare(functions []Function, serving bool) (*Env, []Function, error) {
-	cfg, problems := configFromEnvironment(functions)
+func prepare(words []Word, functions []Function, serving bool) (*Env, []Function, error) {
+	cfg, problems := configFromEnvironment(words, functions)
 	var served []Function
 	if serving {
 		var bad []problem

@@ -7,6 +7,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // setting is one row of the settings table.
@@ -21,6 +23,9 @@ func settingsOf(config reflect.Type) []setting {
 	var all []setting
 	for i := range config.NumField() {
 		tag := config.Field(i).Tag
+		if tag.Get("envconfig") == "-" {
+			continue
+		}
 		s := setting{name: tag.Get("envconfig"), def: tag.Get("default"), desc: tag.Get("desc")}
 		if s.name == "" || s.desc == "" {
 			panic(fmt.Sprintf("fn: %s.%s needs the tags envconfig and desc", config, config.Field(i).Name))
@@ -30,10 +35,13 @@ func settingsOf(config reflect.Type) []setting {
 	return all
 }
 
-// settings gives the shared settings first, then those of the functions by
-// name, each once with all the functions that read it.
-func settings(functions []Function) []setting {
+// settings gives the shared settings first, then those of the functions and
+// words by name, each once with all that read it.
+func settings(words []Word, functions []Function) []setting {
 	byName := map[string]setting{}
+	for _, w := range words {
+		functions = append(functions[:len(functions):len(functions)], Function{Name: w.Name, settings: w.settings})
+	}
 	for _, f := range functions {
 		for _, s := range f.settings {
 			known, twice := byName[s.name]
@@ -44,7 +52,7 @@ func settings(functions []Function) []setting {
 			byName[s.name] = s
 		}
 	}
-	all := settingsOf(reflect.TypeFor[Config]())
+	all := append(settingsOf(reflect.TypeFor[Config]()), settingsOf(reflect.TypeFor[bus.Config]())...)
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		all = append(all, byName[name])
 	}
@@ -52,11 +60,11 @@ func settings(functions []Function) []setting {
 }
 
 // ConfigTable is every setting of the binary as a Markdown table: its name,
-// its default, what it means and which functions read it.
-func ConfigTable(functions ...Function) string {
+// its default, what it means and which functions and words read it.
+func ConfigTable(words []Word, functions ...Function) string {
 	var b strings.Builder
 	b.WriteString("| Name | Default | Meaning | Read by |\n|---|---|---|---|\n")
-	for _, s := range settings(functions) {
+	for _, s := range settings(words, functions) {
 		def, usedBy := "", "all"
 		if s.def != "" {
 			def = "`" + s.def + "`"
@@ -71,10 +79,10 @@ func ConfigTable(functions ...Function) string {
 
 // unknownSettings names the variables that look like ours and are not: a
 // misspelt setting must not silently leave its default in force.
-func unknownSettings(environ []string, functions []Function) []problem {
+func unknownSettings(environ []string, words []Word, functions []Function) []problem {
 	ours := []string{"SENDONCE_", "APP_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 	known := map[string]bool{"SENDONCE_HOME": true} // where `make run` keeps its data
-	for _, s := range settings(functions) {
+	for _, s := range settings(words, functions) {
 		known[s.name] = true
 	}
 	var problems []problem
@@ -91,8 +99,8 @@ func unknownSettings(environ []string, functions []Function) []problem {
 
 // configFromEnvironment reads and checks the shared settings, and finds the
 // misspelt ones of all functions whichever of them is served.
-func configFromEnvironment(functions []Function) (Config, []problem) {
+func configFromEnvironment(words []Word, functions []Function) (Config, []problem) {
 	var cfg Config
-	problems := load(&cfg)
-	return cfg, append(problems, unknownSettings(os.Environ(), functions)...)
+	problems := append(load(&cfg), load(&cfg.Bus)...)
+	return cfg, append(problems, unknownSettings(os.Environ(), words, functions)...)
 }

@@ -43,18 +43,20 @@ func (h *Waiters) Register(queue string) *Waiter {
 }
 
 // Notify wakes at most n waiters of the queue, oldest first, each once.
-func (h *Waiters) Notify(queue string, n int) {
+func (h *Waiters) Notify(queue string, n int) (woken int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for ; n > 0; n-- {
+	for woken < n {
 		line := h.queues[queue]
 		if line == nil {
-			return
+			return woken
 		}
 		w := line.Front().Value.(*Waiter)
 		h.leave(w)
 		w.woken <- struct{}{} // never blocks: one place, sent once
+		woken++
 	}
+	return woken
 }
 
 // Close leaves the line. A wake-up that was delivered but not received is

@@ -46,6 +46,18 @@ type Submission struct {
 	tried bool // an insert of this id was sent, so it may exist
 }
 
+// Expiry is when the submission expires if it is stored at now; zero = never.
+func (s *Submission) Expiry(now time.Time) time.Time {
+	switch {
+	case s.TTL == 0:
+		return s.ExpiresAt
+	case s.SendAt.After(now):
+		return s.SendAt.Add(s.TTL)
+	default:
+		return now.Add(s.TTL)
+	}
+}
+
 // Submitted is the answer to a Submission.
 type Submitted struct {
 	ID       task.ID

@@ -1,0 +1,322 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	dialTimeout   = 2 * time.Second
+	redialWait    = 250 * time.Millisecond
+	redialJitter  = 250 * time.Millisecond
+	writeTimeout  = 3 * time.Second // a stopped server must not hold its callers for longer
+	pingInterval  = 10 * time.Second
+	publishExpiry = 30 * time.Second // when an answer that nobody waits for any more is forgotten
+	closeTimeout  = 5 * time.Second
+)
+
+// Config says where NATS is. Its fields are settings of the functions.
+type Config struct {
+	URL             string `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
+	User            string `envconfig:"NATS_USER" desc:"user name for NATS"`
+	Password        string `envconfig:"NATS_PASSWORD" secret:"true" desc:"password for NATS"`
+	CredentialsFile string `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
+	Name            string `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
+	Replicas        int    `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Replicas != 1 && c.Replicas != 3 && c.Replicas != 5:
+		return fmt.Errorf("SENDONCE_NATS_REPLICAS is %d but must be 1, 3 or 5", c.Replicas)
+	case c.CredentialsFile != "" && c.User != "":
+		return errors.New("NATS_USER and NATS_CREDENTIALS exclude each other")
+	case c.CredentialsFile != "":
+		if _, err := os.Stat(c.CredentialsFile); err != nil {
+			return fmt.Errorf("NATS_CREDENTIALS: %w", err)
+		}
+	}
+	return nil
+}
+
+// Bus is one connection to NATS, shared by everything in a process. All methods
+// may be called at the same time. A nil *Bus stands for no NATS at all: its
+// methods do nothing, and Publish answers ErrAway.
+type Bus struct {
+	cfg     Config
+	log     *slog.Logger
+	dropped atomic.Uint64
+
+	closing context.Context // ends when Close begins
+	shut    context.CancelFunc
+	dial    sync.Once
+	tried   chan struct{} // closed after the first attempt to connect
+	made    chan struct{} // closed once nc is set
+
+	mu        sync.Mutex
+	closed    bool
+	work      sync.WaitGroup // what Close waits for; added to under mu
+	nc        *nats.Conn
+	up        *link         // nil while there is no connection
+	raised    chan struct{} // closed and replaced when a link comes up
+	pumps     map[string]*pump
+	scheduled map[string]time.Time
+	oldServer bool // that it has no schedules was logged
+}
+
+// link is the connection between two interruptions.
+type link struct {
+	ctx       context.Context // ends when the connection is lost
+	lost      context.CancelFunc
+	js        jetstream.JetStream
+	schedules bool // the server has message schedules at a time
+	ticks     bool // and repeating ones
+}
+
+// Open makes a Bus without touching the network: the connection is made at the
+// first use, and made again whenever it is lost, until Close. Without a URL it
+// gives the nil *Bus.
+func Open(cfg Config, log *slog.Logger) (*Bus, error) {
+	if cfg.URL == "" {
+		return nil, nil
+	}
+	if err := cfg.check(); err != nil {
+		return nil, fmt.Errorf("open bus: %w", err)
+	}
+	b := &Bus{
+		cfg: cfg, log: log,
+		tried: make(chan struct{}), made: make(chan struct{}), raised: make(chan struct{}),
+		pumps: map[string]*pump{}, scheduled: map[string]time.Time{},
+	}
+	b.closing, b.shut = context.WithCancel(context.Background())
+	return b, nil
+}
+
+// Dropped counts the wake-ups and schedules that were not sent because NATS was
+// away, since Open.
+func (b *Bus) Dropped() uint64 {
+	if b == nil {
+		return 0
+	}
+	return b.dropped.Load()
+}
+
+// Close sends what Wake and WakeAt still hold, ends the subscriptions and the
+// connection. It takes a few seconds at most; calls after it do nothing.
+func (b *Bus) Close() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.shut()
+	b.work.Wait() // everything in it is bounded
+
+	b.mu.Lock()
+	nc := b.nc
+	b.mu.Unlock()
+	if nc == nil {
+		return
+	}
+	closed := nc.StatusChanged(nats.CLOSED)
+	if nc.Drain() == nil {
+		select {
+		case <-closed:
+		case <-time.After(closeTimeout):
+		}
+	}
+	nc.Close()
+}
+
+// spawn runs f beside its caller; Close waits for it. It does nothing once
+// closed.
+func (b *Bus) spawn(f func()) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return false
+	}
+	b.work.Go(f)
+	return true
+}
+
+// start begins connecting, once.
+func (b *Bus) start() {
+	b.dial.Do(func() {
+		if !b.spawn(b.connect) {
+			close(b.tried)
+		}
+	})
+}
+
+// connect makes the connection object, which then reconnects by itself. Making
+// it fails only for what reconnecting would not cure, such as an unreadable
+// credentials file: that too may be put right while we run.
+func (b *Bus) connect() {
+	first := sync.OnceFunc(func() { close(b.tried) })
+	defer first()
+	for {
+		nc, err := nats.Connect(b.cfg.URL, b.options(first)...)
+		if err == nil {
+			b.keep(nc)
+			if nc.IsConnected() {
+				<-b.tried // by the handler, in the order of events
+			}
+			return
+		}
+		first()
+		b.log.Error("connect to NATS", "error", err)
+		select {
+		case <-time.After(10 * redialWait):
+		case <-b.closing.Done():
+			return
+		}
+	}
+}
+
+// keep remembers the connection object; its handlers may be faster than the
+// call that made it.
+func (b *Bus) keep(nc *nats.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.nc == nil {
+		b.nc = nc
+		close(b.made)
+	}
+}
+
+func (b *Bus) options(first func()) []nats.Option {
+	raise := func(nc *nats.Conn) {
+		b.keep(nc)
+		b.raise(nc)
+		first()
+	}
+	options := []nats.Option{
+		nats.Name(b.cfg.Name),
+		nats.Timeout(dialTimeout),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(redialWait),
+		nats.ReconnectJitter(redialJitter, redialJitter),
+		nats.ReconnectBufSize(-1), // what cannot be sent now is reported, not sent some time
+		nats.FlusherTimeout(writeTimeout),
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(2),
+		nats.ConnectHandler(raise),
+		nats.ReconnectHandler(raise),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.drop(err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("NATS", "error", err) }),
+	}
+	switch {
+	case b.cfg.CredentialsFile != "":
+		options = append(options, nats.UserCredentials(b.cfg.CredentialsFile))
+	case b.cfg.User != "":
+		options = append(options, nats.UserInfo(b.cfg.User, b.cfg.Password))
+	}
+	return options
+}
+
+func (b *Bus) raise(nc *nats.Conn) {
+	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(publishExpiry))
+	if err != nil {
+		b.log.Error("connect to NATS", "error", err)
+		return
+	}
+	version := nc.ConnectedServerVersion()
+	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14)}
+	l.ctx, l.lost = context.WithCancel(b.closing)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.up != nil {
+		b.up.lost()
+	}
+	b.up = l
+	close(b.raised)
+	b.raised = make(chan struct{})
+	if !l.schedules && !b.oldServer {
+		b.oldServer = true
+		b.log.Warn("this NATS has no message schedules (2.12 or later has): what falls due waits for the safety tick", "version", version)
+	}
+	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
+}
+
+func (b *Bus) drop(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.up == nil {
+		return
+	}
+	b.up.lost()
+	b.up = nil
+	clear(b.scheduled) // the server may come back empty
+	if !b.closed {
+		b.log.Warn("lost the connection to NATS", "error", err)
+	}
+}
+
+var errNotConnected = errors.New("not connected to NATS")
+
+// link gives the connection if there is one. Only the first attempt is waited
+// for, so that a process that has just been started is not told "away".
+func (b *Bus) link(ctx context.Context) (*link, error) {
+	b.start()
+	select {
+	case <-b.tried:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", errNotConnected, ctx.Err())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.up == nil || b.closed {
+		return nil, errNotConnected
+	}
+	return b.up, nil
+}
+
+// await gives the connection as soon as there is one.
+func (b *Bus) await(ctx context.Context) (*link, error) {
+	b.start()
+	for {
+		b.mu.Lock()
+		up, raised := b.up, b.raised
+		b.mu.Unlock()
+		if up != nil {
+			return up, nil
+		}
+		select {
+		case <-raised:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-b.closing.Done():
+			return nil, errNotConnected
+		}
+	}
+}
+
+// bound ends ctx when the connection is lost: an answer would not come any more.
+func (l *link) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(l.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// atLeast says whether a server's version is major.minor or later.
+func atLeast(version string, major, minor int) bool {
+	var hasMajor, hasMinor int
+	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &hasMajor, &hasMinor); err != nil {
+		return false
+	}
+	return hasMajor > major || hasMajor == major && hasMinor >= minor
+}

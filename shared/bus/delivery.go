@@ -1,0 +1,226 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	settleTimeout = 10 * time.Second
+	deniedBackoff = time.Minute // after 401 and 403: somebody has to mend a setting
+	retryAfterMax = time.Hour
+	answerMax     = 64 << 10 // what is read of an answer, so that its connection can be used again
+	reasonMax     = 500
+)
+
+// verdict is what becomes of a message after one delivery.
+type verdict struct {
+	kind   verdictKind
+	status int           // 0 when there was no answer
+	reason string        // for the log and the dead letter
+	after  time.Duration // what Retry-After asked for
+}
+
+type verdictKind int
+
+const (
+	done   verdictKind = iota // 2xx
+	again                     // it may go well later
+	denied                    // our own settings are wrong: later, loudly
+	dead                      // the function will never take it
+)
+
+// deliver makes one delivery and settles the message by its outcome. The server
+// hears from us while that lasts, so that no other trigger takes it for dead.
+func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
+	meta, err := msg.Metadata()
+	if err != nil {
+		t.bus.log.Error("a message without metadata", "route", r.Durable, "error", err)
+		return
+	}
+	stop := heartbeat(msg, r.AckWait/3)
+	defer stop()
+	event := eventOf(msg, meta, &r.Route)
+	var v verdict
+	select {
+	case t.slots <- struct{}{}:
+		v = t.post(ctx, r, meta, event)
+		<-t.slots
+	case <-ctx.Done():
+		v = verdict{kind: again, reason: ctx.Err().Error()}
+	}
+	if err := t.settle(ctx, r, msg, meta, event, v); err != nil {
+		t.logger(r, meta).Warn("settle an event: it will come again", "status", v.status, "error", err)
+	}
+}
+
+// heartbeat tells the server every so often that the message is being worked on.
+func heartbeat(msg jetstream.Msg, every time.Duration) (stop func()) {
+	ticker, ended := time.NewTicker(every), make(chan struct{})
+	go func() {
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				// A lost one is made up for by the next, or by another delivery.
+				_ = msg.InProgress()
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return func() { close(ended) }
+}
+
+func (t *Trigger) post(ctx context.Context, r *route, meta *jetstream.MsgMetadata, event delivered) verdict {
+	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, bytes.NewReader(event.data))
+	if err != nil {
+		return verdict{kind: again, reason: err.Error()}
+	}
+	for name, value := range event.headers {
+		req.Header.Set(name, value)
+	}
+	req.Header.Set(attributePrefix+"deliveryattempt", strconv.FormatUint(meta.NumDelivered, 10))
+	req.SetBasicAuth(t.cfg.User, t.cfg.Password)
+	r.deliveries.Add(1)
+	resp, err := t.client.Do(req)
+	if err != nil {
+		return verdict{kind: again, reason: err.Error()}
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	if err != nil && resp.StatusCode/100 != 2 {
+		return verdict{kind: again, status: resp.StatusCode, reason: err.Error()}
+	}
+	return judge(resp, text)
+}
+
+func judge(resp *http.Response, text []byte) verdict {
+	v := verdict{
+		status: resp.StatusCode,
+		reason: oneLine(resp.Status + " " + string(text)),
+		after:  retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+	}
+	switch s := resp.StatusCode; {
+	case s/100 == 2:
+		v.kind = done
+	case s == http.StatusUnauthorized, s == http.StatusForbidden, s/100 == 3:
+		v.kind = denied
+	case s == http.StatusNotFound, // a function that is just being deployed
+		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s/100 == 5:
+		v.kind = again
+	default:
+		v.kind = dead
+	}
+	return v
+}
+
+// settle tells the server what became of the message, once more when the
+// connection is lost meanwhile. What does not get through in time leaves the
+// message to be delivered again.
+func (t *Trigger) settle(ctx context.Context, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	defer cancel()
+	for {
+		l, err := t.bus.await(ctx)
+		if err != nil {
+			return err
+		}
+		linked, unbind := l.bound(ctx)
+		err = t.tell(linked, l.js, r, msg, meta, event, v)
+		unbind()
+		if err == nil || l.ctx.Err() == nil {
+			return err
+		}
+	}
+}
+
+func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+	log := t.logger(r, meta).With("status", v.status, "reason", v.reason)
+	switch v.kind {
+	case done:
+		return counted(&r.acked, msg.DoubleAck(ctx))
+	case dead:
+		err := bury(ctx, js, r, msg, meta, event, v)
+		if err == nil {
+			log.Error("an event was refused and is now a dead letter")
+			return counted(&r.deadLettered, msg.Term())
+		}
+		log = log.With("error", err)
+	case denied:
+		log.Error("the function does not take our credentials or is elsewhere: mend the trigger's settings", "url", r.url)
+		return counted(&r.denied, msg.NakWithDelay(max(min(deniedBackoff, t.cfg.MaxBackoff), v.after)))
+	}
+	delay := max(t.backoff(meta.NumDelivered), v.after)
+	log.Info("an event will be delivered again", "after", delay)
+	return counted(&r.retried, msg.NakWithDelay(delay))
+}
+
+// counted counts what went well.
+func counted(count *atomic.Uint64, err error) error {
+	if err == nil {
+		count.Add(1)
+	}
+	return err
+}
+
+// bury keeps the event, and why it was refused, in the dead-letter stream.
+func bury(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+	h := nats.Header{}
+	for name, value := range event.headers {
+		h.Set(name, value)
+	}
+	h.Set("dlq-function", r.Function)
+	h.Set("dlq-subject", msg.Subject())
+	h.Set("dlq-stream", r.Stream)
+	h.Set("dlq-sequence", strconv.FormatUint(meta.Sequence.Stream, 10))
+	h.Set("dlq-status", strconv.Itoa(v.status))
+	h.Set("dlq-reason", v.reason)
+	h.Set("dlq-attempts", strconv.FormatUint(meta.NumDelivered, 10))
+	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: deadPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
+		jetstream.WithMsgID("dlq-"+deliveryID(meta, &r.Route)))
+	return err
+}
+
+// backoff doubles from MinBackoff to MaxBackoff; up to a quarter more is left to
+// chance, so that what failed together does not come back together.
+func (t *Trigger) backoff(attempts uint64) time.Duration {
+	d := t.cfg.MinBackoff
+	for n := uint64(1); n < attempts && d < t.cfg.MaxBackoff; n++ {
+		d *= 2
+	}
+	d = min(d, t.cfg.MaxBackoff)
+	return d + rand.N(d/4+1)
+}
+
+// retryAfter reads the header's two forms; 0 when there is none.
+func retryAfter(value string, now time.Time) time.Duration {
+	if seconds, err := strconv.Atoi(value); err == nil {
+		return min(max(time.Duration(seconds), 0), retryAfterMax/time.Second) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return min(max(at.Sub(now), 0), retryAfterMax)
+	}
+	return 0
+}
+
+// oneLine makes text fit a header and a log line.
+func oneLine(text string) string {
+	text = strings.Map(printable, strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
+	if len(text) > reasonMax {
+		text = strings.ToValidUTF8(text[:reasonMax], "")
+	}
+	return text
+}

@@ -1,0 +1,211 @@
+package bus
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatIsUnavailableIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{404, 408, 409, 425, 429, 500, 503} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			b := newBus(t, newBroker(t).server.URL())
+			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+				if n <= 2 {
+					w.WriteHeader(status)
+				}
+			})
+			require.NoError(t, b.Ensure(t.Context()))
+			publishAll(t, b, eventMessage("1"))
+			trigger := runTrigger(t, b, testConfig(f), testRoute())
+			eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Retried: 2}, trigger.Counts()["d"])
+			require.Equal(t, "3", f.seen()[2].header.Get("Ce-Deliveryattempt"))
+		})
+	}
+}
+
+func TestRetryAfterIsHonoured(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+		if n == 1 {
+			w.Header().Set("Retry-After", "1")
+			w.WriteHeader(503)
+		}
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	trigger := runTrigger(t, b, testConfig(f), testRoute())
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.GreaterOrEqual(t, f.seen()[1].at.Sub(f.seen()[0].at), time.Second)
+}
+
+func TestRetryAfterHasTwoForms(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"": 0, "nonsense": 0, "-5": 0, "7": 7 * time.Second, "99999999999": time.Hour,
+		"Fri, 20 Nov 2026 12:00:30 GMT": 30 * time.Second, "Fri, 20 Nov 2026 11:00:00 GMT": 0,
+	} {
+		require.Equal(t, want, retryAfter(value, now), value)
+	}
+}
+
+func TestBackoffGrowsToItsLimit(t *testing.T) {
+	t.Parallel()
+	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}}
+	for attempts, want := range map[uint64]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 10: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
+		for range 100 {
+			got := trigger.backoff(attempts)
+			require.GreaterOrEqual(t, got, want)
+			require.LessOrEqual(t, got, want+want/4)
+		}
+	}
+}
+
+func TestARefusedEventBecomesADeadLetterAndItsSuccessorsGoOn(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		if c.id == "poison" {
+			w.WriteHeader(422)
+			_, _ = w.Write([]byte("not\nthis one"))
+		}
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	poison := eventMessage("poison")
+	require.NoError(t, poison.Event.SetData("text/plain", []byte("bad")))
+	publishAll(t, b, poison, eventMessage("2"), eventMessage("3"))
+	trigger := runTrigger(t, b, testConfig(f), testRoute())
+	eventually(t, func() bool { return broker.settled(js, testRoute()) }, "all settled")
+	want := RouteCounts{Deliveries: 3, Acked: 2, DeadLettered: 1}
+	eventually(t, func() bool { return trigger.Counts()["d"] == want }, "counted")
+
+	s, err := js.Stream(t.Context(), StreamDeadLetters)
+	require.NoError(t, err)
+	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.EVENTS.d")
+	require.NoError(t, err)
+	require.Equal(t, "bad", string(m.Data))
+	for name, want := range map[string]string{
+		"Nats-Msg-Id": "dlq-EVENTS-1-d", "ce-id": "poison", "ce-type": "sendonce.task.succeeded.v1", "content-type": "text/plain",
+		"dlq-function": "f", "dlq-subject": "evt.task.succeeded", "dlq-stream": "EVENTS", "dlq-sequence": "1",
+		"dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one", "dlq-attempts": "1",
+	} {
+		require.Equal(t, want, m.Header.Get(name), name)
+	}
+	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
+}
+
+func TestNothingIsTerminatedThatIsNotADeadLetterYet(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js, f := newBus(t, broker.server.URL()), broker.js(), newFunction(t, answering(400))
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	_, err := js.UpdateStream(t.Context(), full(broker.info(js, StreamDeadLetters).Config))
+	require.NoError(t, err)
+	trigger := runTrigger(t, b, testConfig(f), testRoute())
+	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while there is no room")
+	require.Zero(t, trigger.Counts()["d"].DeadLettered)
+
+	room := broker.info(js, StreamDeadLetters).Config
+	room.MaxBytes = 256 * mib
+	_, err = js.UpdateStream(t.Context(), room)
+	require.NoError(t, err)
+	eventually(t, func() bool { return broker.settled(js, testRoute()) }, "settled")
+	require.EqualValues(t, 1, trigger.Counts()["d"].DeadLettered)
+	require.EqualValues(t, 1, broker.info(js, StreamDeadLetters).State.Msgs)
+}
+
+// full leaves no room for a single message.
+func full(c jetstream.StreamConfig) jetstream.StreamConfig {
+	c.MaxBytes = 10
+	return c
+}
+
+func TestWrongCredentialsAreOurFaultAndBuryNothing(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{401, 403, 302} {
+		t.Run(strconv.Itoa(status), func(t *testing.T) {
+			t.Parallel()
+			broker := newBroker(t)
+			log := &logged{}
+			b, js := newBusLogging(t, broker.server.URL(), log), broker.js()
+			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+				if n <= 2 {
+					w.Header().Set("Location", "/elsewhere")
+					w.WriteHeader(status)
+				}
+			})
+			require.NoError(t, b.Ensure(t.Context()))
+			publishAll(t, b, eventMessage("1"))
+			trigger := runTrigger(t, b, testConfig(f), testRoute())
+			eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged in the end")
+			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
+			require.Zero(t, broker.info(js, StreamDeadLetters).State.Msgs)
+			require.Contains(t, log.String(), "level=ERROR")
+			require.Contains(t, log.String(), "mend the trigger's settings")
+		})
+	}
+}
+
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func TestASlowFunctionIsCalledOnce(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(2500 * time.Millisecond) })
+	route := testRoute()
+	route.AckWait = time.Second
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.Len(t, f.seen(), 1)
+}
+
+func TestASilentFunctionIsGivenUpAndCalledAgain(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	release := make(chan struct{})
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
+		if n == 1 {
+			<-release
+		}
+	})
+	defer close(release)
+	route := testRoute()
+	route.Timeout = 50 * time.Millisecond
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.Equal(t, 2, f.of("1"))
+}

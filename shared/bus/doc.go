@@ -1,0 +1,64 @@
+// Package bus is CloudEvents on NATS JetStream: the streams as data, publishing
+// with confirmation, wake-ups and schedules, and the trigger that posts events to
+// functions. It knows neither tasks nor SQL.
+//
+// Rows are the truth and everything here is a hint or a copy of one. With NATS
+// away wake-ups are dropped, publishing answers ErrAway, and the pollers keep the
+// main job going; a nil *Bus is that state for ever.
+//
+// # Streams
+//
+//	WAKE         wake.*, sched.>  which function has something to do, and when it will
+//	EVENTS       evt.>            what became of tasks
+//	MESSAGES     msg.>            reliable messages to subjects
+//	USERS        inbox.>          reliable messages to users
+//	DEADLETTERS  dlq.>            events that a function refused
+//
+// All but WAKE deduplicate by Nats-Msg-Id. A stream forgets the ids of messages
+// that are gone, when it restarts; so they keep messages after their
+// acknowledgement (limits retention) and refuse new ones when they are full
+// (DiscardNew) instead of dropping old ones. Where ids are not enough, after
+// the window of a stream, the receiver's inbox decides.
+//
+// WAKE keeps one message per subject: a hundred wake-ups that nobody took yet are
+// one. wake.queue.* is in no stream, being for processes that wait right now.
+//
+// Ensure creates what is missing and never changes what exists: a limit that an
+// operator set is told apart from ours in an error, and respected.
+//
+// # Publishing
+//
+// Three outcomes, because three things follow: stored; refused (trying the same
+// again is no use, a person must act); away (nothing is known against the
+// message). No answer is only a refusal when a look-up by subject says that no
+// stream takes it. A full stream is "away": it is emptied some time.
+//
+// # Time
+//
+// A due time becomes one message schedule per time bucket, made by whoever writes
+// the due time; NATS fires it, so nothing of ours needs to stay awake. Publishing
+// the same bucket again replaces it. The safety tick, a repeating schedule, covers
+// what was lost; where the server is too old for that (before 2.14), the trigger
+// ticks.
+//
+// # Trigger
+//
+// One durable pull consumer per route; each message is one POST to
+// {base}/events/{function}. Invariants:
+//
+//   - A message is acknowledged only after its 2xx, and the acknowledgement is
+//     confirmed. One that is lost means another delivery; functions are idempotent.
+//   - Deliveries are never used up. 404, 408, 409, 425, 429, 5xx and silence come
+//     again, with growing delays and not before Retry-After. A message that had
+//     used up a limit of deliveries would stay in its stream, seen by nobody.
+//   - Any other 4xx is the function's word that it will never take the event: it
+//     is stored in DEADLETTERS first and terminated then.
+//   - 401, 403 and redirects say that our own settings are wrong. Nothing is
+//     buried for that.
+//   - While a function works, the server hears from us; a slow function is not a
+//     dead trigger.
+//   - Nothing is pulled that would have to wait here.
+//   - What waits to come again counts as in flight, which bounds what a broken
+//     function can pile up. A newer hint for the same subject ends the wait of the
+//     one before: it replaces it in the stream.
+package bus

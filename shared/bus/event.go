@@ -1,0 +1,107 @@
+package bus
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/cloudevents/sdk-go/v2/types"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	attributePrefix = "ce-"
+	contentType     = "content-type"
+	structuredType  = "application/cloudevents"
+)
+
+// headersOf is the event in binary mode: its attributes as headers, its data as
+// the body.
+func headersOf(e cloudevents.Event) (nats.Header, error) {
+	if err := e.Validate(); err != nil {
+		return nil, err
+	}
+	h := nats.Header{}
+	set := func(name, value string) {
+		if value != "" {
+			h.Set(attributePrefix+name, value)
+		}
+	}
+	set("specversion", e.SpecVersion())
+	set("id", e.ID())
+	set("source", e.Source())
+	set("type", e.Type())
+	set("subject", e.Subject())
+	set("dataschema", e.DataSchema())
+	if !e.Time().IsZero() {
+		set("time", types.FormatTime(e.Time()))
+	}
+	for name, value := range e.Extensions() {
+		text, err := types.Format(value)
+		if err != nil {
+			return nil, fmt.Errorf("extension %s: %w", name, err)
+		}
+		set(name, text)
+	}
+	if e.DataContentType() != "" {
+		h.Set(contentType, e.DataContentType())
+	}
+	return h, nil
+}
+
+// attributes gives the headers that are the event's. NATS takes header names and
+// values that HTTP does not; those would never arrive, so they are left out.
+func attributes(h nats.Header) map[string]string {
+	found := map[string]string{}
+	for name, values := range h {
+		name = strings.ToLower(name)
+		if len(values) > 0 && (name == contentType || isAttribute(name)) {
+			found[name] = strings.Map(printable, values[0])
+		}
+	}
+	return found
+}
+
+func isAttribute(header string) bool {
+	name, ok := strings.CutPrefix(header, attributePrefix)
+	return ok && name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+func printable(r rune) rune {
+	if unicode.IsControl(r) {
+		return -1
+	}
+	return r
+}
+
+// delivered is an event in binary mode, as it goes over HTTP.
+type delivered struct {
+	headers map[string]string
+	data    []byte
+}
+
+// eventOf is what is posted for a message: the event that it holds, or, for a
+// plain hint, one that says when and for whom.
+func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
+	headers := attributes(m.Headers())
+	_, binary := headers[attributePrefix+"specversion"]
+	if binary || strings.HasPrefix(headers[contentType], structuredType) {
+		return delivered{headers, m.Data()}
+	}
+	return delivered{headers: map[string]string{
+		"ce-specversion": cloudevents.VersionV1,
+		"ce-id":          deliveryID(meta, r),
+		"ce-type":        "sendonce.tick." + r.Function + ".v1",
+		"ce-source":      "/sendonce/trigger",
+		"ce-time":        meta.Timestamp.UTC().Format(time.RFC3339Nano),
+	}}
+}
+
+// deliveryID names one message for one consumer.
+func deliveryID(meta *jetstream.MsgMetadata, r *Route) string {
+	return r.Stream + "-" + strconv.FormatUint(meta.Sequence.Stream, 10) + "-" + r.Durable
+}

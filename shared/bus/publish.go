@@ -1,0 +1,180 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+var (
+	// ErrRefused says that publishing the message again as it is would not help:
+	// no stream takes its subject, it is larger than the server takes, or it is
+	// no valid event.
+	ErrRefused = errors.New("the broker refused the message")
+	// ErrAway says that the broker could not be asked, or could not store the
+	// message now. It may have stored it all the same: publish it again with the
+	// same MsgID.
+	ErrAway = errors.New("the broker is away")
+)
+
+// Message is an event for a subject.
+type Message struct {
+	Subject string
+	MsgID   string // the stream takes one message with this id; "" = the event's id
+	Event   cloudevents.Event
+}
+
+// answerTimeout bounds a Publish whose context has no end.
+const answerTimeout = 5 * time.Second
+
+// Publish publishes all messages and waits until each is stored or ctx ends.
+// The result has one error per message, in their order: nil when its stream has
+// it (now or since an earlier try), ErrRefused or ErrAway. Messages to one stream
+// are stored in their order. A bad message delays no other.
+func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
+	errs := make([]error, len(messages))
+	if len(messages) == 0 {
+		return errs
+	}
+	l, err := b.reach(ctx)
+	if err != nil {
+		for i := range errs {
+			errs[i] = away(err)
+		}
+		return errs
+	}
+	if _, bounded := ctx.Deadline(); !bounded {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
+		defer cancel()
+	}
+	futures := make([]jetstream.PubAckFuture, len(messages))
+	for i := range messages {
+		futures[i], errs[i] = l.send(&messages[i])
+	}
+	waiting, cancel := most(ctx)
+	defer cancel()
+	verdicts := map[string]error{}
+	for i, f := range futures {
+		if f == nil {
+			continue
+		}
+		err := answer(waiting, f)
+		if unanswered(err) {
+			subject := messages[i].Subject
+			if verdicts[subject] == nil {
+				verdicts[subject] = b.lookUp(ctx, l, subject, err)
+			}
+			errs[i] = verdicts[subject]
+			continue
+		}
+		errs[i] = classify(err)
+	}
+	return errs
+}
+
+// reach is link for a Bus that may be nil.
+func (b *Bus) reach(ctx context.Context) (*link, error) {
+	if b == nil {
+		return nil, errors.New("there is no NATS_URL")
+	}
+	return b.link(ctx)
+}
+
+// most leaves a quarter of the time to look up subjects that do not answer.
+func most(ctx context.Context) (context.Context, context.CancelFunc) {
+	end, _ := ctx.Deadline()
+	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
+}
+
+func (l *link) send(m *Message) (jetstream.PubAckFuture, error) {
+	if !publishable(m.Subject) {
+		return nil, refused(fmt.Errorf("%q is no subject to publish to", m.Subject))
+	}
+	header, err := headersOf(m.Event)
+	if err != nil {
+		return nil, refused(err)
+	}
+	id := m.MsgID
+	if id == "" {
+		id = m.Event.ID()
+	}
+	f, err := l.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()},
+		jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
+	return f, classify(err)
+}
+
+func answer(ctx context.Context, f jetstream.PubAckFuture) error {
+	select {
+	case <-f.Ok():
+		return nil
+	case err := <-f.Err():
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case <-f.Ok(): // it came while we waited for another
+		return nil
+	default:
+		return ctx.Err()
+	}
+}
+
+// unanswered says that nobody who stores messages spoke: nobody listens, or
+// nobody that knows about acknowledgements.
+func unanswered(err error) bool {
+	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
+}
+
+// lookUp tells a subject that no stream takes from a broker that is away. That
+// one of our own streams is missing is nobody's typo: it is made.
+func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error) error {
+	_, err := l.js.StreamNameBySubject(ctx, subject)
+	switch {
+	case err == nil:
+		return away(cause)
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
+		return away(fmt.Errorf("%w; look up %s: %w", cause, subject, err))
+	case ours(subject):
+		return away(errors.Join(fmt.Errorf("the stream of %s was missing", subject), b.Ensure(ctx)))
+	}
+	return refused(fmt.Errorf("no stream takes the subject %s", subject))
+}
+
+func classify(err error) error {
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, nats.ErrMaxPayload), errors.Is(err, nats.ErrBadSubject):
+		return refused(err)
+	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
+		return refused(err)
+	}
+	return away(err)
+}
+
+func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
+
+func away(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }
+
+// publishable says whether a message can be published to subject: tokens that
+// are neither empty nor wildcards.
+func publishable(subject string) bool {
+	if strings.ContainsAny(subject, " \t\r\n\f\x00*>") {
+		return false
+	}
+	for t := range strings.SplitSeq(subject, ".") {
+		if t == "" {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,185 @@
+package bus
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOneBadMessageHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	huge := eventMessage("huge")
+	require.NoError(t, huge.Event.SetData("text/plain", []byte(strings.Repeat("x", 2<<20))))
+	typeless := eventMessage("typeless")
+	typeless.Event.SetType("")
+
+	errs := b.Publish(within(t, soon), []Message{
+		eventMessage("1"),
+		{Subject: "orders.pointz", MsgID: "typo", Event: newEvent("typo")},
+		{Subject: "evt.*", MsgID: "wild", Event: newEvent("wild")},
+		huge,
+		typeless,
+		eventMessage("1"),
+		{Subject: "msg.default.points", MsgID: "a.0.1", Event: newEvent("a")},
+	})
+	require.Len(t, errs, 7)
+	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "no subject", "payload", "type", "", ""} {
+		if refusal == "" {
+			require.NoError(t, errs[i], i)
+			continue
+		}
+		require.ErrorIs(t, errs[i], ErrRefused, i)
+		require.NotErrorIs(t, errs[i], ErrAway, i)
+		require.ErrorContains(t, errs[i], refusal)
+	}
+	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs, "the second with the same id is a success and no second message")
+	require.EqualValues(t, 1, broker.info(js, StreamMessages).State.Msgs)
+}
+
+func TestMessagesAreStoredInTheirOrder(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	messages := make([]Message, 500)
+	for i := range messages {
+		messages[i] = eventMessage(strconv.Itoa(i))
+	}
+	publishAll(t, b, messages...)
+	s, err := js.Stream(t.Context(), StreamEvents)
+	require.NoError(t, err)
+	for i := range messages {
+		m, err := s.GetMsg(t.Context(), uint64(i+1))
+		require.NoError(t, err)
+		require.Equal(t, strconv.Itoa(i), m.Header.Get("Nats-Msg-Id"))
+	}
+}
+
+func TestADeliberateResendIsStoredAgain(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	for _, id := range []string{"m.0.1", "m.0.1", "m.0.2"} {
+		publishAll(t, b, Message{Subject: "msg.default.points", MsgID: id, Event: newEvent("m")})
+	}
+	require.EqualValues(t, 2, broker.info(broker.js(), StreamMessages).State.Msgs)
+}
+
+func TestAnIDIsRememberedThroughARestart(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	broker.stop()
+	for _, err := range b.Publish(within(t, soon), []Message{eventMessage("1"), eventMessage("2")}) {
+		require.ErrorIs(t, err, ErrAway)
+	}
+	broker.start(broker.dir)
+	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("2")})[0] == nil }, "published after the restart")
+	publishAll(t, b, eventMessage("1"))
+	require.EqualValues(t, 2, broker.info(broker.js(), StreamEvents).State.Msgs)
+}
+
+func TestAFullStreamIsAway(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "FULL", Subjects: []string{"full.>"}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
+	require.NoError(t, err)
+	errs := b.Publish(within(t, soon), []Message{
+		{Subject: "full.a", Event: newEvent("1")},
+		{Subject: "full.b", Event: newEvent("2")},
+	})
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], ErrAway)
+	require.ErrorContains(t, errs[1], "maximum messages exceeded")
+}
+
+func TestASubjectThatOnlyAListenerHasIsRefused(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	_, err := broker.conn().Subscribe("orders.points", func(*nats.Msg) {})
+	require.NoError(t, err)
+	errs := b.Publish(within(t, 400*time.Millisecond), []Message{{Subject: "orders.points", Event: newEvent("1")}})
+	require.ErrorIs(t, errs[0], ErrRefused, "it heard the message and did not keep it")
+}
+
+func TestAMissingStreamOfOursIsMadeAndNobodysFault(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	require.ErrorIs(t, b.Publish(within(t, soon), []Message{eventMessage("1")})[0], ErrAway)
+	require.NoError(t, b.Publish(within(t, soon), []Message{eventMessage("1")})[0])
+}
+
+func TestABrokerThatWasNeverThereIsAway(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	broker.stop()
+	b := newBus(t, broker.server.URL())
+	require.ErrorIs(t, b.Publish(within(t, soon), []Message{eventMessage("1")})[0], ErrAway)
+
+	broker.start(broker.dir)
+	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("1")})[0] == nil }, "published once it came")
+}
+
+func TestWithoutAURLEverythingIsAwayAndNothingFails(t *testing.T) {
+	t.Parallel()
+	b, err := Open(Config{}, nil)
+	require.NoError(t, err)
+	b.Wake(WakeSweep, 1)
+	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
+	b.OnQueue(nil)()
+	require.NoError(t, b.Ensure(t.Context()))
+	require.NoError(t, b.EnsureTick(t.Context(), WakeSweep, time.Minute))
+	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrAway)
+	require.Zero(t, b.Dropped())
+	b.Close()
+}
+
+func TestBadSettingsStopTheStart(t *testing.T) {
+	t.Parallel()
+	for want, cfg := range map[string]Config{
+		"SENDONCE_NATS_REPLICAS":         {URL: "nats://h", Replicas: 2},
+		"NATS_CREDENTIALS":               {URL: "nats://h", Replicas: 1, CredentialsFile: "/does/not/exist"},
+		"NATS_USER and NATS_CREDENTIALS": {URL: "nats://h", Replicas: 1, CredentialsFile: "/x", User: "u"},
+	} {
+		_, err := Open(cfg, nil)
+		require.ErrorContains(t, err, want)
+	}
+}
+
+func TestAnEventKeepsAllItsAttributes(t *testing.T) {
+	t.Parallel()
+	e := newEvent("1")
+	e.SetSubject("a task")
+	e.SetTime(time.Date(2026, 11, 20, 1, 2, 3, 4, time.UTC))
+	e.SetDataSchema("https://example.com/schema")
+	e.SetExtension("sequence", 7)
+	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]int{"n": 1}))
+	h, err := headersOf(e)
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{
+		"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/test", "ce-type": "sendonce.task.succeeded.v1", "ce-subject": "a task",
+		"ce-time": "2026-11-20T01:02:03.000000004Z", "ce-dataschema": "https://example.com/schema", "ce-sequence": "7",
+		"content-type": "application/json",
+	}, attributes(h))
+}
+
+func TestHeadersThatHTTPDoesNotCarryAreLeftOut(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, map[string]string{"ce-id": "ab"}, attributes(nats.Header{
+		"CE-Id": {"a\x01b"}, "ce-": {"x"}, "ce-bad name": {"x"}, "Nats-Msg-Id": {"x"}, "ce-none": {},
+	}))
+}

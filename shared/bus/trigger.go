@@ -1,0 +1,310 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	pullFor      = 30 * time.Second // one pull; shorter ones would only cost an idle server more
+	setupTimeout = 10 * time.Second
+	setupWait    = 250 * time.Millisecond
+	setupWaitMax = 5 * time.Second
+)
+
+// TriggerConfig says where the functions are and how they are called. A zero
+// field takes the default.
+type TriggerConfig struct {
+	BaseURL      string            // events go to {BaseURL}/events/{function}
+	URLs         map[string]string // base URLs of functions that are elsewhere, by function
+	User         string            // Basic credentials of the role trigger
+	Password     string
+	Concurrency  int           // deliveries of this trigger at once, all routes together; 64
+	Timeout      time.Duration // of a delivery whose route has none; 1 minute
+	MinBackoff   time.Duration // before the second delivery; doubles from there; 1 s
+	MaxBackoff   time.Duration // at most; 5 minutes
+	DrainTimeout time.Duration // for deliveries under way when Run ends; 25 s
+}
+
+// RouteCounts is what happened to the deliveries of one route since Run began.
+// A delivery is one POST; Retried, DeadLettered and Denied say how those ended
+// that are not Acked.
+type RouteCounts struct {
+	Deliveries   uint64
+	Acked        uint64 // answered 2xx and settled
+	Retried      uint64 // asked to come again
+	DeadLettered uint64 // refused by the function
+	Denied       uint64 // 401, 403 or a redirect: our own settings are wrong
+}
+
+// Trigger carries messages from streams to functions. It holds no state: any
+// number may run, and any may be killed.
+type Trigger struct {
+	bus    *Bus
+	cfg    TriggerConfig
+	routes []*route
+	client *http.Client
+	slots  chan struct{}
+
+	mu     sync.Mutex
+	warned map[string]bool // mismatches that were logged
+}
+
+// route is a Route at work.
+type route struct {
+	Route
+	url   string
+	slots chan struct{}
+
+	deliveries, acked, retried, deadLettered, denied atomic.Uint64
+}
+
+// NewTrigger checks cfg and routes; it does not touch the network.
+func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
+	if b == nil {
+		return nil, errors.New("trigger: there is no NATS_URL")
+	}
+	setDefault(&cfg.Concurrency, 64)
+	setDefault(&cfg.Timeout, time.Minute)
+	setDefault(&cfg.MinBackoff, time.Second)
+	setDefault(&cfg.MaxBackoff, 5*time.Minute)
+	setDefault(&cfg.DrainTimeout, 25*time.Second)
+	t := &Trigger{bus: b, cfg: cfg, slots: make(chan struct{}, cfg.Concurrency), warned: map[string]bool{}}
+	for _, r := range routes {
+		active, err := newRoute(r, &cfg)
+		if err != nil {
+			return nil, fmt.Errorf("trigger: route %s: %w", r.Durable, err)
+		}
+		t.routes = append(t.routes, active)
+	}
+	t.client = &http.Client{
+		// Following one would turn the POST into a GET.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			MaxIdleConnsPerHost: cfg.Concurrency,
+			IdleConnTimeout:     time.Minute,
+			TLSHandshakeTimeout: 10 * time.Second,
+		},
+	}
+	return t, nil
+}
+
+func setDefault[T int | time.Duration](value *T, d T) {
+	if *value <= 0 {
+		*value = d
+	}
+}
+
+func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
+	base := cfg.BaseURL
+	if other, ok := cfg.URLs[r.Function]; ok {
+		base = other
+	}
+	u, err := url.Parse(base)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		return nil, fmt.Errorf("%q is no base URL such as http://localhost:8000", base)
+	case r.Stream == "" || r.Durable == "" || r.Filter == "" || r.Function == "":
+		return nil, errors.New("stream, durable, filter and function must be named")
+	case r.InFlight < 1:
+		return nil, errors.New("must have at least one delivery in flight")
+	case r.AckWait < time.Second:
+		return nil, errors.New("must wait at least 1s for an acknowledgement")
+	case r.Every != 0 && r.Every < time.Second:
+		return nil, errors.New("must not tick more often than every 1s")
+	}
+	setDefault(&r.Timeout, cfg.Timeout)
+	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, r.InFlight)}, nil
+}
+
+// Counts tells what was delivered so far, by the durable of the route.
+func (t *Trigger) Counts() map[string]RouteCounts {
+	counts := map[string]RouteCounts{}
+	for _, r := range t.routes {
+		counts[r.Durable] = RouteCounts{
+			Deliveries: r.deliveries.Load(), Acked: r.acked.Load(), Retried: r.retried.Load(),
+			DeadLettered: r.deadLettered.Load(), Denied: r.denied.Load(),
+		}
+	}
+	return counts
+}
+
+// Run delivers until ctx ends. Then it pulls no more, lets what is under way
+// finish, at most for DrainTimeout, and returns. While NATS is away it waits for
+// it; what is missing there, streams, consumers or ticks, is made whenever
+// the connection is.
+func (t *Trigger) Run(ctx context.Context) {
+	work, abort := context.WithCancel(context.WithoutCancel(ctx))
+	defer abort()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(t.cfg.DrainTimeout, abort) })()
+	var running sync.WaitGroup
+	for _, r := range t.routes {
+		running.Go(func() { t.serve(ctx, work, r) })
+	}
+	running.Wait()
+	t.client.CloseIdleConnections()
+}
+
+// serve keeps one route going until ctx ends, then waits for its deliveries.
+func (t *Trigger) serve(ctx, work context.Context, r *route) {
+	var under sync.WaitGroup
+	defer under.Wait()
+	wait := setupWait
+	for ctx.Err() == nil {
+		began := time.Now()
+		err := t.pull(ctx, work, r, &under)
+		if ctx.Err() != nil {
+			return
+		}
+		t.bus.log.Warn("deliver events: starting again", "route", r.Durable, "error", err)
+		if time.Since(began) > setupWaitMax {
+			wait = setupWait
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+		wait = min(2*wait, setupWaitMax)
+	}
+}
+
+// pull delivers as long as the connection and the consumer last.
+func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGroup) error {
+	l, err := t.bus.await(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := l.bound(ctx)
+	defer cancel()
+	consumer, err := t.setUp(ctx, l, r, under)
+	if err != nil {
+		return err
+	}
+	for {
+		err := t.pullOnce(ctx, work, consumer, r, under)
+		if l.ctx.Err() != nil {
+			return errNotConnected
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// setUp makes what is missing for r.
+func (t *Trigger) setUp(ctx context.Context, l *link, r *route, under *sync.WaitGroup) (jetstream.Consumer, error) {
+	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	if err := t.report(t.bus.Ensure(bounded)); err != nil {
+		return nil, err
+	}
+	consumer, err := ensureConsumer(bounded, l.js, r.Route)
+	if err := t.report(err); err != nil {
+		return nil, err
+	}
+	if r.Every == 0 {
+		return consumer, nil
+	}
+	err = t.bus.EnsureTick(bounded, r.Filter, r.Every)
+	if errors.Is(err, ErrNoSchedules) {
+		under.Go(func() { t.tick(ctx, r) })
+		return consumer, nil
+	}
+	return consumer, err
+}
+
+// report logs a mismatch, once, and lets the work go on with what is there.
+func (t *Trigger) report(err error) error {
+	var mismatch *MismatchError
+	if !errors.As(err, &mismatch) {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if text := err.Error(); !t.warned[text] {
+		t.warned[text] = true
+		t.bus.log.Error(text)
+	}
+	return nil
+}
+
+// tick stands in for a server that cannot tick by itself.
+func (t *Trigger) tick(ctx context.Context, r *route) {
+	ticker := time.NewTicker(r.Every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			t.bus.Wake(r.Filter, 1)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// pullOnce asks for as many messages as there is room for. Nothing is pulled
+// that would have to wait here, where its AckWait would run.
+func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
+	room, err := r.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { r.release(room) }()
+	bounded, cancel := context.WithTimeout(ctx, pullFor)
+	defer cancel()
+	batch, err := consumer.Fetch(room, jetstream.FetchContext(bounded))
+	if err != nil {
+		return err
+	}
+	for msg := range batch.Messages() {
+		room--
+		under.Go(func() {
+			defer r.release(1)
+			t.deliver(work, r, msg)
+		})
+	}
+	if err := batch.Error(); err != nil && !(errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil) {
+		return err
+	}
+	return nil
+}
+
+// acquire waits for one free slot and takes all that are free then.
+func (r *route) acquire(ctx context.Context) (int, error) {
+	select {
+	case r.slots <- struct{}{}:
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	for n := 1; ; n++ {
+		select {
+		case r.slots <- struct{}{}:
+		default:
+			return n, nil
+		}
+	}
+}
+
+func (r *route) release(n int) {
+	for range n {
+		<-r.slots
+	}
+}
+
+func (t *Trigger) logger(r *route, meta *jetstream.MsgMetadata) *slog.Logger {
+	return t.bus.log.With("route", r.Durable, "function", r.Function, "event", deliveryID(meta, &r.Route), "attempt", meta.NumDelivered)
+}

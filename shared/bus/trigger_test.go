@@ -1,0 +1,318 @@
+package bus
+
+import (
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnEventArrivesAsItWasPublished(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	trigger := runTrigger(t, b, testConfig(f), testRoute())
+	m := eventMessage("1")
+	m.Event.SetExtension("sequence", "7")
+	require.NoError(t, m.Event.SetData(cloudevents.ApplicationJSON, map[string]string{"task_id": "x"}))
+	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{m})[0] == nil }, "published")
+
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"])
+	require.Len(t, f.seen(), 1)
+	c := f.seen()[0]
+	require.Equal(t, "POST /events/f", c.path)
+	require.Equal(t, "trigger token", c.user+" "+c.password)
+	require.JSONEq(t, `{"task_id":"x"}`, c.body)
+	for name, want := range map[string]string{
+		"Ce-Specversion": "1.0", "Ce-Id": "1", "Ce-Source": "/test", "Ce-Type": "sendonce.task.succeeded.v1",
+		"Ce-Sequence": "7", "Ce-Deliveryattempt": "1", "Content-Type": "application/json", "Nats-Msg-Id": "",
+	} {
+		require.Equal(t, want, c.header.Get(name), name)
+	}
+	require.True(t, broker.settled(broker.js(), testRoute()))
+}
+
+func TestAHintBecomesAnEventOfTheTrigger(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	route := Route{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Second}
+	runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
+	first, second := f.seen()[0], f.seen()[1]
+	require.Equal(t, "POST /events/sweep", first.path)
+	require.Empty(t, first.body)
+	require.NotEqual(t, first.id, second.id)
+	require.Regexp(t, `^WAKE-\d+-sweep$`, first.id)
+	require.Equal(t, "sendonce.tick.sweep.v1", first.header.Get("Ce-Type"))
+	require.Equal(t, "/sendonce/trigger", first.header.Get("Ce-Source"))
+	_, err := time.Parse(time.RFC3339Nano, first.header.Get("Ce-Time"))
+	require.NoError(t, err)
+
+	before := len(f.seen())
+	b.Wake(WakeSweep, 5)
+	eventually(t, func() bool { return len(f.seen()) > before }, "a wake-up is delivered")
+}
+
+func TestANewerHintDoesNotWaitForTheOneBefore(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	gate := make(chan struct{})
+	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
+		switch n {
+		case 1:
+			w.WriteHeader(503)
+		case 2:
+			<-gate
+		}
+	})
+	route := Route{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: time.Minute}
+	cfg := testConfig(f)
+	cfg.MinBackoff, cfg.MaxBackoff = time.Hour, time.Hour
+	require.NoError(t, b.Ensure(t.Context()))
+	trigger := runTrigger(t, b, cfg, route)
+	b.Wake(WakeRelay, 1)
+	eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "sent away for an hour")
+	b.Wake(WakeRelay, 1)
+	eventually(t, func() bool { return len(f.seen()) == 2 }, "the next is delivered at once")
+	b.Wake(WakeRelay, 1)
+	require.Len(t, f.seen(), 2, "one at a time")
+	close(gate)
+	eventually(t, func() bool { return trigger.Counts()["relay"].Acked == 2 }, "what came meanwhile is delivered too")
+	require.Len(t, f.seen(), 3)
+}
+
+func TestTheTriggerTicksForAServerThatCannot(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	require.NoError(t, b.Ensure(t.Context()))
+	trigger, err := NewTrigger(b, testConfig(f), nil)
+	require.NoError(t, err)
+	h := listenTo(t, broker.conn(), WakeSweep)
+	var ticking sync.WaitGroup
+	ctx := within(t, 150*time.Millisecond)
+	ticking.Go(func() { trigger.tick(ctx, &route{Route: Route{Filter: WakeSweep, Every: 20 * time.Millisecond}}) })
+	ticking.Wait()
+	eventually(t, func() bool { _, total := h.sum(); return total >= 2 }, "ticked")
+}
+
+func TestDeliveriesUnderWayAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, set := range map[string]func(*TriggerConfig, *Route){
+		"by the route":   func(_ *TriggerConfig, r *Route) { r.InFlight = 3 },
+		"by the trigger": func(c *TriggerConfig, r *Route) { c.Concurrency, r.InFlight = 3, 20 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := newBroker(t)
+			b := newBus(t, broker.server.URL())
+			gate := make(chan struct{})
+			f := newFunction(t, func(http.ResponseWriter, call, int) { <-gate })
+			cfg, route := testConfig(f), testRoute()
+			set(&cfg, &route)
+			require.NoError(t, b.Ensure(t.Context()))
+			for i := range 20 {
+				publishAll(t, b, eventMessage(strconv.Itoa(i)))
+			}
+			runTrigger(t, b, cfg, route)
+			eventually(t, func() bool { return len(f.seen()) == 3 }, "as many as allowed")
+			close(gate)
+			eventually(t, func() bool { return broker.settled(broker.js(), route) }, "all settled")
+			require.Len(t, f.seen(), 20)
+			require.Equal(t, 3, f.peak)
+		})
+	}
+}
+
+func TestRunEndsWhenWhatIsUnderWayHasEnded(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	gate := make(chan struct{})
+	f := newFunction(t, func(http.ResponseWriter, call, int) { <-gate })
+	route := testRoute()
+	route.InFlight = 1
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"), eventMessage("2"))
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
+	trigger.cancel()
+	select {
+	case <-trigger.ended:
+		require.Fail(t, "ended with a delivery under way")
+	case <-time.After(50 * time.Millisecond):
+	}
+	close(gate)
+	<-trigger.ended
+	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"], "what came to its 2xx is settled, and nothing more was pulled")
+	c, err := broker.js().Consumer(t.Context(), route.Stream, route.Durable)
+	require.NoError(t, err)
+	require.Zero(t, c.CachedInfo().NumAckPending)
+	require.EqualValues(t, 1, c.CachedInfo().NumPending)
+}
+
+func TestTheEndIsBoundedAndWhatItCutOffComesAgain(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	gate := make(chan struct{})
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
+		if n == 1 {
+			<-gate
+		}
+	})
+	defer close(gate)
+	cfg := testConfig(f)
+	cfg.DrainTimeout = 20 * time.Millisecond
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	first := runTrigger(t, b, cfg, testRoute())
+	eventually(t, func() bool { return len(f.seen()) == 1 }, "under way")
+	first.stop()
+	require.EqualValues(t, 1, first.Counts()["d"].Retried)
+
+	second := runTrigger(t, b, cfg, testRoute())
+	eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another")
+}
+
+func TestTwoTriggersShareTheWorkAndOneIsEnough(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	f := newFunction(t, answering(204))
+	one, two := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	first, second := runTrigger(t, one, testConfig(f), testRoute()), runTrigger(t, two, testConfig(f), testRoute())
+	publish := func(from, to int) {
+		messages := make([]Message, 0, to-from)
+		for i := from; i < to; i++ {
+			messages = append(messages, eventMessage(strconv.Itoa(i)))
+		}
+		eventually(t, func() bool {
+			for _, err := range one.Publish(within(t, soon), messages) {
+				if err != nil {
+					return false
+				}
+			}
+			return true
+		}, "published")
+	}
+	acked := func() uint64 { return first.Counts()["d"].Acked + second.Counts()["d"].Acked }
+	publish(0, 300)
+	eventually(t, func() bool { return acked() == 300 }, "all delivered")
+	first.stop()
+	publish(300, 400)
+	eventually(t, func() bool { return acked() == 400 }, "the other goes on")
+	for i := range 400 {
+		require.Equal(t, 1, f.of(strconv.Itoa(i)), i)
+	}
+}
+
+func TestNoEventIsLostWhenNATSRestarts(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	gate := make(chan struct{})
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, n int) {
+		if n > 20 {
+			<-gate // the rest is under way or waiting when the server stops
+		}
+	})
+	runTrigger(t, b, testConfig(f), testRoute())
+	require.NoError(t, b.Ensure(t.Context()))
+	const events = 60
+	for i := range events {
+		publishAll(t, b, eventMessage(strconv.Itoa(i)))
+	}
+	eventually(t, func() bool { return len(f.seen()) > 20 }, "in the middle of it")
+	broker.stop()
+	close(gate)
+	broker.start(broker.dir)
+	eventually(t, func() bool { return broker.settled(broker.js(), testRoute()) }, "all settled")
+	for i := range events {
+		require.NotZero(t, f.of(strconv.Itoa(i)), i)
+	}
+}
+
+func TestWhatIsMissingIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	route := testRoute()
+	trigger := runTrigger(t, b, testConfig(f), route)
+	deliver := func(id string) {
+		t.Helper()
+		eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage(id)})[0] == nil }, "published")
+		eventually(t, func() bool { return f.of(id) > 0 }, "delivered "+id)
+	}
+	deliver("1")
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.NoError(t, broker.js().DeleteConsumer(t.Context(), route.Stream, route.Durable))
+	deliver("after the consumer was deleted")
+
+	broker.stop()
+	broker.start(filepath.Join(t.TempDir(), "empty"))
+	deliver("after the server came back empty")
+}
+
+func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	log := &logged{}
+	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
+	route := testRoute()
+	require.NoError(t, b.Ensure(t.Context()))
+	other := route.consumer()
+	other.MaxAckPending = 2
+	_, err := js.CreateConsumer(t.Context(), route.Stream, other)
+	require.NoError(t, err)
+	publishAll(t, b, eventMessage("1"))
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	require.Contains(t, log.String(), "EVENTS/d: max_ack_pending is 2, wanted 4")
+	c, err := js.Consumer(t.Context(), route.Stream, route.Durable)
+	require.NoError(t, err)
+	require.Equal(t, 2, c.CachedInfo().Config.MaxAckPending)
+}
+
+func TestFunctionsMayBeElsewhere(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	f := newFunction(t, answering(204))
+	cfg := testConfig(f)
+	cfg.BaseURL, cfg.URLs = "http://127.0.0.1:1", map[string]string{"f": f.URL + "/under/"}
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"))
+	runTrigger(t, b, cfg, testRoute())
+	eventually(t, func() bool { return len(f.seen()) == 1 }, "delivered")
+	require.Equal(t, "POST /under/events/f", f.seen()[0].path)
+}
+
+func TestWrongRoutesAreRefused(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, "nats://127.0.0.1:1")
+	for want, change := range map[string]func(*TriggerConfig, *Route){
+		"base URL":        func(c *TriggerConfig, _ *Route) { c.BaseURL = "localhost" },
+		"must be named":   func(_ *TriggerConfig, r *Route) { r.Function = "" },
+		"in flight":       func(_ *TriggerConfig, r *Route) { r.InFlight = 0 },
+		"acknowledgement": func(_ *TriggerConfig, r *Route) { r.AckWait = 0 },
+		"tick":            func(_ *TriggerConfig, r *Route) { r.Every = time.Millisecond },
+	} {
+		cfg, route := TriggerConfig{BaseURL: "http://h"}, testRoute()
+		change(&cfg, &route)
+		_, err := NewTrigger(b, cfg, []Route{route})
+		require.ErrorContains(t, err, want)
+	}
+	for _, r := range Routes(time.Minute) {
+		_, err := NewTrigger(b, TriggerConfig{BaseURL: "http://h"}, []Route{r})
+		require.NoError(t, err)
+	}
+	_, err := NewTrigger(nil, TriggerConfig{BaseURL: "http://h"}, nil)
+	require.ErrorContains(t, err, "NATS_URL")
+}

@@ -1,0 +1,110 @@
+package bus
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// wakeEvery is how often one process wakes one subject at most.
+const wakeEvery = 20 * time.Millisecond
+
+// pump holds what is to be told to one subject while the last telling is recent.
+type pump struct{ n int }
+
+// Wake tells whoever serves subject that n things became due. It never blocks
+// and never fails: the first call is sent at once, further ones within 20 ms are
+// summed up and sent together, and what cannot be sent is dropped and counted.
+// n below 1 counts as 1.
+func (b *Bus) Wake(subject string, n int) {
+	if b == nil {
+		return
+	}
+	b.start()
+	n = max(n, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		b.dropped.Add(1)
+		return
+	}
+	if p := b.pumps[subject]; p != nil {
+		p.n += n
+		return
+	}
+	b.pumps[subject] = &pump{n: n}
+	b.work.Go(func() { b.pump(subject) })
+}
+
+// pump sends for one subject until there was nothing to say for wakeEvery.
+func (b *Bus) pump(subject string) {
+	tick := time.NewTicker(wakeEvery)
+	defer tick.Stop()
+	for {
+		b.mu.Lock()
+		p := b.pumps[subject]
+		n := p.n
+		if p.n = 0; n == 0 {
+			delete(b.pumps, subject)
+		}
+		b.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		b.tell(subject, n)
+		select {
+		case <-tick.C:
+		case <-b.closing.Done():
+		}
+	}
+}
+
+func (b *Bus) tell(subject string, n int) {
+	<-b.tried
+	b.mu.Lock()
+	up := b.up != nil
+	b.mu.Unlock()
+	if !up || b.nc.Publish(subject, strconv.AppendInt(nil, int64(n), 10)) != nil {
+		b.dropped.Add(1)
+	}
+}
+
+// OnQueue calls heard whenever any process wakes a queue (QueueSubject), this
+// one included, until stop or Close. heard must not block. What is told while
+// NATS is away is not heard.
+func (b *Bus) OnQueue(heard func(queue string, n int)) (stop func()) {
+	if b == nil {
+		return func() {}
+	}
+	b.start()
+	ctx, cancel := context.WithCancel(b.closing)
+	b.spawn(func() { b.listen(ctx, heard) })
+	return cancel
+}
+
+func (b *Bus) listen(ctx context.Context, heard func(queue string, n int)) {
+	select {
+	case <-b.made:
+	case <-ctx.Done():
+		return
+	}
+	sub, err := b.nc.Subscribe(queuePrefix+"*", func(m *nats.Msg) {
+		queue, ok := nameOf(m.Subject[len(queuePrefix):])
+		n, err := strconv.Atoi(string(m.Data))
+		if !ok || err != nil || n < 1 {
+			b.log.Warn("a wake-up that is not ours", "subject", m.Subject)
+			return
+		}
+		heard(queue, n)
+	})
+	if err != nil {
+		b.log.Error("listen for wake-ups", "error", err)
+		return
+	}
+	<-ctx.Done()
+	if err := sub.Unsubscribe(); err != nil {
+		b.log.Warn("stop listening for wake-ups", "error", err)
+	}
+}

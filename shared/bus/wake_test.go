@@ -1,0 +1,146 @@
+package bus
+
+import (
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+// heard collects what arrives at a core subscription.
+type heard struct {
+	mu   sync.Mutex
+	n    []int
+	sub  *nats.Subscription
+	conn *nats.Conn
+}
+
+func listenTo(t *testing.T, nc *nats.Conn, subject string) *heard {
+	t.Helper()
+	h := &heard{conn: nc}
+	var err error
+	h.sub, err = nc.Subscribe(subject, func(m *nats.Msg) {
+		n, err := strconv.Atoi(string(m.Data))
+		if err != nil {
+			panic(err)
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.n = append(h.n, n)
+	})
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	return h
+}
+
+func (h *heard) sum() (messages, total int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, n := range h.n {
+		total += n
+	}
+	return len(h.n), total
+}
+
+func TestWakeUpsAreSummedUp(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeSweep)
+	began := time.Now()
+	for range 1000 {
+		b.Wake(WakeSweep, 1)
+	}
+	b.Wake(WakeSweep, 0)
+	atMost := 2 + int(time.Since(began)/wakeEvery)
+	eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all were told")
+	messages, _ := h.sum()
+	require.LessOrEqual(t, messages, atMost)
+	require.Zero(t, b.Dropped())
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.pumps) == 0 }, "nothing is kept for a quiet subject")
+}
+
+func TestCloseSendsWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeSweep)
+	b.Wake(WakeSweep, 1)
+	b.Wake(WakeSweep, 2)
+	b.Close()
+	eventually(t, func() bool { _, total := h.sum(); return total == 3 }, "all were told")
+	b.Wake(WakeSweep, 4)
+	require.EqualValues(t, 1, b.Dropped())
+}
+
+func TestAWakeUpWhileNATSIsAwayIsDroppedAndCounted(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	broker.stop()
+	b := newBus(t, broker.server.URL())
+	b.Wake(WakeSweep, 1)
+	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
+	eventually(t, func() bool { return b.Dropped() == 2 }, "counted")
+}
+
+func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	var mu sync.Mutex
+	told := map[string]int{}
+	listener, teller := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	stop := listener.OnQueue(func(queue string, n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		told[queue] += n
+	})
+	eventually(t, func() bool {
+		teller.Wake(QueueSubject("first.queue-1_A"), 3)
+		mu.Lock()
+		defer mu.Unlock()
+		return told["first.queue-1_A"] >= 3 && len(told) == 1
+	}, "heard")
+
+	stop()
+	eventually(t, func() bool { return listener.nc.NumSubscriptions() == 0 }, "stopped")
+}
+
+func TestListeningGoesOnThroughARestart(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	told := make(chan string, 1000)
+	b := newBus(t, broker.server.URL())
+	defer b.OnQueue(func(queue string, _ int) { told <- queue })()
+	eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(told) > 0 }, "heard before")
+	broker.stop()
+	broker.start(broker.dir)
+	eventually(t, func() bool {
+		b.Wake(QueueSubject("after"), 1)
+		for len(told) > 0 {
+			if <-told == "after" {
+				return true
+			}
+		}
+		return false
+	}, "heard after")
+}
+
+func TestAnyNameIsOneToken(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for _, name := range []string{"default", "a.b", "a=2eb", "a b", "*", ">", "验证码", "A_b-9"} {
+		made := token(name)
+		require.NotContains(t, made, ".")
+		require.True(t, publishable("wake.queue."+made), made)
+		require.False(t, seen[made])
+		seen[made] = true
+		back, ok := nameOf(made)
+		require.True(t, ok)
+		require.Equal(t, name, back)
+	}
+	for _, none := range []string{"=", "=2", "=zz"} {
+		_, ok := nameOf(none)
+		require.False(t, ok, none)
+	}
+}

@@ -1,0 +1,139 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	natsStartLimit = 30 * time.Second // a large store takes its time to be read
+	natsHost       = "127.0.0.1"
+)
+
+// NATSOptions says how StartNATS starts a server.
+type NATSOptions struct {
+	Dir        string    // keeps the streams between runs; "" = temporary, removed by Stop
+	Port       int       // on 127.0.0.1; 0 = a free one
+	SyncAlways bool      // what is acknowledged survives the machine; false = it survives kill -9 of the process only
+	Log        io.Writer // gets the server's log; nil = nobody
+}
+
+// NATS is a JetStream server inside this process.
+type NATS struct {
+	server    *server.Server
+	port      int
+	dir       string
+	temporary bool
+}
+
+// StartNATS starts a server and returns once it accepts connections. Stop, then
+// StartNATS with the same Dir and Port, is a restart that clients survive.
+func StartNATS(ctx context.Context, o NATSOptions) (_ *NATS, err error) {
+	n := &NATS{dir: o.Dir, temporary: o.Dir == ""}
+	if n.temporary {
+		if n.dir, err = os.MkdirTemp("", "so-nats-"); err != nil {
+			return nil, fmt.Errorf("start nats: %w", err)
+		}
+	}
+	if err := n.start(ctx, o); err != nil {
+		return nil, fmt.Errorf("start nats: %w", errors.Join(err, n.Stop()))
+	}
+	return n, nil
+}
+
+func (n *NATS) start(ctx context.Context, o NATSOptions) error {
+	port := o.Port
+	if port == 0 {
+		port = server.RANDOM_PORT
+	}
+	s, err := server.NewServer(&server.Options{
+		Host: natsHost, Port: port,
+		JetStream: true, StoreDir: n.dir, SyncAlways: o.SyncAlways,
+		// Bounds nothing in practice; the default would be worked out from the disk.
+		JetStreamMaxStore: 1 << 40,
+		NoSigs:            true, NoLog: true, DisableJetStreamBanner: true,
+	})
+	if err != nil {
+		return err
+	}
+	if o.Log != nil {
+		s.SetLogger(natsLog{o.Log}, false, false)
+	}
+	n.server = s
+	s.Start()
+	limit := natsStartLimit
+	if end, bounded := ctx.Deadline(); bounded {
+		limit = min(limit, time.Until(end))
+	}
+	if !s.ReadyForConnections(limit) {
+		return fmt.Errorf("nothing answers at %s:%d after %s; is the port taken?", natsHost, o.Port, limit)
+	}
+	if !s.JetStreamEnabled() {
+		return fmt.Errorf("JetStream cannot use %s", n.dir)
+	}
+	n.port = s.Addr().(*net.TCPAddr).Port
+	return nil
+}
+
+// URL is where clients connect.
+func (n *NATS) URL() string { return n.server.ClientURL() }
+
+// Port is what StartNATS may be given to start a successor at the same URL.
+func (n *NATS) Port() int { return n.port }
+
+// Stop ends the server; what it acknowledged is in Dir. A temporary one leaves
+// nothing.
+func (n *NATS) Stop() error {
+	if n.server != nil {
+		n.server.Shutdown()
+		n.server.WaitForShutdown()
+	}
+	if !n.temporary {
+		return nil
+	}
+	return os.RemoveAll(n.dir)
+}
+
+// NewNATS starts a server of its own for the test and stops it in the end.
+func NewNATS(t testing.TB) *NATS {
+	t.Helper()
+	return NATSIn(t, NATSOptions{Dir: filepath.Join(t.TempDir(), "nats")})
+}
+
+// NATSIn is NewNATS with options, for tests that stop and restart their server.
+func NATSIn(t testing.TB, o NATSOptions) *NATS {
+	t.Helper()
+	n, err := StartNATS(t.Context(), o)
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := n.Stop(); err != nil {
+			t.Errorf("sandbox: %v", err)
+		}
+	})
+	return n
+}
+
+// natsLog writes the server's log. The server's own logger would end our process
+// at a fatal line; StartNATS says what went wrong instead.
+type natsLog struct{ w io.Writer }
+
+func (l natsLog) line(level, format string, v []any) {
+	fmt.Fprintf(l.w, "nats: "+level+" "+format+"\n", v...)
+}
+func (l natsLog) Noticef(format string, v ...any) { l.line("info", format, v) }
+func (l natsLog) Warnf(format string, v ...any)   { l.line("warn", format, v) }
+func (l natsLog) Errorf(format string, v ...any)  { l.line("error", format, v) }
+func (l natsLog) Fatalf(format string, v ...any)  { l.line("fatal", format, v) }
+func (l natsLog) Debugf(format string, v ...any)  { l.line("debug", format, v) }
+func (l natsLog) Tracef(format string, v ...any)  { l.line("trace", format, v) }
