@@ -93,6 +93,7 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfSubmitting()
 	s.tellOfSending()
 	s.tellOfRepair()
+	s.tellOfMessages()
 	s.tellOfCallersAndWords()
 	s.tellOfEventsAndHealth()
 	s.tellOfRefusals()
@@ -309,10 +310,12 @@ func (s teller) tellOfCallersAndWords() {
 
 func (s teller) tellOfEventsAndHealth() {
 	s.t.Helper()
-	s.post(204, "/events/sweep", "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
-	s.post(204, "/events/sweep", "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
-	s.post(204, "/events/sweep", `{"specversion":"1.0","id":"2","source":"/test","type":"tick"}`, "Content-Type", "application/cloudevents+json")
-	s.post(400, "/events/sweep", "{}")
+	for _, event := range []string{"/events/sweep", "/events/relay"} {
+		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
+		s.post(204, event, "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
+		s.post(204, event, `{"specversion":"1.0","id":"2","source":"/test","type":"tick"}`, "Content-Type", "application/cloudevents+json")
+		s.post(400, event, "{}")
+	}
 	s.get(200, "/healthz")
 	s.get(200, "/readyz")
 	s.get(404, "/api/v1/sms/nowhere")
@@ -325,18 +328,22 @@ func (s teller) tellOfEventsAndHealth() {
 // tellOfRefusals calls each operation in the ways that all refuse alike.
 func (s teller) tellOfRefusals() {
 	s.t.Helper()
-	receiver := s.as(s.caller("confirms", "receiver"))
+	receiver, submitter := s.as(s.caller("confirms", "receiver")), s.as(s.caller("submits", "submitter"))
 	stranger := *s.server
 	stranger.password = "guess"
-	undecoded := []string{"send", "sendBatch", "cancel", "sweep"} // they read no query string
+	undecoded := []string{"sweep", "relay"} // they read no query string
 	for pattern, operation := range s.witness.contract.operations {
 		if operation.node["security"] != nil {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{id}", "1").Replace(path)
+		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{id}", "1").Replace(path)
 		s.as(&stranger).call(401, method, path, "")
-		receiver.call(403, method, path, "")
+		other := receiver
+		if slices.Contains(operation.node["x-roles"].([]any), any("receiver")) {
+			other = submitter
+		}
+		other.call(403, method, path, "")
 		s.call(415, method, path, "x", "Content-Type", "text/plain")
 		if !slices.Contains(undecoded, operation.node["operationId"].(string)) {
 			s.call(400, method, path+"?surprise=1", "")

@@ -105,6 +105,7 @@ func inQuery() map[string]string {
 	return map[string]string{
 		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest",
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest",
+		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest",
 	}
 }
 

@@ -21,7 +21,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the word migrate
 	},
 	"functions/": {
-		ours:    []string{"shared/fn", "shared/store", "shared/task", "shared/api"},
+		ours:    []string{"shared/fn", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/fn": {
@@ -30,8 +30,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/kelseyhightower/envconfig",
 		},
 	},
-	"shared/store":   {ours: []string{"shared/task"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
+	"shared/store":   {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
 	"shared/task":    {},
+	"shared/message": {},
 	"shared/api":     {},
 	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},

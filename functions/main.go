@@ -14,6 +14,8 @@ import (
 
 	"github.com/sendonce/sendonce/functions/admin"
 	"github.com/sendonce/sendonce/functions/claim"
+	"github.com/sendonce/sendonce/functions/messages"
+	"github.com/sendonce/sendonce/functions/relay"
 	"github.com/sendonce/sendonce/functions/report"
 	"github.com/sendonce/sendonce/functions/submit"
 	"github.com/sendonce/sendonce/functions/sweep"
@@ -28,8 +30,10 @@ func catalogue() []fn.Function {
 		submit.Function,
 		claim.Function,
 		report.Function,
+		messages.Function,
 		admin.Function,
 		sweep.Function,
+		relay.Function,
 	}
 }
 

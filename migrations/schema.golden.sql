@@ -23,6 +23,53 @@ CREATE TABLE default_sms_data (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now());
 
+CREATE TABLE message_done (
+    id uuid NOT NULL,
+    status smallint NOT NULL,
+    abandoned boolean NOT NULL,
+    remaining_sends smallint NOT NULL,
+    send_no smallint NOT NULL,
+    epoch integer NOT NULL,
+    finished_at timestamp with time zone NOT NULL DEFAULT now(),
+    finished_by text,
+    last_error character varying(500));
+
+CREATE TABLE message_live (
+    id uuid NOT NULL,
+    status smallint NOT NULL DEFAULT 0,
+    remaining_sends smallint NOT NULL,
+    send_no smallint NOT NULL DEFAULT 0,
+    epoch integer NOT NULL DEFAULT 1,
+    next_at timestamp with time zone DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    last_error character varying(500))
+WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
+
+CREATE TABLE message_receipts (
+    message_id uuid NOT NULL,
+    consumer text NOT NULL,
+    confirmed_at timestamp with time zone NOT NULL DEFAULT now(),
+    send_no smallint NOT NULL);
+
+CREATE TABLE messages (
+    id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    caller_id bigint NOT NULL,
+    sender text NOT NULL,
+    client_msg_id character varying(255) NOT NULL,
+    fingerprint uuid NOT NULL,
+    kind smallint NOT NULL,
+    destination text NOT NULL,
+    exchange_name text,
+    routing_key text,
+    type character varying(255) NOT NULL,
+    data text NOT NULL,
+    sent_at timestamp with time zone,
+    confirm boolean NOT NULL,
+    max_sends smallint NOT NULL,
+    expected_receipts smallint NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE operator_actions (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     caller_id bigint NOT NULL,
@@ -184,6 +231,36 @@ ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_phone_number_key UN
 
 ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_pkey PRIMARY KEY (id);
 
+ALTER TABLE message_done ADD CONSTRAINT message_done_check CHECK (
+CASE
+    WHEN abandoned THEN (status < 2)
+    ELSE (status > 0)
+END);
+
+ALTER TABLE message_done ADD CONSTRAINT message_done_pkey PRIMARY KEY (id);
+
+ALTER TABLE message_done ADD CONSTRAINT message_done_status_check CHECK (((status >= 0) AND (status <= 2)));
+
+ALTER TABLE message_live ADD CONSTRAINT message_live_check CHECK (((remaining_sends = 0) = (next_at IS NULL)));
+
+ALTER TABLE message_live ADD CONSTRAINT message_live_pkey PRIMARY KEY (id);
+
+ALTER TABLE message_live ADD CONSTRAINT message_live_remaining_sends_check CHECK ((remaining_sends >= 0));
+
+ALTER TABLE message_live ADD CONSTRAINT message_live_status_check CHECK ((status = ANY (ARRAY[0, 1])));
+
+ALTER TABLE message_receipts ADD CONSTRAINT message_receipts_pkey PRIMARY KEY (message_id, consumer);
+
+ALTER TABLE messages ADD CONSTRAINT messages_check CHECK ((confirm OR (expected_receipts = 1)));
+
+ALTER TABLE messages ADD CONSTRAINT messages_expected_receipts_check CHECK (((expected_receipts >= 1) AND (expected_receipts <= 100)));
+
+ALTER TABLE messages ADD CONSTRAINT messages_kind_check CHECK (((kind >= 0) AND (kind <= 2)));
+
+ALTER TABLE messages ADD CONSTRAINT messages_max_sends_check CHECK (((max_sends >= 1) AND (max_sends <= 20)));
+
+ALTER TABLE messages ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
+
 ALTER TABLE operator_actions ADD CONSTRAINT operator_actions_pkey PRIMARY KEY (id);
 
 ALTER TABLE schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (version);
@@ -234,6 +311,10 @@ CREATE INDEX idx_sms_tasks_phone ON public.tasks USING btree (phone_number, id);
 
 CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_active);
 
+CREATE INDEX message_live_due ON public.message_live USING btree (next_at, id) WHERE (remaining_sends > 0);
+
+CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) WHERE (remaining_sends = 0);
+
 CREATE INDEX operator_actions_subject ON public.operator_actions USING btree (subject, id);
 
 CREATE INDEX task_done_failed ON public.task_done USING btree (id) WHERE (status = 3);
@@ -243,6 +324,24 @@ CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WIT
 CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX task_live_ready ON public.task_live USING btree (queue, priority, retry_count, id) WHERE (state = 1);
+
+CREATE VIEW reliable_messages AS
+ SELECT m.id,
+    m.exchange_name,
+    COALESCE(m.routing_key, m.destination) AS routing_key,
+    m.data AS content,
+    (
+        CASE
+            WHEN (l.id IS NOT NULL) THEN l.remaining_sends
+            WHEN (d.status = 2) THEN d.remaining_sends
+            ELSE NULL::smallint
+        END)::integer AS remaining_sends,
+    (COALESCE(d.status, l.status))::integer AS status,
+    m.created_at,
+    COALESCE(d.finished_at, l.updated_at) AS updated_at
+   FROM ((messages m
+     LEFT JOIN message_live l ON ((l.id = m.id)))
+     LEFT JOIN message_done d ON ((d.id = m.id)));
 
 CREATE VIEW sms_tasks AS
  SELECT t.seq AS id,

@@ -310,6 +310,9 @@ func (c *Client) try(ctx context.Context, method, path string, body []byte, data
 	if res.StatusCode/100 != 2 {
 		return refusal(res, raw)
 	}
+	if res.StatusCode == http.StatusNoContent {
+		return nil
+	}
 	if err := json.Unmarshal(raw, &Envelope{Data: data}); err != nil {
 		return fmt.Errorf("%s %s: answer %d is not understood: %w", method, path, res.StatusCode, err)
 	}

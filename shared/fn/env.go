@@ -94,6 +94,10 @@ func (e *Env) Due(at time.Time) {
 // then answer at once with what it has.
 func (e *Env) Draining() <-chan struct{} { return e.gate.draining }
 
+// RelayAt has relay woken once at is past, at once for the zero time. It is a
+// hint as Due is.
+func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
+
 // Close ends the connections to the database and to NATS.
 func (e *Env) Close() {
 	e.bus.Close()

@@ -1,0 +1,203 @@
+// Package messages is the reliable message service (seed 002): a service hands a
+// message over and can be sure that its receiver gets it, and learns of it:
+//
+//	POST /api/v1/messages
+//	GET  /api/v1/messages/{id}
+//	GET  /api/v1/messages/by-key/{client_msg_id}
+//	POST /api/v1/messages/{id}/received
+//
+// and what an operator does about those that went wrong:
+//
+//	GET  /api/v1/messages/stuck
+//	POST /api/v1/messages/{id}/redrive, /api/v1/messages/redrive
+//	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
+//
+// A 2xx means that the message is committed and will be sent until its receiver
+// has confirmed it or its sends are used up. The id travels as the id of the
+// CloudEvent: the seed put it in front of the text, where no one can tell it from
+// the text any more.
+package messages
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Function is this package's line in the catalogue.
+var Function = fn.HTTP("messages", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, _ struct{}) fn.Routes {
+	p := &post{db: env.DB(), door: store.NewMessageDoor(env.DB()), env: env}
+	const root = "/api/v1/messages"
+	return fn.Routes{
+		"POST " + root:                            fn.JSON(fn.Submitter, p.submit).MaxBody(maxBody),
+		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, p.message),
+		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, p.byKey),
+		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, p.received),
+
+		"GET " + root + "/stuck":         fn.Query(fn.Admin, p.stuck),
+		"POST " + root + "/{id}/redrive": fn.Query(fn.Admin, p.redrive),
+		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, p.abandon),
+		"POST " + root + "/redrive":      fn.JSON(fn.Admin, p.redriveStuck),
+		"POST " + root + "/abandon":      fn.JSON(fn.Admin, p.abandonStuck),
+	}
+}
+
+// maxBody leaves room beside the data, and for white space in it.
+const maxBody = 2 * message.MaxData
+
+// post is where messages are handed in.
+type post struct {
+	db   *store.DB
+	door *store.MessageDoor
+	env  *fn.Env
+}
+
+// nothing is the request of a route that takes none.
+type nothing struct{}
+
+func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, error) {
+	m, err := p.read(ctx, c, &req)
+	if err != nil {
+		return nil, err
+	}
+	outs, errs := p.door.Submit([]*store.NewMessage{m})
+	if errs[0] != nil {
+		return nil, errs[0]
+	}
+	out := outs[0]
+	if out.Refused != nil {
+		return nil, out.Refused
+	}
+	c.Header().Set("Location", "/api/v1/messages/"+m.ID.String())
+	if out.Replayed {
+		c.Header().Set("Idempotency-Replayed", "true")
+	} else {
+		p.env.RelayAt(time.Time{})
+	}
+	return api.MessageAck{
+		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: ackSaved,
+		Status: int(out.Status), State: out.State,
+	}, nil
+}
+
+// read makes a message of a valid request. A blocked word refuses it only if it
+// is not known: what was once accepted stays accepted.
+func (p *post) read(ctx context.Context, c *fn.Call, req *submitRequest) (*store.NewMessage, error) {
+	from, err := sender(c, req.From)
+	if err != nil {
+		return nil, err
+	}
+	m, err := req.message(c.Caller.ID, from)
+	if err != nil {
+		return nil, err
+	}
+	blocked, err := p.db.Blocked(ctx, texts(m.Data))
+	if err != nil {
+		return nil, err
+	}
+	if blocked {
+		m.Refused = task.Refuse(task.CodeBlocked, "the data holds a blocked word; change the text")
+	}
+	return m, nil
+}
+
+// sender is whom a call acts for: the caller itself, or for an admin anybody.
+func sender(c *fn.Call, from string) (string, error) {
+	switch {
+	case from == "" || from == c.Caller.Name:
+		return c.Caller.Name, nil
+	case c.May(fn.Admin):
+		return from, nil
+	default:
+		return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+from)
+	}
+}
+
+func (p *post) message(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := pathID(c)
+	if err != nil {
+		return nil, err
+	}
+	return p.own(ctx, c, id)
+}
+
+func (p *post) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, error) {
+	key := c.PathValue("client_msg_id")
+	if !task.ValidKey(key) {
+		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: keyRule}})
+	}
+	from, err := sender(c, req.From)
+	if err != nil {
+		return nil, err
+	}
+	return p.own(ctx, c, message.ID(c.Caller.ID, from, key))
+}
+
+// own gives a message to who saved it; another caller's does not exist, except
+// for an admin.
+func (p *post) own(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
+	m, err := p.db.Message(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
+		return nil, noMessage()
+	}
+	return wire(m), nil
+}
+
+// received takes in a confirmation. Whoever has received a message must be able
+// to say so for ever: the first time, again, late.
+func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
+	id, err := pathID(c)
+	if err != nil {
+		return nil, err
+	}
+	consumer, err := sender(c, req.Consumer)
+	if err != nil {
+		return nil, err
+	}
+	m, err := p.db.ReceiveMessage(ctx, id, consumer)
+	if err != nil {
+		return nil, err
+	}
+	c.Log("message", id.String(), "state", m.State())
+	c.Status(http.StatusNoContent)
+	return nil, nil
+}
+
+// pathID reads {id}; what is no id names no message.
+func pathID(c *fn.Call) (task.ID, error) {
+	id, err := task.ParseID(c.PathValue("id"))
+	if err != nil {
+		return id, noMessage()
+	}
+	return id, nil
+}
+
+func noMessage() error { return task.Refuse(task.CodeNotFound, "no such message") }
+
+// wire is a message as its sender and an operator see it.
+func wire(m store.MessageDetail) api.MessageResponse {
+	receipts := make([]api.Receipt, len(m.Receipts))
+	for i, r := range m.Receipts {
+		receipts[i] = api.Receipt{Consumer: r.Consumer, ConfirmedAt: r.ConfirmedAt.UTC(), SendNo: int(r.SendNo)}
+	}
+	return api.MessageResponse{
+		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To().String(),
+		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
+		Status: int(m.Status), State: m.State(), Stuck: m.Stuck(), Confirm: m.Confirm,
+		MaxSends: int(m.MaxSends), RemainingSends: int(m.Remaining), Epoch: int(m.Epoch),
+		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: receipts, LastError: m.LastError, FinishedBy: m.FinishedBy,
+		NextSendAt: fn.Instant(m.NextAt), SentAt: fn.Instant(m.SentAt), CreatedAt: m.CreatedAt.UTC(), UpdatedAt: m.UpdatedAt.UTC(),
+	}
+}

@@ -1,0 +1,172 @@
+package messages
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	defaultPage = 50
+	maxPage     = 200
+	maxBulk     = 500 // messages in one bulk decision, which is one transaction
+	maxReason   = 500
+	maxAge      = 10 * 366 * 24 * 3600 // seconds
+	kindRule    = "must be sending or sent"
+)
+
+// stuckRequest is api.StuckRequest with its rules.
+type stuckRequest api.StuckRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *stuckRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.When(!isStuckKind(r.Kind), "kind", "is required: it "+kindRule)
+	bad.Between("limit", r.Limit, 1, maxPage)
+	age(&bad, r.OlderThanSeconds)
+	_, err := task.ParseID(r.After)
+	bad.When(r.After != "" && err != nil, "after", "must be the next_after of the page before")
+	return bad
+}
+
+func isStuckKind(kind string) bool {
+	return kind == message.Sending.String() || kind == message.Sent.String()
+}
+
+func age(bad *fn.Rules, seconds int64) {
+	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
+}
+
+func (p *post) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
+	status, _ := message.ParseStatus(req.Kind)
+	limit := defaultPage
+	if req.Limit != nil {
+		limit = *req.Limit
+	}
+	after, _ := task.ParseID(req.After)
+	found, more, err := p.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, limit)
+	page := api.Page[api.MessageResponse]{Items: make([]api.MessageResponse, len(found))}
+	for i, m := range found {
+		page.Items[i] = wire(m)
+	}
+	if more {
+		page.NextAfter = page.Items[limit-1].ServerMsgID
+	}
+	return page, err
+}
+
+// redriveRequest is api.RedriveRequest with its rules.
+type redriveRequest api.RedriveRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *redriveRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.AtMost("reason", r.Reason, maxReason)
+	return bad
+}
+
+// abandonRequest is api.AbandonRequest with its rules.
+type abandonRequest api.AbandonRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *abandonRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.Text("reason", r.Reason, maxReason)
+	return bad
+}
+
+func (p *post) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
+	answer, err := decided(ctx, c, req.Reason, p.db.RedriveMessage)
+	if err == nil {
+		p.env.RelayAt(time.Time{})
+	}
+	return answer, err
+}
+
+func (p *post) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
+	return decided(ctx, c, req.Reason, p.db.AbandonMessage)
+}
+
+// decided changes the message of the path by hand.
+func decided(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (store.MessageDetail, error)) (any, error) {
+	id, err := pathID(c)
+	if err != nil {
+		return nil, err
+	}
+	m, err := change(ctx, id, c.Operator(reason))
+	if err != nil {
+		return nil, err
+	}
+	return wire(m), nil
+}
+
+// redriveStuckRequest is api.MessageBulkRequest with its rules.
+type redriveStuckRequest api.MessageBulkRequest
+
+// abandonStuckRequest is one that also has to say why.
+type abandonStuckRequest api.MessageBulkRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *redriveStuckRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.When(r.Kind != "" && !isStuckKind(r.Kind), "kind", kindRule)
+	bad.When(r.Kind == "" && r.IDs == nil, "kind", "is required unless ids are given: it "+kindRule)
+	bad.When(r.IDs != nil && (len(r.IDs) < 1 || len(r.IDs) > maxBulk), "ids", fmt.Sprintf("must hold 1 to %d ids", maxBulk))
+	for i, id := range r.IDs {
+		_, err := task.ParseID(id)
+		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
+	}
+	age(&bad, r.OlderThanSeconds)
+	bad.Between("limit", r.Limit, 1, maxBulk)
+	bad.AtMost("reason", r.Reason, maxReason)
+	return bad
+}
+
+// Validate names every field whose value is not acceptable.
+func (r *abandonStuckRequest) Validate() []task.Field {
+	bad := fn.Rules((*redriveStuckRequest)(r).Validate())
+	bad.When(r.Reason == "", "reason", "is required")
+	return bad
+}
+
+func (p *post) redriveStuck(ctx context.Context, c *fn.Call, req redriveStuckRequest) (any, error) {
+	return p.decidedStuck(ctx, c, api.MessageBulkRequest(req), p.db.RedriveMessages)
+}
+
+func (p *post) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuckRequest) (any, error) {
+	return p.decidedStuck(ctx, c, api.MessageBulkRequest(req), p.db.AbandonMessages)
+}
+
+// decidedStuck counts the stuck messages that are asked for and, unless that was
+// all, changes them.
+func (p *post) decidedStuck(ctx context.Context, c *fn.Call, req api.MessageBulkRequest,
+	change func(context.Context, store.StuckFilter, int, store.Operator) (int, error)) (any, error) {
+	filter := store.StuckFilter{OlderThan: time.Duration(req.OlderThanSeconds) * time.Second}
+	if status, known := message.ParseStatus(req.Kind); known {
+		filter.Status = &status
+	}
+	for _, text := range req.IDs {
+		if id, err := task.ParseID(text); err == nil {
+			filter.IDs = append(filter.IDs, id)
+		}
+	}
+	limit := maxBulk
+	if req.Limit != nil {
+		limit = *req.Limit
+	}
+	matched, err := p.db.CountStuckMessages(ctx, filter)
+	if err != nil || req.DryRun {
+		return api.MessageBulkResponse{Matched: matched}, err
+	}
+	changed, err := change(ctx, filter, limit, c.Operator(req.Reason))
+	if changed > 0 {
+		p.env.RelayAt(time.Time{})
+	}
+	return api.MessageBulkResponse{Matched: matched, Changed: changed}, err
+}

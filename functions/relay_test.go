@@ -1,0 +1,199 @@
+package main
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// postOffice is messages and relay as processes, with NATS and a trigger.
+type postOffice struct {
+	t       *testing.T
+	nats    *sandbox.NATS
+	options sandbox.NATSOptions
+	url     string
+	bin     string
+	env     []string
+	client  *api.Client
+	looker  *server
+	relay   *sandbox.Process
+}
+
+func openPostOffice(t *testing.T) *postOffice {
+	t.Helper()
+	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: sandbox.NewDatabase(t), bin: sandbox.Build(t, module+"functions", false)}
+	o.nats = sandbox.NATSIn(t, o.options)
+	o.options.Port = o.nats.Port()
+	o.env = settings(o.url, "NATS_URL="+o.nats.URL(), "SENDONCE_SAFETY_TICK=1s")
+	o.client = api.NewClient(o.start("messages"), "admin", "secret")
+	o.looker = (&server{t: t}).connect(o.url)
+	return o
+}
+
+// start runs one function and gives its address.
+func (o *postOffice) start(function string) string {
+	o.t.Helper()
+	p := sandbox.StartProcess(o.t, o.bin, append(append([]string{}, o.env...), "FUNCTION_TARGET="+function))
+	if function == "relay" {
+		o.relay = p
+	}
+	return address(o.t, p)
+}
+
+// carry starts the relay, and a trigger that wakes it.
+func (o *postOffice) carry() {
+	o.t.Helper()
+	at := o.start("relay")
+	sandbox.StartProcess(o.t, o.bin, append(append([]string{}, o.env...), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+}
+
+func (o *postOffice) save(to string, change ...func(*api.MessageRequest)) string {
+	o.t.Helper()
+	req := api.MessageRequest{ClientMsgID: api.NewKey(), To: to, Data: []byte(`{"order":4711}`)}
+	for _, c := range change {
+		c(&req)
+	}
+	saved, err := o.client.SubmitMessage(o.t.Context(), req)
+	require.NoError(o.t, err)
+	require.Equal(o.t, "saved", saved.Ack)
+	return saved.ServerMsgID
+}
+
+func (o *postOffice) state(id string) api.MessageResponse {
+	o.t.Helper()
+	m, err := o.client.Message(o.t.Context(), id)
+	require.NoError(o.t, err)
+	return m
+}
+
+func (o *postOffice) until(id, state string) api.MessageResponse {
+	o.t.Helper()
+	require.Eventually(o.t, func() bool { return o.state(id).State == state }, 20*time.Second, 10*time.Millisecond, state)
+	return o.state(id)
+}
+
+// stored gives what the stream of messages holds, oldest first.
+func (o *postOffice) stored(n int) []*jetstream.RawStreamMsg {
+	o.t.Helper()
+	nc, err := nats.Connect(o.nats.URL())
+	require.NoError(o.t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	require.NoError(o.t, err)
+	stream, err := js.Stream(o.t.Context(), "MESSAGES")
+	require.NoError(o.t, err)
+	info, err := stream.Info(o.t.Context())
+	require.NoError(o.t, err)
+	require.EqualValues(o.t, n, info.State.Msgs)
+	var all []*jetstream.RawStreamMsg
+	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+		m, err := stream.GetMsg(o.t.Context(), seq)
+		require.NoError(o.t, err)
+		all = append(all, m)
+	}
+	return all
+}
+
+func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.carry()
+	id := o.save("msg.orders.paid", func(r *api.MessageRequest) { r.Type = "order.paid.v1" })
+	o.until(id, "sent")
+	m := o.stored(1)[0]
+	require.Equal(t, id, m.Header.Get("ce-id"), "the id travels as the event's")
+	require.Equal(t, "order.paid.v1", m.Header.Get("ce-type"))
+	require.Equal(t, id+".1.1", m.Header.Get("Nats-Msg-Id"))
+	require.JSONEq(t, `{"order":4711}`, string(m.Data))
+	for range 2 {
+		require.NoError(t, o.client.ConfirmMessage(t.Context(), id))
+	}
+	require.Equal(t, "received", o.state(id).State)
+
+	user := o.save("user:bob")
+	require.Equal(t, "sent", o.until(user, "sent").State, "a user's message ends in the inbox")
+}
+
+func TestATypoInASubjectIsStuckAsSendingWithItsReason(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.carry()
+	sends := 1
+	typo := o.save("ordres.paid", func(r *api.MessageRequest) { r.MaxSends = &sends })
+	good := o.save("msg.orders.paid")
+	o.until(good, "sent")
+	require.Eventually(t, func() bool {
+		return o.looker.count(`select count(*) from reliable_messages where id = $1 and status = 0 and remaining_sends = 0`, typo) == 1
+	},
+		20*time.Second, 10*time.Millisecond)
+	require.NotEmpty(t, o.state(typo).LastError)
+}
+
+func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.carry()
+	o.until(o.save("msg.orders.paid"), "sent")
+	require.NoError(t, o.nats.Stop())
+	id := o.save("msg.orders.paid")
+	at := o.start("relay") // what a platform's timer would call
+	relayed := (&server{t: t, url: at, user: "admin", password: "secret"}).
+		do("POST", "/events/relay", `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
+	require.Equal(t, 204, relayed.status, relayed.text)
+	away := o.state(id)
+	require.Equal(t, "sending", away.State)
+	require.Equal(t, away.MaxSends, away.RemainingSends, "no send was used")
+
+	o.nats = sandbox.NATSIn(t, o.options)
+	o.until(id, "sent")
+	o.stored(2)
+}
+
+func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.carry()
+	o.until(o.save("msg.orders.paid"), "sent") // all is up
+	o.looker.exec(`create function wait_here() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(42); return new; end $$;
+		create trigger wait_here before update on message_live for each row execute function wait_here()`)
+	o.looker.exec(`select pg_advisory_lock(42)`)
+	id := o.save("msg.orders.paid")
+	require.Eventually(t, func() bool {
+		return o.looker.count(`select count(*) from pg_locks where locktype = 'advisory' and not granted`) > 0
+	}, 20*time.Second, time.Millisecond, "published, and about to be marked")
+	o.stored(2)
+	require.NoError(t, o.relay.Kill())
+	// The connection dies with the relay: what it sent ahead must not be run.
+	o.looker.exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
+	o.looker.exec(`drop trigger wait_here on message_live`)
+	o.looker.exec(`select pg_advisory_unlock(42)`)
+	require.Equal(t, "sending", o.state(id).State, "nothing was marked")
+
+	o.carry()
+	o.until(id, "sent")
+	o.stored(2)
+	require.Contains(t, fmt.Sprint(o.stored(2)[1].Header), id+".1.1", "the same send again is the same to the broker")
+}
+
+func TestTwoRelaysSendEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	const n = 40
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = o.save("msg.orders.paid")
+	}
+	o.carry()
+	o.carry()
+	for _, id := range ids {
+		o.until(id, "sent")
+	}
+	o.stored(n)
+}

@@ -1,0 +1,35 @@
+package api
+
+import (
+	"context"
+	"net/url"
+)
+
+// SubmitMessage hands over one reliable message. It is repeated as Send is: the
+// same message under the same ClientMsgID is saved once.
+func (c *Client) SubmitMessage(ctx context.Context, r MessageRequest) (MessageAck, error) {
+	return post[MessageAck](ctx, c, "/api/v1/messages", r, repeatable)
+}
+
+// Message reads a message of this caller.
+func (c *Client) Message(ctx context.Context, serverMsgID string) (MessageResponse, error) {
+	return get[MessageResponse](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID))
+}
+
+// MessageByKey reads the message that this caller saved under clientMsgID, from
+// itself when from is "". The error's code is not_found when no such call was
+// committed.
+func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (MessageResponse, error) {
+	path := "/api/v1/messages/by-key/" + url.PathEscape(clientMsgID)
+	if from != "" {
+		path += "?" + url.Values{"from": {from}}.Encode()
+	}
+	return get[MessageResponse](ctx, c, path)
+}
+
+// ConfirmMessage tells that this caller has received a message and done what it
+// asks for. Confirming twice is harmless.
+func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
+	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{}, repeatable)
+	return err
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// JSON is any JSON value, kept as it was written.
+type JSON = json.RawMessage
+
+// MessageRequest hands over one reliable message: POST /api/v1/messages (seed
+// 002). It goes to To, or to the subject that stands for ExchangeName and
+// RoutingKey.
+type MessageRequest struct {
+	From             string     `json:"from,omitempty"` // default: the caller's name
+	ClientMsgID      string     `json:"client_msg_id"`  // ^[A-Za-z0-9._:-]{1,255}$; names the message among those of From
+	To               string     `json:"to,omitempty"`   // a subject, an https URL, or user:<name>
+	ExchangeName     string     `json:"exchange_name,omitempty"`
+	RoutingKey       string     `json:"routing_key,omitempty"`
+	Type             string     `json:"type,omitempty"`              // of the CloudEvent; default sendonce.message.v1
+	Data             JSON       `json:"data"`                        // any JSON but null, at most 64 KiB
+	SentAt           *time.Time `json:"sent_at,omitempty"`           // by the sender's clock; only kept
+	Ack              string     `json:"ack,omitempty"`               // saved (default)
+	Confirm          *bool      `json:"confirm,omitempty"`           // end with the receiver's call; default true for a subject, else false
+	MaxSends         *int       `json:"max_sends,omitempty"`         // 1..20; default 5
+	ExpectedReceipts *int       `json:"expected_receipts,omitempty"` // 1..100 distinct consumers; default 1
+}
+
+// MessageAck is the acknowledgement of a message.
+type MessageAck struct {
+	ServerMsgID string `json:"server_msg_id"` // the CloudEvent's id at the receiver
+	ClientMsgID string `json:"client_msg_id"`
+	From        string `json:"from"`
+	Ack         string `json:"ack"` // saved
+	Status      int    `json:"status"`
+	State       string `json:"state"`
+}
+
+// MessageResponse is a message as its sender sees it: GET /api/v1/messages/{id}.
+type MessageResponse struct {
+	ServerMsgID      string     `json:"server_msg_id"`
+	ClientMsgID      string     `json:"client_msg_id"`
+	From             string     `json:"from"`
+	To               string     `json:"to"`
+	ExchangeName     string     `json:"exchange_name,omitempty"`
+	RoutingKey       string     `json:"routing_key,omitempty"`
+	Type             string     `json:"type"`
+	Data             JSON       `json:"data"`
+	Status           int        `json:"status"` // 0 sending, 1 sent, 2 received
+	State            string     `json:"state"`  // sending, sent, received, abandoned
+	Stuck            bool       `json:"stuck"`  // no send is left and an operator has to decide
+	Confirm          bool       `json:"confirm"`
+	MaxSends         int        `json:"max_sends"`
+	RemainingSends   int        `json:"remaining_sends"`
+	Epoch            int        `json:"epoch"` // 1, and one more with each redrive
+	ExpectedReceipts int        `json:"expected_receipts"`
+	Receipts         []Receipt  `json:"receipts"`
+	LastError        string     `json:"last_error,omitempty"`   // why the newest send was refused or met nobody
+	NextSendAt       *time.Time `json:"next_send_at,omitempty"` // absent when no send is to come
+	SentAt           *time.Time `json:"sent_at,omitempty"`
+	CreatedAt        time.Time  `json:"created_at"`
+	UpdatedAt        time.Time  `json:"updated_at"`
+	FinishedBy       string     `json:"finished_by,omitempty"` // the consumer that confirmed last, or who abandoned it
+}
+
+// Receipt is the confirmation of one consumer.
+type Receipt struct {
+	Consumer    string    `json:"consumer"`
+	ConfirmedAt time.Time `json:"confirmed_at"`
+	SendNo      int       `json:"send_no"` // how many sends there had been
+}
+
+// MessageByKeyRequest finds a message by the sender's own id:
+// GET /api/v1/messages/by-key/{client_msg_id}.
+type MessageByKeyRequest struct {
+	From string `json:"from,omitempty"` // default: the caller's name
+}
+
+// ReceivedRequest confirms a message: POST /api/v1/messages/{id}/received.
+type ReceivedRequest struct {
+	Consumer string `json:"consumer,omitempty"` // default, and all that who is no admin may say: the caller's name
+}
+
+// StuckRequest lists messages that wait for an operator: GET
+// /api/v1/messages/stuck.
+type StuckRequest struct {
+	Kind             string `json:"kind"`                         // sending: no broker took them; sent: no receiver confirmed them
+	OlderThanSeconds int64  `json:"older_than_seconds,omitempty"` // for so long at least
+	Limit            *int   `json:"limit,omitempty"`              // 1..200; default 50
+	After            string `json:"after,omitempty"`              // next_after of the page before
+}
+
+// RedriveRequest gives a message all its sends again: POST
+// /api/v1/messages/{id}/redrive.
+type RedriveRequest struct {
+	Reason string `json:"reason,omitempty"` // at most 500 characters
+}
+
+// AbandonRequest gives a message up: POST /api/v1/messages/{id}/abandon.
+type AbandonRequest struct {
+	Reason string `json:"reason"` // 1..500 characters
+}
+
+// MessageBulkRequest redrives or abandons stuck messages: POST
+// /api/v1/messages/redrive and /api/v1/messages/abandon. Kind or IDs is needed.
+type MessageBulkRequest struct {
+	Kind             string   `json:"kind,omitempty"` // sending or sent
+	IDs              []string `json:"ids,omitempty"`  // at most 500; those that are not stuck are left out
+	OlderThanSeconds int64    `json:"older_than_seconds,omitempty"`
+	Limit            *int     `json:"limit,omitempty"`   // change at most so many, 1..500; default 500
+	DryRun           bool     `json:"dry_run,omitempty"` // count only
+	Reason           string   `json:"reason,omitempty"`  // at most 500 characters; required to abandon
+}
+
+// MessageBulkResponse is what a bulk decision reached.
+type MessageBulkResponse struct {
+	Matched int `json:"matched"` // stuck messages that it asked for
+	Changed int `json:"changed"` // of them were changed; 0 in a dry run
+}

@@ -1,0 +1,71 @@
+package message
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAnAddressIsASubjectAURLOrAUser(t *testing.T) {
+	t.Parallel()
+	for to, want := range map[string]Address{
+		"orders.paid":                     {Subject, "orders.paid"},
+		"msg.default.x":                   {Subject, "msg.default.x"},
+		"waker.x":                         {Subject, "waker.x"},
+		"a:b/c":                           {Subject, "a:b/c"},
+		strings.Repeat("a", 255):          {Subject, strings.Repeat("a", 255)},
+		"https://example.com/x?y=1":       {URL, "https://example.com/x?y=1"},
+		"http://localhost:9000/x":         {URL, "http://localhost:9000/x"},
+		"user:ann.b-c_9":                  {User, "ann.b-c_9"},
+		"user:" + strings.Repeat("a", 50): {User, strings.Repeat("a", 50)},
+	} {
+		got, err := ParseAddress(to)
+		require.NoError(t, err, to)
+		require.Equal(t, want, got, to)
+		require.Equal(t, to, got.String())
+	}
+}
+
+func TestWhatIsNoAddressIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, to := range []string{
+		"", ".", "a.", ".a", "a..b", "a b", "a\tb", "a.*", "a.>", ">", "中.x", "a\x00", strings.Repeat("a", 256),
+		"wake.relay", "wake", "sched.x", "evt.x", "dlq.x", "acc.0.x", "inbox.ann", "INBOX.ann", "_INBOX.x", "$JS.API.x", "$SYS",
+		"ftp://example.com/", "http:///x", "https://", "https:///x", "https://u:p@example.com/",
+		"https://example.com/#x", "https://example.com/" + strings.Repeat("x", 2000), "://x", "https://%zz/",
+		"user:", "user:a b", "user:*", "user:中", "user:" + strings.Repeat("a", 51),
+	} {
+		_, err := ParseAddress(to)
+		require.Error(t, err, to)
+	}
+}
+
+func TestAnExchangeAndARoutingKeyMakeOneSubject(t *testing.T) {
+	t.Parallel()
+	got, err := Routed("orders", "paid.eu")
+	require.NoError(t, err)
+	require.Equal(t, Address{Subject, "msg.orders.paid.eu"}, got)
+	got, err = Routed("", "paid")
+	require.NoError(t, err)
+	require.Equal(t, Address{Subject, "msg.default.paid"}, got)
+	for _, bad := range [][2]string{{"a.b", "c"}, {"a", ""}, {"a", "b..c"}, {"a*", "b"}, {"a", ">"}, {"a b", "c"}, {"a", strings.Repeat("x", 250)}} {
+		_, err := Routed(bad[0], bad[1])
+		require.Error(t, err, bad)
+	}
+}
+
+func TestAnIDBelongsToItsThreePartsAlone(t *testing.T) {
+	t.Parallel()
+	id := ID(7, "shop", "order-1")
+	require.Equal(t, "12271fe2f66c5f8b902aea98ca8bf637", fmt.Sprintf("%x", id), "ids are stored for ever")
+	require.Equal(t, id, ID(7, "shop", "order-1"))
+	require.EqualValues(t, 5, id[6]>>4, "the version")
+	require.EqualValues(t, 2, id[8]>>6, "the variant")
+	seen := map[[16]byte]bool{id: true}
+	for _, other := range [][16]byte{ID(8, "shop", "order-1"), ID(7, "shoporder", "-1"), ID(7, "shop", "order-2"), ID(7, "", "shoporder-1"), ID(-7, "shop", "order-1")} {
+		require.False(t, seen[other])
+		seen[other] = true
+	}
+}

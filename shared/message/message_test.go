@@ -1,0 +1,192 @@
+package message
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+// fresh is a message that was just saved; change edits it.
+func fresh(change ...func(*Message)) Message {
+	m := Message{Kind: Subject, Confirm: true, MaxSends: 5, ExpectedReceipts: 1, Remaining: 5, Epoch: 1, NextAt: now}
+	for _, c := range change {
+		c(&m)
+	}
+	return m
+}
+
+var (
+	taken   = Result{Outcome: Taken}
+	refused = Result{Outcome: Refused, Reason: "no stream"}
+	away    = Result{Outcome: Away, Reason: "no connection"}
+)
+
+func TestTheEndOfAMessageDependsOnItsAddress(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind    Kind
+		confirm bool
+		state   string
+		final   bool
+	}{
+		"a subject's waits for the confirmation":          {Subject, true, "sent", false},
+		"a subject's without confirmation ends as sent":   {Subject, false, "sent", true},
+		"a URL's 2xx is the confirmation":                 {URL, false, "received", true},
+		"a URL's that wants the explicit call waits":      {URL, true, "sent", false},
+		"a user's ends in the inbox and is not confirmed": {User, false, "sent", true},
+	} {
+		m := fresh(func(m *Message) { m.Kind, m.Confirm = c.kind, c.confirm }).Settle(taken, now, 0.5)
+		require.Equal(t, c.state, m.State(), name)
+		require.Equal(t, c.final, m.Final(), name)
+		require.Equal(t, c.final, m.NextAt.IsZero(), name)
+		require.False(t, m.Stuck(), name)
+	}
+}
+
+func TestAMessageIsSentAgainByTheScheduleUntilNoSendIsLeft(t *testing.T) {
+	t.Parallel()
+	for _, result := range []Result{taken, refused} {
+		m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 6, 6 })
+		for i, pause := range []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
+			require.Equal(t, fmt.Sprintf("x.1.%d", i+1), m.MsgID("x"))
+			require.Equal(t, now.Add(pause*8/10), m.Settle(result, now, 0).NextAt)
+			require.Less(t, m.Settle(result, now, 0.999).NextAt, now.Add(pause*12/10))
+			m = m.Settle(result, now, 0.5)
+			require.Equal(t, now.Add(pause), m.NextAt)
+			require.False(t, m.Stuck())
+		}
+		m = m.Settle(result, now, 0.5)
+		require.True(t, m.Stuck())
+		require.True(t, m.NextAt.IsZero())
+		require.Equal(t, result.Reason, m.LastError)
+		require.Equal(t, map[Outcome]string{Taken: "sent", Refused: "sending"}[result.Outcome], m.State(), "the two stuck lists")
+	}
+}
+
+func TestASendThatMetNobodyIsNoSend(t *testing.T) {
+	t.Parallel()
+	m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 })
+	for range 100 {
+		before := m
+		m = m.Settle(away, now, 0.5)
+		require.Equal(t, before.MsgID("x"), m.MsgID("x"))
+		require.Equal(t, now.Add(awayPause), m.NextAt)
+		require.Equal(t, "no connection", m.LastError)
+		m.LastError, m.NextAt = before.LastError, before.NextAt
+		require.Equal(t, before, m)
+	}
+	m = m.Settle(taken, now, 0.5)
+	require.Equal(t, "", m.LastError)
+	require.EqualValues(t, 1, m.SendNo)
+}
+
+func TestAConfirmationCountsWheneverItComes(t *testing.T) {
+	t.Parallel()
+	abandoned, err := fresh().Abandon("ops")
+	require.NoError(t, err)
+	for name, m := range map[string]Message{
+		"before the broker's word": fresh(),
+		"after it":                 fresh().Settle(taken, now, 0.5),
+		"after it was abandoned":   abandoned,
+		"when it is stuck":         fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(refused, now, 0.5),
+		"unasked":                  fresh(func(m *Message) { m.Confirm = false }).Settle(taken, now, 0.5),
+	} {
+		got := m.Receive("points", 1)
+		require.Equal(t, "received", got.State(), name)
+		require.Equal(t, "points", got.FinishedBy, name)
+		require.True(t, got.NextAt.IsZero(), name)
+		require.Equal(t, got, got.Receive("other", 2), "%s: a later one changes nothing", name)
+	}
+}
+
+func TestAsManyConsumersConfirmAsAreExpected(t *testing.T) {
+	t.Parallel()
+	m := fresh(func(m *Message) { m.ExpectedReceipts = 3 }).Receive("a", 1)
+	require.Equal(t, Sent, m.Status, "who confirms has it, whatever the broker said")
+	require.False(t, m.NextAt.IsZero(), "the others still need it")
+	m = m.Receive("b", 2)
+	require.False(t, m.Final())
+	require.Equal(t, "received", m.Receive("c", 3).State())
+}
+
+func TestARedriveGivesAllSendsAgainUnderNewNames(t *testing.T) {
+	t.Parallel()
+	stuck := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(taken, now, 0.5)
+	abandoned, err := stuck.Abandon("ops")
+	require.NoError(t, err)
+	for name, m := range map[string]Message{"stuck": stuck, "abandoned": abandoned} {
+		got, err := m.Redrive(now)
+		require.NoError(t, err, name)
+		require.Equal(t, "x.2.1", got.MsgID("x"), name)
+		require.EqualValues(t, 1, got.Remaining, name)
+		require.Equal(t, now, got.NextAt, name)
+		require.Equal(t, "sent", got.State(), "%s: the status does not go back", name)
+	}
+}
+
+func TestWhatCameToItsEndIsNeitherRedrivenNorAbandoned(t *testing.T) {
+	t.Parallel()
+	for name, m := range map[string]Message{
+		"received":                  fresh().Receive("a", 1),
+		"sent without confirmation": fresh(func(m *Message) { m.Confirm = false }).Settle(taken, now, 0.5),
+	} {
+		got, err := m.Redrive(now)
+		require.Error(t, err, name)
+		require.Equal(t, m, got, name)
+		got, err = m.Abandon("ops")
+		require.Error(t, err, name)
+		require.Equal(t, m, got, name)
+	}
+	once, err := fresh().Abandon("ops")
+	require.NoError(t, err)
+	twice, err := once.Abandon("other")
+	require.NoError(t, err)
+	require.Equal(t, once, twice)
+}
+
+// Whatever happens to a message in whatever order, the invariants hold.
+func TestTheInvariantsHoldOnEveryPath(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 5000 {
+		m := fresh(func(m *Message) {
+			m.Kind, m.Confirm = Kind(random.IntN(3)), random.IntN(2) == 0
+			m.MaxSends = int16(1 + random.IntN(4))
+			m.Remaining = m.MaxSends
+			if m.Confirm {
+				m.ExpectedReceipts = int16(1 + random.IntN(3))
+			}
+		})
+		counted, receipts := map[string]bool{}, 0
+		for range 30 {
+			before := m
+			switch step := random.IntN(10); {
+			case step < 6 && !m.NextAt.IsZero():
+				r := []Result{taken, refused, away}[random.IntN(3)]
+				if r.Outcome != Away {
+					require.False(t, counted[m.MsgID("x")], "a name is used for one send that counts")
+					counted[m.MsgID("x")] = true
+				}
+				m = m.Settle(r, now, random.Float64())
+			case step == 6:
+				receipts++
+				m = m.Receive("c", receipts)
+			case step == 7:
+				m, _ = m.Redrive(now)
+			case step == 8:
+				m, _ = m.Abandon("ops")
+			}
+			require.GreaterOrEqual(t, m.Status, before.Status)
+			require.Equal(t, m.MaxSends, m.Remaining+m.SendNo)
+			require.GreaterOrEqual(t, m.Remaining, int16(0))
+			require.Equal(t, m.Final() || m.Remaining == 0, m.NextAt.IsZero())
+			require.False(t, m.Stuck() && m.Final())
+			require.False(t, before.Status == Received && m != before, "received is for ever")
+		}
+	}
+}

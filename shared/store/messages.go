@@ -1,0 +1,130 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// messageBody is the part of messages m that every query of a message gives,
+// followed by messageLive or messageDone, its receipts and now().
+const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
+    coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at`
+
+const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at`
+
+const messageDone = `d.status, d.abandoned, d.remaining_sends, d.send_no, d.epoch, null::timestamptz, coalesce(d.last_error, ''),
+    coalesce(d.finished_by, ''), d.finished_at`
+
+const receiptsOfBody = `(select coalesce(jsonb_agg(jsonb_build_object('consumer', r.consumer, 'confirmedAt', r.confirmed_at,
+    'sendNo', r.send_no) order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
+
+// noReceipts stands where they are not wanted, or cannot be seen: a statement
+// that waits for a lock does not see what was committed meanwhile.
+const noReceipts = `'[]'::jsonb`
+
+// bodyOfLive joins the body to live rows l by its primary key, whatever the
+// planner thinks of the tables.
+const bodyOfLive = ` cross join lateral (select * from messages where messages.id = l.id offset 0) m `
+
+// MessageDetail is a reliable message (seed 002) with its body.
+type MessageDetail struct {
+	msg.Message
+	ID          task.ID // the server_msg_id
+	CallerID    int64
+	From        string
+	ClientMsgID string
+	Destination string // the subject, the URL or the user's name
+	Exchange    string // as it was submitted; "" when the address was given as such
+	RoutingKey  string
+	Type        string
+	Data        json.RawMessage // any JSON but null, as it was submitted
+	SentAt      time.Time       // by the sender's clock; zero when it did not say
+	CreatedAt   time.Time
+	UpdatedAt   time.Time
+	Receipts    []Receipt // in time order; only where a method says so
+}
+
+// Receipt is the confirmation of one consumer.
+type Receipt struct {
+	Consumer    string    `json:"consumer"`
+	ConfirmedAt time.Time `json:"confirmedAt"`
+	SendNo      int16     `json:"sendNo"` // the newest send when it came
+}
+
+// To is where the message goes.
+func (m *MessageDetail) To() msg.Address {
+	return msg.Address{Kind: m.Kind, Name: m.Destination}
+}
+
+// scanMessages reads rows of messageBody, messageLive or messageDone, receipts
+// and now().
+func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time)) error {
+	var m MessageDetail
+	var data string
+	var sent, next *time.Time
+	var now time.Time
+	targets := []any{
+		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
+		&m.RoutingKey, &m.Type, &data, &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
+		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt,
+		&m.Receipts, &now,
+	}
+	_, err := pgx.ForEachRow(rows, targets, func() error {
+		m.Data, m.SentAt, m.NextAt = json.RawMessage(data), orZero(sent), orZero(next)
+		each(m, now)
+		m.Receipts = nil // else the next row's would be written over these
+		return nil
+	})
+	return err
+}
+
+const messageSQL = `
+select ` + messageBody + `, ` + messageLive + `, ` + receiptsOfBody + `, now()
+from messages m join message_live l on l.id = m.id where m.id = $1
+union all
+select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
+from messages m join message_done d on d.id = m.id where m.id = $1`
+
+// Message finds a message with its receipts; task.CodeNotFound when there is
+// none.
+func (db *DB) Message(ctx context.Context, id task.ID) (found MessageDetail, err error) {
+	rows, err := db.hot.Query(ctx, messageSQL, id)
+	if err == nil {
+		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
+	}
+	if err == nil && found.ID.IsZero() {
+		err = errNoMessage()
+	}
+	return found, failed("message", err)
+}
+
+func errNoMessage() error { return errNotFound("message") }
+
+const stuckMessagesSQL = `
+select ` + messageBody + `, ` + messageLive + `, ` + receiptsOfBody + `, now()
+from message_live l` + bodyOfLive + `
+where l.remaining_sends = 0 and l.status = $1 and l.id > $2 and l.updated_at <= now() - make_interval(secs => $3)
+order by l.id
+limit $4`
+
+// StuckMessages lists, by id, messages that wait for an operator with no send
+// left: those that no broker took (msg.Sending), or those that were sent
+// and not confirmed (msg.Sent); with their receipts. They have been so for
+// olderThan. after is the last id of the page before, zero for the first page;
+// more says that there is another page.
+func (db *DB) StuckMessages(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []MessageDetail, more bool, err error) {
+	rows, err := db.read.Query(ctx, stuckMessagesSQL, planAnew, int16(status), after, olderThan.Seconds(), limit+1)
+	if err == nil {
+		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { page = append(page, m) })
+	}
+	if len(page) > limit {
+		page, more = page[:limit], true
+	}
+	return page, more, failed("stuck messages", err)
+}

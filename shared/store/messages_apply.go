@@ -1,0 +1,206 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// lockLiveMessagesSQL locks in id order, so that no two transactions wait for
+// each other in a circle.
+const lockLiveMessagesSQL = `
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
+from message_live l` + bodyOfLive + `
+where l.id = any($1::uuid[])
+order by l.id
+for update of l`
+
+// lockDoneMessagesSQL comes after lockLiveMessagesSQL: a message that came to its
+// end while the first statement waited is found here.
+const lockDoneMessagesSQL = `
+select ` + messageBody + `, ` + messageDone + `, ` + noReceipts + `, now()
+from message_done d cross join lateral (select * from messages where messages.id = d.id offset 0) m
+where d.id = any($1::uuid[])
+order by d.id
+for update of d`
+
+const messagesExistSQL = `select id from messages where id = any($1::uuid[])`
+
+// messagePatience is how long a confirmation or an operator waits for a message
+// that a relay is sending: longer than a relay holds its locks.
+const messagePatience = "4s"
+
+// heldMessages is the set of messages that a transaction holds, and the
+// database's now.
+type heldMessages struct {
+	byID  map[task.ID]MessageDetail
+	exist map[task.ID]bool // those that were found at all
+	now   time.Time
+}
+
+// queueMessageLocks locks messages, wherever they are in their lives; what it
+// returns is filled once the batch was read.
+func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *heldMessages {
+	held := &heldMessages{byID: make(map[task.ID]MessageDetail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
+	keep := func(rows pgx.Rows) error {
+		return scanMessages(rows, func(m MessageDetail, now time.Time) { held.byID[m.ID], held.now = m, now })
+	}
+	batch.Queue(setPatienceSQL, messagePatience)
+	batch.Queue(lockLiveMessagesSQL, ids).Query(keep)
+	batch.Queue(lockDoneMessagesSQL, ids).Query(keep)
+	batch.Queue(messagesExistSQL, ids).Query(collectSet(held.exist))
+	return held
+}
+
+// of gives one message. One that exists and is not held came back to life
+// between the two looks: busy for this moment.
+func (h *heldMessages) of(id task.ID) (MessageDetail, error) {
+	m, found := h.byID[id]
+	switch {
+	case found:
+		return m, nil
+	case h.exist[id]:
+		return m, errBusy()
+	default:
+		return m, errNoMessage()
+	}
+}
+
+// messageChange is one message before and after a decision.
+type messageChange struct {
+	id            task.ID
+	before, after msg.Message
+}
+
+const deleteLiveMessagesSQL = `delete from message_live where id = any($1::uuid[])`
+
+const deleteDoneMessagesSQL = `delete from message_done where id = any($1::uuid[])`
+
+const updateLiveMessagesSQL = `
+update message_live l set status = t.status, remaining_sends = t.remaining_sends, send_no = t.send_no, epoch = t.epoch,
+    next_at = t.next_at, last_error = nullif(t.last_error, ''), updated_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, next_at)
+where l.id = t.id`
+
+const insertLiveMessagesSQL = `
+insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, next_at)
+select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), next_at
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, next_at)`
+
+const insertDoneMessagesSQL = `
+insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, abandoned, finished_by)
+select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), abandoned, nullif(finished_by, '')
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::boolean[], $8::text[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, abandoned, finished_by)`
+
+const updateDoneMessagesSQL = `
+update message_done d set status = t.status, abandoned = t.abandoned, finished_by = nullif(t.finished_by, ''), finished_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[]) as t (id, status, abandoned, finished_by)
+where d.id = t.id`
+
+// queueMessageChanges adds the statements that make the changes so: the second
+// round trip of every transition of a message, whoever decided it.
+func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
+	var finish, update, amend, revive []messageChange
+	for _, c := range changes {
+		switch before, after := c.before.Final(), c.after.Final(); {
+		case c.before == c.after:
+		case before && after:
+			amend = append(amend, c)
+		case before:
+			revive = append(revive, c)
+		case after:
+			finish = append(finish, c)
+		default:
+			update = append(update, c)
+		}
+	}
+	if len(finish) > 0 {
+		batch.Queue(deleteLiveMessagesSQL, column(finish, changedID))
+		batch.Queue(insertDoneMessagesSQL, append(progress(finish), column(finish, abandoned), column(finish, finishedBy))...)
+	}
+	if len(update) > 0 {
+		batch.Queue(updateLiveMessagesSQL, append(progress(update), column(update, nextAt))...)
+	}
+	if len(amend) > 0 {
+		batch.Queue(updateDoneMessagesSQL, column(amend, changedID), column(amend, messageStatus), column(amend, abandoned), column(amend, finishedBy))
+	}
+	if len(revive) > 0 {
+		batch.Queue(deleteDoneMessagesSQL, column(revive, changedID))
+		batch.Queue(insertLiveMessagesSQL, append(progress(revive), column(revive, nextAt))...)
+	}
+}
+
+// progress gives the columns that live and final messages share.
+func progress(changes []messageChange) []any {
+	return []any{
+		column(changes, changedID), column(changes, messageStatus),
+		column(changes, func(c messageChange) int16 { return c.after.Remaining }),
+		column(changes, func(c messageChange) int16 { return c.after.SendNo }),
+		column(changes, func(c messageChange) int32 { return c.after.Epoch }),
+		column(changes, func(c messageChange) string { return task.Cut(storable(c.after.LastError), msg.MaxError) }),
+	}
+}
+
+func changedID(c messageChange) task.ID   { return c.id }
+func messageStatus(c messageChange) int16 { return int16(c.after.Status) }
+func abandoned(c messageChange) bool      { return c.after.Abandoned }
+func finishedBy(c messageChange) string   { return storable(c.after.FinishedBy) }
+func nextAt(c messageChange) *time.Time   { return timeOrNull(c.after.NextAt) }
+
+const consumersSQL = `select consumer from message_receipts where message_id = $1`
+
+const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
+
+// ReceiveMessage takes in a consumer's confirmation and gives the message as it
+// is then. It may come at any time and any number of times: before the broker's
+// word on the send, after the message was abandoned, again after it counted.
+// task.CodeNotFound when there is no such message.
+func (db *DB) ReceiveMessage(ctx context.Context, id task.ID, consumer string) (after msg.Message, err error) {
+	err = db.retrying(ctx, func(bool) error {
+		conn, err := db.hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		after, err = receiveOnce(ctx, conn.Conn(), id, consumer)
+		return markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
+	})
+	return after, failed("receive", err)
+}
+
+// receiveOnce counts the receipts under the message's lock: its confirmations
+// come one after the other.
+func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, consumer string) (msg.Message, error) {
+	var consumers []string
+	var batch pgx.Batch
+	batch.Queue("begin")
+	held := queueMessageLocks(&batch, id)
+	batch.Queue(consumersSQL, id).Query(func(rows pgx.Rows) (err error) {
+		consumers, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return msg.Message{}, err
+	}
+	m, err := held.of(id)
+	if err != nil {
+		return m.Message, err
+	}
+	batch = pgx.Batch{}
+	if !slices.Contains(consumers, consumer) {
+		consumers = append(consumers, consumer)
+		batch.Queue(insertReceiptSQL, id, consumer, m.SendNo)
+	}
+	after := m.Receive(consumer, len(consumers))
+	queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
+	batch.Queue("commit")
+	return after, conn.SendBatch(ctx, &batch).Close()
+}

@@ -1,0 +1,159 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// messageJSON is a message in operator_actions.
+func messageJSON(m msg.Message) string {
+	return mustJSON(map[string]any{
+		"state": m.State(), "status": m.Status, "epoch": m.Epoch, "remaining_sends": m.Remaining, "last_error": m.LastError,
+	})
+}
+
+// decideMessage is an operator's decision, as the domain takes it.
+type decideMessage func(m msg.Message, now time.Time) (msg.Message, error)
+
+func redrive(m msg.Message, now time.Time) (msg.Message, error) { return m.Redrive(now) }
+
+func abandonBy(by Operator) decideMessage {
+	return func(m msg.Message, _ time.Time) (msg.Message, error) { return m.Abandon(by.Name) }
+}
+
+// The words for what was done, in operator_actions.
+const (
+	redriveAction = "message.redrive"
+	abandonAction = "message.abandon"
+)
+
+// RedriveMessage gives a message all its sends again, at once.
+// task.CodeNotFound when there is no such message, task.CodeConflict when it came
+// to its end other than by being abandoned.
+func (db *DB) RedriveMessage(ctx context.Context, id task.ID, by Operator) (MessageDetail, error) {
+	return db.decideMessage(ctx, id, redriveAction, redrive, by)
+}
+
+// AbandonMessage gives a message up; one abandoned already stays so. The errors
+// are those of RedriveMessage.
+func (db *DB) AbandonMessage(ctx context.Context, id task.ID, by Operator) (MessageDetail, error) {
+	return db.decideMessage(ctx, id, abandonAction, abandonBy(by), by)
+}
+
+func (db *DB) decideMessage(ctx context.Context, id task.ID, action string, how decideMessage, by Operator) (MessageDetail, error) {
+	err := db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		var locks pgx.Batch
+		held := queueMessageLocks(&locks, id)
+		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
+			return deed{}, err
+		}
+		m, err := held.of(id)
+		if err != nil {
+			return deed{}, err
+		}
+		after, err := how(m.Message, held.now)
+		if err != nil {
+			return deed{}, task.Refuse(task.CodeConflict, err.Error())
+		}
+		var batch pgx.Batch
+		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
+		return deed{action, id.String(), messageJSON(m.Message), messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
+	})
+	if err != nil {
+		return MessageDetail{}, failed(action, err)
+	}
+	return db.Message(ctx, id)
+}
+
+// StuckFilter narrows the stuck messages; a zero field does not.
+type StuckFilter struct {
+	Status    *msg.Status // msg.Sending or msg.Sent
+	IDs       []task.ID
+	OlderThan time.Duration // stuck for at least as long
+}
+
+func (f StuckFilter) args() []any {
+	var status *int16
+	if f.Status != nil {
+		n := int16(*f.Status)
+		status = &n
+	}
+	return []any{status, f.IDs, f.OlderThan.Seconds()}
+}
+
+const stuckFilter = `
+from message_live l
+where l.remaining_sends = 0 and ($1::smallint is null or l.status = $1) and ($2::uuid[] is null or l.id = any($2))
+    and l.updated_at <= now() - make_interval(secs => $3)`
+
+const countStuckMessagesSQL = `select count(*)` + stuckFilter
+
+// CountStuckMessages counts the messages that a bulk decision would reach.
+func (db *DB) CountStuckMessages(ctx context.Context, f StuckFilter) (n int, err error) {
+	err = db.read.QueryRow(ctx, countStuckMessagesSQL, append([]any{planAnew}, f.args()...)...).Scan(&n)
+	return n, failed("count stuck messages", err)
+}
+
+const lockStuckMessagesSQL = `
+with l as materialized (
+    select *` + stuckFilter + `
+    order by l.id
+    limit $4
+    for update skip locked
+)
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
+from l` + bodyOfLive
+
+// RedriveMessages is RedriveMessage for up to limit stuck messages, all or none,
+// each with its own record. It gives how many were changed: those that somebody
+// else changes at this moment are left out.
+func (db *DB) RedriveMessages(ctx context.Context, f StuckFilter, limit int, by Operator) (int, error) {
+	return db.decideStuck(ctx, f, limit, redriveAction, redrive, by)
+}
+
+// AbandonMessages is AbandonMessage for up to limit stuck messages, as
+// RedriveMessages is RedriveMessage.
+func (db *DB) AbandonMessages(ctx context.Context, f StuckFilter, limit int, by Operator) (int, error) {
+	return db.decideStuck(ctx, f, limit, abandonAction, abandonBy(by), by)
+}
+
+func (db *DB) decideStuck(ctx context.Context, f StuckFilter, limit int, action string, how decideMessage, by Operator) (n int, err error) {
+	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+		changes, err := decideLocked(ctx, tx, f, limit, how)
+		if err != nil {
+			return err
+		}
+		var batch pgx.Batch
+		queueMessageChanges(&batch, changes)
+		for _, c := range changes {
+			by.queueAction(&batch, action, c.id.String(), messageJSON(c.before), messageJSON(c.after))
+		}
+		n = len(changes)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return n, failed(action, err)
+}
+
+func decideLocked(ctx context.Context, tx pgx.Tx, f StuckFilter, limit int, how decideMessage) (changes []messageChange, err error) {
+	rows, err := tx.Query(ctx, lockStuckMessagesSQL, append(f.args(), limit)...)
+	if err != nil {
+		return nil, err
+	}
+	var refused error
+	err = scanMessages(rows, func(m MessageDetail, now time.Time) {
+		after, err := how(m.Message, now)
+		if err != nil {
+			refused = err
+		}
+		changes = append(changes, messageChange{m.ID, m.Message, after})
+	})
+	if err == nil {
+		err = refused
+	}
+	return changes, err
+}

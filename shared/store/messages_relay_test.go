@@ -1,0 +1,204 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// broker is a publisher that remembers what it was given.
+type broker struct {
+	mu    sync.Mutex
+	sends []DueMessage
+	say   func(DueMessage) msg.Result
+}
+
+func (b *broker) publish(_ context.Context, due []DueMessage) ([]msg.Result, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sends = append(b.sends, due...)
+	return column(due, b.say), nil
+}
+
+func (b *broker) msgIDs() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return column(b.sends, func(d DueMessage) string { return d.MsgID })
+}
+
+func always(r msg.Result) *broker {
+	return &broker{say: func(DueMessage) msg.Result { return r }}
+}
+
+var (
+	takes   = msg.Result{Outcome: msg.Taken}
+	refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
+	isAway  = msg.Result{Outcome: msg.Away, Reason: "no connection"}
+)
+
+// relay makes everything due and lets one relay send it.
+func (db *DB) relay(t *testing.T, b *broker) Relayed {
+	t.Helper()
+	db.makeDue(t)
+	relayed, err := db.RelayMessages(t.Context(), 100, b.publish)
+	require.NoError(t, err)
+	return relayed
+}
+
+func (db *DB) makeDue(t *testing.T) {
+	t.Helper()
+	_, err := db.hot.Exec(t.Context(), `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
+	require.NoError(t, err)
+}
+
+func TestAConfirmationBeforeTheBrokersWordIsNotUndone(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	m := reliable("k")
+	db.mustSave(t, m)
+	db.relay(t, always(isAway)) // it was stored, and the answer lost
+	after, err := db.ReceiveMessage(t.Context(), m.ID, "points")
+	require.NoError(t, err)
+	require.Equal(t, "received", after.State())
+	require.Zero(t, db.relay(t, always(refuses)).Rows)
+	require.Equal(t, "received", db.mustMessage(t, m.ID).State())
+}
+
+func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, other := openAt(t, url), owner(t, url)
+	m := reliable("k")
+	db.mustSave(t, m)
+	confirmed := make(chan error, 1)
+	_, err := db.RelayMessages(t.Context(), 10, func(_ context.Context, due []DueMessage) ([]msg.Result, error) {
+		go func() {
+			_, err := db.ReceiveMessage(context.Background(), m.ID, "points")
+			confirmed <- err
+		}()
+		require.Eventually(t, func() bool {
+			var waiting bool
+			err := other.QueryRow(t.Context(), `select exists (select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())`).Scan(&waiting)
+			return err == nil && waiting
+		}, 5*time.Second, time.Millisecond)
+		return []msg.Result{takes}, nil
+	})
+	require.NoError(t, err)
+	require.NoError(t, <-confirmed)
+	require.Equal(t, "received", db.mustMessage(t, m.ID).State())
+}
+
+func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	m := reliable("k")
+	db.mustSave(t, m)
+	b := always(isAway)
+	for range 10 {
+		relayed := db.relay(t, b)
+		require.WithinRange(t, relayed.Again[0], time.Now(), time.Now().Add(4*time.Second))
+	}
+	require.Equal(t, slices.Repeat([]string{m.ID.String() + ".1.1"}, 10), b.msgIDs())
+	d := db.mustMessage(t, m.ID)
+	require.EqualValues(t, 2, d.Remaining)
+	require.Equal(t, "no connection", d.LastError)
+	require.Equal(t, "sending", d.State())
+}
+
+func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	m := reliable("k")
+	db.mustSave(t, m)
+	b := always(takes)
+	_, err := db.RelayMessages(t.Context(), 10, func(ctx context.Context, due []DueMessage) ([]msg.Result, error) {
+		_, _ = b.publish(ctx, due)
+		return nil, errors.New("killed")
+	})
+	require.ErrorContains(t, err, "killed")
+	require.Panics(t, func() {
+		_, _ = db.RelayMessages(t.Context(), 10, func(ctx context.Context, due []DueMessage) ([]msg.Result, error) {
+			_, _ = b.publish(ctx, due)
+			panic("killed")
+		})
+	})
+	db.makeDue(t) // waits until the database has noticed
+	_, err = db.RelayMessages(t.Context(), 10, func(ctx context.Context, due []DueMessage) ([]msg.Result, error) {
+		_, _ = b.publish(ctx, due)
+		return nil, nil
+	})
+	require.ErrorContains(t, err, "0 results for 1 messages")
+	require.Equal(t, 1, db.relay(t, b).Rows)
+	require.Equal(t, slices.Repeat([]string{m.ID.String() + ".1.1"}, 4), b.msgIDs())
+	require.EqualValues(t, 1, db.mustMessage(t, m.ID).Remaining)
+}
+
+func TestWhatWasPublishedIsSettledWhenTheRelaysTimeIsUp(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	m := reliable("k")
+	db.mustSave(t, m)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := db.RelayMessages(ctx, 10, func(context.Context, []DueMessage) ([]msg.Result, error) {
+		cancel()
+		return []msg.Result{takes}, nil
+	})
+	require.NoError(t, err)
+	require.Equal(t, "sent", db.mustMessage(t, m.ID).State())
+}
+
+func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	relays := []*DB{openAt(t, url), openAt(t, url)}
+	const n = 300
+	var rows []*NewMessage
+	for i := range n {
+		rows = append(rows, reliable(fmt.Sprint(i)))
+	}
+	relays[0].mustSave(t, rows...)
+	b := &broker{say: func(d DueMessage) msg.Result {
+		return map[byte]msg.Result{0: takes, 1: refuses, 2: isAway}[d.ID[15]%3]
+	}}
+	var all sync.WaitGroup
+	for i := range 4 {
+		all.Go(func() {
+			for {
+				relayed, err := relays[i%2].RelayMessages(context.Background(), 20, b.publish)
+				if err != nil || relayed.Rows == 0 && b.sent() >= n {
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	ids := b.msgIDs()
+	slices.Sort(ids)
+	require.Len(t, slices.Compact(ids), n, "one bad message holds up no other")
+	for _, m := range rows {
+		d := relays[0].mustMessage(t, m.ID)
+		want := map[byte]struct {
+			state     string
+			remaining int16
+			err       string
+		}{0: {"sent", 1, ""}, 1: {"sending", 1, refuses.Reason}, 2: {"sending", 2, isAway.Reason}}[m.ID[15]%3]
+		require.Equal(t, want.state, d.State())
+		require.Equal(t, want.remaining, d.Remaining)
+		require.Equal(t, want.err, d.LastError)
+	}
+}
+
+func (b *broker) sent() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.sends)
+}

@@ -1,0 +1,237 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// NewMessage is one message to be saved, or one refused request whose id may
+// be known.
+type NewMessage struct {
+	ID          task.ID   // the server_msg_id, see msg.ID
+	CallID      task.ID   // made for this call alone, before its commit
+	Fingerprint task.Hash // of the decoded request
+
+	CallerID         int64
+	From             string
+	ClientMsgID      string
+	To               msg.Address
+	Exchange         string // "" unless To was made of it and RoutingKey
+	RoutingKey       string
+	Type             string
+	Data             []byte    // any JSON but null, at most msg.MaxData bytes
+	SentAt           time.Time // zero = not said
+	Confirm          bool
+	MaxSends         int16
+	ExpectedReceipts int16 // 1 without Confirm
+
+	// Refused is why the message cannot be saved. A message that is known is
+	// answered as a replay before its refusal counts.
+	Refused *task.Error
+}
+
+// SavedMessage is the answer to a NewMessage.
+type SavedMessage struct {
+	State    string // of this moment, as msg.Message.State
+	Status   msg.Status
+	Replayed bool        // it was saved by an earlier call
+	Refused  *task.Error // nothing was done
+
+	err error // of this row alone
+}
+
+// MessageDoor saves messages with group commit: calls that arrive while a
+// transaction is under way share the next one. A process needs one.
+type MessageDoor struct {
+	db    *DB
+	saves *coalescer[*NewMessage, SavedMessage]
+}
+
+// NewMessageDoor makes a door to db. It makes no network call.
+func NewMessageDoor(db *DB) *MessageDoor {
+	return &MessageDoor{db: db, saves: newCoalescer(db.flushMessages)}
+}
+
+// Submit saves the messages, together with those of other calls, and returns
+// when all are committed: each is then due to be sent. The two slices answer
+// each in order; a refusal is in SavedMessage, an error means that the outcome is
+// not known or that the database was away.
+//
+// The primary key is the only judge of a repeat: a message of the same caller,
+// sender and client_msg_id has the same id on whichever path it comes.
+func (d *MessageDoor) Submit(rows []*NewMessage) ([]SavedMessage, []error) {
+	outs, errs := d.saves.do(rows)
+	for i, err := range errs {
+		if err == nil {
+			err = outs[i].err
+		}
+		if pgCode(err) == codeLockTimeout {
+			err = errKeyInFlight()
+		}
+		errs[i] = failed("submit messages", err)
+	}
+	return outs, errs
+}
+
+// insertMessagesSQL saves new messages, due at once, and gives their ids. Rows
+// come sorted by id, so two flushes never wait for each other in a circle.
+const insertMessagesSQL = `
+with b as (
+    insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts)
+    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, nullif(exchange_name, ''), nullif(routing_key, ''),
+        type, data, sent_at, confirm, max_sends, expected_receipts
+    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
+        $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[])
+    as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts)
+    on conflict (id) do nothing
+    returning id, max_sends
+)
+insert into message_live (id, remaining_sends) select id, max_sends from b returning id`
+
+// knownMessagesSQL finds the calls that saved messages, and how far these came.
+const knownMessagesSQL = `
+select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false)
+from messages m
+left join message_live l on l.id = m.id
+left join message_done d on d.id = m.id
+where m.id = any($1::uuid[])`
+
+// flushMessages commits the rows in one transaction. When the answer to the
+// commit is lost they are run again, and their calls tell whose they are. What
+// follows the commit can fail only the rows that it did not save.
+func (db *DB) flushMessages(ctx context.Context, rows []*NewMessage, alone bool) ([]SavedMessage, error) {
+	saved := map[task.ID]bool{} // by call
+	if fresh := freshMessages(rows); len(fresh) > 0 {
+		err := db.retrying(ctx, func(bool) error { return db.insertMessages(ctx, fresh, alone, saved) })
+		if err != nil {
+			return nil, err
+		}
+	}
+	out := make([]SavedMessage, len(rows))
+	var open []int
+	for i, r := range rows {
+		if saved[r.CallID] {
+			out[i] = SavedMessage{State: msg.Sending.String(), Status: msg.Sending}
+		} else {
+			open = append(open, i)
+		}
+	}
+	if err := db.resolveMessages(ctx, rows, open, out); err != nil {
+		for _, i := range open {
+			out[i].err = err
+		}
+	}
+	return out, nil
+}
+
+// freshMessages are the rows to insert, one for each id, by id.
+func freshMessages(rows []*NewMessage) []*NewMessage {
+	fresh := slices.DeleteFunc(slices.Clone(rows), func(m *NewMessage) bool { return m.Refused != nil })
+	slices.SortStableFunc(fresh, func(a, b *NewMessage) int { return a.ID.Compare(b.ID) })
+	return slices.CompactFunc(fresh, func(a, b *NewMessage) bool { return a.ID == b.ID })
+}
+
+func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool, saved map[task.ID]bool) error {
+	conn, err := db.hot.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	patience := keyPatience
+	if alone {
+		patience = keyPatienceAlone
+	}
+	inserted := map[task.ID]bool{}
+	var batch pgx.Batch
+	batch.Queue(setPatienceSQL, patience)
+	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(collectSet(inserted))
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return markLost(conn.Conn(), err)
+	}
+	for _, m := range rows {
+		if inserted[m.ID] {
+			saved[m.CallID] = true
+		}
+	}
+	return nil
+}
+
+// messageColumns gives insertMessagesSQL its arrays.
+func messageColumns(rows []*NewMessage) []any {
+	return []any{
+		column(rows, func(m *NewMessage) task.ID { return m.ID }),
+		column(rows, func(m *NewMessage) task.ID { return m.CallID }),
+		column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }),
+		column(rows, func(m *NewMessage) int64 { return m.CallerID }),
+		column(rows, func(m *NewMessage) string { return m.From }),
+		column(rows, func(m *NewMessage) string { return m.ClientMsgID }),
+		column(rows, func(m *NewMessage) int16 { return int16(m.To.Kind) }),
+		column(rows, func(m *NewMessage) string { return m.To.Name }),
+		column(rows, func(m *NewMessage) string { return m.Exchange }),
+		column(rows, func(m *NewMessage) string { return m.RoutingKey }),
+		column(rows, func(m *NewMessage) string { return m.Type }),
+		column(rows, func(m *NewMessage) string { return string(m.Data) }),
+		column(rows, func(m *NewMessage) *time.Time { return timeOrNull(m.SentAt) }),
+		column(rows, func(m *NewMessage) bool { return m.Confirm }),
+		column(rows, func(m *NewMessage) int16 { return m.MaxSends }),
+		column(rows, func(m *NewMessage) int16 { return m.ExpectedReceipts }),
+	}
+}
+
+// knownMessage is a message that a row's id stands for already.
+type knownMessage struct {
+	id, call    task.ID
+	fingerprint task.Hash
+	state       msg.Message // Status and Abandoned alone
+}
+
+// resolveMessages answers the rows that were not inserted: their messages were
+// saved by an earlier call, or by an earlier try of this very flush, or they are
+// refused.
+func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []int, out []SavedMessage) error {
+	if len(open) == 0 {
+		return nil
+	}
+	known, err := db.knownMessages(ctx, column(open, func(i int) task.ID { return rows[i].ID }))
+	if err != nil {
+		return err
+	}
+	for _, i := range open {
+		m := rows[i]
+		first, found := known[m.ID]
+		switch {
+		case found && first.fingerprint == m.Fingerprint:
+			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, Replayed: first.call != m.CallID}
+		case found:
+			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
+		case m.Refused != nil:
+			out[i].Refused = m.Refused
+		default:
+			return errors.New("a message was neither inserted nor found")
+		}
+	}
+	return nil
+}
+
+func (db *DB) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]knownMessage, error) {
+	rows, err := db.hot.Query(ctx, knownMessagesSQL, ids)
+	if err != nil {
+		return nil, err
+	}
+	known := make(map[task.ID]knownMessage, len(ids))
+	var m knownMessage
+	_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned}, func() error {
+		known[m.id] = m
+		return nil
+	})
+	return known, err
+}
