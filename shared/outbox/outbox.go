@@ -68,6 +68,9 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("outbox: encode the data: %w", err)
 	}
+	if string(data) == "null" {
+		return "", errors.New("outbox: there is no Data; a message without content would be refused for ever")
+	}
 	if len(data) > MaxData {
 		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are sent", len(data), MaxData)
 	}
