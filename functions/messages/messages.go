@@ -35,7 +35,7 @@ var Function = fn.HTTP("messages", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	p := &post{db: env.DB(), door: store.NewMessageDoor(env.DB()), env: env}
+	p := &post{db: env.DB(), env: env}
 	const root = "/api/v1/messages"
 	return fn.Routes{
 		"POST " + root:                            fn.JSON(fn.Submitter, p.submit).MaxBody(maxBody),
@@ -56,9 +56,8 @@ const maxBody = 2 * message.MaxData
 
 // post is where messages are handed in.
 type post struct {
-	db   *store.DB
-	door *store.MessageDoor
-	env  *fn.Env
+	db  *store.DB
+	env *fn.Env
 }
 
 // nothing is the request of a route that takes none.
@@ -69,7 +68,7 @@ func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	outs, errs := p.door.Submit([]*store.NewMessage{m})
+	outs, errs := p.db.SubmitMessages([]*store.NewMessage{m})
 	if errs[0] != nil {
 		return nil, errs[0]
 	}

@@ -19,12 +19,17 @@
 // never by a ctid read earlier: a statement that waited for a lock would miss
 // the newer version of the row.
 //
+// Reliable messages (seed 002) are kept the same way: messages, message_live,
+// message_done. The relay publishes while it holds the live rows, so it needs no
+// lease: a relay that dies has changed nothing.
+//
 // # Group commit
 //
-// Submit and Report share transactions between calls (coalescer). A caller is
+// Submit, SubmitMessages and Report share transactions between calls (coalescer). A caller is
 // released only after its own commit. When the answer to a COMMIT is lost the
-// same rows are run again: ids are made before the commit, so a submission
-// meets its own primary key, and a report meets its own effect.
+// store finds out: ids are made before the commit, so a submission meets its own
+// primary key and a claim its own claim_id; a report asks what became of its
+// transaction (pg_xact_status).
 //
 // # Keys (seed 003)
 //

@@ -47,27 +47,15 @@ type SavedMessage struct {
 	err error // of this row alone
 }
 
-// MessageDoor saves messages with group commit: calls that arrive while a
-// transaction is under way share the next one. A process needs one.
-type MessageDoor struct {
-	db    *DB
-	saves *coalescer[*NewMessage, SavedMessage]
-}
-
-// NewMessageDoor makes a door to db. It makes no network call.
-func NewMessageDoor(db *DB) *MessageDoor {
-	return &MessageDoor{db: db, saves: newCoalescer(db.flushMessages)}
-}
-
-// Submit saves the messages, together with those of other calls, and returns
+// SubmitMessages saves the messages, together with those of other calls, and returns
 // when all are committed: each is then due to be sent. The two slices answer
 // each in order; a refusal is in SavedMessage, an error means that the outcome is
 // not known or that the database was away.
 //
 // The primary key is the only judge of a repeat: a message of the same caller,
 // sender and client_msg_id has the same id on whichever path it comes.
-func (d *MessageDoor) Submit(rows []*NewMessage) ([]SavedMessage, []error) {
-	outs, errs := d.saves.do(rows)
+func (db *DB) SubmitMessages(rows []*NewMessage) ([]SavedMessage, []error) {
+	outs, errs := db.messages.do(rows)
 	for i, err := range errs {
 		if err == nil {
 			err = outs[i].err

@@ -34,7 +34,7 @@ func data(text string) func(*NewMessage) { return func(m *NewMessage) { m.Data =
 
 func (db *DB) mustSave(t *testing.T, rows ...*NewMessage) []SavedMessage {
 	t.Helper()
-	outs, errs := NewMessageDoor(db).Submit(rows)
+	outs, errs := db.SubmitMessages(rows)
 	for _, err := range errs {
 		require.NoError(t, err)
 	}
@@ -144,13 +144,13 @@ func TestWhatWasSavedOnceIsAReplayEvenWhenItIsRefusedNow(t *testing.T) {
 func TestTheSameMessageAtTheSameMomentIsSavedOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	doors := []*MessageDoor{NewMessageDoor(openAt(t, url)), NewMessageDoor(openAt(t, url))}
+	doors := []*DB{openAt(t, url), openAt(t, url)}
 	for round := range 20 {
 		first := make([]bool, 12)
 		var all sync.WaitGroup
 		for i := range first {
 			all.Go(func() {
-				outs, errs := doors[i%2].Submit([]*NewMessage{reliable(fmt.Sprint("b", round)), reliable(fmt.Sprint("a", round))})
+				outs, errs := doors[i%2].SubmitMessages([]*NewMessage{reliable(fmt.Sprint("b", round)), reliable(fmt.Sprint("a", round))})
 				first[i] = errs[0] == nil && outs[0].Refused == nil && !outs[0].Replayed
 			})
 		}
@@ -170,7 +170,7 @@ func TestAMessageInFlightElsewhereIsTold(t *testing.T) {
 	m := reliable("k")
 	_, err = tx.Exec(t.Context(), insertMessagesSQL, messageColumns([]*NewMessage{m})...)
 	require.NoError(t, err)
-	outs, errs := NewMessageDoor(db).Submit([]*NewMessage{reliable("k"), reliable("bystander")})
+	outs, errs := db.SubmitMessages([]*NewMessage{reliable("k"), reliable("bystander")})
 	require.Equal(t, task.CodeKeyInFlight, task.CodeOf(errs[0]))
 	require.NoError(t, errs[1])
 	require.False(t, outs[1].Replayed)

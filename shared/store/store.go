@@ -31,6 +31,7 @@ type DB struct {
 
 	submits  *coalescer[*Submission, Submitted]
 	reports  *coalescer[*Report, Reported]
+	messages *coalescer[*NewMessage, SavedMessage]
 	blocked  blockedWords
 	floors   claimFloors
 	claimIDs claimIDs
@@ -53,6 +54,7 @@ func Open(cfg Config) (*DB, error) {
 	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf}
 	db.submits = newCoalescer(db.flushSubmissions)
 	db.reports = newCoalescer(db.flushReports)
+	db.messages = newCoalescer(db.flushMessages)
 	return db, nil
 }
 
