@@ -39,7 +39,10 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/bus":     {outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
-	"scripts/":       {ours: []string{"shared/api", "shared/sandbox"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv"}},
+	"scripts/": {
+		ours:    []string{"shared/api", "shared/inbox", "shared/outbox", "shared/sandbox"},
+		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "golang.org/x/sync/errgroup"},
+	},
 }
 
 // Only tests and scripts may import these.

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const module = "github.com/sendonce/sendonce/"
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
+// victim is a process that is killed and started again behind one address.
+type victim struct {
+	t       *testing.T
+	bin     string
+	env     []string
+	args    []string
+	db      *pgxpool.Pool
+	process *sandbox.Process
+	address atomic.Pointer[url.URL]
+	front   *httptest.Server
+	moment  atomic.Pointer[moment]
+}
+
+// moment is one call to a victim during which somebody is killed: whoever made
+// it never learns what came of it.
+type moment struct {
+	path   string // how the call's path ends
+	served bool   // the victim has done what was asked; false = it was not even told
+	comes  chan struct{}
+	over   chan struct{}
+}
+
+// stand gives v its address and its database, and starts it.
+func (v *victim) stand(t *testing.T, databaseURL string) *victim {
+	t.Helper()
+	v.t = t
+	v.front = httptest.NewServer(v)
+	t.Cleanup(v.front.Close)
+	db, err := pgxpool.New(t.Context(), databaseURL)
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	v.db = db
+	v.env = append(v.env, "DATABASE_URL="+databaseURL, "PORT=0")
+	v.start()
+	return v
+}
+
+// ServeHTTP passes a call on to the process, unless its moment has come.
+func (v *victim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	pass := &httputil.ReverseProxy{
+		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(v.address.Load()) },
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
+	}
+	m := v.moment.Load()
+	if m == nil || !strings.HasSuffix(r.URL.Path, m.path) || !v.moment.CompareAndSwap(m, nil) {
+		pass.ServeHTTP(w, r)
+		return
+	}
+	if m.served {
+		answer := httptest.NewRecorder()
+		pass.ServeHTTP(answer, r)
+		if answer.Code/100 != 2 {
+			v.moment.Store(m)
+			w.WriteHeader(answer.Code)
+			return
+		}
+	}
+	close(m.comes)
+	select {
+	case <-m.over:
+	case <-v.t.Context().Done():
+	}
+	w.WriteHeader(http.StatusBadGateway)
+}
+
+func (v *victim) start() {
+	v.t.Helper()
+	v.process = sandbox.StartProcess(v.t, v.bin, v.env, v.args...)
+	ctx, cancel := context.WithTimeout(v.t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(v.t, v.process.WaitFor(ctx, `"listening"`))
+	for line := range strings.Lines(v.process.Output()) {
+		var entry struct{ Msg, Address string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
+			v.address.Store(&url.URL{Scheme: "http", Host: entry.Address})
+			return
+		}
+	}
+	v.t.Fatal("no address in\n" + v.process.Output())
+}
+
+func (v *victim) count(sql string, args ...any) (n int) {
+	v.t.Helper()
+	require.NoError(v.t, v.db.QueryRow(v.t.Context(), sql, args...).Scan(&n))
+	return n
+}
+
+// killDuring kills v during a call to called, and starts it again.
+func (v *victim) killDuring(ctx context.Context, called *victim, path string, served bool, act func()) {
+	v.t.Helper()
+	m := &moment{path: path, served: served, comes: make(chan struct{}), over: make(chan struct{})}
+	called.moment.Store(m)
+	act()
+	select {
+	case <-m.comes:
+	case <-ctx.Done():
+		v.t.Fatal("no call to " + path)
+	}
+	require.NoError(v.t, v.process.Kill())
+	close(m.over)
+	v.start()
+}
+
+// placeUntilStored repeats an order until it is answered 200.
+func placeUntilStored(ctx context.Context, shop string, o order) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, shop+"/orders", strings.NewReader(string(body)))
+		if err != nil {
+			return err
+		}
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			continue
+		}
+		res.Body.Close()
+		if res.StatusCode == http.StatusOK {
+			return nil
+		}
+	}
+	return ctx.Err()
+}
+
+func pointsOf(t *testing.T, service, user string) string {
+	t.Helper()
+	res, err := http.Get(service + "/points/" + user)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Equal(t, http.StatusOK, res.StatusCode, string(text))
+	return strings.TrimSpace(string(text))
+}
+
+func TestEachPaidOrderGivesItsPointsOnceWhoeverIsKilled(t *testing.T) {
+	t.Parallel()
+	nats, functions, example := sandbox.NewNATS(t), sandbox.Build(t, module+"functions", false), sandbox.Build(t, module+"scripts/example", false)
+	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
+	defer cancel()
+
+	env := []string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "NATS_URL=" + nats.URL()}
+	sendonce := (&victim{bin: functions, env: env}).stand(t, sandbox.NewDatabase(t))
+	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
+	service := func(name string) *victim {
+		env := []string{"SENDONCE_URL=" + sendonce.front.URL, "SENDONCE_USER=admin", "SENDONCE_PASSWORD=secret", "NATS_URL=" + nats.URL()}
+		return (&victim{bin: example, env: env, args: []string{name}}).stand(t, sandbox.NewEmptyDatabase(t))
+	}
+	shop, points := service("order"), service("points")
+
+	orders, want, failures := make([]order, 20), map[string]int64{}, make([]error, 20)
+	for i := range orders {
+		orders[i] = order{ID: fmt.Sprint("order-", i), User: fmt.Sprint("user-", i%3), Amount: 1 << i}
+		want[orders[i].User] += orders[i].Amount
+	}
+	var posts sync.WaitGroup
+	place := func(from, to int) {
+		for i := from; i < to; i++ {
+			posts.Go(func() { failures[i] = placeUntilStored(ctx, shop.front.URL, orders[i]) })
+		}
+	}
+	kills := []struct {
+		dies, called *victim
+		path         string
+		served       bool
+	}{
+		{shop, shop, "/orders", true},                  // stored, and the customer does not know
+		{points, sendonce, "/received", false},         // credited, and Sendonce does not know
+		{sendonce, sendonce, "/api/v1/messages", true}, // saved, and the shop does not know
+		{shop, sendonce, "/api/v1/messages", true},     // forwarded, and still in the outbox
+		{points, sendonce, "/received", true},          // confirmed, and NATS does not know
+		{sendonce, sendonce, "/received", true},        // received, and the points service does not know
+	}
+	for i, k := range kills {
+		k.dies.killDuring(ctx, k.called, k.path, k.served, func() { place(3*i, 3*i+3) })
+	}
+	place(3*len(kills), len(orders))
+	posts.Wait()
+	require.NoError(t, errors.Join(failures...))
+	place(0, len(orders)) // each once more
+	posts.Wait()
+	require.NoError(t, errors.Join(failures...))
+
+	until, _ := ctx.Deadline()
+	require.Eventually(t, func() bool {
+		return sendonce.count("SELECT count(*) FROM reliable_messages WHERE status = 2") == len(orders) &&
+			shop.count("SELECT count(*) FROM message_outbox") == 0
+	}, time.Until(until), 20*time.Millisecond, "all are received")
+	require.Equal(t, len(orders), shop.count("SELECT count(*) FROM orders"))
+	require.Equal(t, len(orders), sendonce.count("SELECT count(*) FROM reliable_messages"))
+	for user, sum := range want {
+		require.Equal(t, fmt.Sprint(sum), pointsOf(t, points.front.URL, user), user)
+	}
+	require.Equal(t, len(orders), points.count("SELECT count(*) FROM message_inbox"))
+	require.Equal(t, "0", pointsOf(t, points.front.URL, "nobody"))
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/outbox"
+)
+
+const ordersDDL = `CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, customer text NOT NULL, amount bigint NOT NULL)`
+
+const (
+	maxOrder  = 4 << 10 // bytes
+	maxAmount = 1_000_000
+)
+
+// order is what a customer pays for.
+type order struct {
+	ID     string `json:"id"`
+	User   string `json:"user"`
+	Amount int64  `json:"amount"`
+}
+
+func (o order) check() error {
+	name := regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+	if !name.MatchString(o.ID) || !name.MatchString(o.User) {
+		return errors.New("id and user must be 1 to 64 characters of A-Z a-z 0-9 _ -")
+	}
+	if o.Amount < 1 || o.Amount > maxAmount {
+		return fmt.Errorf("amount must be from 1 to %d", maxAmount)
+	}
+	return nil
+}
+
+// paid is what other services are told of an order.
+type paid struct {
+	Order  string `json:"order"`
+	User   string `json:"user"`
+	Points int64  `json:"points"`
+}
+
+func runOrder(ctx context.Context, p place) error {
+	p.port = cmp.Or(p.port, "8081")
+	if _, err := p.db.Exec(ctx, outbox.DDL+ordersDDL); err != nil {
+		return fmt.Errorf("make the tables: %w", err)
+	}
+	forwarder := outbox.NewForwarder(p.db, api.NewClient(p.sendonceURL, p.user, p.password), p.log)
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
+		var o order
+		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder)).Decode(&o)
+		if err := cmp.Or(err, o.check()); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if err := p.place(r.Context(), o); err != nil {
+			p.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
+			http.Error(w, "not known to be stored; repeat it", http.StatusInternalServerError)
+			return
+		}
+		forwarder.Wake()
+		fmt.Fprintln(w, "stored", o.ID)
+	})
+	return p.serve(ctx, mux, forwarder.Run)
+}
+
+// place stores the order and its message, both or neither. An id that is known
+// already changes nothing.
+func (p place) place(ctx context.Context, o order) error {
+	return pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", o.ID, o.User, o.Amount)
+		if err != nil || tag.RowsAffected() == 0 {
+			return err
+		}
+		_, err = outbox.Put(ctx, tx, outbox.Message{
+			ExchangeName: "orders", RoutingKey: "paid", Type: "order.paid.v1",
+			Data: paid{Order: o.ID, User: o.User, Points: o.Amount},
+		})
+		return err
+	})
+}
