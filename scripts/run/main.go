@@ -1,6 +1,7 @@
 // Command run is `make run`: Postgres, NATS, the schema, all functions in one
-// server, the trigger and a demo sender, from nothing to ready in seconds. It
-// keeps its data in SENDONCE_HOME and takes everything down with it.
+// server (with PROCS=1 a process each, there while it is called), the trigger
+// and a demo sender, from nothing to ready in seconds. It keeps its data in
+// SENDONCE_HOME and takes everything down with it.
 package main
 
 import (
@@ -85,7 +86,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer log.Close()
-	server, err := sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: log})
+	server, err := startServer(s, binary, env, log, out)
 	if err != nil {
 		return err
 	}
@@ -93,7 +94,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return errors.Join(err, drain("server", server, out))
 	}
-	children := map[string]*sandbox.Process{theServer: server, "the trigger": trigger}
+	children := map[string]child{theServer: server, "the trigger": trigger}
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
@@ -102,9 +103,27 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
 }
 
+// child is what works for us until it is told to end or ends by itself; its
+// methods are those of sandbox.Process.
+type child interface {
+	WaitReady(ctx context.Context, url string) error
+	Exited() <-chan struct{}
+	ExitCode() int
+	Output() string
+	Terminate(grace time.Duration) (code int, err error)
+}
+
+// startServer starts what answers on the port.
+func startServer(s settings, binary string, env []string, log, out io.Writer) (child, error) {
+	if s.procs {
+		return startActivator(s, binary, env, log, out)
+	}
+	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: log})
+}
+
 // accompany waits until the server is ready and then works beside it until ctx
 // is done or a child ends by itself.
-func accompany(ctx context.Context, s settings, children map[string]*sandbox.Process, out io.Writer) error {
+func accompany(ctx context.Context, s settings, children map[string]child, out io.Writer) error {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
@@ -140,7 +159,7 @@ func accompany(ctx context.Context, s settings, children map[string]*sandbox.Pro
 }
 
 // drain lets a child finish what it has under way.
-func drain(name string, child *sandbox.Process, out io.Writer) error {
+func drain(name string, child child, out io.Writer) error {
 	select {
 	case <-child.Exited():
 		return nil

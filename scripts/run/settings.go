@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/joho/godotenv"
 )
@@ -24,6 +25,8 @@ type settings struct {
 	username    string
 	password    string
 	demoSender  bool
+	procs       bool              // every function is a process of its own
+	procsIdle   time.Duration     // without a call, until such a process is ended
 	databaseURL string            // "" = start a private Postgres
 	all         map[string]string // the whole environment with .env beneath it, for the server
 }
@@ -66,6 +69,12 @@ func parseSettings(all map[string]string) (settings, error) {
 	}
 	if s.demoSender, err = strconv.ParseBool(get("DEMO_SENDER", "true")); err != nil {
 		bad = append(bad, fmt.Errorf("DEMO_SENDER is %q: it must be true or false", all["DEMO_SENDER"]))
+	}
+	if s.procs, err = strconv.ParseBool(get("PROCS", "0")); err != nil {
+		bad = append(bad, fmt.Errorf("PROCS is %q: it must be 1 or 0", all["PROCS"]))
+	}
+	if s.procsIdle, err = time.ParseDuration(get("PROCS_IDLE", "15s")); err != nil || s.procsIdle <= 0 {
+		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, as 15s", all["PROCS_IDLE"]))
 	}
 	if strings.Contains(s.username, ":") {
 		bad = append(bad, fmt.Errorf("BASIC_AUTH_USERNAME is %q: it must not contain a colon", s.username))

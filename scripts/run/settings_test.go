@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -19,6 +20,8 @@ func TestNothingNeedsToBeSet(t *testing.T) {
 	require.Equal(t, "admin", s.username)
 	require.Equal(t, localPassword, s.password)
 	require.True(t, s.demoSender)
+	require.False(t, s.procs)
+	require.Equal(t, 15*time.Second, s.procsIdle)
 	require.Empty(t, s.databaseURL)
 }
 
@@ -42,9 +45,11 @@ func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
 
 func TestEveryBadSettingIsNamedWithWhatIsAccepted(t *testing.T) {
 	t.Parallel()
-	_, err := parseSettings(map[string]string{"PORT": "eighty", "DEMO_SENDER": "maybe", "BASIC_AUTH_USERNAME": "a:b"})
+	_, err := parseSettings(map[string]string{"PORT": "eighty", "DEMO_SENDER": "maybe", "PROCS": "seven", "PROCS_IDLE": "0s", "BASIC_AUTH_USERNAME": "a:b"})
 	require.EqualError(t, err, `PORT is "eighty": it must be a number from 1 to 65535
 DEMO_SENDER is "maybe": it must be true or false
+PROCS is "seven": it must be 1 or 0
+PROCS_IDLE is "0s": it must be a duration above 0, as 15s
 BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
 	for _, port := range []string{"0", "-1", "65536"} {
 		_, err := parseSettings(map[string]string{"PORT": port})

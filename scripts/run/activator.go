@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// routes says which function has the paths that begin with a prefix; the
+// longest prefix decides.
+var routes = map[string]string{
+	"/":                   "submit", // the probes, and paths that nobody has
+	"/api/v1/sms/":        "submit",
+	"/api/v1/sms/tasks/":  "claim",
+	"/api/v1/sms/report":  "report",
+	"/api/v1/sms/report/": "report",
+	"/api/v1/admin/":      "admin",
+	"/api/v1/messages":    "messages",
+	"/api/v1/messages/":   "messages",
+	"/events/sweep":       "sweep",
+	"/events/relay":       "relay",
+}
+
+// functionOf names the function that answers path.
+func functionOf(path string) string {
+	best := ""
+	for prefix := range routes {
+		fits := path == prefix || strings.HasSuffix(prefix, "/") && strings.HasPrefix(path, prefix)
+		if fits && len(prefix) > len(best) {
+			best = prefix
+		}
+	}
+	return routes[best]
+}
+
+// activator is the server as a set of functions that have a process only while
+// they are called.
+type activator struct {
+	functions map[string]*function
+	http      http.Server
+	done      chan struct{} // closed once the port is no longer served
+	err       error         // why, when nobody asked for it; read it after done
+}
+
+// startActivator serves the port of s.
+func startActivator(s settings, binary string, env []string, logs, out io.Writer) (*activator, error) {
+	a := &activator{functions: map[string]*function{}, done: make(chan struct{})}
+	for _, name := range routes {
+		if a.functions[name] != nil {
+			continue
+		}
+		f := &function{name: name, binary: binary, rest: s.procsIdle, log: logs, out: out}
+		f.env = append(env[:len(env):len(env)], "FUNCTION_TARGET="+name, "LISTEN_FDS=1", "LISTEN_PID=")
+		if err := f.listen(); err != nil {
+			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
+		}
+		a.functions[name] = f
+	}
+	listener, err := net.Listen("tcp", strings.TrimPrefix(s.url(), "http://"))
+	if err != nil {
+		return nil, errors.Join(err, a.close())
+	}
+	a.http.Handler = a
+	a.http.ReadHeaderTimeout = 5 * time.Second
+	a.http.ErrorLog = log.New(logs, "", log.LstdFlags)
+	go func() {
+		defer close(a.done)
+		if err := a.http.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			a.err = err
+		}
+	}()
+	return a, nil
+}
+
+func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	a.functions[functionOf(r.URL.Path)].ServeHTTP(w, r)
+}
+
+// WaitReady waits until a GET of url is answered with 200. It fails when ctx
+// ends or the function behind url does not start.
+func (a *activator) WaitReady(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	f := a.functions[functionOf(req.URL.Path)]
+	if _, err := f.enter(); err != nil {
+		return fmt.Errorf("%s did not start: %w", f.name, err)
+	}
+	defer f.leave()
+	for {
+		res, err := http.DefaultClient.Do(req)
+		if err == nil {
+			res.Body.Close()
+			if res.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = fmt.Errorf("GET %s answered %s", url, res.Status)
+		}
+		if !pause(ctx, 20*time.Millisecond) {
+			return fmt.Errorf("%s is not ready: %w", f.name, err)
+		}
+	}
+}
+
+// Exited is closed once the port is no longer served.
+func (a *activator) Exited() <-chan struct{} { return a.done }
+
+// ExitCode waits for the end: 0 when it was asked for, else 1.
+func (a *activator) ExitCode() int {
+	<-a.done
+	if a.err != nil {
+		return 1
+	}
+	return 0
+}
+
+// Output says why the port is no longer served when nobody asked for it.
+func (a *activator) Output() string {
+	select {
+	case <-a.done:
+		return fmt.Sprint(a.err)
+	default:
+		return ""
+	}
+}
+
+// Terminate ends every function, each after its calls under way, and then the
+// port. What takes longer than grace is cut off, and that is an error.
+func (a *activator) Terminate(grace time.Duration) (code int, err error) {
+	limit, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	// The functions first: that is what ends their long polls.
+	err = a.close()
+	if cut := a.http.Shutdown(limit); cut != nil {
+		err = errors.Join(err, cut, a.http.Close())
+	}
+	return a.ExitCode(), err
+}
+
+func (a *activator) close() error {
+	var all sync.WaitGroup
+	failed := make(chan error, len(a.functions))
+	for _, f := range a.functions {
+		all.Go(func() { failed <- f.close() })
+	}
+	all.Wait()
+	close(failed)
+	var err error
+	for one := range failed {
+		err = errors.Join(err, one)
+	}
+	return err
+}

@@ -1,0 +1,231 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// call makes one call as the admin and gives its status and body.
+func (h house) call(t *testing.T, method, path, body string) (int, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, h.url()+path, strings.NewReader(body))
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", localPassword)
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	answer, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return res.StatusCode, string(answer)
+}
+
+// pids are those of all processes that a function had, as the run tells them.
+func pids(t *testing.T, p *sandbox.Process, function string) []int {
+	t.Helper()
+	var all []int
+	for _, match := range regexp.MustCompile(`(?m)^start +`+function+` \(pid (\d+)\)$`).FindAllStringSubmatch(p.Output(), -1) {
+		pid, err := strconv.Atoi(match[1])
+		require.NoError(t, err)
+		all = append(all, pid)
+	}
+	return all
+}
+
+// started waits until a function has had n processes and gives the last one's id.
+func started(t *testing.T, p *sandbox.Process, function string, n int) int {
+	t.Helper()
+	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, 10*time.Second, 10*time.Millisecond)
+	all := pids(t, p, function)
+	require.Len(t, all, n, p.Output())
+	return all[n-1]
+}
+
+func isGone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
+
+func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false")
+	h.ready(t, p)
+	idle := func(function string, times int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			return strings.Count(p.Output(), fmt.Sprintf("idle      %s after 2s\n", function)) == times
+		}, 30*time.Second, 20*time.Millisecond, p.Output())
+	}
+
+	h.send(t, "first", "第一条")
+	first := started(t, p, "submit", 1)
+	for _, function := range []string{"claim", "report", "admin", "messages"} {
+		require.Empty(t, pids(t, p, function), "nobody called it")
+	}
+	idle("submit", 1)
+	require.True(t, isGone(first))
+
+	h.send(t, "second", "第二条")
+	require.NoError(t, syscall.Kill(started(t, p, "submit", 2), syscall.SIGKILL))
+	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "by itself: signal: killed\n"))
+	h.send(t, "third", "第三条")
+	started(t, p, "submit", 3)
+	idle("submit", 2)
+
+	status, answer := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&limit=10", "")
+	require.Equal(t, http.StatusOK, status)
+	require.Equal(t, 3, strings.Count(answer, `"task_id"`), answer)
+	begun := time.Now()
+	status, answer = h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a&wait=4", "")
+	require.Equal(t, http.StatusOK, status)
+	require.NotContains(t, answer, "task_id")
+	require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
+	idle("claim", 1)
+	started(t, p, "claim", 1) // a call under way kept its process
+
+	broken := make(chan error, 1)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", localPassword)
+	go func() {
+		client := http.Client{Transport: &http.Transport{}} // a connection of its own: nothing is asked twice
+		res, err := client.Do(req)
+		if err == nil {
+			res.Body.Close()
+		}
+		broken <- err
+	}()
+	require.NoError(t, syscall.Kill(started(t, p, "claim", 2), syscall.SIGKILL))
+	select {
+	case err := <-broken:
+		require.ErrorIs(t, err, io.EOF, "nobody knows what became of the call")
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "a call of a killed process hangs")
+	}
+}
+
+func TestCallsThatComeWhileAProcessEndsAreAllAnswered(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false")
+	h.ready(t, p)
+	deadline := time.Now().Add(time.Minute)
+	for n := 0; len(pids(t, p, "submit")) < 8; n++ {
+		h.send(t, strconv.Itoa(n), "hello")
+		require.True(t, time.Now().Before(deadline), "it never ends")
+	}
+}
+
+func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1")
+	h.ready(t, p)
+	h.send(t, "first", "第一条")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
+	var all []int
+	for _, function := range []string{"submit", "claim", "report"} {
+		all = append(all, started(t, p, function, 1))
+	}
+	type result struct {
+		status int
+		err    error
+	}
+	polled := make(chan result, 1)
+	asked := make(chan struct{})
+	traced := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(asked) }})
+	req, err := http.NewRequestWithContext(traced, http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
+	require.NoError(t, err)
+	req.SetBasicAuth("admin", localPassword)
+	go func() {
+		client := http.Client{Transport: &http.Transport{}} // a connection of its own: nothing is asked twice
+		res, err := client.Do(req)
+		if err != nil {
+			polled <- result{err: err}
+			return
+		}
+		res.Body.Close()
+		polled <- result{status: res.StatusCode}
+	}()
+
+	<-asked
+	require.NoError(t, p.Signal(syscall.SIGINT))
+	require.Zero(t, p.ExitCode(), p.Output())
+	require.True(t, h.closed())
+	for _, pid := range all {
+		require.True(t, isGone(pid))
+	}
+	select {
+	case got := <-polled:
+		require.NoError(t, got.err)
+		require.Contains(t, []int{http.StatusOK, http.StatusServiceUnavailable}, got.status, "503 when it came too late")
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "the poll hangs")
+	}
+}
+
+func TestProcessesEndWithARunThatIsKilled(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1", "DEMO_SENDER=false")
+	h.ready(t, p)
+	submit := started(t, p, "submit", 1)
+	require.NoError(t, p.Kill())
+	require.Eventually(t, func() bool { return isGone(submit) }, 20*time.Second, 20*time.Millisecond)
+	again := h.start(t, "PROCS=1", "DEMO_SENDER=false")
+	h.ready(t, again)
+}
+
+func TestAFunctionThatCannotStartSaysWhy(t *testing.T) {
+	t.Parallel()
+	t.Run("before the run is ready", func(t *testing.T) {
+		t.Parallel()
+		p := newHouse(t).start(t, "PROCS=1", "SENDONCE_MAX_CALLS=many")
+		require.Equal(t, 1, p.ExitCode())
+		require.Contains(t, p.Output(), "SENDONCE_MAX_CALLS")
+	})
+	t.Run("when it is called", func(t *testing.T) {
+		t.Parallel()
+		h := newHouse(t)
+		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "PROCESSING_TIMEOUT_MINUTES=many")
+		h.ready(t, p)
+		status, answer := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
+		require.Equal(t, http.StatusServiceUnavailable, status)
+		require.JSONEq(t, `{"code":503,"message":"the function claim did not start","error":"server_busy"}`, answer)
+		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "PROCESSING_TIMEOUT_MINUTES"))
+		h.send(t, "first", "the others work")
+	})
+}
+
+func TestEveryPathOfTheContractIsSentToAFunctionThatAnswersIt(t *testing.T) {
+	t.Parallel()
+	var contract struct {
+		Paths map[string]map[string]any
+	}
+	require.NoError(t, yaml.Unmarshal(api.OpenAPI(), &contract))
+	require.NotEmpty(t, contract.Paths)
+	h := newHouse(t)
+	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false"))
+	for path := range contract.Paths {
+		// No path takes PATCH: a function that knows the path says 405, another 404.
+		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")
+		status, answer := h.call(t, http.MethodPatch, filled, "")
+		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), answer)
+	}
+	status, answer := h.call(t, http.MethodGet, "/nowhere", "")
+	require.Equal(t, http.StatusNotFound, status)
+	require.Contains(t, answer, "not_found")
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const startLimit = 30 * time.Second
+
+var errEnding = errors.New("everything is ending")
+
+// function is one function of the catalogue, with a process while there are
+// calls for it. Starting, ending and the count of calls are one lock's, so no
+// call reaches a process that was told to end: it waits for the next one.
+type function struct {
+	name   string
+	binary string
+	env    []string
+	rest   time.Duration // without a call, until its process is ended
+	log    io.Writer
+	out    io.Writer
+	url    string
+	socket *os.File // the listener, which every process inherits
+
+	mu      sync.Mutex
+	process *process // nil when none was started or the last one was ended
+	proxy   http.Handler
+	calls   int
+	quiet   time.Time   // since when calls is 0
+	alarm   *time.Timer // calls endWhenQuiet
+	ending  bool
+}
+
+// listen opens the address of f on the loopback.
+func (f *function) listen() error {
+	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return err
+	}
+	// The copy keeps the socket open.
+	defer listener.Close()
+	f.url = "http://" + listener.Addr().String()
+	f.socket, err = listener.File()
+	return err
+}
+
+func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	proxy, err := f.enter()
+	if err != nil {
+		busy(w, f.name, err)
+		return
+	}
+	defer f.leave()
+	proxy.ServeHTTP(w, r)
+}
+
+// enter counts a call and gives what answers it, which it starts if need be.
+// leave must follow unless it fails.
+func (f *function) enter() (http.Handler, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ending {
+		return nil, errEnding
+	}
+	if f.process != nil && f.process.hasEnded() {
+		f.lose(f.process)
+	}
+	if f.process == nil {
+		if err := f.start(); err != nil {
+			progress(f.out, "failed", fmt.Sprintf("%s did not start: %v", f.name, err))
+			return nil, err
+		}
+	}
+	f.calls++
+	return f.proxy, nil
+}
+
+func (f *function) leave() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.calls--; f.calls > 0 {
+		return
+	}
+	f.quiet = time.Now()
+	if f.alarm == nil {
+		f.alarm = time.AfterFunc(f.rest, f.endWhenQuiet)
+		return
+	}
+	f.alarm.Reset(f.rest)
+}
+
+// start returns once the new process answers; mu is held.
+func (f *function) start() error {
+	p, err := startProcess(f.binary, f.env, f.socket, f.log)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: p, Timeout: startLimit}
+	res, err := client.Get(f.url + "/healthz")
+	if err != nil {
+		if !p.hasEnded() {
+			return errors.Join(err, p.terminate(0))
+		}
+		return fmt.Errorf("%s:\n%s", p.cmd.ProcessState, tail(p.words.String()))
+	}
+	res.Body.Close()
+	f.process, f.proxy = p, f.forward(p)
+	progress(f.out, "start", fmt.Sprintf("%s (pid %d)", f.name, p.pid()))
+	go f.watch(p)
+	return nil
+}
+
+// watch tells of an end that nobody asked for; the next call starts a new process.
+func (f *function) watch(p *process) {
+	<-p.done
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lose(p)
+}
+
+func (f *function) lose(p *process) {
+	if f.process == p {
+		f.process = nil
+		progress(f.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s", f.name, p.pid(), p.cmd.ProcessState))
+	}
+}
+
+// forward sends calls to p as if they had come to it directly.
+func (f *function) forward(p *process) http.Handler {
+	return &httputil.ReverseProxy{
+		Transport:     p,
+		FlushInterval: -1,
+		ErrorLog:      log.New(f.log, "", log.LstdFlags),
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", f.url[len("http://"):]
+			r.Out.URL.RawQuery = r.In.URL.RawQuery
+			r.Out.Host = r.In.Host
+			if from := r.In.Header["X-Forwarded-For"]; from != nil {
+				r.Out.Header["X-Forwarded-For"] = from
+			}
+		},
+		// Nobody knows what became of the call: the caller sees a broken
+		// connection, as from the process itself.
+		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+	}
+}
+
+func (f *function) endWhenQuiet() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.calls > 0 || f.process == nil || time.Since(f.quiet) < f.rest {
+		return
+	}
+	if err := f.end(); err != nil {
+		progress(f.out, "failed", fmt.Sprintf("%s did not end well: %v", f.name, err))
+		return
+	}
+	progress(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.rest))
+}
+
+// end ends the process, which stays unknown to watch; mu is held.
+func (f *function) end() error {
+	p := f.process
+	f.process = nil
+	return p.terminate(drainLimit)
+}
+
+// close ends f for good. Calls under way are answered before it returns.
+func (f *function) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.ending = true
+	defer f.socket.Close()
+	if f.process == nil {
+		return nil
+	}
+	if err := f.end(); err != nil {
+		return fmt.Errorf("%s: %w", f.name, err)
+	}
+	progress(f.out, "drained", f.name)
+	return nil
+}
+
+// busy answers a call that reached no process.
+func busy(w http.ResponseWriter, name string, err error) {
+	message := "the function " + name + " did not start"
+	if errors.Is(err, errEnding) {
+		message = "this instance is ending"
+	}
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Retry-After", "1")
+	w.WriteHeader(http.StatusServiceUnavailable)
+	// A caller that left needs no answer.
+	_ = json.NewEncoder(w).Encode(api.Envelope{Code: http.StatusServiceUnavailable, Message: message, Error: "server_busy"})
+}
