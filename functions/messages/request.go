@@ -83,7 +83,7 @@ func (r *submitRequest) address() (message.Address, *task.Field) {
 }
 
 // confirms tells whether the message ends with the explicit call of its
-// receivers. Unasked, a URL's does with the 2xx and a user's in the inbox.
+// receivers. Unasked, a user's ends in the inbox.
 func (r *submitRequest) confirms(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm
