@@ -71,7 +71,8 @@ type Bus struct {
 	raised    chan struct{} // closed and replaced when a link comes up
 	pumps     map[string]*pump
 	scheduled map[string]time.Time
-	oldServer bool // that it has no schedules was logged
+	missed    map[hint]bool // what is to be told when a link comes up
+	oldServer bool          // that it has no schedules was logged
 }
 
 // link is the connection between two interruptions.
@@ -96,14 +97,15 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	b := &Bus{
 		cfg: cfg, log: log,
 		tried: make(chan struct{}), made: make(chan struct{}), raised: make(chan struct{}),
-		pumps: map[string]*pump{}, scheduled: map[string]time.Time{},
+		pumps: map[string]*pump{}, scheduled: map[string]time.Time{}, missed: map[hint]bool{},
 	}
 	b.closing, b.shut = context.WithCancel(context.Background())
 	return b, nil
 }
 
-// Dropped counts the wake-ups and schedules that were not sent because NATS was
-// away, since Open.
+// Dropped counts the wake-ups and schedules that could not be sent when they
+// were asked for, since Open. They are sent when the connection is made again,
+// unless Close comes first.
 func (b *Bus) Dropped() uint64 {
 	if b == nil {
 		return 0
@@ -237,6 +239,14 @@ func (b *Bus) raise(nc *nats.Conn) {
 	version := nc.ConnectedServerVersion()
 	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14)}
 	l.ctx, l.lost = context.WithCancel(b.closing)
+	b.install(l)
+	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
+	for h := range b.takeMissed() {
+		b.WakeAt(h.subject, h.at)
+	}
+}
+
+func (b *Bus) install(l *link) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.up != nil {
@@ -247,9 +257,8 @@ func (b *Bus) raise(nc *nats.Conn) {
 	b.raised = make(chan struct{})
 	if !l.schedules && !b.oldServer {
 		b.oldServer = true
-		b.log.Warn("this NATS has no message schedules (2.12 or later has): what falls due waits for the safety tick", "version", version)
+		b.log.Warn("this NATS has no message schedules (2.12 or later has): what falls due waits for the safety tick")
 	}
-	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
 }
 
 func (b *Bus) drop(err error) {

@@ -3,7 +3,7 @@
 // functions. It knows neither tasks nor SQL.
 //
 // Rows are the truth and everything here is a hint or a copy of one. With NATS
-// away wake-ups are dropped, publishing answers ErrAway, and the pollers keep the
+// away wake-ups wait for it, publishing answers ErrAway, and the pollers keep the
 // main job going; a nil *Bus is that state for ever.
 //
 // # Streams
@@ -37,9 +37,11 @@
 //
 // A due time becomes one message schedule per time bucket, made by whoever writes
 // the due time; NATS fires it, so nothing of ours needs to stay awake. Publishing
-// the same bucket again replaces it. The safety tick, a repeating schedule, covers
-// what was lost; where the server is too old for that (before 2.14), the trigger
-// ticks.
+// the same bucket again replaces it. What a process could not tell while NATS was
+// away it tells when it is connected again; for processes that are gone by then
+// the trigger wakes, whenever it is connected, what has a safety tick. That tick,
+// a repeating schedule, covers what was lost otherwise; where the server is too
+// old for that (before 2.14), the trigger ticks.
 //
 // # Trigger
 //

@@ -46,7 +46,7 @@ func bucketOf(at, now time.Time) time.Time {
 
 // WakeAt has NATS wake subject once at is past: up to 1.2 s later within the
 // next minute, up to 10.2 s beyond. It never blocks and never fails; what cannot
-// be scheduled is counted as dropped and left to the safety tick. subject is one
+// be scheduled is counted as dropped and scheduled when NATS is back. subject is one
 // that the stream WAKE takes, so not a queue's.
 func (b *Bus) WakeAt(subject string, at time.Time) {
 	if b == nil {
@@ -100,10 +100,10 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		_, err = l.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
 	}
 	if err != nil {
-		b.dropped.Add(1)
 		b.mu.Lock()
 		delete(b.scheduled, name)
 		b.mu.Unlock()
+		b.miss(hint{subject, bucket})
 		b.log.Debug("schedule a wake-up", "subject", subject, "error", err)
 	}
 }

@@ -20,8 +20,9 @@ const (
 // The subjects that are woken, and the first tokens of all others of ours. No
 // subject that a caller chooses may begin with one of these except MessagePrefix.
 const (
-	WakeSweep = wakePrefix + "sweep"
-	WakeRelay = wakePrefix + "relay"
+	WakeSweep   = wakePrefix + "sweep"
+	WakeRelay   = wakePrefix + "relay"
+	WakeDeliver = wakePrefix + "deliver"
 
 	EventPrefix   = "evt."
 	MessagePrefix = "msg."
@@ -146,7 +147,9 @@ func Routes(tick time.Duration) []Route {
 	return []Route{
 		{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
 		{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
-		{Stream: StreamEvents, Durable: "deliver", Filter: EventPrefix + ">", Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
+		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
+		{Stream: StreamWake, Durable: "deliver", Filter: WakeDeliver, Function: "deliver", InFlight: 4, AckWait: 30 * time.Second, Every: tick},
+		{Stream: StreamEvents, Durable: "record", Filter: EventPrefix + ">", Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
 	}
 }
 

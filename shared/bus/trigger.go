@@ -145,8 +145,9 @@ func (t *Trigger) Counts() map[string]RouteCounts {
 
 // Run delivers until ctx ends. Then it pulls no more, lets what is under way
 // finish, at most for DrainTimeout, and returns. While NATS is away it waits for
-// it; what is missing there, streams, consumers or ticks, is made whenever
-// the connection is.
+// it; whenever the connection is made, what is missing there (streams,
+// consumers, ticks) is made too, and the functions behind routes with a safety
+// tick are woken: who had something to tell them may be gone.
 func (t *Trigger) Run(ctx context.Context) {
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -222,7 +223,10 @@ func (t *Trigger) setUp(ctx context.Context, l *link, r *route, under *sync.Wait
 	err = t.bus.EnsureTick(bounded, r.Filter, r.Every)
 	if errors.Is(err, ErrNoSchedules) {
 		under.Go(func() { t.tick(ctx, r) })
-		return consumer, nil
+		err = nil
+	}
+	if err == nil {
+		t.bus.Wake(r.Filter, 1)
 	}
 	return consumer, err
 }

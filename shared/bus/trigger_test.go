@@ -89,6 +89,25 @@ func TestANewerHintDoesNotWaitForTheOneBefore(t *testing.T) {
 	require.Len(t, f.seen(), 3)
 }
 
+func TestATriggerLooksForWhatNobodyCouldTellWheneverItIsConnected(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
+	route := Route{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Hour}
+	quiet := Route{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: time.Second}
+	trigger := runTrigger(t, b, testConfig(f), route, quiet)
+	acked := func(n uint64) func() bool {
+		return func() bool { return trigger.Counts()["sweep"].Acked == n }
+	}
+	eventually(t, acked(1), "what became due before there was a trigger is looked for")
+
+	broker.stop()
+	require.Len(t, f.seen(), 1, "an idle connection brings no calls")
+	broker.start(broker.dir)
+	eventually(t, acked(2), "what became due meanwhile is looked for")
+	require.Zero(t, trigger.Counts()["relay"].Deliveries, "a route without a safety tick is not for looking")
+}
+
 func TestTheTriggerTicksForAServerThatCannot(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)

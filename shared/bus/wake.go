@@ -16,8 +16,8 @@ type pump struct{ n int }
 
 // Wake tells whoever serves subject that n things became due. It never blocks
 // and never fails: the first call is sent at once, further ones within 20 ms are
-// summed up and sent together, and what cannot be sent is dropped and counted.
-// n below 1 counts as 1.
+// summed up and sent together, and what cannot be sent is counted as dropped and
+// told, as one thing, when NATS is back. n below 1 counts as 1.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
@@ -67,8 +67,37 @@ func (b *Bus) tell(subject string, n int) {
 	up := b.up != nil
 	b.mu.Unlock()
 	if !up || b.nc.Publish(subject, strconv.AppendInt(nil, int64(n), 10)) != nil {
-		b.dropped.Add(1)
+		b.miss(hint{subject: subject})
 	}
+}
+
+// hint is a wake-up that could not be told: of subject, at once for the zero
+// time. That one is owed is all that is kept of it, not how many things became
+// due.
+type hint struct {
+	subject string
+	at      time.Time
+}
+
+// maxMissed bounds what is remembered of an outage; the safety tick covers the
+// rest.
+const maxMissed = 10_000
+
+func (b *Bus) miss(h hint) {
+	b.dropped.Add(1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.missed) < maxMissed {
+		b.missed[h] = true
+	}
+}
+
+func (b *Bus) takeMissed() map[hint]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	missed := b.missed
+	b.missed = map[hint]bool{}
+	return missed
 }
 
 // OnQueue calls heard whenever any process wakes a queue (QueueSubject), this

@@ -74,14 +74,34 @@ func TestCloseSendsWhatIsHeld(t *testing.T) {
 	require.EqualValues(t, 1, b.Dropped())
 }
 
-func TestAWakeUpWhileNATSIsAwayIsDroppedAndCounted(t *testing.T) {
+func TestWhatCouldNotBeToldWhileNATSWasAwayIsToldWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
-	broker.stop()
 	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	broker.stop()
 	b.Wake(WakeSweep, 1)
-	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
-	eventually(t, func() bool { return b.Dropped() == 2 }, "counted")
+	b.Wake(WakeRelay, 7)
+	b.WakeAt(WakeDeliver, time.Now().Add(time.Hour))
+	eventually(t, func() bool { return b.Dropped() == 3 }, "counted")
+	broker.start(broker.dir)
+	js := broker.js()
+	eventually(t, func() bool {
+		subjects := broker.info(js, StreamWake).State.Subjects
+		return subjects[WakeSweep] == 1 && subjects[WakeRelay] == 1 && len(subjects) == 3
+	}, "both wake-ups and the schedule")
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.missed) == 0 }, "nothing is owed any more")
+}
+
+func TestWhatIsRememberedOfAnOutageIsBounded(t *testing.T) {
+	t.Parallel()
+	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
+	require.NoError(t, err)
+	for i := range maxMissed + 10 {
+		b.miss(hint{subject: WakeSweep, at: time.Unix(int64(i), 0)})
+	}
+	require.Len(t, b.takeMissed(), maxMissed)
+	require.EqualValues(t, maxMissed+10, b.Dropped())
 }
 
 func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
