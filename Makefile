@@ -6,7 +6,7 @@ RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
-run: ## everything on this machine: Postgres, all functions, a demo sender (Ctrl-C ends it)
+run: ## everything on this machine: Postgres, NATS, all functions, a demo sender, a webhook sink (Ctrl-C ends it)
 	@go build -o .sendonce/bin/run ./scripts/run && exec .sendonce/bin/run
 
 test: check ## format, vet, lint, and every test on a private Postgres
@@ -17,7 +17,10 @@ check: ## format, vet and lint only
 	go vet ./...
 	go tool staticcheck ./...
 
-bench: ## submit, claim and report rates over HTTP beside the pgbench floor
+faults: ## the fault tests, with NATS away for 30 s
+	SENDONCE_FAULT_SECONDS=30 go test $(RACE) -count=1 -timeout 300s -v -run 'AllGoesOn|Slept|DoesNotFit|Doubled|AThousandPolls|Killed' ./functions
+
+bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
 
 build: ## the one binary, in bin/sendonce
@@ -27,4 +30,4 @@ golden: ## rewrite what is generated: the schema's golden file and README's sett
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 
-.PHONY: help run test check bench build golden
+.PHONY: help run test check faults bench build golden

@@ -33,6 +33,7 @@ func (s teller) tellOfMessages() {
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.data("id")), "")
 	url := s.post(200, post, `{"from":"ann","client_msg_id":"url","to":"orders.refunded","confirm":false,"data":"x"}`).data("server_msg_id")
 	s.post(200, post, `{"client_msg_id":"user","to":"user:bob","data":0}`)
+	s.post(200, post, `{"client_msg_id":"to-url","to":"http://127.0.0.1:1/orders","data":0}`)
 	sent := s.post(200, post, `{"client_msg_id":"sent","to":"orders.paid","data":0}`).data("server_msg_id")
 
 	// Another call saves the same message and does not end.

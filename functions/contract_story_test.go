@@ -94,6 +94,8 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfSending()
 	s.tellOfRepair()
 	s.tellOfMessages()
+	s.tellOfWebhooks()
+	s.tellOfDeadLetters()
 	s.tellOfCallersAndWords()
 	s.tellOfEventsAndHealth()
 	s.tellOfRefusals()
@@ -310,7 +312,7 @@ func (s teller) tellOfCallersAndWords() {
 
 func (s teller) tellOfEventsAndHealth() {
 	s.t.Helper()
-	for _, event := range []string{"/events/sweep", "/events/relay"} {
+	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, `{"specversion":"1.0","id":"2","source":"/test","type":"tick"}`, "Content-Type", "application/cloudevents+json")
@@ -331,7 +333,7 @@ func (s teller) tellOfRefusals() {
 	receiver, submitter := s.as(s.caller("confirms", "receiver")), s.as(s.caller("submits", "submitter"))
 	stranger := *s.server
 	stranger.password = "guess"
-	undecoded := []string{"sweep", "relay"} // they read no query string
+	undecoded := []string{"sweep", "relay", "deliver"} // they read no query string
 	for pattern, operation := range s.witness.contract.operations {
 		if operation.node["security"] != nil {
 			continue // the probes of the platform

@@ -74,6 +74,11 @@ func TestEveryExampleIsWhatItsSchemaSays(t *testing.T) {
 			}
 		}
 	}
+	for name := range c.doc["webhooks"].(object) {
+		body, ok := c.child(place{c.doc, ""}, "webhooks", name, "post", "requestBody")
+		require.True(t, ok, name)
+		checkExamples(t, c, body, "webhook "+name)
+	}
 	for _, name := range []string{"NoSuchPath", "MethodNotAllowed"} {
 		answer, ok := c.child(place{c.doc, ""}, "components", "responses", name)
 		require.True(t, ok, name)
@@ -106,6 +111,7 @@ func inQuery() map[string]string {
 		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest",
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest",
 		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest",
+		"listEndpoints": "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest",
 	}
 }
 

@@ -14,11 +14,13 @@ import (
 
 	"github.com/sendonce/sendonce/functions/admin"
 	"github.com/sendonce/sendonce/functions/claim"
+	"github.com/sendonce/sendonce/functions/deliver"
 	"github.com/sendonce/sendonce/functions/messages"
 	"github.com/sendonce/sendonce/functions/relay"
 	"github.com/sendonce/sendonce/functions/report"
 	"github.com/sendonce/sendonce/functions/submit"
 	"github.com/sendonce/sendonce/functions/sweep"
+	"github.com/sendonce/sendonce/functions/webhooks"
 	"github.com/sendonce/sendonce/migrations"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -31,9 +33,11 @@ func catalogue() []fn.Function {
 		claim.Function,
 		report.Function,
 		messages.Function,
+		webhooks.Function,
 		admin.Function,
 		sweep.Function,
 		relay.Function,
+		deliver.Function,
 	}
 }
 

@@ -1,17 +1,25 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/inbox"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
+
+// patience bounds a wait for what must happen.
+const patience = 20 * time.Second
 
 // postOffice is messages and relay as processes, with NATS and a trigger.
 type postOffice struct {
@@ -31,16 +39,16 @@ func openPostOffice(t *testing.T) *postOffice {
 	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: sandbox.NewDatabase(t), bin: sandbox.Build(t, module+"functions", false)}
 	o.nats = sandbox.NATSIn(t, o.options)
 	o.options.Port = o.nats.Port()
-	o.env = settings(o.url, "NATS_URL="+o.nats.URL(), "SENDONCE_SAFETY_TICK=1s")
+	o.env = settings(o.url, "NATS_URL="+o.nats.URL())
 	o.client = api.NewClient(o.start("messages"), "admin", "secret")
 	o.looker = (&server{t: t}).connect(o.url)
 	return o
 }
 
-// start runs one function and gives its address.
-func (o *postOffice) start(function string) string {
+// start runs one function, or all for "", and gives its address.
+func (o *postOffice) start(function string, env ...string) string {
 	o.t.Helper()
-	p := sandbox.StartProcess(o.t, o.bin, append(append([]string{}, o.env...), "FUNCTION_TARGET="+function))
+	p := sandbox.StartProcess(o.t, o.bin, slices.Concat(o.env, env, []string{"FUNCTION_TARGET=" + function}))
 	if function == "relay" {
 		o.relay = p
 	}
@@ -50,8 +58,34 @@ func (o *postOffice) start(function string) string {
 // carry starts the relay, and a trigger that wakes it.
 func (o *postOffice) carry() {
 	o.t.Helper()
-	at := o.start("relay")
-	sandbox.StartProcess(o.t, o.bin, append(append([]string{}, o.env...), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+	o.trigger(o.start("relay"))
+}
+
+// trigger starts one that wakes the functions at an address.
+func (o *postOffice) trigger(at string) {
+	o.t.Helper()
+	sandbox.StartProcess(o.t, o.bin, append(slices.Clone(o.env), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+}
+
+// at is the function at an address as an admin sees it.
+func (o *postOffice) at(address string) *server {
+	return &server{t: o.t, url: address, user: "admin", password: "secret"}
+}
+
+// tick wakes an event function past the trigger, as a platform's timer would.
+func (s *server) tick(function string) reply {
+	return s.do("POST", "/events/"+function, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
+}
+
+// broker is the server as its own clients see it.
+func (o *postOffice) broker() jetstream.JetStream {
+	o.t.Helper()
+	nc, err := nats.Connect(o.nats.URL())
+	require.NoError(o.t, err)
+	o.t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(o.t, err)
+	return js
 }
 
 func (o *postOffice) save(to string, change ...func(*api.MessageRequest)) string {
@@ -75,19 +109,14 @@ func (o *postOffice) state(id string) api.MessageResponse {
 
 func (o *postOffice) until(id, state string) api.MessageResponse {
 	o.t.Helper()
-	require.Eventually(o.t, func() bool { return o.state(id).State == state }, 20*time.Second, 10*time.Millisecond, state)
+	require.Eventually(o.t, func() bool { return o.state(id).State == state }, patience, 10*time.Millisecond, state)
 	return o.state(id)
 }
 
 // stored gives what the stream of messages holds, oldest first.
 func (o *postOffice) stored(n int) []*jetstream.RawStreamMsg {
 	o.t.Helper()
-	nc, err := nats.Connect(o.nats.URL())
-	require.NoError(o.t, err)
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	require.NoError(o.t, err)
-	stream, err := js.Stream(o.t.Context(), "MESSAGES")
+	stream, err := o.broker().Stream(o.t.Context(), "MESSAGES")
 	require.NoError(o.t, err)
 	info, err := stream.Info(o.t.Context())
 	require.NoError(o.t, err)
@@ -99,6 +128,62 @@ func (o *postOffice) stored(n int) []*jetstream.RawStreamMsg {
 		all = append(all, m)
 	}
 	return all
+}
+
+func once(r *api.MessageRequest) { r.Confirm = new(bool) } // at its end when sent
+
+// sentOnce says that n messages to subjects, and no others, are at their ends
+// after one send and in the stream once each.
+func (o *postOffice) sentOnce(n int) {
+	o.t.Helper()
+	require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_live`) == 0 }, patience, 20*time.Millisecond)
+	require.Equal(o.t, n, o.looker.count(`select count(*) from message_done d join messages m using (id)
+		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "one send each was used")
+	seen := map[string]int{}
+	for _, m := range o.stored(n) {
+		seen[m.Header.Get("ce-id")]++
+	}
+	require.Len(o.t, seen, n, "each is there once")
+}
+
+// receiver is the service of points, which acts on orders; it tells how often it
+// did.
+func (o *postOffice) receiver() (*inbox.Receiver, func() int) {
+	o.t.Helper()
+	db, err := pgxpool.New(o.t.Context(), sandbox.NewEmptyDatabase(o.t))
+	require.NoError(o.t, err)
+	o.t.Cleanup(db.Close)
+	_, err = db.Exec(o.t.Context(), inbox.DDL+`create table effects (message_id text)`)
+	require.NoError(o.t, err)
+	confirmer := inbox.Confirmer{BaseURL: o.client.BaseURL, User: "admin", Password: "secret", Consumer: "points"}
+	receiver := &inbox.Receiver{
+		DB: db, Consumer: "points", Confirm: confirmer.Confirm,
+		Effect: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+			_, err := tx.Exec(ctx, `insert into effects values ($1)`, m.ID)
+			return err
+		},
+	}
+	return receiver, func() (n int) {
+		require.NoError(o.t, db.QueryRow(o.t.Context(), `select count(*) from effects`).Scan(&n))
+		return n
+	}
+}
+
+// consume feeds what the stream of messages has, or gets from now on, to r.
+func (o *postOffice) consume(r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
+	o.t.Helper()
+	consumer, err := o.broker().CreateConsumer(o.t.Context(), "MESSAGES",
+		jetstream.ConsumerConfig{DeliverPolicy: from, AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(o.t, err)
+	ctx := context.WithoutCancel(o.t.Context())
+	running, err := consumer.Consume(func(m jetstream.Msg) {
+		if _, err := r.Receive(ctx, inbox.Message{ID: m.Headers().Get("ce-id"), Data: m.Data()}); err == nil {
+			_ = m.Ack() // one that is lost brings the message again
+		}
+	})
+	require.NoError(o.t, err)
+	o.t.Cleanup(func() { running.Stop(); <-running.Closed() })
+	return consumer
 }
 
 func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
@@ -132,7 +217,7 @@ func TestATypoInASubjectIsStuckAsSendingWithItsReason(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return o.looker.count(`select count(*) from reliable_messages where id = $1 and status = 0 and remaining_sends = 0`, typo) == 1
 	},
-		20*time.Second, 10*time.Millisecond)
+		patience, 10*time.Millisecond)
 	require.NotEmpty(t, o.state(typo).LastError)
 }
 
@@ -143,9 +228,7 @@ func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
 	o.until(o.save("msg.orders.paid"), "sent")
 	require.NoError(t, o.nats.Stop())
 	id := o.save("msg.orders.paid")
-	at := o.start("relay") // what a platform's timer would call
-	relayed := (&server{t: t, url: at, user: "admin", password: "secret"}).
-		do("POST", "/events/relay", `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
+	relayed := o.at(o.start("relay")).tick("relay")
 	require.Equal(t, 204, relayed.status, relayed.text)
 	away := o.state(id)
 	require.Equal(t, "sending", away.State)
@@ -167,7 +250,7 @@ func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
 	id := o.save("msg.orders.paid")
 	require.Eventually(t, func() bool {
 		return o.looker.count(`select count(*) from pg_locks where locktype = 'advisory' and not granted`) > 0
-	}, 20*time.Second, time.Millisecond, "published, and about to be marked")
+	}, patience, time.Millisecond, "published, and about to be marked")
 	o.stored(2)
 	require.NoError(t, o.relay.Kill())
 	// The connection dies with the relay: what it sent ahead must not be run.

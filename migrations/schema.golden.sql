@@ -14,6 +14,16 @@ CREATE TABLE callers (
     rotated_at timestamp with time zone,
     revoked_at timestamp with time zone);
 
+CREATE TABLE dead_letters (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    function text NOT NULL,
+    event_id text NOT NULL,
+    event_type text NOT NULL,
+    event text NOT NULL,
+    reason text NOT NULL,
+    attempts integer NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE default_sms_data (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
     phone_number character varying(20) NOT NULL,
@@ -22,6 +32,14 @@ CREATE TABLE default_sms_data (
     is_sent boolean NOT NULL DEFAULT false,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE event_outbox (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    kind text NOT NULL,
+    reason smallint NOT NULL DEFAULT 0,
+    ids uuid[] NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now())
+WITH (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_done (
     id uuid NOT NULL,
@@ -42,7 +60,8 @@ CREATE TABLE message_live (
     epoch integer NOT NULL DEFAULT 1,
     next_at timestamp with time zone DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
-    last_error character varying(500))
+    last_error character varying(500),
+    kind smallint NOT NULL)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_receipts (
@@ -197,13 +216,50 @@ CREATE TABLE tasks (
     metadata jsonb,
     created_at timestamp with time zone NOT NULL DEFAULT now());
 
+CREATE TABLE webhook_deliveries (
+    id uuid NOT NULL,
+    event_id text NOT NULL,
+    endpoint_id uuid NOT NULL,
+    caller_id bigint NOT NULL,
+    event_type text NOT NULL,
+    subject uuid NOT NULL,
+    url text NOT NULL,
+    payload text NOT NULL,
+    state smallint NOT NULL DEFAULT 0,
+    attempts smallint NOT NULL DEFAULT 0,
+    claims integer NOT NULL DEFAULT 0,
+    tries jsonb NOT NULL DEFAULT '[]'::jsonb,
+    next_at timestamp with time zone DEFAULT now(),
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    finished_at timestamp with time zone);
+
+CREATE TABLE webhook_endpoints (
+    id uuid NOT NULL,
+    caller_id bigint NOT NULL,
+    url text,
+    description character varying(200),
+    events text[] NOT NULL DEFAULT '{}'::text[],
+    enabled boolean NOT NULL DEFAULT true,
+    disabled_reason text,
+    disabled_at timestamp with time zone,
+    failing_since timestamp with time zone,
+    secret text NOT NULL,
+    old_secret text,
+    old_secret_until timestamp with time zone,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    rotated_at timestamp with time zone);
+
 CREATE SEQUENCE blocked_words_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
 
 CREATE SEQUENCE callers_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
 CREATE SEQUENCE claim_seq AS bigint INCREMENT 1000 START 1 CACHE 1;
 
+CREATE SEQUENCE dead_letters_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
 CREATE SEQUENCE default_sms_data_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
+
+CREATE SEQUENCE event_outbox_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
 CREATE SEQUENCE operator_actions_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
@@ -227,9 +283,15 @@ ALTER TABLE callers ADD CONSTRAINT callers_pkey PRIMARY KEY (id);
 
 ALTER TABLE callers ADD CONSTRAINT callers_token_hash_check CHECK ((octet_length(token_hash) = 32));
 
+ALTER TABLE dead_letters ADD CONSTRAINT dead_letters_function_event_id_key UNIQUE (function, event_id);
+
+ALTER TABLE dead_letters ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (id);
+
 ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_phone_number_key UNIQUE (phone_number);
 
 ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_pkey PRIMARY KEY (id);
+
+ALTER TABLE event_outbox ADD CONSTRAINT event_outbox_pkey PRIMARY KEY (id);
 
 ALTER TABLE message_done ADD CONSTRAINT message_done_check CHECK (
 CASE
@@ -242,6 +304,8 @@ ALTER TABLE message_done ADD CONSTRAINT message_done_pkey PRIMARY KEY (id);
 ALTER TABLE message_done ADD CONSTRAINT message_done_status_check CHECK (((status >= 0) AND (status <= 2)));
 
 ALTER TABLE message_live ADD CONSTRAINT message_live_check CHECK (((remaining_sends = 0) = (next_at IS NULL)));
+
+ALTER TABLE message_live ADD CONSTRAINT message_live_kind_check CHECK (((kind >= 0) AND (kind <= 2)));
 
 ALTER TABLE message_live ADD CONSTRAINT message_live_pkey PRIMARY KEY (id);
 
@@ -297,6 +361,20 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AN
 
 ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
 
+ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_check CHECK ((((state = 0) = (next_at IS NOT NULL)) AND ((state = 0) = (finished_at IS NULL))));
+
+ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (event_id, endpoint_id);
+
+ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_state_check CHECK (((state >= 0) AND (state <= 2)));
+
+ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_check CHECK (((enabled = (disabled_reason IS NULL)) AND (enabled = (disabled_at IS NULL))));
+
+ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_check1 CHECK (((url IS NOT NULL) OR enabled));
+
+ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_disabled_reason_check CHECK ((disabled_reason = ANY (ARRAY['gone'::text, 'failing'::text, 'by_hand'::text])));
+
+ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY (id);
+
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 
 CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING brin (created_at) WITH (pages_per_range='32');
@@ -311,7 +389,9 @@ CREATE INDEX idx_sms_tasks_phone ON public.tasks USING btree (phone_number, id);
 
 CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_active);
 
-CREATE INDEX message_live_due ON public.message_live USING btree (next_at, id) WHERE (remaining_sends > 0);
+CREATE INDEX message_live_due ON public.message_live USING btree (next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
+
+CREATE INDEX message_live_posts ON public.message_live USING btree (next_at, id) WHERE ((remaining_sends > 0) AND (kind = 1));
 
 CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) WHERE (remaining_sends = 0);
 
@@ -324,6 +404,20 @@ CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WIT
 CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX task_live_ready ON public.task_live USING btree (queue, priority, retry_count, id) WHERE (state = 1);
+
+CREATE INDEX webhook_deliveries_caller ON public.webhook_deliveries USING btree (caller_id, id);
+
+CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (endpoint_id, next_at) WHERE (state = 0);
+
+CREATE INDEX webhook_deliveries_endpoint ON public.webhook_deliveries USING btree (endpoint_id, id);
+
+CREATE UNIQUE INDEX webhook_deliveries_id ON public.webhook_deliveries USING btree (id);
+
+CREATE INDEX webhook_deliveries_subject ON public.webhook_deliveries USING btree (subject);
+
+CREATE INDEX webhook_endpoints_caller ON public.webhook_endpoints USING btree (caller_id, id) WHERE (url IS NOT NULL);
+
+CREATE UNIQUE INDEX webhook_endpoints_signing ON public.webhook_endpoints USING btree (caller_id) WHERE (url IS NULL);
 
 CREATE VIEW reliable_messages AS
  SELECT m.id,

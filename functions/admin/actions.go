@@ -15,14 +15,14 @@ type actionsRequest api.ActionsRequest
 // Validate names every field whose value is not acceptable.
 func (r *actionsRequest) Validate() []task.Field {
 	var bad rules
-	bad.page(r.Limit, r.After)
+	bad.Page(r.Limit, r.After)
 	bad.AtMost("subject", r.Subject, 100)
 	return bad.Rules
 }
 
 func (d *desk) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
-	rows, more, err := d.db.Actions(ctx, req.Subject, req.After, limitOf(req.Limit))
-	return pageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
+	rows, more, err := d.db.Actions(ctx, req.Subject, req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
 }
 
 func actionResponse(a store.Action) api.ActionResponse {

@@ -1,6 +1,7 @@
 // Package admin is the function that operators call, all under /api/v1/admin:
 // templates, default content, statistics, the list of tasks and the history of
-// each, repair by hand, blocked words, callers, and who did what by hand.
+// each, repair by hand, blocked words, callers, who did what by hand, and the
+// events that no function takes.
 //
 // Every change is committed together with a row of operator_actions that tells
 // who made it and what was there before; a change that changes nothing is not
@@ -61,17 +62,16 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller),
 
 		"GET " + root + "actions": fn.Query(fn.Admin, d.actions),
+
+		"GET " + root + "dead-letters":               fn.Query(fn.Admin, d.deadLetters),
+		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, d.dismiss),
 	}
 }
 
 // readTimeout is that of the database role that reads.
 const readTimeout = 15 * time.Second
 
-const (
-	defaultLimit = 50
-	maxLimit     = 200
-	maxReason    = 500
-)
+const maxReason = 500
 
 // desk is where an operator stands.
 type desk struct {
@@ -95,32 +95,8 @@ func pathID[I int32 | int64](c *fn.Call, what string) (I, error) {
 	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// pageOf makes a page of stored rows; id names a row for next_after.
-func pageOf[R, W any](rows []R, more bool, wire func(R) W, id func(R) int64) api.Page[W] {
-	page := api.Page[W]{Items: make([]W, len(rows))}
-	for i, row := range rows {
-		page.Items[i] = wire(row)
-	}
-	if more {
-		page.NextAfter = strconv.FormatInt(id(rows[len(rows)-1]), 10)
-	}
-	return page
-}
-
-func limitOf(limit *int) int {
-	if limit == nil {
-		return defaultLimit
-	}
-	return *limit
-}
-
 // rules are fn's with those that only an operator needs.
 type rules struct{ fn.Rules }
-
-func (b *rules) page(limit *int, after int64) {
-	b.Between("limit", limit, 1, maxLimit)
-	b.When(after < 0, "after", "must be the next_after of the page before")
-}
 
 // listRequest is api.ListRequest with its rules.
 type listRequest api.ListRequest
@@ -128,6 +104,6 @@ type listRequest api.ListRequest
 // Validate names every field whose value is not acceptable.
 func (r *listRequest) Validate() []task.Field {
 	var bad rules
-	bad.page(r.Limit, r.After)
+	bad.Page(r.Limit, r.After)
 	return bad.Rules
 }

@@ -166,7 +166,7 @@ func TestOnlyAnAdminIsLetIn(t *testing.T) {
 	t.Parallel()
 	o := openOffice(t)
 	made := must[api.CallerResponse](o, "POST", "callers", `{"name":"app","roles":["submitter","sender","receiver","trigger"]}`)
-	for _, path := range []string{"template", "default-sms", "statistics", "tasks", "blocked-words", "callers", "actions"} {
+	for _, path := range []string{"template", "default-sms", "statistics", "tasks", "blocked-words", "callers", "actions", "dead-letters"} {
 		require.Equal(t, 403, o.callAs("app", made.Token, "GET", path, "").Code, path)
 		require.Equal(t, 401, o.callAs("app", "guess", "GET", path, "").Code, path)
 	}
@@ -181,6 +181,7 @@ func TestIDsThatCannotExistAreNotFound(t *testing.T) {
 		o.refused(404, "not_found", nil, "PUT", "default-sms/"+id, `{"content":"x"}`)
 		o.refused(404, "not_found", nil, "DELETE", "blocked-words/"+id, "")
 		o.refused(404, "not_found", nil, "POST", "callers/"+id+"/revoke", "")
+		o.refused(404, "not_found", nil, "POST", "dead-letters/"+id+"/dismiss", `{"reason":"x"}`)
 		o.refused(404, "not_found", nil, "POST", "tasks/"+id+"/retry", "")
 		o.refused(404, "not_found", nil, "GET", "tasks/"+id, "")
 	}

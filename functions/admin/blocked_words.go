@@ -36,8 +36,8 @@ func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (an
 }
 
 func (d *desk) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.BlockedWords(ctx, req.After, limitOf(req.Limit))
-	return pageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int64 { return int64(w.ID) }), err
+	rows, more, err := d.db.BlockedWords(ctx, req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int32 { return w.ID }), err
 }
 
 func blockedWordResponse(w store.BlockedWord) api.BlockedWordResponse {

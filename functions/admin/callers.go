@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -93,8 +92,8 @@ func newToken() (token string, hash []byte) {
 }
 
 func (d *desk) callers(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.Callers(ctx, req.After, limitOf(req.Limit))
-	return pageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID }), err
+	rows, more, err := d.db.Callers(ctx, req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID }), err
 }
 
 func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
@@ -140,15 +139,8 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: row.ID, Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues),
-		CreatedAt: row.CreatedAt.UTC(), RotatedAt: instant(row.RotatedAt), RevokedAt: instant(row.RevokedAt),
+		CreatedAt: row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
-}
-
-func instant(t *time.Time) *time.Time {
-	if t == nil {
-		return nil
-	}
-	return fn.Instant(*t)
 }
 
 // withToken is the only answer that shows a token.

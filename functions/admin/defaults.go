@@ -47,7 +47,7 @@ type defaultsRequest api.DefaultSMSListRequest
 // Validate names every field whose value is not acceptable.
 func (r *defaultsRequest) Validate() []task.Field {
 	var bad rules
-	bad.page(r.Limit, r.After)
+	bad.Page(r.Limit, r.After)
 	if r.PhoneNumber != "" {
 		bad.Phone(r.PhoneNumber)
 	}
@@ -55,8 +55,8 @@ func (r *defaultsRequest) Validate() []task.Field {
 }
 
 func (d *desk) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
-	rows, more, err := d.db.Defaults(ctx, req.PhoneNumber, req.IsSent, req.After, limitOf(req.Limit))
-	return pageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int64 { return int64(row.ID) }), err
+	rows, more, err := d.db.Defaults(ctx, req.PhoneNumber, req.IsSent, req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int32 { return row.ID }), err
 }
 
 func (d *desk) defaultSMS(ctx context.Context, c *fn.Call, _ nothing) (any, error) {

@@ -19,7 +19,7 @@ type tasksRequest api.TasksRequest
 // Validate names every field whose value is not acceptable.
 func (r *tasksRequest) Validate() []task.Field {
 	var bad rules
-	bad.page(r.Limit, 0)
+	bad.PageByID(r.Limit, r.After)
 	state, known := task.ParseState(r.State)
 	bad.When(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
 	_, known = task.ParseReason(r.Reason)
@@ -32,14 +32,12 @@ func (r *tasksRequest) Validate() []task.Field {
 	bad.Queue("queue", r.Queue)
 	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
 	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
-	_, err := task.ParseID(r.After)
-	bad.When(r.After != "" && err != nil, "after", "must be the next_after of the page before")
 	return bad.Rules
 }
 
 // filter makes the store's filter of a valid request.
 func (r *tasksRequest) filter() store.TaskFilter {
-	f := store.TaskFilter{Phone: r.PhoneNumber, Source: r.Source, Queue: r.Queue, CallerID: r.CallerID, Limit: limitOf(r.Limit)}
+	f := store.TaskFilter{Phone: r.PhoneNumber, Source: r.Source, Queue: r.Queue, CallerID: r.CallerID, Limit: fn.LimitOf(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}

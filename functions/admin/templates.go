@@ -37,13 +37,13 @@ type templatesRequest api.TemplatesRequest
 // Validate names every field whose value is not acceptable.
 func (r *templatesRequest) Validate() []task.Field {
 	var bad rules
-	bad.page(r.Limit, r.After)
+	bad.Page(r.Limit, r.After)
 	return bad.Rules
 }
 
 func (d *desk) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
-	rows, more, err := d.db.Templates(ctx, req.Active, req.After, limitOf(req.Limit))
-	return pageOf(rows, more, templateResponse, func(t store.Template) int64 { return int64(t.ID) }), err
+	rows, more, err := d.db.Templates(ctx, req.Active, req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, templateResponse, func(t store.Template) int32 { return t.ID }), err
 }
 
 func (d *desk) template(ctx context.Context, c *fn.Call, _ nothing) (any, error) {

@@ -51,6 +51,9 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	}
 }
 
+// oneMessage is what {id} names.
+const oneMessage = "message"
+
 // maxBody leaves room beside the data, and for white space in it.
 const maxBody = 2 * message.MaxData
 
@@ -80,12 +83,21 @@ func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, 
 	if out.Replayed {
 		c.Header().Set("Idempotency-Replayed", "true")
 	} else {
-		p.env.RelayAt(time.Time{})
+		p.due(m.To.Kind)
 	}
 	return api.MessageAck{
 		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: ackSaved,
 		Status: int(out.Status), State: out.State,
 	}, nil
+}
+
+// due tells whoever sends messages of the kind that one is due.
+func (p *post) due(kind message.Kind) {
+	if kind == message.URL {
+		p.env.DeliverAt(time.Time{})
+	} else {
+		p.env.RelayAt(time.Time{})
+	}
 }
 
 // read makes a message of a valid request. A blocked word refuses it only if it
@@ -122,7 +134,7 @@ func sender(c *fn.Call, from string) (string, error) {
 }
 
 func (p *post) message(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID(c)
+	id, err := c.ID(oneMessage)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +169,7 @@ func (p *post) own(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
 // received takes in a confirmation. Whoever has received a message must be able
 // to say so for ever: the first time, again, late.
 func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
-	id, err := pathID(c)
+	id, err := c.ID(oneMessage)
 	if err != nil {
 		return nil, err
 	}
@@ -174,16 +186,7 @@ func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (a
 	return nil, nil
 }
 
-// pathID reads {id}; what is no id names no message.
-func pathID(c *fn.Call) (task.ID, error) {
-	id, err := task.ParseID(c.PathValue("id"))
-	if err != nil {
-		return id, noMessage()
-	}
-	return id, nil
-}
-
-func noMessage() error { return task.Refuse(task.CodeNotFound, "no such message") }
+func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }
 
 // wire is a message as its sender and an operator see it.
 func wire(m store.MessageDetail) api.MessageResponse {

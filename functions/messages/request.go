@@ -71,10 +71,7 @@ func (r *submitRequest) address() (message.Address, *task.Field) {
 		field = "routing_key"
 		to, err = message.Routed(r.ExchangeName, r.RoutingKey)
 	default:
-		err = errors.New("is required, or a routing_key in its place: a subject such as orders.paid, or user:<name>")
-	}
-	if err == nil && to.Kind == message.URL {
-		err = errors.New("must be a subject such as orders.paid, or user:<name>: URLs are not served yet")
+		err = errors.New("is required, or a routing_key in its place: a subject such as orders.paid, an https URL, or user:<name>")
 	}
 	if err != nil {
 		return to, &task.Field{Name: field, Message: err.Error()}
@@ -83,7 +80,7 @@ func (r *submitRequest) address() (message.Address, *task.Field) {
 }
 
 // confirms tells whether the message ends with the explicit call of its
-// receivers. Unasked, a user's ends in the inbox.
+// receivers. Unasked, a user's ends in the inbox and a URL's with its 2xx.
 func (r *submitRequest) confirms(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm

@@ -13,12 +13,10 @@ import (
 )
 
 const (
-	defaultPage = 50
-	maxPage     = 200
-	maxBulk     = 500 // messages in one bulk decision, which is one transaction
-	maxReason   = 500
-	maxAge      = 10 * 366 * 24 * 3600 // seconds
-	kindRule    = "must be sending or sent"
+	maxBulk   = 500 // messages in one bulk decision, which is one transaction
+	maxReason = 500
+	maxAge    = 10 * 366 * 24 * 3600 // seconds
+	kindRule  = "must be sending or sent"
 )
 
 // stuckRequest is api.StuckRequest with its rules.
@@ -28,10 +26,8 @@ type stuckRequest api.StuckRequest
 func (r *stuckRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.When(!isStuckKind(r.Kind), "kind", "is required: it "+kindRule)
-	bad.Between("limit", r.Limit, 1, maxPage)
+	bad.PageByID(r.Limit, r.After)
 	age(&bad, r.OlderThanSeconds)
-	_, err := task.ParseID(r.After)
-	bad.When(r.After != "" && err != nil, "after", "must be the next_after of the page before")
 	return bad
 }
 
@@ -45,20 +41,9 @@ func age(bad *fn.Rules, seconds int64) {
 
 func (p *post) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
-	limit := defaultPage
-	if req.Limit != nil {
-		limit = *req.Limit
-	}
-	after, _ := task.ParseID(req.After)
-	found, more, err := p.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, limit)
-	page := api.Page[api.MessageResponse]{Items: make([]api.MessageResponse, len(found))}
-	for i, m := range found {
-		page.Items[i] = wire(m)
-	}
-	if more {
-		page.NextAfter = page.Items[limit-1].ServerMsgID
-	}
-	return page, err
+	after, _ := task.ParseID(req.After) // valid, or absent and zero
+	found, more, err := p.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, fn.LimitOf(req.Limit))
+	return fn.PageOf(found, more, wire, func(m store.MessageDetail) task.ID { return m.ID }), err
 }
 
 // redriveRequest is api.RedriveRequest with its rules.
@@ -82,11 +67,13 @@ func (r *abandonRequest) Validate() []task.Field {
 }
 
 func (p *post) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
-	answer, err := decided(ctx, c, req.Reason, p.db.RedriveMessage)
-	if err == nil {
-		p.env.RelayAt(time.Time{})
-	}
-	return answer, err
+	return decided(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (store.MessageDetail, error) {
+		m, err := p.db.RedriveMessage(ctx, id, by)
+		if err == nil {
+			p.due(m.Kind)
+		}
+		return m, err
+	})
 }
 
 func (p *post) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
@@ -95,7 +82,7 @@ func (p *post) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any
 
 // decided changes the message of the path by hand.
 func decided(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (store.MessageDetail, error)) (any, error) {
-	id, err := pathID(c)
+	id, err := c.ID(oneMessage)
 	if err != nil {
 		return nil, err
 	}
@@ -166,7 +153,8 @@ func (p *post) decidedStuck(ctx context.Context, c *fn.Call, req api.MessageBulk
 	}
 	changed, err := change(ctx, filter, limit, c.Operator(req.Reason))
 	if changed > 0 {
-		p.env.RelayAt(time.Time{})
+		p.due(message.Subject)
+		p.due(message.URL)
 	}
 	return api.MessageBulkResponse{Matched: matched, Changed: changed}, err
 }

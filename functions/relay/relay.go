@@ -1,10 +1,11 @@
-// Package relay is the event function that sends reliable messages:
+// Package relay is the event function that publishes what Postgres holds for
+// NATS, reliable messages and the events of tasks:
 //
 //	POST /events/relay
 //
 // It publishes what is due while it holds the rows, so a relay that dies has
-// changed nothing, and any number may run at once. A message that one stream
-// refuses never holds up the others.
+// changed nothing, and any number may run at once. What one stream refuses never
+// holds up anything else.
 package relay
 
 import (
@@ -30,8 +31,10 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 }
 
 const (
-	batchRows    = 500
-	publishLimit = 2 * time.Second // the rows are locked meanwhile
+	batchMessages = 500
+	batchEvents   = 4               // rows, of at most 500 events each
+	publishLimit  = 2 * time.Second // the rows are locked meanwhile
+	awayPause     = 2 * time.Second
 )
 
 type relayer struct {
@@ -39,48 +42,83 @@ type relayer struct {
 	env *fn.Env
 }
 
-// relay sends everything that is due, batch by batch, and has itself woken for
-// what must be sent again. While NATS is away it stops after one batch: the
-// messages keep their sends and are due again soon.
+// batch is what one batch came to.
+type batch struct {
+	rows int
+	more bool // there may be more that is due
+	away bool // NATS could not be asked
+}
+
+// relay publishes all that is due, messages and events in turn, batch by batch,
+// and has itself woken for what must be sent again. While NATS is away it stops
+// after one batch: nothing is used up, and all is due again soon.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
-	sent := 0
+	sent, told := 0, 0
 	for {
-		away := false
-		relayed, err := r.db.RelayMessages(ctx, batchRows, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
-			results := r.publish(ctx, due)
-			for _, result := range results {
-				away = away || result.Outcome == message.Away
-			}
-			return results, nil
-		})
-		for _, at := range relayed.Again {
-			r.env.RelayAt(at)
-		}
-		sent += relayed.Rows
-		c.Log("messages", sent)
-		if err != nil || away || relayed.Rows < batchRows {
+		messages, err := r.relayMessages(ctx)
+		if err != nil {
 			return err
+		}
+		events, err := r.relayEvents(ctx)
+		if err != nil {
+			return err
+		}
+		sent, told = sent+messages.rows, told+events.rows
+		c.Log("messages", sent, "events", told)
+		if events.away {
+			r.env.RelayAt(time.Now().Add(awayPause))
+		}
+		if messages.away || events.away || !messages.more && !events.more {
+			return nil
 		}
 	}
 }
 
-// publish sends each message as a CloudEvent whose id is the message's, and
-// gives what became of each.
-func (r *relayer) publish(ctx context.Context, due []store.DueMessage) []message.Result {
+func (r *relayer) relayMessages(ctx context.Context) (b batch, err error) {
+	relayed, err := r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
+		results := r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofMessage(due[i]) })
+		b.away = anyAway(results)
+		return results, nil
+	})
+	for _, at := range relayed.Again {
+		r.env.RelayAt(at)
+	}
+	b.rows, b.more = relayed.Rows, relayed.Rows == batchMessages
+	return b, err
+}
+
+func (r *relayer) relayEvents(ctx context.Context) (b batch, err error) {
+	rows, err := r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
+		results := r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofEvent(due[i]) })
+		b.rows, b.away = len(due), anyAway(results)
+		return results, nil
+	})
+	b.more = rows == batchEvents
+	return b, err
+}
+
+func anyAway(results []message.Result) bool {
+	for _, result := range results {
+		if result.Outcome == message.Away {
+			return true
+		}
+	}
+	return false
+}
+
+// publish gives what became of each of n messages.
+func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Message, error)) []message.Result {
 	ctx, cancel := context.WithTimeout(ctx, publishLimit)
 	defer cancel()
-	messages := make([]bus.Message, len(due))
-	results := make([]message.Result, len(due))
-	for i, d := range due {
-		event, err := eventOf(d)
-		if err != nil {
-			results[i] = message.Result{Outcome: message.Refused, Reason: err.Error()}
-		}
-		messages[i] = bus.Message{Subject: subjectOf(d), MsgID: d.MsgID, Event: event}
+	messages, unfit := make([]bus.Message, n), make([]error, n)
+	for i := range messages {
+		messages[i], unfit[i] = of(i)
 	}
+	results := make([]message.Result, n)
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
 		switch {
-		case results[i].Outcome == message.Refused:
+		case unfit[i] != nil:
+			results[i] = message.Result{Outcome: message.Refused, Reason: unfit[i].Error()}
 		case err == nil:
 			results[i] = message.Result{Outcome: message.Taken}
 		case errors.Is(err, bus.ErrRefused):
@@ -90,20 +128,4 @@ func (r *relayer) publish(ctx context.Context, due []store.DueMessage) []message
 		}
 	}
 	return results
-}
-
-func subjectOf(d store.DueMessage) string {
-	if d.Kind == message.User {
-		return bus.UserSubject(d.Destination)
-	}
-	return d.Destination
-}
-
-func eventOf(d store.DueMessage) (cloudevents.Event, error) {
-	e := cloudevents.NewEvent()
-	e.SetID(d.ID.String())
-	e.SetSource("/sendonce/messages/" + d.From)
-	e.SetType(d.Type)
-	e.SetTime(d.CreatedAt)
-	return e, e.SetData(cloudevents.ApplicationJSON, d.Data)
 }

@@ -24,8 +24,10 @@ var routes = map[string]string{
 	"/api/v1/admin/":      "admin",
 	"/api/v1/messages":    "messages",
 	"/api/v1/messages/":   "messages",
+	"/api/v1/webhooks/":   "webhooks",
 	"/events/sweep":       "sweep",
 	"/events/relay":       "relay",
+	"/events/deliver":     "deliver",
 }
 
 // functionOf names the function that answers path.

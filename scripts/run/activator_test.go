@@ -61,7 +61,7 @@ func isGone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH
 func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false")
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	idle := func(function string, times int) {
 		t.Helper()
@@ -120,7 +120,7 @@ func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
 func TestCallsThatComeWhileAProcessEndsAreAllAnswered(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false")
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	deadline := time.Now().Add(time.Minute)
 	for n := 0; len(pids(t, p, "submit")) < 8; n++ {
@@ -180,12 +180,12 @@ func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
 func TestProcessesEndWithARunThatIsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	p := h.start(t, "PROCS=1", "DEMO_SENDER=false")
+	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	submit := started(t, p, "submit", 1)
 	require.NoError(t, p.Kill())
 	require.Eventually(t, func() bool { return isGone(submit) }, 20*time.Second, 20*time.Millisecond)
-	again := h.start(t, "PROCS=1", "DEMO_SENDER=false")
+	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, again)
 }
 
@@ -200,7 +200,7 @@ func TestAFunctionThatCannotStartSaysWhy(t *testing.T) {
 	t.Run("when it is called", func(t *testing.T) {
 		t.Parallel()
 		h := newHouse(t)
-		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "PROCESSING_TIMEOUT_MINUTES=many")
+		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false", "PROCESSING_TIMEOUT_MINUTES=many")
 		h.ready(t, p)
 		status, answer := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
 		require.Equal(t, http.StatusServiceUnavailable, status)
@@ -218,7 +218,7 @@ func TestEveryPathOfTheContractIsSentToAFunctionThatAnswersIt(t *testing.T) {
 	require.NoError(t, yaml.Unmarshal(api.OpenAPI(), &contract))
 	require.NotEmpty(t, contract.Paths)
 	h := newHouse(t)
-	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false"))
+	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false"))
 	for path := range contract.Paths {
 		// No path takes PATCH: a function that knows the path says 405, another 404.
 		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")

@@ -73,7 +73,7 @@ func (f *function) enter() (http.Handler, error) {
 	if f.ending {
 		return nil, errEnding
 	}
-	if f.process != nil && f.process.hasEnded() {
+	if f.process != nil && hasEnded(f.process) {
 		f.lose(f.process)
 	}
 	if f.process == nil {
@@ -109,21 +109,21 @@ func (f *function) start() error {
 	client := http.Client{Transport: p, Timeout: startLimit}
 	res, err := client.Get(f.url + "/healthz")
 	if err != nil {
-		if !p.hasEnded() {
-			return errors.Join(err, p.terminate(0))
+		if !hasEnded(p) {
+			return errors.Join(err, p.Kill())
 		}
-		return fmt.Errorf("%s:\n%s", p.cmd.ProcessState, tail(p.words.String()))
+		return fmt.Errorf("%s:\n%s", p.Ending(), tail(p.Output()))
 	}
 	res.Body.Close()
 	f.process, f.proxy = p, f.forward(p)
-	progress(f.out, "start", fmt.Sprintf("%s (pid %d)", f.name, p.pid()))
+	progress(f.out, "start", fmt.Sprintf("%s (pid %d)", f.name, p.Pid()))
 	go f.watch(p)
 	return nil
 }
 
 // watch tells of an end that nobody asked for; the next call starts a new process.
 func (f *function) watch(p *process) {
-	<-p.done
+	<-p.Exited()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lose(p)
@@ -132,7 +132,7 @@ func (f *function) watch(p *process) {
 func (f *function) lose(p *process) {
 	if f.process == p {
 		f.process = nil
-		progress(f.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s", f.name, p.pid(), p.cmd.ProcessState))
+		progress(f.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s", f.name, p.Pid(), p.Ending()))
 	}
 }
 
@@ -159,7 +159,7 @@ func (f *function) forward(p *process) http.Handler {
 func (f *function) endWhenQuiet() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.calls > 0 || f.process == nil || time.Since(f.quiet) < f.rest {
+	if f.calls > 0 || f.process == nil || hasEnded(f.process) || time.Since(f.quiet) < f.rest {
 		return
 	}
 	if err := f.end(); err != nil {
@@ -173,7 +173,7 @@ func (f *function) endWhenQuiet() {
 func (f *function) end() error {
 	p := f.process
 	f.process = nil
-	return p.terminate(drainLimit)
+	return finish(p)
 }
 
 // close ends f for good. Calls under way are answered before it returns.
@@ -182,7 +182,7 @@ func (f *function) close() error {
 	defer f.mu.Unlock()
 	f.ending = true
 	defer f.socket.Close()
-	if f.process == nil {
+	if f.process == nil || hasEnded(f.process) {
 		return nil
 	}
 	if err := f.end(); err != nil {

@@ -1,7 +1,7 @@
 // Command run is `make run`: Postgres, NATS, the schema, all functions in one
-// server (with PROCS=1 a process each, there while it is called), the trigger
-// and a demo sender, from nothing to ready in seconds. It keeps its data in
-// SENDONCE_HOME and takes everything down with it.
+// server (with PROCS=1 a process each, there while it is called), the trigger,
+// a demo sender and a sink for webhooks, from nothing to ready in seconds. It
+// keeps its data in SENDONCE_HOME and takes everything down with it.
 package main
 
 import (
@@ -98,7 +98,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = accompany(ctx, s, children, out)
+	err = accompany(ctx, s, children, log, out)
 	// The trigger first: what it has under way needs the server.
 	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
 }
@@ -123,13 +123,26 @@ func startServer(s settings, binary string, env []string, log, out io.Writer) (c
 
 // accompany waits until the server is ready and then works beside it until ctx
 // is done or a child ends by itself.
-func accompany(ctx context.Context, s settings, children map[string]child, out io.Writer) error {
+func accompany(ctx context.Context, s settings, children map[string]child, logs, out io.Writer) error {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
 		return orInterrupted(ctx, err)
 	}
-	introduce(out, s)
+	sinkURL := ""
+	if s.sink {
+		k, err := openSink(starting, s, logs, out)
+		switch {
+		case err == nil:
+			defer k.close()
+			sinkURL = k.url
+		case ctx.Err() == nil:
+			progress(out, "sink", "none: "+err.Error())
+		}
+	}
+	if ctx.Err() == nil {
+		introduce(out, s, sinkURL)
+	}
 
 	ctx, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
@@ -158,21 +171,34 @@ func accompany(ctx context.Context, s settings, children map[string]child, out i
 	}
 }
 
-// drain lets a child finish what it has under way.
+// drain ends a child that has not ended by itself.
 func drain(name string, child child, out io.Writer) error {
-	select {
-	case <-child.Exited():
+	if hasEnded(child) {
 		return nil
-	default:
 	}
+	if err := finish(child); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	progress(out, "drained", name)
+	return nil
+}
+
+// finish ends a child once it is through with what it has under way.
+func finish(child child) error {
 	code, err := child.Terminate(drainLimit)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("the %s ended with %d:\n%s", name, code, tail(child.Output()))
-	}
-	if err == nil {
-		progress(out, "drained", name)
+		err = fmt.Errorf("it ended with %d:\n%s", code, tail(child.Output()))
 	}
 	return err
+}
+
+func hasEnded(child child) bool {
+	select {
+	case <-child.Exited():
+		return true
+	default:
+		return false
+	}
 }
 
 func portIsFree(ctx context.Context, s settings) error {
@@ -212,7 +238,15 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (string, interfac
 		progress(out, "nats", "the one of NATS_URL")
 		return url, nobodys{}, nil
 	}
-	nats, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{Dir: filepath.Join(s.home, "nats")})
+	listener, err := listenAsBefore(ctx, s.home, "nats", out)
+	if err != nil {
+		return "", nil, err
+	}
+	// The server opens its port itself.
+	if err := listener.Close(); err != nil {
+		return "", nil, err
+	}
+	nats, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{Dir: filepath.Join(s.home, "nats"), Port: portOf(listener)})
 	if err != nil {
 		return "", nil, err
 	}
@@ -225,19 +259,22 @@ type nobodys struct{}
 
 func (nobodys) Stop() error { return nil }
 
-func introduce(out io.Writer, s settings) {
+func introduce(out io.Writer, s settings, sinkURL string) {
 	login, password := fmt.Sprintf(`"%s:$BASIC_AUTH_PASSWORD"`, s.username), "the one of BASIC_AUTH_PASSWORD"
 	if s.password == localPassword {
 		login, password = fmt.Sprintf("%s:%s", s.username, localPassword), localPassword
+	}
+	if sinkURL != "" {
+		sinkURL = fmt.Sprintf("  sink      %s prints what webhooks tell; a callback_url may name it too\n", sinkURL)
 	}
 	fmt.Fprintf(out, `
   API       %[1]s/api/v1
   user      %[2]s
   password  %[3]s
-  try       curl -u %[4]s -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
+%[5]s  try       curl -u %[4]s -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
 
 ready %[1]s
-`, s.url(), s.username, password, login)
+`, s.url(), s.username, password, login, sinkURL)
 }
 
 // orInterrupted is nil when err only says that ctx was done: an interrupt before

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,7 +66,6 @@ func (h house) ready(t *testing.T, p *sandbox.Process) {
 	require.NoError(t, p.WaitFor(within(t, 2*time.Minute), "\nready "+h.url()+"\n"))
 }
 
-// send submits a message and gives the answer's body.
 // send submits a message; more is further JSON members, each after a comma.
 func (h house) send(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
@@ -112,9 +112,11 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, code, p.Output())
 	require.True(t, h.closed())
+	addresses := printed(t, p)
 
 	p = h.start(t, "DEMO_SENDER=false")
 	h.ready(t, p)
+	require.Equal(t, addresses, printed(t, p), "whoever works beside it goes on")
 	require.JSONEq(t, idOf(t, first), idOf(t, h.send(t, "first", "第一条")), "the data was kept")
 	second := h.send(t, "second", "第二条")
 	require.NoError(t, p.Kill())
@@ -122,12 +124,21 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 
 	p = h.start(t)
 	h.ready(t, p)
+	require.Equal(t, addresses, printed(t, p))
 	require.JSONEq(t, idOf(t, second), idOf(t, h.send(t, "second", "第二条")))
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第二条\n"))
 	require.NotContains(t, p.Output(), "第一条", "what was sent is not sent again")
 
 	h.send(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "a schedule wakes sweep, and sweep the waiting sender")
+}
+
+// printed is where a run that is ready says that everything is.
+func printed(t *testing.T, p *sandbox.Process) []string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^(?:postgres|nats|  API|  sink) .*$`).FindAllString(p.Output(), -1)
+	require.Len(t, found, 4, p.Output())
+	return found
 }
 
 func idOf(t *testing.T, answer string) string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,11 @@ import (
 // loopback only.
 const localPassword = "sendonce-local"
 
+const (
+	outgoing = "SENDONCE_OUTGOING_NETWORKS"
+	loopback = "127.0.0.1"
+)
+
 // settings is what the environment and the file .env say.
 type settings struct {
 	port        int
@@ -25,6 +31,7 @@ type settings struct {
 	username    string
 	password    string
 	demoSender  bool
+	sink        bool
 	procs       bool              // every function is a process of its own
 	procsIdle   time.Duration     // without a call, until such a process is ended
 	databaseURL string            // "" = start a private Postgres
@@ -70,6 +77,9 @@ func parseSettings(all map[string]string) (settings, error) {
 	if s.demoSender, err = strconv.ParseBool(get("DEMO_SENDER", "true")); err != nil {
 		bad = append(bad, fmt.Errorf("DEMO_SENDER is %q: it must be true or false", all["DEMO_SENDER"]))
 	}
+	if s.sink, err = strconv.ParseBool(get("SINK", "true")); err != nil {
+		bad = append(bad, fmt.Errorf("SINK is %q: it must be true or false", all["SINK"]))
+	}
 	if s.procs, err = strconv.ParseBool(get("PROCS", "0")); err != nil {
 		bad = append(bad, fmt.Errorf("PROCS is %q: it must be 1 or 0", all["PROCS"]))
 	}
@@ -85,7 +95,25 @@ func parseSettings(all map[string]string) (settings, error) {
 	return s, errors.Join(bad...)
 }
 
-func (s settings) url() string { return "http://127.0.0.1:" + strconv.Itoa(s.port) }
+func (s settings) url() string { return "http://" + loopback + ":" + strconv.Itoa(s.port) }
+
+// callsSink tells whether the server will call the sink: an operator may have
+// said which networks it calls.
+func (s settings) callsSink() bool {
+	said := s.all[outgoing]
+	if said == "" {
+		return true
+	}
+	for part := range strings.SplitSeq(said, ",") {
+		part = strings.TrimSpace(part)
+		network, err := netip.ParsePrefix(part)
+		// The server says what is wrong with one that cannot be read.
+		if part == loopback || err == nil && network.Contains(netip.MustParseAddr(loopback)) {
+			return true
+		}
+	}
+	return false
+}
 
 // serverEnv is the environment of the server and the trigger: all of ours, with
 // what `make run` decides on top.
@@ -95,7 +123,10 @@ func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all["DATABASE_URL"] = databaseURL
 	all["NATS_URL"] = natsURL
 	all["SENDONCE_FUNCTIONS_URL"] = s.url()
-	all["APP_HOST"] = "127.0.0.1"
+	all["APP_HOST"] = loopback
+	if all[outgoing] == "" {
+		all[outgoing] = loopback
+	}
 	all["PORT"] = strconv.Itoa(s.port)
 	all["BASIC_AUTH_USERNAME"] = s.username
 	all["BASIC_AUTH_PASSWORD"] = s.password

@@ -20,6 +20,7 @@ func TestNothingNeedsToBeSet(t *testing.T) {
 	require.Equal(t, "admin", s.username)
 	require.Equal(t, localPassword, s.password)
 	require.True(t, s.demoSender)
+	require.True(t, s.sink)
 	require.False(t, s.procs)
 	require.Equal(t, 15*time.Second, s.procsIdle)
 	require.Empty(t, s.databaseURL)
@@ -45,9 +46,10 @@ func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
 
 func TestEveryBadSettingIsNamedWithWhatIsAccepted(t *testing.T) {
 	t.Parallel()
-	_, err := parseSettings(map[string]string{"PORT": "eighty", "DEMO_SENDER": "maybe", "PROCS": "seven", "PROCS_IDLE": "0s", "BASIC_AUTH_USERNAME": "a:b"})
+	_, err := parseSettings(map[string]string{"PORT": "eighty", "DEMO_SENDER": "maybe", "SINK": "often", "PROCS": "seven", "PROCS_IDLE": "0s", "BASIC_AUTH_USERNAME": "a:b"})
 	require.EqualError(t, err, `PORT is "eighty": it must be a number from 1 to 65535
 DEMO_SENDER is "maybe": it must be true or false
+SINK is "often": it must be true or false
 PROCS is "seven": it must be 1 or 0
 PROCS_IDLE is "0s": it must be a duration above 0, as 15s
 BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
@@ -64,5 +66,21 @@ func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
 	require.Equal(t, []string{
 		"APP_HOST=127.0.0.1", "BASIC_AUTH_PASSWORD=" + localPassword, "BASIC_AUTH_USERNAME=admin",
 		"DATABASE_URL=postgres://x", "NATS_URL=nats://y", "PATH=/bin", "PORT=9000", "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:9000",
+		"SENDONCE_OUTGOING_NETWORKS=127.0.0.1",
 	}, s.serverEnv("postgres://x", "nats://y"))
+}
+
+func TestAnOperatorMayForbidTheServerToCallTheSink(t *testing.T) {
+	t.Parallel()
+	for said, calls := range map[string]bool{
+		"": true, "127.0.0.1": true, "10.0.0.0/8, 127.0.0.0/8": true, "0.0.0.0/0": true,
+		"10.0.0.0/8": false, "127.0.0.2": false, "::1": false, "nothing": false,
+	} {
+		s, err := parseSettings(map[string]string{"SENDONCE_OUTGOING_NETWORKS": said})
+		require.NoError(t, err)
+		require.Equal(t, calls, s.callsSink(), said)
+		if said != "" {
+			require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "SENDONCE_OUTGOING_NETWORKS="+said)
+		}
+	}
 }

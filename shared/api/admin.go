@@ -12,8 +12,8 @@ type Page[T any] struct {
 	NextAfter string `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
 }
 
-// ListRequest asks for one page of a list: GET /api/v1/admin/blocked-words and
-// /api/v1/admin/callers.
+// ListRequest asks for one page of a list: GET /api/v1/admin/blocked-words,
+// /api/v1/admin/callers and /api/v1/admin/dead-letters.
 type ListRequest struct {
 	Limit *int  `json:"limit,omitempty"` // 1..200; default 50
 	After int64 `json:"after,omitempty"` // next_after of the page before
@@ -259,4 +259,23 @@ type ActionResponse struct {
 	Reason     string          `json:"reason,omitempty"`
 	Before     json.RawMessage `json:"before,omitempty"`
 	After      json.RawMessage `json:"after,omitempty"`
+}
+
+// DeadLetterResponse is an event that a function will never take, kept for an
+// operator.
+type DeadLetterResponse struct {
+	ID        int64     `json:"id"`
+	Function  string    `json:"function"`
+	EventID   string    `json:"event_id"`
+	EventType string    `json:"event_type"`
+	Event     string    `json:"event"`    // its data, as it came; cut at 65,536 characters
+	Reason    string    `json:"reason"`   // why it was not taken
+	Attempts  int       `json:"attempts"` // how often it was tried
+	CreatedAt time.Time `json:"created_at"`
+}
+
+// DismissRequest removes a dead letter: POST
+// /api/v1/admin/dead-letters/{id}/dismiss.
+type DismissRequest struct {
+	Reason string `json:"reason"` // 1..500 characters
 }

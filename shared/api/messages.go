@@ -14,7 +14,7 @@ type JSON = json.RawMessage
 type MessageRequest struct {
 	From             string     `json:"from,omitempty"` // default: the caller's name
 	ClientMsgID      string     `json:"client_msg_id"`  // ^[A-Za-z0-9._:-]{1,255}$; names the message among those of From
-	To               string     `json:"to,omitempty"`   // a subject, or user:<name>
+	To               string     `json:"to,omitempty"`   // a subject, an https URL, or user:<name>
 	ExchangeName     string     `json:"exchange_name,omitempty"`
 	RoutingKey       string     `json:"routing_key,omitempty"`
 	Type             string     `json:"type,omitempty"`              // of the CloudEvent; default sendonce.message.v1

@@ -80,6 +80,7 @@ func TestWhatCouldNotBeToldWhileNATSWasAwayIsToldWhenItIsBack(t *testing.T) {
 	b := newBus(t, broker.server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	broker.stop()
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.up == nil }, "noticed")
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeRelay, 7)
 	b.WakeAt(WakeDeliver, time.Now().Add(time.Hour))

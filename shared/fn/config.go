@@ -25,22 +25,23 @@ import (
 // out of every message. A struct may have a method Validate() []task.Field,
 // naming variables, for what a type cannot express.
 type Config struct {
-	DatabaseURL    string        `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
-	Username       string        `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
-	Password       string        `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
-	Host           string        `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
-	AppPort        uint16        `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 takes a free one"`
-	Port           *uint16       `envconfig:"PORT" desc:"port to listen on; wins over APP_PORT when set"`
-	Debug          bool          `envconfig:"DEBUG" default:"false" desc:"log debug lines too"`
-	FunctionTarget string        `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset serves all"`
-	TrustedProxies Networks      `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
-	HotRole        string        `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
-	ReadRole       string        `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
-	MaxConns       int           `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
-	Pooler         bool          `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
-	MaxCalls       int           `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
-	DrainTimeout   time.Duration `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
-	Bus            bus.Config    `envconfig:"-"` // has settings of its own
+	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
+	Username       string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
+	Password       string          `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
+	Host           string          `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
+	AppPort        uint16          `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 takes a free one"`
+	Port           *uint16         `envconfig:"PORT" desc:"port to listen on; wins over APP_PORT when set"`
+	Debug          bool            `envconfig:"DEBUG" default:"false" desc:"log debug lines too"`
+	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset serves all"`
+	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
+	HotRole        string          `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
+	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
+	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
+	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
+	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
+	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
+	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
+	Bus            bus.Config      `envconfig:"-"` // has settings of its own
 }
 
 // Validate checks what the types alone cannot.
@@ -62,7 +63,7 @@ func (c *Config) Validate() []task.Field {
 }
 
 func (c *Config) storeConfig() store.Config {
-	return store.Config{URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf}
+	return store.Config{URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf, Events: c.TaskEvents}
 }
 
 // address is where the server listens.
@@ -110,7 +111,8 @@ func (n *Networks) Decode(value string) error {
 	return nil
 }
 
-func (n Networks) contains(addr netip.Addr) bool {
+// Contains tells whether addr is in one of the networks.
+func (n Networks) Contains(addr netip.Addr) bool {
 	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
@@ -191,6 +193,9 @@ func shownValue(field reflect.StructField) string {
 func accepts(t reflect.Type) string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[envconfig.Decoder]()) {
+		return ""
 	}
 	switch {
 	case t.Kind() == reflect.Slice && accepts(t.Elem()) != "":

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -45,7 +46,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	require.Empty(t, problems)
 	require.Equal(t, Config{
 		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
-		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second,
+		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
 		Bus: bus.Config{Name: "sendonce", Replicas: 1},
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.address())

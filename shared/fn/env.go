@@ -49,7 +49,9 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		env.ready = &probe{ping: func(context.Context) error { return unset }}
 		return env, nil
 	}
-	db, err := store.Open(cfg.storeConfig())
+	tables := cfg.storeConfig()
+	tables.OnEvents = func() { env.RelayAt(time.Time{}) }
+	db, err := store.Open(tables)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +99,9 @@ func (e *Env) Draining() <-chan struct{} { return e.gate.draining }
 // RelayAt has relay woken once at is past, at once for the zero time. It is a
 // hint as Due is.
 func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
+
+// DeliverAt is RelayAt for deliver: for what is told to URLs.
+func (e *Env) DeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 
 // Close ends the connections to the database and to NATS.
 func (e *Env) Close() {

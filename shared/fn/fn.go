@@ -37,9 +37,9 @@ type Function struct {
 // ("POST /api/v1/sms/send"), to what answers them.
 type Routes map[string]Route
 
-// EventHandler takes one CloudEvent. nil means taken for good; a *task.Error
-// whose status is 4xx refuses the event for ever; any other error asks for the
-// same event again. It must bear being called twice with one event.
+// EventHandler takes one CloudEvent. nil means taken for good; Poison keeps the
+// event as a dead letter; a *task.Error whose status is 4xx refuses it for ever;
+// any other error asks for the same event again. It must bear being called twice with one event.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 
 // HTTP makes a function that answers routes. C is its configuration: a struct
@@ -61,7 +61,7 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 // to callers with the role Trigger. C and build are as for HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
-		return Routes{"POST /events/" + name: takeEvent(build(env, cfg))}
+		return Routes{"POST /events/" + name: takeEvent(env, name, build(env, cfg))}
 	})
 }
 

@@ -1,20 +1,8 @@
 package fn
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"io"
-	"net/http"
-	"slices"
-	"strings"
 	"time"
-
-	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/cloudevents/sdk-go/v2/event"
-	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
@@ -87,48 +75,4 @@ func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Rout
 
 func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route {
 	return Route{role: role, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
-}
-
-func takeEvent(handle EventHandler) Route {
-	r := newRoute(Trigger, func(ctx context.Context, c *Call) (any, error) {
-		e, err := readEvent(c)
-		if err != nil {
-			return nil, err
-		}
-		c.Log("event_id", e.ID(), "event_type", e.Type())
-		if err := handle(ctx, c, *e); err != nil {
-			return nil, err
-		}
-		c.Status(http.StatusNoContent)
-		return nil, nil
-	}).MaxBody(eventMaxBody).Timeout(eventTimeout)
-	r.event = true
-	return r
-}
-
-// readEvent decodes with the binding alone: the framework's receiver can hang
-// after a cancelled request.
-func readEvent(c *Call) (*cloudevents.Event, error) {
-	c.r.Body = io.NopCloser(bytes.NewReader(c.Body))
-	e, err := cehttp.NewEventFromHTTPRequest(c.r)
-	if err != nil {
-		return nil, task.Invalid([]task.Field{{Name: "event", Message: "is not a CloudEvent in binary or structured mode: " + err.Error()}})
-	}
-	if err := e.Validate(); err != nil {
-		return nil, task.Invalid(eventFields(err))
-	}
-	return e, nil
-}
-
-func eventFields(err error) []task.Field {
-	var invalid event.ValidationError
-	if !errors.As(err, &invalid) {
-		return []task.Field{{Name: "event", Message: err.Error()}}
-	}
-	var fields []task.Field
-	for name, problem := range invalid {
-		fields = append(fields, task.Field{Name: name, Message: problem.Error()})
-	}
-	slices.SortFunc(fields, func(a, b task.Field) int { return strings.Compare(a.Name, b.Name) })
-	return fields
 }

@@ -14,7 +14,7 @@ func (n Networks) source(peer string, forwardedFor []string) string {
 		return ""
 	}
 	hops := strings.Split(strings.Join(forwardedFor, ","), ",")
-	for i := len(hops) - 1; i >= 0 && n.contains(addr); i-- {
+	for i := len(hops) - 1; i >= 0 && n.Contains(addr); i-- {
 		hop, ok := parseAddr(strings.TrimSpace(hops[i]))
 		if !ok {
 			break

@@ -17,6 +17,14 @@ func Instant(t time.Time) *time.Time {
 	return &t
 }
 
+// UTC is an optional time of the wire, in UTC.
+func UTC(t *time.Time) *time.Time {
+	if t == nil {
+		return nil
+	}
+	return Instant(*t)
+}
+
 // TaskResponse is a task as every function shows it.
 func TaskResponse(t store.Detail) api.TaskResponse {
 	segments, encoding := task.Segments(t.Content)
@@ -31,10 +39,16 @@ func TaskResponse(t store.Detail) api.TaskResponse {
 }
 
 // TaskID reads {task_id} of the path; what is no id names no task.
-func (c *Call) TaskID() (task.ID, error) {
-	id, err := task.ParseID(c.PathValue("task_id"))
+func (c *Call) TaskID() (task.ID, error) { return c.pathID("task_id", "task") }
+
+// ID reads {id} of the path as a UUID; what is none names nothing. what is the
+// kind of thing that it should name.
+func (c *Call) ID(what string) (task.ID, error) { return c.pathID("id", what) }
+
+func (c *Call) pathID(name, what string) (task.ID, error) {
+	id, err := task.ParseID(c.PathValue(name))
 	if err != nil {
-		return id, task.Refuse(task.CodeNotFound, "no such task")
+		return id, task.Refuse(task.CodeNotFound, "no such "+what)
 	}
 	return id, nil
 }

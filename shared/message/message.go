@@ -90,6 +90,8 @@ const (
 type Result struct {
 	Outcome Outcome
 	Reason  string // of Refused and Away, for an operator to read
+
+	RetryAfter time.Duration // what the receiver of a URL asked for; 0 = nothing
 }
 
 // awayPause is how long a message waits that met nobody.
@@ -123,8 +125,24 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	}
 	m.NextAt = time.Time{}
 	if m.Remaining > 0 && !m.Final() {
-		m.NextAt = now.Add(jittered(pauseAfter(m.SendNo), jitter))
+		m.NextAt = now.Add(max(jittered(pauseAfter(m.SendNo), jitter), min(r.RetryAfter, maxRetryAfter)))
 	}
+	return m
+}
+
+// SettlePost is Settle for a send that was begun when the message was as begun
+// and held no lock meanwhile. When something else has settled the message since,
+// it counts only if it was taken: the receiver has the message then.
+func (m Message) SettlePost(begun Message, r Result, now time.Time, jitter float64) Message {
+	switch {
+	case !m.Final() && m.Epoch == begun.Epoch && m.SendNo == begun.SendNo && m.NextAt.Equal(begun.NextAt):
+		return m.Settle(r, now, jitter)
+	case r.Outcome != Taken:
+		return m
+	case m.takenStatus() == Received:
+		return m.Receive("", 1)
+	}
+	m.Status = max(m.Status, Sent)
 	return m
 }
 

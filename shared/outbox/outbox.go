@@ -32,7 +32,7 @@ CREATE INDEX IF NOT EXISTS message_outbox_refused ON message_outbox (refused_at,
 // MaxData is the most bytes that a message's data may have as JSON.
 const MaxData = 64 << 10
 
-// Message is what Sendonce is to send. It goes either To a subject or a
+// Message is what Sendonce is to send. It goes either To a subject, a URL or a
 // user, or to a RoutingKey, with or without an ExchangeName.
 type Message struct {
 	From             string    `json:"from,omitempty"` // "" = the forwarder's caller

@@ -16,22 +16,22 @@ import (
 )
 
 // guard runs "$@" in its own place and leaves behind a watcher that reads the
-// pipe on fd 3. A line there means that the process was waited for; the end of
+// pipe on fd 4. A line there means that the process was waited for; the end of
 // the pipe without a line means that its owner is dead. The watcher is started
 // before the exec, so no instant is unguarded, and is nobody's child, so the
-// process never reaps it.
+// process never reaps it. It keeps no listener open that may be on fd 3.
 const guard = `pid=$$ sig=$1 sweep=$2
 shift 2
 ( (
-	exec >/dev/null 2>&1
-	read -r _ <&3 && exit 0
+	exec >/dev/null 2>&1 3<&-
+	read -r _ <&4 && exit 0
 	kill -"$sig" "$pid"
 	n=0
 	while kill -0 "$pid" && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done
 	[ $n -lt 50 ] || kill -KILL "$pid"
 	[ -z "$sweep" ] || rm -rf "$sweep"
 ) & )
-exec 3<&-
+exec 4<&-
 exec "$@"`
 
 // outputKept is how many bytes of a process's output are remembered.
@@ -44,6 +44,10 @@ type Command struct {
 	Env    []string  // the whole environment; nil = that of this process
 	Dir    string    // working directory; "" = that of this process
 	Output io.Writer // gets stdout and stderr as they come, beside Process.Output; nil = nobody
+
+	// Listener becomes the child's descriptor 3, where a socket-activated server
+	// finds it; it stays open here. nil = none.
+	Listener *os.File
 
 	// When this process dies without having ended the child, the child gets
 	// OrphanSignal (SIGTERM when nil), SIGKILL five seconds later, and then
@@ -82,7 +86,7 @@ func Start(c Command) (*Process, error) {
 	p.cmd = exec.Command("/bin/sh", append(args, c.Args...)...)
 	p.cmd.Env, p.cmd.Dir = c.Env, c.Dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
-	p.cmd.ExtraFiles = []*os.File{read}
+	p.cmd.ExtraFiles = []*os.File{c.Listener, read}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Credential: c.user}
 	// Grandchildren may hold the output open after a SIGKILL of the child.
 	p.cmd.WaitDelay = time.Second
@@ -113,6 +117,13 @@ func (p *Process) Exited() <-chan struct{} { return p.done }
 func (p *Process) ExitCode() int {
 	<-p.done
 	return p.cmd.ProcessState.ExitCode()
+}
+
+// Ending waits for the end of the child and says how it came about, as "exit
+// status 1" or "signal: killed".
+func (p *Process) Ending() string {
+	<-p.done
+	return p.cmd.ProcessState.String()
 }
 
 // Output is what the child has written to stdout and stderr so far, at most the

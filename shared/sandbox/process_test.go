@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -139,6 +140,7 @@ func TestAProcess(t *testing.T) {
 		require.NoError(t, p.Kill())
 		require.NoError(t, p.Kill())
 		require.Equal(t, -1, p.ExitCode())
+		require.Equal(t, "signal: killed", p.Ending())
 	})
 	t.Run("keeps the end of a long output", func(t *testing.T) {
 		t.Parallel()
@@ -146,6 +148,32 @@ func TestAProcess(t *testing.T) {
 		require.Zero(t, p.ExitCode())
 		require.Len(t, p.Output(), outputKept)
 		require.True(t, strings.HasSuffix(p.Output(), "39\nend\n"))
+	})
+	t.Run("finds a listener as its descriptor 3, which no guard keeps open", func(t *testing.T) {
+		t.Parallel()
+		listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		require.NoError(t, err)
+		file, err := listener.File()
+		require.NoError(t, err)
+		require.NoError(t, listener.Close())
+		p, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", `[ -e /dev/fd/3 ] && [ ! -e /dev/fd/4 ] && echo found; exec sleep 100 3<&-`}, Listener: file})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, p.Kill()) })
+		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "found"))
+		require.NoError(t, file.Close())
+		require.Eventually(t, func() bool {
+			conn, err := net.Dial("tcp", listener.Addr().String())
+			if err != nil {
+				return true
+			}
+			conn.Close()
+			return false
+		}, 10*time.Second, 20*time.Millisecond)
+	})
+	t.Run("that was given no listener has only its three", func(t *testing.T) {
+		t.Parallel()
+		p := sh(t, `[ ! -e /dev/fd/3 ] && [ ! -e /dev/fd/4 ]`)
+		require.Zero(t, p.ExitCode())
 	})
 	t.Run("that cannot start says so", func(t *testing.T) {
 		t.Parallel()

@@ -207,9 +207,9 @@ update task_totals set succeeded = succeeded - case when $2 = 2 then 1 else 0 en
 where day = ($1::timestamptz at time zone 'UTC')::date`
 )
 
-// queueChanges adds the statements that make the changes so: the second round
-// trip of every transition, whoever decided it.
-func queueChanges(batch *pgx.Batch, changes []change) {
+// queueChanges adds the statements that make the changes so and tell of them:
+// the second round trip of every transition, whoever decided it.
+func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 	// Totals are locked by day, oldest first: no two transactions wait for each other in a circle.
 	slices.SortStableFunc(changes, func(a, b change) int { return a.before.FinishedAt.Compare(b.before.FinishedAt) })
 	var finish, update, amend, revive []task.Task
@@ -250,6 +250,7 @@ func queueChanges(batch *pgx.Batch, changes []change) {
 			column(revive, maxRetries), column(revive, onUnknown), column(revive, queueName), column(revive, dueAt), column(revive, expiresAt),
 			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode))
 	}
+	return db.queueEvents(batch, changes)
 }
 
 func queueVerdicts(batch *pgx.Batch, logs []verdictLog) {
@@ -307,14 +308,14 @@ func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now 
 		defer conn.Release()
 		held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, lockPatience)
 		if err == nil {
-			after, err = decideOne(ctx, conn.Conn(), held, id, how, extra)
+			after, err = db.decideOne(ctx, conn.Conn(), held, id, how, extra)
 		}
 		return rollbackOn(conn.Conn(), err)
 	})
 	return after, err
 }
 
-func decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how func(task.Task, time.Time) (task.Task, error),
+func (db *DB) decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how func(task.Task, time.Time) (task.Task, error),
 	extra func(*pgx.Batch, task.Task, task.Task)) (task.Task, error) {
 	before, ok := held.tasks[id]
 	if !ok {
@@ -325,12 +326,13 @@ func decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how
 		return before, err
 	}
 	var batch pgx.Batch
+	var told *news
 	if after != before {
-		queueChanges(&batch, []change{{before, after}})
+		told = db.queueChanges(&batch, []change{{before, after}})
 		extra(&batch, before, after)
 	}
 	batch.Queue("commit")
-	return after, conn.SendBatch(ctx, &batch).Close()
+	return after, told.after(conn.SendBatch(ctx, &batch).Close())
 }
 
 // rollbackOn ends a transaction that failed, so that its locks are free at

@@ -36,8 +36,8 @@ type Claimed struct {
 }
 
 // claimBody is the rest of a claim after its CTE c has locked the rows: they
-// change hands, the log is written and the bodies are read, in one statement
-// and one commit. It updates by id, never by a ctid read earlier.
+// change hands, the log and the event are written and the bodies are read, in
+// one statement and one commit. It updates by id, never by a ctid read earlier.
 const claimBody = `
 , k as materialized (
     select $7::bigint as claim_id, now() + make_interval(secs => $4) as lease_until
@@ -46,13 +46,16 @@ const claimBody = `
         sending_at = null, ended = 0, updated_at = now()
     from k where id = any (array(select id from c))
 ), b as materialized (
-    select c.id, c.priority, c.retry_count, t.phone_number, t.content
-    from c cross join lateral (select phone_number, content from tasks where tasks.id = c.id offset 0) t
+    select c.id, c.priority, c.retry_count, t.phone_number, t.content, t.caller_id, t.callback_url
+    from c cross join lateral (select phone_number, content, caller_id, callback_url from tasks where tasks.id = c.id offset 0) t
 ), s as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content, request_data, response_data)
     select b.id, k.claim_id, $3, b.phone_number, b.content, $6::jsonb,
         jsonb_build_object('claim_id', k.claim_id, 'lease_until', k.lease_until, 'retry_count', b.retry_count)
     from b cross join k
+), e as (
+    insert into event_outbox (kind, ids)
+    select 'task.processing', array_agg(id) from b listened where $8 and ` + heard + ` having count(*) > 0
 )
 select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
 
@@ -69,10 +72,10 @@ with c as materialized (
 )` + claimBody
 
 // claimAboveSQL is claimSQL with a floor for each lane (priority, retry_count)
-// in $8..$10, in claim order: it does not walk the dead index entries below.
+// in $9..$11, in claim order: it does not walk the dead index entries below.
 const claimAboveSQL = `
 with c as materialized (
-    select r.* from unnest($8::smallint[], $9::smallint[], $10::uuid[]) as lane (priority, retry_count, low)
+    select r.* from unnest($9::smallint[], $10::smallint[], $11::uuid[]) as lane (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
         where l.state = 1 and l.queue = $1 and l.priority = lane.priority and l.retry_count = lane.retry_count
@@ -116,7 +119,7 @@ func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Cla
 	if err != nil {
 		return nil, err
 	}
-	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), id}
+	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), id, db.events == AllEvents}
 	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
 		claimed, _, err := db.runClaim(ctx, claimAboveSQL, id, append(args, laneColumns(lanes)...))
 		if err != nil || len(claimed) > 0 {
@@ -151,6 +154,9 @@ func (db *DB) runClaim(ctx context.Context, sql string, id int64, args []any) (c
 		claimed, took, err = db.queryClaim(ctx, sql, args...)
 		return err
 	})
+	if db.events == AllEvents && len(claimed) > 0 {
+		db.onEvents()
+	}
 	slices.SortFunc(claimed, func(a, b Claimed) int {
 		return cmp.Or(cmp.Compare(a.Priority, b.Priority), cmp.Compare(a.RetryCount, b.RetryCount), a.ID.Compare(b.ID))
 	})

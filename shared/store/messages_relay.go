@@ -12,14 +12,15 @@ import (
 )
 
 // anyMessageDueSQL spares the idle relay a transaction.
-const anyMessageDueSQL = `select exists (select from message_live where next_at <= now() and remaining_sends > 0)`
+const anyMessageDueSQL = `select exists (select from message_live where next_at <= now() and remaining_sends > 0 and kind <> 1)`
 
-// lockDueMessagesSQL takes what is due with its body, earliest first. Rows that
-// another relay sends are left to it.
+// lockDueMessagesSQL takes what is due for the broker with its body, earliest
+// first. Rows that another relay sends are left to it; what goes to a URL (kind
+// 1) is ClaimPosts'.
 const lockDueMessagesSQL = `
 with l as materialized (
     select * from message_live
-    where next_at <= now() and remaining_sends > 0
+    where next_at <= now() and remaining_sends > 0 and kind <> 1
     order by next_at, id
     limit $1
     for update skip locked
@@ -43,7 +44,7 @@ type Relayed struct {
 // published is settled even when the relay's own time is up.
 const settleLimit = 5 * time.Second
 
-// RelayMessages sends up to limit due messages, earliest first, and settles all
+// RelayMessages sends up to limit due messages of the broker, earliest first, and settles all
 // of them in one transaction. publish is called with their locks held: it gives
 // one result per message, in their order, and must return within 3 s, else
 // confirmations stop waiting and, after 10 s, the database takes the locks away.

@@ -81,9 +81,9 @@ with b as (
     as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
         type, data, sent_at, confirm, max_sends, expected_receipts)
     on conflict (id) do nothing
-    returning id, max_sends
+    returning id, kind, max_sends
 )
-insert into message_live (id, remaining_sends) select id, max_sends from b returning id`
+insert into message_live (id, kind, remaining_sends) select id, kind, max_sends from b returning id`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.
 const knownMessagesSQL = `

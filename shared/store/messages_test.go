@@ -221,6 +221,7 @@ func TestTheEndStateFollowsTheAddress(t *testing.T) {
 	}
 	db.mustSave(t, slices.Collect(maps.Keys(want))...)
 	db.relay(t, always(takes))
+	db.postAll(t, msg.Result{Outcome: msg.Taken})
 	for m, state := range want {
 		d := db.mustMessage(t, m.ID)
 		require.Equal(t, state, d.State())

@@ -1,11 +1,11 @@
 package store
 
 import (
-	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // statements is every SQL constant of this package, by name.
@@ -84,67 +83,158 @@ func TestEveryStatementPreparesAgainstTheMigratedSchema(t *testing.T) {
 	}
 }
 
+// planned says which plans a set of statements must have.
+type planned struct {
+	burst  string            // what arrives before any ANALYZE
+	cases  map[string]string // the statements, with their parameters of EXECUTE
+	tables []string          // that must never be read as a whole
+	index  map[string]string // by which a statement must go
+	sorted []string          // statements that must not sort
+}
+
 // The plan cliff: statements prepared and used while the tables were empty
-// must still go by index when 50,000 rows arrive before any ANALYZE.
-func TestPlansMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
-	t.Parallel()
+// must still go by index when a burst arrives before any ANALYZE.
+func (p planned) require(t *testing.T) {
+	t.Helper()
 	url := sandbox.NewDatabase(t)
-	conn := asRole(t, url, "sendonce_hot")
-	all := statements(t)
-	id := fmt.Sprintf("'%s'", task.NewID())
-	ids := fmt.Sprintf("array[%s::uuid]", id)
-	cases := map[string]string{ // parameters of EXECUTE
-		"claimSQL":        `'default', 10, 'app', 60, false, '{}', 1`,
-		"claimAboveSQL":   `'default', 10, 'app', 60, false, '{}', 1, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-		"lockDueSQL":      `100`,
-		"lockLiveSQL":     ids,
-		"lockDoneSQL":     ids,
-		"deleteLiveSQL":   ids,
-		"updateLiveSQL":   ids + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
-		"extendSQL":       id + `, 'app', 0, 60, false, array[]::text[]`,
-		"detailSQL":       id,
-		"firstCallsSQL":   ids + `, ` + ids,
-		"knownKeysSQL":    ids,
-		"knownTasksSQL":   ids,
-		"callerByNameSQL": `'x'`,
-		"lockDefaultsSQL": `array['13800138000']::varchar[]`,
+	conn, all := asRole(t, url, "sendonce_hot"), statements(t)
+	execute := func(name string) string {
+		if args := p.cases[name]; args != "" {
+			return "execute " + name + "(" + args + ")"
+		}
+		return "execute " + name
 	}
 	_, err := owner(t, url).Exec(t.Context(), `vacuum analyze`)
 	require.NoError(t, err)
-	for name, args := range cases {
+	for name := range p.cases {
 		_, err := conn.Exec(t.Context(), `prepare `+name+` as `+all[name])
 		require.NoError(t, err, name)
 		for range 10 {
-			_, err = conn.Exec(t.Context(), `execute `+name+`(`+args+`)`)
+			_, err = conn.Exec(t.Context(), execute(name))
 			require.NoError(t, err, name)
 		}
 	}
-	_, err = owner(t, url).Exec(t.Context(), `
-		set session_replication_role = replica;
-		alter table task_live set (autovacuum_enabled = off); alter table tasks set (autovacuum_enabled = off); alter table task_done set (autovacuum_enabled = off);
-		insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-			select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
-		insert into task_live (id, state, priority, max_retries, on_unknown, queue)
-			select id, 1, 5, 3, 0, 'default' from tasks limit 40000;
-		insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 40000;
-		insert into submission_keys select id, id, id from tasks`)
+	quiet := "set session_replication_role = replica;"
+	for _, table := range p.tables {
+		quiet += "alter table " + table + " set (autovacuum_enabled = off);"
+	}
+	_, err = owner(t, url).Exec(t.Context(), quiet+p.burst)
 	require.NoError(t, err)
-	for name, args := range cases {
-		rows, err := conn.Query(t.Context(), `explain execute `+name+`(`+args+`)`)
+	for name := range p.cases {
+		rows, err := conn.Query(t.Context(), `explain `+execute(name))
 		require.NoError(t, err, name)
 		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		require.NoError(t, err, name)
 		plan := strings.Join(lines, "\n")
-		for _, table := range []string{"tasks", "task_live", "task_done", "submission_keys"} {
+		for _, table := range p.tables {
 			require.NotContains(t, plan, "Seq Scan on "+table, "%s\n%s", name, plan)
 		}
 		require.NotContains(t, plan, "Bitmap Heap Scan", "%s\n%s", name, plan)
-		if name == "claimSQL" || name == "claimAboveSQL" {
-			require.Contains(t, plan, "task_live_ready", "%s\n%s", name, plan)
+		require.Contains(t, plan, p.index[name], "%s\n%s", name, plan)
+		if slices.Contains(p.sorted, name) {
 			require.NotContains(t, plan, "Sort", "%s\n%s", name, plan)
 		}
-		if name == "lockDueSQL" {
-			require.Contains(t, plan, "task_live_due", "%s\n%s", name, plan)
-		}
 	}
+}
+
+// anID and someIDs are parameters that no row has.
+const (
+	anID    = "'018f0000-0000-7000-8000-000000000000'"
+	someIDs = "array[" + anID + "::uuid]"
+)
+
+func TestPlansOfTasksMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	planned{
+		burst: `
+insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x' from generate_series(1, 50000);
+insert into task_live (id, state, priority, max_retries, on_unknown, queue)
+	select id, 1, 5, 3, 0, 'default' from tasks limit 40000;
+insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 40000;
+insert into submission_keys select id, id, id from tasks`,
+		tables: []string{"tasks", "task_live", "task_done", "submission_keys"},
+		cases: map[string]string{
+			"claimSQL":        `'default', 10, 'app', 60, false, '{}', 1, true`,
+			"claimAboveSQL":   `'default', 10, 'app', 60, false, '{}', 1, true, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"lockDueSQL":      `100`,
+			"lockLiveSQL":     someIDs,
+			"lockDoneSQL":     someIDs,
+			"deleteLiveSQL":   someIDs,
+			"updateLiveSQL":   someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
+			"extendSQL":       anID + `, 'app', 0, 60, false, array[]::text[]`,
+			"detailSQL":       anID,
+			"firstCallsSQL":   someIDs + `, ` + someIDs,
+			"knownKeysSQL":    someIDs,
+			"knownTasksSQL":   someIDs,
+			"callerByNameSQL": `'x'`,
+			"lockDefaultsSQL": `array['13800138000']::varchar[]`,
+		},
+		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due"},
+		sorted: []string{"claimSQL", "claimAboveSQL"},
+	}.require(t)
+}
+
+func TestPlansOfMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	const one = `, array[1]::smallint[]`
+	planned{
+		burst: `
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1 from (select gen_random_uuid() from generate_series(1, 50000)) r (g);
+insert into message_live (id, kind, status, remaining_sends, next_at)
+	select id, (random() * 1.9)::integer, 1, 5, now() + interval '1 hour' from messages limit 30000;
+insert into message_live (id, kind, status, remaining_sends, next_at) select id, 0, 1, 0, null from messages offset 30000 limit 10000;
+insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 4, 1, 1 from messages offset 40000;
+insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 from message_done`,
+		tables: []string{"messages", "message_live", "message_done", "message_receipts"},
+		cases: map[string]string{
+			"messageSQL":            anID,
+			"knownMessagesSQL":      someIDs,
+			"messagesExistSQL":      someIDs,
+			"consumersSQL":          anID,
+			"anyMessageDueSQL":      "",
+			"lockDueMessagesSQL":    "100",
+			"claimPostsSQL":         "100, 30",
+			"postponePostsSQL":      someIDs + `, array[now()], 1`,
+			"lockLiveMessagesSQL":   someIDs,
+			"lockDoneMessagesSQL":   someIDs,
+			"lockStuckMessagesSQL":  "1::smallint, null, 0, 100",
+			"updateLiveMessagesSQL": someIDs + one + one + one + `, array[1], array['']::text[], array[now()]`,
+			"updateDoneMessagesSQL": someIDs + one + `, array[false], array['']::text[]`,
+			"deleteLiveMessagesSQL": someIDs,
+			"deleteDoneMessagesSQL": someIDs,
+		},
+		index: map[string]string{
+			"lockDueMessagesSQL": "message_live_due", "anyMessageDueSQL": "message_live_due",
+			"claimPostsSQL": "message_live_posts", "lockStuckMessagesSQL": "message_live_stuck",
+		},
+		sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "claimPostsSQL"},
+	}.require(t)
+}
+
+func TestPlansOfWebhooksMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	planned{
+		burst: `
+insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, callback_url)
+	select gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x', 'https://a.example' from generate_series(1, 40000);
+insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks;
+insert into event_outbox (kind, ids)
+	select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 400 as n from tasks) t group by n;
+insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), g, 'https://b.example', 's' from generate_series(1, 20) g;
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload)
+	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u', '{}' from tasks t`,
+		tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries"},
+		cases: map[string]string{
+			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[]`,
+			"lockEventsSQL":       "4",
+			"listenersSQL":        anID + `, 'task.succeeded'`,
+			"claimDeliveriesSQL":  `100, 16, ` + someIDs + `, array[1], 30`,
+			"lockDeliveriesSQL":   someIDs,
+			"updateDeliveriesSQL": someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array['{}']`,
+			"deliverySQL":         anID + `, null`,
+		},
+		index: map[string]string{"claimDeliveriesSQL": "webhook_deliveries_due"},
+	}.require(t)
 }

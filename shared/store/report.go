@@ -70,10 +70,10 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (ou
 	}
 	out, changes, logs := decideReports(held, reports)
 	var batch pgx.Batch
-	queueChanges(&batch, changes)
+	told := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
-	err = rollbackOn(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
+	err = rollbackOn(conn.Conn(), told.after(conn.Conn().SendBatch(ctx, &batch).Close()))
 	return out, held.xid, markLost(conn.Conn(), err)
 }
 

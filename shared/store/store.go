@@ -22,6 +22,8 @@ type Config struct {
 	MaxConns int                   // per pool; 0 = 8
 	StatusOf func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
 	Pooler   bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
+	Events   EventMode             // which changes of tasks are told
+	OnEvents func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 }
 
 // DB is every table of Sendonce. It makes no network call before its first use.
@@ -37,6 +39,8 @@ type DB struct {
 	claimIDs claimIDs
 	housed   atomic.Int64 // when KeepHouse last ran here, in Unix nanoseconds
 	statusOf func(code string) int
+	events   EventMode
+	onEvents func()
 }
 
 // Open prepares the two pools without connecting: the first call that needs
@@ -51,7 +55,10 @@ func Open(cfg Config) (*DB, error) {
 		hot.Close()
 		return nil, err
 	}
-	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf}
+	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, onEvents: cfg.OnEvents}
+	if db.onEvents == nil {
+		db.onEvents = func() {}
+	}
 	db.submits = newCoalescer(db.flushSubmissions)
 	db.reports = newCoalescer(db.flushReports)
 	db.messages = newCoalescer(db.flushMessages)

@@ -144,8 +144,8 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	return &f.templates[i]
 }
 
-// insertSQL takes on new tasks: key, body, live row, log row and the default
-// content used up. A row whose key is taken is left out, also of the answer. An
+// insertSQL takes on new tasks: key, body, live row, log row, event and the
+// default content used up. A row whose key is taken is left out, also of the answer. An
 // id that exists is that of an earlier try whose commit was under way: the
 // statement waits for it, fails, and is run again. Rows come sorted by key, so
 // two flushes never wait for each other in a circle.
@@ -186,6 +186,12 @@ with i as materialized (
     select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data::jsonb,
         jsonb_build_object('task_id', id, 'status', 0), 200
     from w
+), e as (
+    insert into event_outbox (kind, ids)
+    select case when run_at is null then 'task.pending' else 'task.scheduled' end, array_agg(id)
+    from (select id, run_at, caller_id, nullif(callback_url, '') as callback_url from w) listened
+    where $23 and ` + heard + `
+    group by 1
 )
 select id, state from l`
 
@@ -234,6 +240,9 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	}
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("insert: %w", err)
+	}
+	if f.db.events == AllEvents && len(states) > 0 {
+		f.db.onEvents()
 	}
 	for _, i := range order {
 		state, inserted := states[f.rows[i].ID]
@@ -298,7 +307,7 @@ func (f *submitFlush) columns(order []int) []any {
 		useTemplate[n], requests[n] = f.final[i].UseTemplate, logJSON(s.Request)
 	}
 	return []any{ids, keys, prints, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks,
-		metadata, sendAt, expiresAt, ttls, defaults, requestIDs, useTemplate, sourceIPs, userAgents, requests}
+		metadata, sendAt, expiresAt, ttls, defaults, requestIDs, useTemplate, sourceIPs, userAgents, requests, f.db.events == AllEvents}
 }
 
 func timeOrNull(t time.Time) *time.Time {

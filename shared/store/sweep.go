@@ -75,10 +75,10 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 		return swept, nil
 	}
 	batch = pgx.Batch{}
-	queueChanges(&batch, changes)
+	told := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
-	return swept, rollbackOn(conn.Conn(), conn.Conn().SendBatch(ctx, &batch).Close())
+	return swept, rollbackOn(conn.Conn(), told.after(conn.Conn().SendBatch(ctx, &batch).Close()))
 }
 
 // houseEvery is how often one instance looks after partitions and totals.

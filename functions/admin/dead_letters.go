@@ -1,0 +1,42 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (d *desk) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+	rows, more, err := d.db.DeadLetters(ctx, req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
+}
+
+// dismissRequest is api.DismissRequest with its rules.
+type dismissRequest api.DismissRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *dismissRequest) Validate() []task.Field {
+	var bad rules
+	bad.Text("reason", r.Reason, maxReason)
+	return bad.Rules
+}
+
+func (d *desk) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) (any, error) {
+	id, err := pathID[int64](c, "dead letter")
+	if err != nil {
+		return nil, err
+	}
+	c.Status(http.StatusNoContent)
+	return nil, d.db.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
+}
+
+func deadLetterResponse(l store.DeadLetter) api.DeadLetterResponse {
+	return api.DeadLetterResponse{
+		ID: l.ID, Function: l.Function, EventID: l.EventID, EventType: l.EventType, Event: l.Event,
+		Reason: l.Reason, Attempts: l.Attempts, CreatedAt: l.CreatedAt.UTC(),
+	}
+}

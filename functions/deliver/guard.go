@@ -1,0 +1,75 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+// errNotPublic is read by whoever registered the URL, so it says the same of
+// every address: it must not tell what our network looks like.
+var errNotPublic = errors.New("the host's address is not public; an operator can allow its network with SENDONCE_OUTGOING_NETWORKS")
+
+// guard says which addresses may be called: public ones, and those in networks
+// that an operator allows.
+type guard struct{ allowed fn.Networks }
+
+// control is the ControlContext of a net.Dialer, which calls it with each
+// address it is about to connect to: after DNS, so that a name cannot be
+// judged by one address and called at another.
+func (g guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil || !g.permits(to.Addr()) {
+		return errNotPublic
+	}
+	return nil
+}
+
+func (g guard) permits(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
+	if g.allowed.Contains(addr) {
+		return true
+	}
+	if nat64.Contains(addr) {
+		embedded := addr.As16()
+		return g.permits(netip.AddrFrom4([4]byte(embedded[12:])))
+	}
+	return addr.IsValid() && !notPublic.Contains(addr)
+}
+
+// nat64 is how a network without IPv4 reaches every IPv4 host, public ones too.
+var nat64 = netip.MustParsePrefix("64:ff9b::/96")
+
+// notPublic is what the IANA registries of special-purpose addresses do not call
+// globally reachable. The tunnels that embed an IPv4 address, 6to4 and Teredo,
+// are in it whole: no public server has such an address.
+var notPublic = fn.Networks{
+	netip.MustParsePrefix("0.0.0.0/8"),        // this host
+	netip.MustParsePrefix("10.0.0.0/8"),       // private
+	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT
+	netip.MustParsePrefix("127.0.0.0/8"),      // loopback
+	netip.MustParsePrefix("168.63.129.16/32"), // Azure's host agent, in spite of its public address
+	netip.MustParsePrefix("169.254.0.0/16"),   // link-local, and the metadata of most clouds
+	netip.MustParsePrefix("172.16.0.0/12"),    // private
+	netip.MustParsePrefix("192.0.0.0/24"),     // protocol assignments
+	netip.MustParsePrefix("192.0.2.0/24"),     // documentation
+	netip.MustParsePrefix("192.88.99.0/24"),   // 6to4 relays
+	netip.MustParsePrefix("192.168.0.0/16"),   // private
+	netip.MustParsePrefix("198.18.0.0/15"),    // benchmarks
+	netip.MustParsePrefix("198.51.100.0/24"),  // documentation
+	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
+	netip.MustParsePrefix("224.0.0.0/3"),      // multicast, reserved, broadcast
+
+	// All but 2000::/3, the only IPv6 addresses given out as global unicast.
+	netip.MustParsePrefix("::/3"),
+	netip.MustParsePrefix("4000::/2"),
+	netip.MustParsePrefix("8000::/1"),
+
+	netip.MustParsePrefix("2001::/23"),     // protocol assignments: Teredo, benchmarks, ORCHID
+	netip.MustParsePrefix("2001:db8::/32"), // documentation
+	netip.MustParsePrefix("2002::/16"),     // 6to4
+	netip.MustParsePrefix("3fff::/20"),     // documentation
+}

@@ -1,0 +1,159 @@
+package deliver
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+const (
+	laneWidth = 128 // calls of one kind at once
+	// lookEvery is how soon a drain that waits for slow receivers looks for what
+	// became due in other processes; what this one is told of it looks for at once.
+	lookEvery = time.Second
+)
+
+// lane is one kind of what is posted: how to get hold of it, how to post it, how
+// to keep what came of it.
+type lane[W any] struct {
+	desk   *desk
+	claim  func(ctx context.Context, room int, inHand map[int]W) ([]W, error)
+	post   func(ctx context.Context, w W) attempt
+	settle func(ctx context.Context, posted []posted[W]) error
+}
+
+// posted is one piece of work and what came of it.
+type posted[W any] struct {
+	work W
+	attempt
+	ticket int
+}
+
+// drain posts what is due until nothing is, and counts it. When a drain of this
+// lane is at work already, that one looks again instead. After until, or when the
+// process is to end, it begins nothing more, has another call go on, and waits
+// for the receivers that it still has in hand.
+func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W]) (n int, err error) {
+	look, first := l.desk.sit()
+	if !first {
+		return 0, nil
+	}
+	open := true
+	inHand, landed := map[int]W{}, make(chan posted[W], laneWidth)
+	for {
+		if open && (err != nil || time.Now().After(until) || d.isDraining()) {
+			open = false
+			l.desk.leave()
+			if err == nil {
+				d.env.DeliverAt(time.Time{})
+			}
+		}
+		if open && len(inHand) < laneWidth {
+			var claimed []W
+			claimed, err = l.claim(ctx, laneWidth-len(inHand), inHand)
+			for _, w := range claimed {
+				ticket := n
+				n++
+				inHand[ticket] = w
+				go func() { landed <- posted[W]{w, l.post(ctx, w), ticket} }()
+			}
+		}
+		switch {
+		case len(inHand) > 0:
+		case !open:
+			return n, err
+		case err == nil && l.desk.leaveUnlessTold():
+			return n, nil
+		default:
+			continue
+		}
+		batch := collect(landed, look, open)
+		for _, p := range batch {
+			delete(inHand, p.ticket)
+		}
+		if len(batch) > 0 {
+			if settled := d.settle(ctx, func(ctx context.Context) error { return l.settle(ctx, batch) }); settled != nil {
+				err = settled
+			}
+		}
+	}
+}
+
+// collect waits until something landed and takes all of it. While more may be
+// claimed it does not wait for that alone.
+func collect[T any](landed <-chan T, look <-chan struct{}, open bool) (all []T) {
+	var again <-chan time.Time
+	if open {
+		timer := time.NewTimer(lookEvery)
+		defer timer.Stop()
+		again = timer.C
+	} else {
+		look = nil
+	}
+	select {
+	case one := <-landed:
+		all = append(all, one)
+	case <-look:
+	case <-again:
+	}
+	for {
+		select {
+		case one := <-landed:
+			all = append(all, one)
+		default:
+			return all
+		}
+	}
+}
+
+// desk is where at most one drain of a lane sits and is told to look again.
+type desk struct {
+	mu    sync.Mutex
+	taken bool
+	told  chan struct{}
+}
+
+func newDesk() *desk { return &desk{told: make(chan struct{}, 1)} }
+
+// sit takes the desk, or tells whoever sits there to look again.
+func (d *desk) sit() (look <-chan struct{}, first bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.taken {
+		select {
+		case d.told <- struct{}{}:
+		default:
+		}
+		return nil, false
+	}
+	d.taken = true
+	return d.told, true
+}
+
+// leave frees the desk; what it was told is the next one's.
+func (d *desk) leave() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.taken = false
+	d.hear()
+}
+
+// leaveUnlessTold frees the desk unless there is reason to look again.
+func (d *desk) leaveUnlessTold() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hear() {
+		return false
+	}
+	d.taken = false
+	return true
+}
+
+func (d *desk) hear() bool {
+	select {
+	case <-d.told:
+		return true
+	default:
+		return false
+	}
+}

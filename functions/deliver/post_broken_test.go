@@ -1,0 +1,178 @@
+package deliver
+
+import (
+	"bufio"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTimeouts(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		scheme string
+		says   string
+		want   string
+	}{
+		"no answer":           {"http", "", "timed out after 1s"},
+		"a header that drips": {"http", "HTTP/1.1 200 OK\r\nContent-Le", "timed out after 1s"},
+		"no TLS handshake":    {"https", "", "timed out after 500ms: no TLS handshake"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			gone := make(chan struct{})
+			address := rawReceiver(t, func(_ int, conn net.Conn) {
+				defer close(gone)
+				if tt.says == "" || readRequest(bufio.NewReader(conn)) == nil {
+					_, _ = io.WriteString(conn, tt.says)
+					readAll(conn)
+				}
+			})
+			a := loopback(t, time.Second).try(t.Context(), tt.scheme+"://"+address)
+			require.Equal(t, attempt{at: a.at, duration: a.duration, err: tt.want}, a)
+			<-gone
+		})
+	}
+}
+
+func TestAnswersThatAreNone(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ says, want string }{
+		"an endless header":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), "server response headers exceeded 16384 bytes; aborted"},
+		"endless headers":     {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: x\r\n", 100_000), "server response headers exceeded 16384 bytes; aborted"},
+		"another protocol":    {"SSH-2.0-OpenSSH\r\n\x00\x1b[31m\r\n", `malformed HTTP response "SSH-2.0-OpenSSH"`},
+		"nothing":             {"", "the connection was closed before there was an answer"},
+		"a piece of a header": {"HTTP/1.1 200 OK\r\nX: ", "the connection was closed before there was an answer"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			address := rawReceiver(t, func(_ int, conn net.Conn) {
+				if readRequest(bufio.NewReader(conn)) == nil {
+					_, _ = io.WriteString(conn, tt.says)
+				}
+			})
+			a := loopback(t, time.Minute).try(t.Context(), "http://"+address)
+			require.Equal(t, attempt{at: a.at, duration: a.duration, err: tt.want}, a)
+		})
+	}
+}
+
+// Which of the two errors it is depends on whether the greeting or the request
+// is faster.
+func TestAServerThatSpeaksFirst(t *testing.T) {
+	t.Parallel()
+	address := rawReceiver(t, func(_ int, conn net.Conn) {
+		_, _ = io.WriteString(conn, "SSH-2.0-Test\r\n")
+		readAll(conn)
+	})
+	a := loopback(t, time.Minute).try(t.Context(), "http://"+address)
+	require.Contains(t, []string{"the server spoke first, so it is no HTTP server", `malformed HTTP response "SSH-2.0-Test"`}, a.err)
+	require.Zero(t, a.status)
+}
+
+func TestNobodyListening(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	address := listener.Addr().String()
+	require.NoError(t, listener.Close())
+	require.Equal(t, "connection refused", loopback(t, time.Minute).try(t.Context(), "http://"+address).err)
+}
+
+func TestBrokenTLSIsNamed(t *testing.T) {
+	t.Parallel()
+	quiet := func(server *httptest.Server) *httptest.Server {
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		return server
+	}
+	server := quiet(httptest.NewUnstartedServer(http.NotFoundHandler()))
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	old := quiet(httptest.NewUnstartedServer(http.NotFoundHandler()))
+	old.TLS = &tls.Config{MaxVersion: tls.VersionTLS11}
+	old.StartTLS()
+	t.Cleanup(old.Close)
+	plain := quiet(httptest.NewUnstartedServer(http.NotFoundHandler()))
+	plain.Start()
+	t.Cleanup(plain.Close)
+
+	roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+	tests := map[string]struct {
+		url    string
+		client *tls.Config
+		want   string
+		status int
+	}{
+		"good":                 {server.URL, &tls.Config{RootCAs: roots}, "answered 404 Not Found", 404},
+		"an unknown authority": {server.URL, nil, "the certificate is not valid: it is signed by an unknown authority", 0},
+		"another host":         {"https://localhost:" + port, &tls.Config{RootCAs: roots}, "the certificate is not valid: it is not for this host", 0},
+		"expired":              {server.URL, &tls.Config{RootCAs: roots, Time: func() time.Time { return time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC) }}, "the certificate is not valid: it has expired or is not valid yet", 0},
+		"an old version":       {old.URL, &tls.Config{RootCAs: roots}, "TLS failed: protocol version not supported", 0},
+		"no TLS at all":        {strings.Replace(plain.URL, "http:", "https:", 1), nil, "TLS failed: the server does not speak TLS on this port", 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := loopback(t, time.Minute)
+			p.transport.TLSClientConfig = tt.client
+			a := p.try(t.Context(), tt.url)
+			require.Equal(t, tt.want, a.err)
+			require.Equal(t, tt.status, a.status)
+		})
+	}
+}
+
+func TestAnErrorTellsNoAddressButTheCause(t *testing.T) {
+	t.Parallel()
+	inside := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 443}
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Addr: inside, Err: err} }
+	read := func(err error) error {
+		return &net.OpError{Op: "read", Net: "tcp", Source: inside, Addr: inside, Err: err}
+	}
+	lookup := net.DNSError{Name: "hook.test", Server: "10.0.0.5:53", Err: "server misbehaving"}
+	missing, late := lookup, lookup
+	missing.IsNotFound, late.IsTimeout = true, true
+	p := newPoster(15*time.Second, nil)
+	for want, err := range map[string]error{
+		"no such host": dial(&missing),
+		"the host's name could not be looked up in time":           dial(&late),
+		"the host's name could not be looked up":                   dial(&lookup),
+		"connection refused":                                       dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
+		"no route to host":                                         dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)),
+		"timed out after 7.5s: no connection":                      dial(os.ErrDeadlineExceeded),
+		"connection reset by peer":                                 fmt.Errorf("broken: %w", read(os.NewSyscallError("read", syscall.ECONNRESET))),
+		"the server spoke first, so it is no HTTP server":          errors.New("readLoopPeekFailLocked: %!w(<nil>)"),
+		"use of closed network connection":                         read(net.ErrClosed),
+		"TLS failed: handshake failure":                            &net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")},
+		"TLS failed: server selected unsupported protocol version": errors.New("tls: server selected unsupported protocol version"),
+	} {
+		require.Equal(t, want, p.fault(err))
+	}
+}
+
+func TestWhatCannotBeSentIsNotTried(t *testing.T) {
+	t.Parallel()
+	p := loopback(t, time.Minute)
+	require.Equal(t, "the URL is not valid", p.try(t.Context(), "http://%zz").err)
+	require.Equal(t, `unsupported protocol scheme "file"`, p.try(t.Context(), "file:///etc/passwd").err)
+
+	a := p.post(t.Context(), "http://127.0.0.1:1", "event-1", nil, contentType, []string{"whsec_c2hvcnQ="})
+	require.Contains(t, a.err, "cannot be signed: secret 1 of 1")
+	require.NotContains(t, a.err, "c2hvcnQ")
+}

@@ -1,0 +1,349 @@
+package deliver
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const contentType = "application/cloudevents+json; charset=utf-8"
+
+// loopback is a poster that may call the servers of these tests.
+func loopback(t *testing.T, timeout time.Duration) *poster {
+	t.Helper()
+	p := newPoster(timeout, networks(t, "127.0.0.1"))
+	t.Cleanup(p.close)
+	return p
+}
+
+func (p *poster) try(ctx context.Context, url string) attempt {
+	return p.post(ctx, url, "event-1", []byte(`{"a":1}`), contentType, []string{api.NewWebhookSecret()})
+}
+
+func receiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(server.Close)
+	return server
+}
+
+// rawReceiver has each connection served by serve, numbered from 1, and gives
+// its address.
+func rawReceiver(t *testing.T, serve func(n int, conn net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { listener.Close() })
+	go func() {
+		for n := 1; ; n++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				serve(n, conn)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// readRequest reads all of one, as unread bytes turn a close into a reset.
+func readRequest(from *bufio.Reader) error {
+	r, err := http.ReadRequest(from)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(io.Discard, r.Body)
+	return err
+}
+
+// readAll returns when the other side has closed the connection.
+func readAll(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
+
+func TestAReceiverGetsASignedPost(t *testing.T) {
+	t.Parallel()
+	before, after := api.NewWebhookSecret(), api.NewWebhookSecret()
+	body := []byte(`{"specversion":"1.0"}`)
+	got := make(chan *http.Request, 1)
+	server := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		raw, err := io.ReadAll(r.Body)
+		if err == nil {
+			err = api.VerifyWebhook(r.Header, raw, time.Now(), before)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		got <- r
+		fmt.Fprint(w, "thank\n  you\x00")
+	})
+
+	start := time.Now()
+	a := loopback(t, time.Minute).post(t.Context(), server.URL+"/hook?a=b", "event-1", body, contentType, []string{after, before})
+	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: "thank you"}, a)
+	require.False(t, a.at.Before(start))
+	require.Positive(t, a.duration)
+	require.LessOrEqual(t, a.duration, time.Since(start))
+
+	r := <-got
+	require.Equal(t, "POST /hook?a=b", r.Method+" "+r.URL.String())
+	require.Equal(t, fmt.Sprint(a.at.Unix()), r.Header.Get("webhook-timestamp"))
+	r.Header.Del("webhook-signature")
+	require.Equal(t, http.Header{
+		"User-Agent":        {"Sendonce"},
+		"Content-Type":      {contentType},
+		"Content-Length":    {fmt.Sprint(len(body))},
+		"Webhook-Id":        {"event-1"},
+		"Webhook-Timestamp": {fmt.Sprint(a.at.Unix())},
+	}, r.Header)
+}
+
+func TestOnlyA2xxIsASuccess(t *testing.T) {
+	t.Parallel()
+	p := loopback(t, time.Minute)
+	for status, want := range map[int]string{
+		200: "", 202: "", 204: "", 299: "",
+		300: "answered 300 and redirects are not followed: register the new URL",
+		304: "answered 304 and redirects are not followed: register the new URL",
+		400: "answered 400 Bad Request",
+		410: "answered 410 Gone",
+		429: "answered 429 Too Many Requests",
+		503: "answered 503 Service Unavailable",
+		599: "answered 599",
+	} {
+		server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", "120")
+			w.WriteHeader(status)
+		})
+		a := p.try(t.Context(), server.URL)
+		require.Equal(t, attempt{at: a.at, duration: a.duration, status: status, err: want, retryAfter: 2 * time.Minute}, a)
+	}
+}
+
+func TestRetryAfterIsReadInBothForms(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for value, want := range map[string]time.Duration{
+		"":                                 0,
+		"0":                                0,
+		"30":                               30 * time.Second,
+		"86400":                            24 * time.Hour,
+		"86401":                            24 * time.Hour,
+		"99999999999999999999999":          24 * time.Hour,
+		"-5":                               0,
+		"1.5":                              0,
+		"soon":                             0,
+		"Sun, 01 Mar 2026 12:00:10 GMT":    10 * time.Second,
+		"Sunday, 01-Mar-26 12:10:00 GMT":   10 * time.Minute,
+		"Sun, 01 Mar 2026 11:59:59 GMT":    0,
+		"Mon, 01 Mar 2027 12:00:00 GMT":    24 * time.Hour,
+		"Fri, 01 Mar 9999 12:00:00 GMT":    24 * time.Hour,
+		"2026-03-01T12:00:10Z":             0,
+		"Sun, 01 Mar 2026 12:00:10 GMT, 5": 0,
+	} {
+		require.Equal(t, want, retryAfter(value, now), value)
+	}
+}
+
+func TestARedirectReachesNothing(t *testing.T) {
+	t.Parallel()
+	var reached atomic.Int32
+	target := receiver(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) })
+	p := loopback(t, time.Minute)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		for _, location := range []string{target.URL, "/elsewhere", "http://169.254.169.254/", "%zz:// no URL"} {
+			var asked atomic.Int32
+			server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+				asked.Add(1)
+				w.Header().Set("Location", location)
+				w.WriteHeader(status)
+			})
+			a := p.try(t.Context(), server.URL)
+			require.Equal(t, status, a.status, location)
+			require.Equal(t, fmt.Sprintf("answered %d and redirects are not followed: register the new URL", status), a.err)
+			require.EqualValues(t, 1, asked.Load())
+		}
+	}
+	require.Zero(t, reached.Load())
+}
+
+func TestWhatIsNotPublicIsNotReached(t *testing.T) {
+	t.Parallel()
+	var reached atomic.Int32
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ConnState = func(net.Conn, http.ConnState) { reached.Add(1) }
+	server.Start()
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	require.NoError(t, err)
+
+	p := newPoster(time.Minute, networks(t, "10.0.0.0/8"))
+	t.Cleanup(p.close)
+	for _, host := range []string{"localhost", "LOCALHOST", "127.0.0.1", "0.0.0.0", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]"} {
+		for _, scheme := range []string{"http://", "https://"} {
+			a := p.try(t.Context(), scheme+host+":"+port)
+			require.Equal(t, attempt{at: a.at, duration: a.duration, err: errNotPublic.Error()}, a, host)
+		}
+	}
+	require.Zero(t, reached.Load())
+}
+
+func TestNoProxyIsAsked(t *testing.T) {
+	t.Parallel()
+	require.Nil(t, loopback(t, time.Minute).transport.Proxy)
+}
+
+func TestAnEndlessBodyIsCutOff(t *testing.T) {
+	t.Parallel()
+	sent := make(chan int, 1)
+	chunk := []byte(strings.Repeat("很长", 4<<10))
+	server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
+		total := 0
+		for {
+			n, err := w.Write(chunk)
+			total += n
+			if err != nil {
+				sent <- total
+				return
+			}
+		}
+	})
+	a := loopback(t, time.Minute).try(t.Context(), server.URL)
+	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: strings.Repeat("很长", 100)}, a)
+	require.Less(t, <-sent, 64<<20, "what the buffers of two sockets hold")
+}
+
+func TestABodyThatDripsIsCutOffAndItsStatusStands(t *testing.T) {
+	t.Parallel()
+	gone := make(chan struct{})
+	server := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+		defer close(gone)
+		w.WriteHeader(http.StatusAccepted)
+		fmt.Fprint(w, "drip")
+		if http.NewResponseController(w).Flush() == nil {
+			<-r.Context().Done()
+		}
+	})
+	a := loopback(t, time.Second).try(t.Context(), server.URL)
+	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 202, response: "drip"}, a)
+	<-gone
+}
+
+func TestWhenOurContextEndsNothingIsKnown(t *testing.T) {
+	t.Parallel()
+	arrived := make(chan struct{}, 2)
+	address := rawReceiver(t, func(_ int, conn net.Conn) {
+		if readRequest(bufio.NewReader(conn)) == nil {
+			arrived <- struct{}{}
+			readAll(conn)
+		}
+	})
+	p := loopback(t, time.Minute)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	a := p.try(ctx, "http://"+address)
+	require.Equal(t, attempt{at: a.at, duration: a.duration, cancelled: true, err: "interrupted before there was an answer"}, a)
+
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.True(t, p.try(short, "http://"+address).cancelled)
+	require.True(t, p.try(ctx, "http://"+address).cancelled)
+}
+
+// counted is a receiver that knows how many connections were opened and ended.
+func counted(t *testing.T, h http.HandlerFunc) (server *httptest.Server, opened, ended *atomic.Int32) {
+	t.Helper()
+	opened, ended = new(atomic.Int32), new(atomic.Int32)
+	server = httptest.NewUnstartedServer(h)
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			opened.Add(1)
+		case http.StateClosed:
+			ended.Add(1)
+		}
+	}
+	server.Start()
+	t.Cleanup(server.Close)
+	return server, opened, ended
+}
+
+func TestAConnectionIsUsedAgainUnlessTheAnswerIsTooLong(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		length      int
+		connections int32
+	}{{0, 1}, {excerptBytes, 1}, {drainBytes, 1}, {drainBytes + 1, 5}, {1 << 20, 5}} {
+		t.Run(fmt.Sprint(tt.length), func(t *testing.T) {
+			t.Parallel()
+			body := strings.Repeat("x", tt.length)
+			server, opened, ended := counted(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+				_, _ = io.WriteString(w, body)
+			})
+			p := loopback(t, time.Minute)
+			for range 5 {
+				require.Equal(t, 200, p.try(t.Context(), server.URL).status)
+			}
+			require.Equal(t, tt.connections, opened.Load())
+			p.close()
+			require.Eventually(t, func() bool { return ended.Load() == tt.connections }, 10*time.Second, time.Millisecond)
+		})
+	}
+}
+
+func TestAKeptConnectionThatTheReceiverClosedIsNoFailure(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	address := rawReceiver(t, func(n int, conn net.Conn) {
+		from := bufio.NewReader(conn)
+		for served := 0; ; served++ {
+			if readRequest(from) != nil {
+				return
+			}
+			requests.Add(1)
+			if n == 1 && served == 1 {
+				return // it closes while a request is on its way
+			}
+			_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
+		}
+	})
+	p := loopback(t, time.Minute)
+	require.Equal(t, 204, p.try(t.Context(), "http://"+address).status)
+	require.Equal(t, 204, p.try(t.Context(), "http://"+address).status)
+	require.EqualValues(t, 3, requests.Load())
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"":                              "",
+		" a\r\n\tb\u2028c ":             "a b c",
+		"nul\x00, bell\a, \x1b[31mred":  "nul, bell, [31mred",
+		"bad \xff\xfe bytes":            "bad bytes",
+		"turned \u202eround":            "turned round",
+		"短信 ✓":                          "短信 ✓",
+		strings.Repeat("é", 300):        strings.Repeat("é", 200),
+		strings.Repeat("\x80", 9) + "x": "x",
+	} {
+		require.Equal(t, want, printable(in), "%q", in)
+	}
+}

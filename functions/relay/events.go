@@ -1,0 +1,52 @@
+package relay
+
+import (
+	"fmt"
+	"strings"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// ofMessage is a reliable message as a CloudEvent whose id is the message's.
+func ofMessage(d store.DueMessage) (bus.Message, error) {
+	subject := d.Destination
+	if d.Kind == message.User {
+		subject = bus.UserSubject(d.Destination)
+	}
+	e, err := fn.MessageEvent(d.MessageDetail)
+	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
+}
+
+// ofEvent is what happened as a CloudEvent. Its sequence sorts as text, as the
+// extension of CloudEvents wants it.
+func ofEvent(d store.DueEvent) (bus.Message, error) {
+	e := cloudevents.NewEvent()
+	e.SetID(d.ID())
+	e.SetSource("/sendonce")
+	e.SetType("sendonce." + d.Kind + ".v1")
+	e.SetSubject(d.Subject.String())
+	e.SetTime(d.At.UTC())
+	e.SetExtension("sequence", fmt.Sprintf("%020d", d.Seq))
+	return bus.Message{Subject: bus.EventPrefix + d.Kind, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, dataOf(d))
+}
+
+func dataOf(d store.DueEvent) any {
+	word, isTask := strings.CutPrefix(d.Kind, "task.")
+	if !isTask {
+		return api.EndpointEventData{
+			EndpointID: d.Subject.String(), URL: d.URL, Reason: d.DisabledReason, FailingSince: fn.UTC(d.FailingSince),
+		}
+	}
+	state, _ := task.ParseState(word)
+	return api.TaskEventData{
+		TaskID: d.Subject.String(), State: word, Status: state.Status(), Reason: d.Reason.String(),
+		Result: d.Result, ErrorCode: d.ErrorCode, Source: d.Source, Metadata: d.Metadata, SentAt: fn.UTC(d.SentAt),
+	}
+}

@@ -1,0 +1,81 @@
+package webhooks
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const oneDelivery = "delivery"
+
+// deliveriesRequest is api.DeliveriesRequest with its rules.
+type deliveriesRequest api.DeliveriesRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *deliveriesRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.PageByID(r.Limit, r.After)
+	_, known := message.ParseDeliveryState(r.State)
+	bad.When(r.State != "" && !known, "state", "must be pending, delivered or failed")
+	_, err := task.ParseID(r.EndpointID)
+	bad.When(r.EndpointID != "" && err != nil, "endpoint_id", "must be the id of an endpoint")
+	_, err = task.ParseID(r.TaskID)
+	bad.When(r.TaskID != "" && err != nil, "task_id", "must be the id of a task")
+	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
+	return bad
+}
+
+func (o *office) deliveries(ctx context.Context, c *fn.Call, req deliveriesRequest) (any, error) {
+	of, err := reachOf(c, req.CallerID)
+	if err != nil {
+		return nil, err
+	}
+	f := store.DeliveryFilter{Of: of, State: req.State, Limit: fn.LimitOf(req.Limit)}
+	f.EndpointID, _ = task.ParseID(req.EndpointID) // these are valid, or absent and zero
+	f.After, _ = task.ParseID(req.After)
+	if id, err := task.ParseID(req.TaskID); err == nil {
+		f.Subject = &id
+	}
+	rows, more, err := o.db.Deliveries(ctx, f)
+	return fn.PageOf(rows, more, deliveryResponse, func(d store.Delivery) task.ID { return d.ID }), err
+}
+
+func (o *office) delivery(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := c.ID(oneDelivery)
+	if err != nil {
+		return nil, err
+	}
+	d, err := o.db.Delivery(ctx, id, reach(c))
+	return deliveryResponse(d), err
+}
+
+func (o *office) resend(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	id, err := c.ID(oneDelivery)
+	if err != nil {
+		return nil, err
+	}
+	d, err := o.db.Resend(ctx, id, reach(c), c.Operator(""))
+	if err != nil {
+		return nil, err
+	}
+	o.env.DeliverAt(time.Time{})
+	return deliveryResponse(d), nil
+}
+
+func deliveryResponse(d store.Delivery) api.DeliveryResponse {
+	tries := make([]api.DeliveryTry, len(d.Tries))
+	for i, t := range d.Tries {
+		tries[i] = api.DeliveryTry{At: t.At.UTC(), Status: t.Status, DurationMS: t.DurationMS, Error: t.Error, Response: t.Response}
+	}
+	return api.DeliveryResponse{
+		ID: d.ID.String(), EventID: d.EventID, EventType: d.EventType, Subject: d.Subject, EndpointID: d.EndpointID.String(),
+		URL: d.URL, State: d.State, Attempts: int(d.Attempts), NextAt: fn.UTC(d.NextAt), CreatedAt: d.CreatedAt.UTC(),
+		FinishedAt: fn.UTC(d.FinishedAt), Tries: tries, Payload: json.RawMessage(d.Payload),
+	}
+}

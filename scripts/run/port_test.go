@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// No test beside it: a process that one starts holds our ports until its exec.
+func TestAPortIsKeptFromRunToRun(t *testing.T) {
+	home, out := t.TempDir(), &lines{}
+	listen := func(name string) int {
+		t.Helper()
+		listener, err := listenAsBefore(t.Context(), home, name, out)
+		require.NoError(t, err)
+		require.NoError(t, listener.Close())
+		return portOf(listener)
+	}
+	first := listen("one")
+	require.Equal(t, first, listen("one"))
+	require.Empty(t, out.String())
+
+	taken, err := listenLocally(t.Context(), first)
+	require.NoError(t, err)
+	second := listen("one")
+	require.NotEqual(t, first, second)
+	require.Equal(t, fmt.Sprintf("one       port %d of earlier runs is taken; there is a new one from now on\n", first), out.String())
+	require.NoError(t, taken.Close())
+	require.Equal(t, second, listen("one"), "the new one is kept")
+
+	for _, damaged := range []string{"", "no port", "65536", "-1"} {
+		require.NoError(t, os.WriteFile(filepath.Join(home, "one.port"), []byte(damaged), 0o644))
+		third := listen("one")
+		require.Equal(t, third, listen("one"))
+	}
+	require.NotEqual(t, listen("two"), listen("one"))
+}
+
+func TestAPortThatCannotBeKeptIsAnError(t *testing.T) {
+	t.Parallel()
+	_, err := listenAsBefore(t.Context(), filepath.Join(t.TempDir(), "gone"), "one", &lines{})
+	require.ErrorIs(t, err, os.ErrNotExist)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+const (
+	sinkName  = "the sink of make run" // the description of its endpoint, by which a later run knows it
+	sinkLimit = 1 << 20                // bytes of a webhook
+	sinkEnter = 10 * time.Second       // how long it may take to register
+	sinkLeave = 2 * time.Second        // how long its going may take
+)
+
+// sink receives webhooks and prints what they tell. It is an endpoint of the
+// built-in admin, whose tasks and messages may name its URL too.
+type sink struct {
+	client   *api.Client
+	out      io.Writer
+	url      string
+	server   http.Server
+	served   chan struct{} // closed once the port is
+	endpoint string        // its id
+	secret   string        // signs what comes to the endpoint
+	signing  string        // signs what comes because a task or a message names the URL
+}
+
+// openSink registers at a server that is ready. It accepts only afterwards: what
+// comes earlier waits until the secrets are known.
+func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, error) {
+	if !s.callsSink() {
+		return nil, fmt.Errorf("the server would not call it: %s does not have %s", outgoing, loopback)
+	}
+	listener, err := listenAsBefore(ctx, s.home, "sink", out)
+	if err != nil {
+		return nil, err
+	}
+	k := &sink{
+		client: api.NewClient(s.url(), s.username, s.password), out: out,
+		url: "http://" + listener.Addr().String(), served: make(chan struct{}),
+	}
+	if err := k.register(ctx); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	k.server.Handler = k
+	k.server.ReadHeaderTimeout, k.server.ReadTimeout = 5*time.Second, 10*time.Second
+	k.server.ErrorLog = log.New(logs, "", log.LstdFlags)
+	go k.serve(listener)
+	return k, nil
+}
+
+// register makes the endpoint, in place of what a run left that was killed.
+func (k *sink) register(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, sinkEnter)
+	defer cancel()
+	signing, err := k.client.SigningSecret(ctx)
+	if err != nil {
+		return fmt.Errorf("read the signing secret: %w", err)
+	}
+	var admin int64
+	// A caller has no more endpoints than one page holds.
+	page, err := k.client.Endpoints(ctx, api.EndpointsRequest{CallerID: &admin})
+	if err != nil {
+		return fmt.Errorf("list the endpoints: %w", err)
+	}
+	for _, e := range page.Items {
+		if e.Description != sinkName {
+			continue
+		}
+		if err := k.unregister(ctx, e.ID); err != nil {
+			return err
+		}
+	}
+	endpoint, err := k.client.AddEndpoint(ctx, api.EndpointRequest{URL: k.url, Description: sinkName})
+	if err != nil {
+		return fmt.Errorf("register: %w", err)
+	}
+	k.endpoint, k.secret, k.signing = endpoint.ID, endpoint.Secret, signing.Secret
+	return nil
+}
+
+func (k *sink) unregister(ctx context.Context, id string) error {
+	err := k.client.DeleteEndpoint(ctx, id)
+	var refused *api.Error
+	if err == nil || errors.As(err, &refused) && refused.Code == "not_found" {
+		return nil
+	}
+	return fmt.Errorf("delete endpoint %s: %w", id, err)
+}
+
+func (k *sink) serve(listener net.Listener) {
+	defer close(k.served)
+	if err := k.server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		fmt.Fprintf(k.out, "sink: %v\n", err)
+	}
+}
+
+// close takes the endpoint back, if the server still answers, and closes the port.
+func (k *sink) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), sinkLeave)
+	defer cancel()
+	if err := k.unregister(ctx, k.endpoint); err != nil {
+		fmt.Fprintf(k.out, "sink: %v; the next run does it\n", err)
+	}
+	if err := k.server.Shutdown(ctx); err != nil {
+		fmt.Fprintf(k.out, "sink: calls were cut off: %v\n", errors.Join(err, k.server.Close()))
+	}
+	<-k.served
+}
+
+func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, sinkLimit))
+	if err != nil {
+		k.refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	as, err := k.verify(r.Header, body)
+	if err != nil {
+		k.refuse(w, http.StatusUnauthorized, err)
+		return
+	}
+	var event api.WebhookEvent
+	if err := json.Unmarshal(body, &event); err != nil {
+		k.refuse(w, http.StatusBadRequest, err)
+		return
+	}
+	what := strings.TrimSuffix(strings.TrimPrefix(event.Type, "sendonce.task."), ".v1")
+	fmt.Fprintf(k.out, "told %s %s (%s verified)\n", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// verify tells whose secret signed the body.
+func (k *sink) verify(h http.Header, body []byte) (string, error) {
+	now := time.Now()
+	err := api.VerifyWebhook(h, body, now, k.secret)
+	if err == nil {
+		return "webhook", nil
+	}
+	if errors.Is(err, api.ErrWebhookSignature) && api.VerifyWebhook(h, body, now, k.signing) == nil {
+		return "callback", nil
+	}
+	return "", err
+}
+
+func (k *sink) refuse(w http.ResponseWriter, status int, err error) {
+	fmt.Fprintf(k.out, "sink: refused a call with %d: %s\n", status, printable(err.Error()))
+	http.Error(w, err.Error(), status)
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// registry is the server as the sink sees it, with the endpoints of the admin.
+type registry struct {
+	mu        sync.Mutex
+	endpoints []api.EndpointResponse
+	signing   string
+}
+
+func (g *registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	user, password, _ := r.BasicAuth()
+	answer := api.Envelope{Code: http.StatusOK, Message: "success"}
+	switch path, id, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/webhooks/"), "/"); {
+	case user != "admin" || password != localPassword:
+		answer = api.Envelope{Code: http.StatusUnauthorized, Message: "no", Error: "unauthenticated"}
+	case path == "signing-secret":
+		answer.Data = api.SigningSecretResponse{Secret: g.signing}
+	case path == "endpoints" && r.Method == http.MethodGet && r.URL.RawQuery == "caller_id=0":
+		answer.Data = api.Page[api.EndpointResponse]{Items: g.endpoints}
+	case path == "endpoints" && r.Method == http.MethodPost:
+		e := api.EndpointResponse{ID: "made", Secret: api.NewWebhookSecret()}
+		if json.NewDecoder(r.Body).Decode(&e) != nil {
+			answer = api.Envelope{Code: http.StatusBadRequest, Message: "no", Error: "invalid_request"}
+			break
+		}
+		g.endpoints = append(g.endpoints, e)
+		answer.Data = e
+	case path == "endpoints" && r.Method == http.MethodDelete:
+		answer = api.Envelope{Code: http.StatusNotFound, Message: "no", Error: "not_found"}
+		for i, e := range g.endpoints {
+			if e.ID == id {
+				g.endpoints = append(g.endpoints[:i:i], g.endpoints[i+1:]...)
+				answer = api.Envelope{Code: http.StatusNoContent}
+			}
+		}
+	default:
+		answer = api.Envelope{Code: http.StatusNotFound, Message: r.URL.String(), Error: "not_found"}
+	}
+	w.WriteHeader(answer.Code)
+	if answer.Code != http.StatusNoContent {
+		// A sink that left needs no answer.
+		_ = json.NewEncoder(w).Encode(answer)
+	}
+}
+
+// known gives the endpoints by id.
+func (g *registry) known() map[string]api.EndpointResponse {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := map[string]api.EndpointResponse{}
+	for _, e := range g.endpoints {
+		known[e.ID] = e
+	}
+	return known
+}
+
+// settingsFor is `make run` at door, in a home of its own.
+func settingsFor(t *testing.T, door *httptest.Server) settings {
+	t.Helper()
+	at, err := url.Parse(door.URL)
+	require.NoError(t, err)
+	s, err := parseSettings(map[string]string{"SENDONCE_HOME": t.TempDir(), "PORT": at.Port()})
+	require.NoError(t, err)
+	return s
+}
+
+// tell posts body to a sink as one webhook and gives the status.
+func tell(t *testing.T, to, body string, at time.Time, secret string) int {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
+	require.NoError(t, err)
+	if secret != "" {
+		require.NoError(t, api.SignWebhook(req.Header, "id", at, []byte(body), secret))
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(t, err)
+	return res.StatusCode
+}
+
+func TestTheSinkPrintsWhatItIsToldAndWhoSignedIt(t *testing.T) {
+	t.Parallel()
+	server := &registry{signing: api.NewWebhookSecret()}
+	door := httptest.NewServer(server)
+	defer door.Close()
+	out := &lines{}
+	k, err := openSink(t.Context(), settingsFor(t, door), out, out)
+	require.NoError(t, err)
+	defer k.close()
+	endpoint := server.known()["made"]
+	require.Equal(t, k.url, endpoint.URL)
+	require.Empty(t, endpoint.Events, "it is told everything")
+
+	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
+	now := time.Now()
+	for _, told := range []struct {
+		body, secret string
+		at           time.Time
+		status       int
+		line         string
+	}{
+		{event, endpoint.Secret, now, http.StatusNoContent, "told succeeded 0198 (webhook verified)"},
+		{event, server.signing, now, http.StatusNoContent, "told succeeded 0198 (callback verified)"},
+		{`{"type":"sendonce.webhook.disabled.v1","subject":"e"}`, endpoint.Secret, now, http.StatusNoContent, "told sendonce.webhook.disabled e (webhook verified)"},
+		{`{"type":"order.paid.v1","id":"a\u001b[2Jb"}`, server.signing, now, http.StatusNoContent, "told order.paid a [2Jb (callback verified)"},
+		{event, api.NewWebhookSecret(), now, http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookSignature.Error()},
+		{event, endpoint.Secret, now.Add(-time.Hour), http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookTime.Error() + ": it is "},
+		{event, "", now, http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookHeaders.Error()},
+		{"no event", endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: "},
+		{strings.Repeat(" ", sinkLimit+1), endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: http: request body too large"},
+	} {
+		before := len(out.String())
+		require.Equal(t, told.status, tell(t, k.url, told.body, told.at, told.secret), told.line)
+		require.True(t, strings.HasPrefix(out.String()[before:], told.line), out.String()[before:])
+	}
+}
+
+// No test beside it: a process that one starts holds our ports until its exec.
+func TestTheSinkLeavesNoEndpointBehind(t *testing.T) {
+	server := &registry{signing: api.NewWebhookSecret(), endpoints: []api.EndpointResponse{
+		{ID: "killed", Description: sinkName}, {ID: "somebody's", Description: "mine"}, {ID: "killed too", Description: sinkName},
+	}}
+	door := httptest.NewServer(server)
+	defer door.Close()
+	out := &lines{}
+	s := settingsFor(t, door)
+	k, err := openSink(t.Context(), s, out, out)
+	require.NoError(t, err)
+	known := server.known()
+	require.Len(t, known, 2)
+	require.Contains(t, known, "made")
+	require.Contains(t, known, "somebody's")
+	before := k.url
+	k.close()
+	require.Len(t, server.known(), 1)
+	require.Contains(t, server.known(), "somebody's")
+
+	k, err = openSink(t.Context(), s, out, out)
+	require.NoError(t, err)
+	require.Equal(t, before, k.url, "its URL is that of the run before")
+	require.Empty(t, out.String())
+	door.Close()
+	k.close()
+	require.Contains(t, out.String(), "sink: delete endpoint made: ")
+	require.Contains(t, out.String(), "; the next run does it\n")
+}
+
+// No test beside it: a process that one starts holds our ports until its exec.
+func TestASinkThatCannotRegisterSaysWhy(t *testing.T) {
+	door := httptest.NewServer(http.NotFoundHandler())
+	defer door.Close()
+	s := settingsFor(t, door)
+	_, err := openSink(t.Context(), s, io.Discard, io.Discard)
+	require.EqualError(t, err, "read the signing secret: 404: Not Found")
+	listener, err := listenLocally(t.Context(), keptPort(s.home+"/sink.port"))
+	require.NoError(t, err, "its port is closed")
+	require.NoError(t, listener.Close())
+
+	s.all["SENDONCE_OUTGOING_NETWORKS"] = "10.0.0.0/8"
+	_, err = openSink(t.Context(), s, io.Discard, io.Discard)
+	require.EqualError(t, err, "the server would not call it: SENDONCE_OUTGOING_NETWORKS does not have 127.0.0.1")
+}
+
+func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t)
+	h.ready(t, p)
+	at := regexp.MustCompile(`(?m)^  sink +(\S+)`).FindStringSubmatch(p.Output())
+	require.Len(t, at, 2, p.Output())
+	toldOf := func(p *sandbox.Process, key, more, by string) {
+		t.Helper()
+		id := strings.Trim(idOf(t, h.send(t, key, "hello", more)), `"`)
+		require.NoError(t, p.WaitFor(within(t, 30*time.Second), "told succeeded "+id+" ("+by+" verified)\n"))
+	}
+	toldOf(p, "first", "", "webhook")
+	toldOf(p, "second", `,"callback_url":"`+at[1]+`"`, "callback")
+	require.Equal(t, []string{at[1]}, h.endpoints(t))
+	require.NoError(t, p.Kill())
+
+	p = h.start(t, "PROCS=1")
+	h.ready(t, p)
+	toldOf(p, "third", "", "webhook")
+	require.Equal(t, []string{at[1]}, h.endpoints(t), "that of the killed run is gone")
+	code, err := p.Terminate(time.Minute)
+	require.NoError(t, err)
+	require.Zero(t, code, p.Output())
+
+	p = h.start(t, "SINK=false")
+	h.ready(t, p)
+	require.NotContains(t, p.Output(), "  sink ")
+	require.Empty(t, h.endpoints(t))
+	_, err = p.Terminate(time.Minute)
+	require.NoError(t, err)
+
+	p = h.start(t, "SENDONCE_OUTGOING_NETWORKS=10.0.0.0/8")
+	h.ready(t, p)
+	require.Contains(t, p.Output(), "sink      none: the server would not call it: SENDONCE_OUTGOING_NETWORKS does not have 127.0.0.1\n")
+}
+
+// endpoints gives the URLs that are registered.
+func (h house) endpoints(t *testing.T) []string {
+	t.Helper()
+	page, err := api.NewClient(h.url(), "admin", localPassword).Endpoints(t.Context(), api.EndpointsRequest{})
+	require.NoError(t, err)
+	var urls []string
+	for _, e := range page.Items {
+		urls = append(urls, e.URL)
+	}
+	return urls
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+)
+
+const (
+	endpointsPath     = "/api/v1/webhooks/endpoints"
+	signingSecretPath = "/api/v1/webhooks/signing-secret"
+	deliveriesPath    = "/api/v1/webhooks/deliveries"
+)
+
+// AddEndpoint registers a URL that is told of this caller's tasks; its secret is
+// shown here alone. It is tried once: a repeat could register the URL twice.
+func (c *Client) AddEndpoint(ctx context.Context, r EndpointRequest) (EndpointResponse, error) {
+	return post[EndpointResponse](ctx, c, endpointsPath, r, repeatIf(false))
+}
+
+// Endpoints lists the registered URLs by id, one page.
+func (c *Client) Endpoints(ctx context.Context, r EndpointsRequest) (Page[EndpointResponse], error) {
+	return list[EndpointResponse](ctx, c, endpointsPath, r)
+}
+
+// Endpoint reads a registered URL.
+func (c *Client) Endpoint(ctx context.Context, id string) (EndpointResponse, error) {
+	return get[EndpointResponse](ctx, c, endpointPath(id, ""))
+}
+
+// DeleteEndpoint ends an endpoint for good, with the deliveries that are still
+// to be tried. The error's code is not_found when it is gone already, as it may
+// be after an answer that was lost.
+func (c *Client) DeleteEndpoint(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, endpointPath(id, ""), nil, nil, repeatable)
+}
+
+// EnableEndpoint lets an endpoint be told again; its deliveries that rest go on.
+// Enabling twice is harmless.
+func (c *Client) EnableEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
+	return post[EndpointResponse](ctx, c, endpointPath(id, "/enable"), nil, repeatable)
+}
+
+// DisableEndpoint stops telling an endpoint. Disabling twice is harmless.
+func (c *Client) DisableEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
+	return post[EndpointResponse](ctx, c, endpointPath(id, "/disable"), nil, repeatable)
+}
+
+// RotateEndpoint gives an endpoint a new secret, shown here alone; the one
+// before it signs too for 24 hours. It is tried once: a repeat would end that
+// one at once.
+func (c *Client) RotateEndpoint(ctx context.Context, id string) (EndpointResponse, error) {
+	return post[EndpointResponse](ctx, c, endpointPath(id, "/rotate-secret"), nil, repeatIf(false))
+}
+
+// SigningSecret reads what signs the calls to this caller's callback_urls and
+// its messages to URLs.
+func (c *Client) SigningSecret(ctx context.Context) (SigningSecretResponse, error) {
+	return get[SigningSecretResponse](ctx, c, signingSecretPath)
+}
+
+// RotateSigningSecret replaces this caller's signing secret, as RotateEndpoint
+// that of an endpoint.
+func (c *Client) RotateSigningSecret(ctx context.Context) (SigningSecretResponse, error) {
+	return post[SigningSecretResponse](ctx, c, signingSecretPath+"/rotate", nil, repeatIf(false))
+}
+
+// Deliveries lists deliveries without their payloads, newest first, one page.
+func (c *Client) Deliveries(ctx context.Context, r DeliveriesRequest) (Page[DeliveryResponse], error) {
+	return list[DeliveryResponse](ctx, c, deliveriesPath, r)
+}
+
+// Delivery reads a delivery with its payload.
+func (c *Client) Delivery(ctx context.Context, id string) (DeliveryResponse, error) {
+	return get[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id))
+}
+
+// ResendDelivery begins a delivery anew, whatever became of it. It is tried
+// once: a repeat could send once more what has arrived meanwhile.
+func (c *Client) ResendDelivery(ctx context.Context, id string) (DeliveryResponse, error) {
+	return post[DeliveryResponse](ctx, c, deliveriesPath+"/"+url.PathEscape(id)+"/resend", nil, repeatIf(false))
+}
+
+func endpointPath(id, deed string) string { return endpointsPath + "/" + url.PathEscape(id) + deed }
+
+// list gets the page that filter, a struct, asks for.
+func list[T any](ctx context.Context, c *Client, path string, filter any) (Page[T], error) {
+	query, err := queryOf(filter)
+	if err != nil {
+		return Page[T]{}, err
+	}
+	return get[Page[T]](ctx, c, path+query)
+}
+
+// queryOf writes what a JSON object of scalars holds as a query string, with
+// its question mark; "" for an empty object.
+func queryOf(filter any) (string, error) {
+	raw, err := json.Marshal(filter)
+	if err != nil {
+		return "", fmt.Errorf("encode the query: %w", err)
+	}
+	var fields map[string]any
+	decoder := json.NewDecoder(bytes.NewReader(raw))
+	decoder.UseNumber() // ids as they are
+	if err := decoder.Decode(&fields); err != nil {
+		return "", fmt.Errorf("encode the query: %w", err)
+	}
+	values := url.Values{}
+	for name, value := range fields {
+		values.Set(name, fmt.Sprint(value))
+	}
+	if len(values) == 0 {
+		return "", nil
+	}
+	return "?" + values.Encode(), nil
+}

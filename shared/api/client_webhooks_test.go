@@ -1,0 +1,100 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestEachMethodOfWebhooksCallsItsPath(t *testing.T) {
+	t.Parallel()
+	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"id":"a","secret":"whsec_x","events":["task.failed"]}}`}}}
+	c, ctx := s.client(), t.Context()
+	made, err := c.AddEndpoint(ctx, EndpointRequest{URL: "https://a.test/", Events: []string{"task.failed"}})
+	require.NoError(t, err)
+	require.Equal(t, EndpointResponse{ID: "a", Secret: "whsec_x", Events: []string{"task.failed"}}, made)
+	require.Equal(t, `{"url":"https://a.test/","events":["task.failed"]}`, s.calls[0].body)
+	for _, call := range []func(context.Context, string) (EndpointResponse, error){c.Endpoint, c.EnableEndpoint, c.DisableEndpoint, c.RotateEndpoint} {
+		got, err := call(ctx, "a/b")
+		require.NoError(t, err)
+		require.Equal(t, made, got)
+	}
+	for _, call := range []func(context.Context) (SigningSecretResponse, error){c.SigningSecret, c.RotateSigningSecret} {
+		got, err := call(ctx)
+		require.NoError(t, err)
+		require.Equal(t, "whsec_x", got.Secret)
+	}
+	for _, call := range []func(context.Context, string) (DeliveryResponse, error){c.Delivery, c.ResendDelivery} {
+		got, err := call(ctx, "d")
+		require.NoError(t, err)
+		require.Equal(t, "a", got.ID)
+	}
+	s.answers = []answer{{status: 204}}
+	require.NoError(t, c.DeleteEndpoint(ctx, "a"))
+	var paths []string
+	for _, made := range s.calls {
+		paths = append(paths, made.path)
+	}
+	const endpoints, secret, deliveries = "/api/v1/webhooks/endpoints", "/api/v1/webhooks/signing-secret", "/api/v1/webhooks/deliveries"
+	require.Equal(t, []string{
+		"POST " + endpoints, "GET " + endpoints + "/a%2Fb", "POST " + endpoints + "/a%2Fb/enable", "POST " + endpoints + "/a%2Fb/disable",
+		"POST " + endpoints + "/a%2Fb/rotate-secret", "GET " + secret, "POST " + secret + "/rotate",
+		"GET " + deliveries + "/d", "POST " + deliveries + "/d/resend", "DELETE " + endpoints + "/a",
+	}, paths)
+}
+
+func TestAListAsksForWhatItsFilterSays(t *testing.T) {
+	t.Parallel()
+	s := &script{answers: []answer{{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"id":"a"}],"next_after":"a"}}`}}}
+	c, ctx := s.client(), t.Context()
+	_, err := c.Endpoints(ctx, EndpointsRequest{})
+	require.NoError(t, err)
+	admin, limit := int64(9007199254740993), 2
+	page, err := c.Endpoints(ctx, EndpointsRequest{CallerID: &admin, Limit: &limit, After: "a&b"})
+	require.NoError(t, err)
+	require.Equal(t, Page[EndpointResponse]{Items: []EndpointResponse{{ID: "a"}}, NextAfter: "a"}, page)
+	deliveries, err := c.Deliveries(ctx, DeliveriesRequest{State: "failed", EndpointID: "e", TaskID: "t", CallerID: new(int64)})
+	require.NoError(t, err)
+	require.Equal(t, "a", deliveries.Items[0].ID)
+	require.Equal(t, []string{
+		"GET /api/v1/webhooks/endpoints", "GET /api/v1/webhooks/endpoints?after=a%26b&caller_id=9007199254740993&limit=2",
+		"GET /api/v1/webhooks/deliveries?caller_id=0&endpoint_id=e&state=failed&task_id=t",
+	}, []string{s.calls[0].path, s.calls[1].path, s.calls[2].path})
+}
+
+func TestOnlyWhatIsHarmlessTwiceIsCalledAgain(t *testing.T) {
+	t.Parallel()
+	done := answer{status: 200, body: `{"code":200,"message":"success","data":{}}`}
+	for name, call := range map[string]func(*Client, context.Context) error{
+		"enable":  func(c *Client, ctx context.Context) error { _, err := c.EnableEndpoint(ctx, "a"); return err },
+		"disable": func(c *Client, ctx context.Context) error { _, err := c.DisableEndpoint(ctx, "a"); return err },
+		"delete":  func(c *Client, ctx context.Context) error { return c.DeleteEndpoint(ctx, "a") },
+		"add once": func(c *Client, ctx context.Context) error {
+			_, err := c.AddEndpoint(ctx, EndpointRequest{})
+			return err
+		},
+		"rotate once":    func(c *Client, ctx context.Context) error { _, err := c.RotateEndpoint(ctx, "a"); return err },
+		"re-secret once": func(c *Client, ctx context.Context) error { _, err := c.RotateSigningSecret(ctx); return err },
+		"resend once":    func(c *Client, ctx context.Context) error { _, err := c.ResendDelivery(ctx, "d"); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &script{answers: []answer{reset, busy, done}}
+				err := call(s.client(), t.Context())
+				if len(s.calls) == 1 {
+					require.Contains(t, name, "once")
+					require.Error(t, err)
+					require.False(t, errors.As(err, new(*Error)), "nobody knows whether it took effect")
+					return
+				}
+				require.NotContains(t, name, "once")
+				require.NoError(t, err)
+				require.Len(t, s.calls, 3)
+			})
+		})
+	}
+}

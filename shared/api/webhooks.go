@@ -1,0 +1,118 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// EndpointRequest registers a URL that is told of the caller's tasks: POST
+// /api/v1/webhooks/endpoints.
+type EndpointRequest struct {
+	URL         string   `json:"url"`                   // http or https, at most 2000 bytes
+	Description string   `json:"description,omitempty"` // at most 200 characters
+	Events      []string `json:"events,omitempty"`      // such as task.succeeded; default all
+}
+
+// EndpointResponse is a registered URL.
+type EndpointResponse struct {
+	ID             string     `json:"id"`
+	CallerID       int64      `json:"caller_id"`
+	URL            string     `json:"url"`
+	Description    string     `json:"description,omitempty"`
+	Events         []string   `json:"events"` // what it is told of; empty = all
+	Enabled        bool       `json:"enabled"`
+	DisabledReason string     `json:"disabled_reason,omitempty"` // gone (it answered 410), failing (for too long) or by_hand
+	DisabledAt     *time.Time `json:"disabled_at,omitempty"`
+	FailingSince   *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
+	CreatedAt      time.Time  `json:"created_at"`
+	RotatedAt      *time.Time `json:"rotated_at,omitempty"`
+	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // until when the secret before this one signs too
+	Secret         string     `json:"secret,omitempty"`           // whsec_ and base64; shown once, when it was made
+}
+
+// EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.
+type EndpointsRequest struct {
+	CallerID *int64 `json:"caller_id,omitempty"` // default the caller, for an admin everybody
+	Limit    *int   `json:"limit,omitempty"`     // 1..200; default 50
+	After    string `json:"after,omitempty"`     // next_after of the page before
+}
+
+// SigningSecretResponse is what signs the calls to a caller's callback_urls and
+// its messages to URLs: GET /api/v1/webhooks/signing-secret.
+type SigningSecretResponse struct {
+	Secret         string     `json:"secret"`                     // whsec_ and base64
+	OldSecretUntil *time.Time `json:"old_secret_until,omitempty"` // until when the secret before this one signs too
+}
+
+// DeliveriesRequest lists deliveries, newest first: GET
+// /api/v1/webhooks/deliveries.
+type DeliveriesRequest struct {
+	State      string `json:"state,omitempty"` // pending, delivered or failed
+	EndpointID string `json:"endpoint_id,omitempty"`
+	TaskID     string `json:"task_id,omitempty"`
+	CallerID   *int64 `json:"caller_id,omitempty"` // default the caller, for an admin everybody
+	Limit      *int   `json:"limit,omitempty"`     // 1..200; default 50
+	After      string `json:"after,omitempty"`     // next_after of the page before
+}
+
+// DeliveryResponse is the telling of one event to one URL.
+type DeliveryResponse struct {
+	ID         string          `json:"id"`
+	EventID    string          `json:"event_id"` // the webhook-id, the same with every try
+	EventType  string          `json:"event_type"`
+	Subject    string          `json:"subject"`     // the task's id, or the endpoint's that was disabled
+	EndpointID string          `json:"endpoint_id"` // for a callback_url that of the caller's signing secret, which is no endpoint
+	URL        string          `json:"url"`
+	State      string          `json:"state"`             // pending, delivered or failed
+	Attempts   int             `json:"attempts"`          // failed tries of its present schedule
+	NextAt     *time.Time      `json:"next_at,omitempty"` // not before; absent when no try is to come
+	CreatedAt  time.Time       `json:"created_at"`
+	FinishedAt *time.Time      `json:"finished_at,omitempty"`
+	Tries      []DeliveryTry   `json:"tries"`             // oldest first, the last 50
+	Payload    json.RawMessage `json:"payload,omitempty"` // the body, where one delivery is read
+}
+
+// DeliveryTry is one POST of a delivery.
+type DeliveryTry struct {
+	At         time.Time `json:"at"`
+	Status     int       `json:"status,omitempty"` // of HTTP; absent when there was no answer
+	DurationMS int64     `json:"duration_ms"`
+	Error      string    `json:"error,omitempty"`    // why it counts as failed
+	Response   string    `json:"response,omitempty"` // the beginning of what was answered
+}
+
+// WebhookEvent is what a webhook's URL gets: a CloudEvent in JSON. Verify it
+// with VerifyWebhook before reading it.
+type WebhookEvent struct {
+	SpecVersion     string    `json:"specversion"` // 1.0
+	ID              string    `json:"id"`          // the webhook-id; tells a repeat
+	Source          string    `json:"source"`
+	Type            string    `json:"type"` // such as sendonce.task.succeeded.v1
+	Subject         string    `json:"subject"`
+	Time            time.Time `json:"time"` // when it happened
+	DataContentType string    `json:"datacontenttype"`
+	Sequence        string    `json:"sequence"` // 20 digits; grows from event to event of one subject, with gaps
+	Data            JSON      `json:"data"`
+}
+
+// TaskEventData is the data of an event sendonce.task.<state>.v1: the task as it
+// was then, without its phone number and content.
+type TaskEventData struct {
+	TaskID    string          `json:"task_id"`
+	State     string          `json:"state"`
+	Status    int             `json:"status"`
+	Reason    string          `json:"reason,omitempty"`
+	Result    string          `json:"result,omitempty"`
+	ErrorCode string          `json:"error_code,omitempty"`
+	Source    string          `json:"source,omitempty"`
+	Metadata  json.RawMessage `json:"metadata,omitempty"`
+	SentAt    *time.Time      `json:"sent_at,omitempty"`
+}
+
+// EndpointEventData is the data of an event sendonce.webhook.disabled.v1.
+type EndpointEventData struct {
+	EndpointID   string     `json:"endpoint_id"`
+	URL          string     `json:"url"`
+	Reason       string     `json:"reason"`                  // gone or failing
+	FailingSince *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
+}

@@ -1,0 +1,47 @@
+package fn
+
+import (
+	"fmt"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	defaultLimit = 50
+	maxLimit     = 200
+	badAfter     = "must be the next_after of the page before"
+)
+
+// Page holds what asks for a page of rows that have numbers.
+func (r *Rules) Page(limit *int, after int64) {
+	r.Between("limit", limit, 1, maxLimit)
+	r.When(after < 0, "after", badAfter)
+}
+
+// PageByID holds what asks for a page of rows that have a UUID.
+func (r *Rules) PageByID(limit *int, after string) {
+	r.Between("limit", limit, 1, maxLimit)
+	_, err := task.ParseID(after)
+	r.When(after != "" && err != nil, "after", badAfter)
+}
+
+// LimitOf is how many rows a page may have, given what its request says.
+func LimitOf(limit *int) int {
+	if limit == nil {
+		return defaultLimit
+	}
+	return *limit
+}
+
+// PageOf makes a page of stored rows; id names a row for next_after.
+func PageOf[R, W, I any](rows []R, more bool, wire func(R) W, id func(R) I) api.Page[W] {
+	page := api.Page[W]{Items: make([]W, len(rows))}
+	for i, row := range rows {
+		page.Items[i] = wire(row)
+	}
+	if more {
+		page.NextAfter = fmt.Sprint(id(rows[len(rows)-1]))
+	}
+	return page
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// DeadLetter is an event that a function will never take.
+type DeadLetter struct {
+	ID        int64
+	Function  string
+	EventID   string // with Function it names the letter: the same again is the same letter
+	EventType string
+	Event     string // its data, as it came
+	Reason    string // for an operator to read
+	Attempts  int    // how often it was tried
+	CreatedAt time.Time
+}
+
+func (l DeadLetter) json() string {
+	return mustJSON(map[string]any{
+		"function": l.Function, "event_id": l.EventID, "event_type": l.EventType, "event": l.Event, "reason": l.Reason, "attempts": l.Attempts,
+	})
+}
+
+// maxDeadLetter is what is kept of an event, in characters.
+const maxDeadLetter = 64 << 10
+
+const insertDeadLetterSQL = `
+insert into dead_letters (function, event_id, event_type, event, reason, attempts) values ($1, $2, $3, $4, $5, $6)
+on conflict (function, event_id) do update set attempts = excluded.attempts, reason = excluded.reason`
+
+func queueDeadLetter(batch *pgx.Batch, l DeadLetter) {
+	batch.Queue(insertDeadLetterSQL, l.Function, storable(l.EventID), storable(l.EventType),
+		task.Cut(storable(l.Event), maxDeadLetter), task.Cut(storable(l.Reason), task.MaxResult), l.Attempts)
+}
+
+// Bury keeps an event that no retry will cure, for an operator to look at.
+func (db *DB) Bury(ctx context.Context, l DeadLetter) error {
+	var batch pgx.Batch
+	queueDeadLetter(&batch, l)
+	return failed("bury", db.hot.SendBatch(ctx, &batch).Close())
+}
+
+const deadLetterColumns = `id, function, event_id, event_type, event, reason, attempts, created_at`
+
+const deadLettersSQL = `
+select ` + deadLetterColumns + ` from dead_letters where $1 = 0 or id < $1 order by id desc limit $2`
+
+// DeadLetters lists them, newest first. after is the last id of the page
+// before, 0 for the first page; more says that there is another page.
+func (db *DB) DeadLetters(ctx context.Context, after int64, limit int) (page []DeadLetter, more bool, err error) {
+	page, more, err = pageOf[DeadLetter](ctx, db.read, limit, deadLettersSQL, after)
+	return page, more, failed("dead letters", err)
+}
+
+const deleteDeadLetterSQL = `delete from dead_letters where id = $1 returning ` + deadLetterColumns
+
+// DismissDeadLetter removes one that was dealt with; what it was is kept in the
+// record of what was done by hand. task.CodeNotFound when there is none.
+func (db *DB) DismissDeadLetter(ctx context.Context, id int64, by Operator) error {
+	return failed("dismiss dead letter", db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		l, err := rowOf[DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)
+		return deed{"dead_letter.dismiss", "dead_letter/" + strconv.FormatInt(l.ID, 10), l.json(), ""}, err
+	}))
+}

@@ -1,0 +1,239 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// EventMode says which changes of tasks are told by events.
+type EventMode int8
+
+// The modes.
+const (
+	NoEvents    EventMode = iota
+	FinalEvents           // succeeded and failed
+	AllEvents             // every change of state
+)
+
+// Decode reads none, final or all, as a setting.
+func (m *EventMode) Decode(word string) error {
+	i := slices.Index([]string{"none", "final", "all"}, word)
+	if i < 0 {
+		return errors.New("must be none, final or all")
+	}
+	*m = EventMode(i)
+	return nil
+}
+
+// kindOf is the kind of the event that a task is now in this state.
+func kindOf(s task.State) string { return "task." + s.String() }
+
+// tells says whether a change is one that the mode wants told.
+func (m EventMode) tells(c change) bool {
+	changed := c.before.State != c.after.State || c.before.Reason != c.after.Reason
+	return changed && (m == AllEvents || m == FinalEvents && c.after.State.Final())
+}
+
+// heard is the condition that somebody is to be told of a task's changes: its
+// own callback URL, or an endpoint of its caller. It stands after columns named
+// callback_url and caller_id.
+const heard = `(callback_url is not null or exists (
+    select from webhook_endpoints e where e.caller_id = listened.caller_id and e.url is not null and e.enabled))`
+
+// insertEventsSQL writes one row for each kind of change in this flush.
+const insertEventsSQL = `
+insert into event_outbox (kind, reason, ids)
+select c.kind, c.reason, array_agg(c.id)
+from unnest($1::uuid[], $2::text[], $3::smallint[]) as c (id, kind, reason)
+cross join lateral (select caller_id, callback_url from tasks where tasks.id = c.id offset 0) listened
+where ` + heard + `
+group by c.kind, c.reason`
+
+// news is what a transaction will tell once it is committed.
+type news struct {
+	db   *DB
+	rows int64
+}
+
+// queueEvents adds the events of the changes. Tasks that nobody listens to leave
+// none.
+func (db *DB) queueEvents(batch *pgx.Batch, changes []change) *news {
+	n := &news{db: db}
+	var told []task.Task
+	for _, c := range changes {
+		if db.events.tells(c) {
+			told = append(told, c.after)
+		}
+	}
+	if len(told) > 0 {
+		kind := func(t task.Task) string { return kindOf(t.State) }
+		n.expect(batch.Queue(insertEventsSQL, column(told, taskID), column(told, kind), column(told, reason)))
+	}
+	return n
+}
+
+// expect counts the events that a statement of the transaction writes.
+func (n *news) expect(q *pgx.QueuedQuery) {
+	q.Exec(func(tag pgconn.CommandTag) error {
+		n.rows += tag.RowsAffected()
+		return nil
+	})
+}
+
+// after gives err, the outcome of the transaction; when that is well whoever
+// relays events hears that there are some.
+func (n *news) after(err error) error {
+	if n != nil && n.rows > 0 && err == nil {
+		n.db.onEvents()
+	}
+	return err
+}
+
+// lockEventsSQL takes the oldest events with what is told of each. Rows that
+// another relay has are left to it. The result is told only while it is that of
+// the very outcome.
+const lockEventsSQL = `
+with o as materialized (
+    select id, kind, reason, ids, created_at from event_outbox order by id limit $1 for update skip locked
+)
+select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
+    coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since
+from o cross join lateral unnest(o.ids) as i (id)
+left join lateral (select source, metadata from tasks where tasks.id = i.id offset 0) t on true
+left join lateral (select * from task_done where task_done.id = i.id offset 0) d
+    on o.kind = case d.status when 2 then 'task.succeeded' else 'task.failed' end and d.reason = o.reason
+left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id`
+
+// kindDisabled is the kind of the event that an endpoint was disabled.
+const kindDisabled = "webhook.disabled"
+
+// DueEvent is one thing that happened and is to be told.
+type DueEvent struct {
+	Seq      int64           // grows with each event of one subject
+	Kind     string          // task.<state> or webhook.disabled
+	Subject  task.ID         // the task, or the endpoint
+	At       time.Time       // when it happened
+	Reason   task.Reason     // of a failed task
+	Source   string          // of a task, as it was submitted
+	Metadata json.RawMessage // of a task, as it was submitted; JSON, nil = none
+
+	Result    string     // of a finished task, while this is still its outcome
+	ErrorCode string     // likewise
+	SentAt    *time.Time // likewise; nil = not known
+
+	URL            string // of an endpoint
+	DisabledReason string
+	FailingSince   *time.Time
+}
+
+// ID names the event wherever it is told, and when it is told again.
+func (e *DueEvent) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
+
+func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, err error) {
+	rows, err := tx.Query(ctx, lockEventsSQL, limit)
+	if err != nil {
+		return nil, err
+	}
+	var e DueEvent
+	var metadata, url, disabled *string
+	_, err = pgx.ForEachRow(rows, []any{
+		&e.Seq, &e.Kind, &e.Reason, &e.At, &e.Subject, &e.Source, &metadata,
+		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince,
+	}, func() error {
+		e.Metadata, e.URL, e.DisabledReason = nil, orEmpty(url), orEmpty(disabled)
+		if metadata != nil {
+			e.Metadata = json.RawMessage(*metadata)
+		}
+		due = append(due, e)
+		return nil
+	})
+	return due, err
+}
+
+func orEmpty(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// anyEventSQL spares the idle relay a transaction.
+const anyEventSQL = `select exists (select from event_outbox)`
+
+const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
+
+const keepEventsSQL = `update event_outbox set ids = $2 where id = $1`
+
+// RelayEvents takes up to limit rows of events, oldest first, has publish tell
+// all their events with the rows locked, and deletes what was taken, in one
+// transaction. publish gives one result per event, in their order, and must
+// return within 3 s. An event that met nobody stays, however often; one that was
+// refused becomes a dead letter. More may be waiting when rows is limit.
+//
+// When publish fails, the process dies or the commit is lost the same events are
+// told again under the same ids, by which they are recognised.
+func (db *DB) RelayEvents(ctx context.Context, limit int, publish func(ctx context.Context, due []DueEvent) ([]msg.Result, error)) (rows int, err error) {
+	var any bool
+	if err := db.hot.QueryRow(ctx, anyEventSQL).Scan(&any); err != nil || !any {
+		return 0, failed("relay events", err)
+	}
+	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+		due, err := lockEvents(ctx, tx, limit)
+		if err != nil || len(due) == 0 {
+			return err
+		}
+		results, err := publish(ctx, due)
+		if err == nil && len(results) != len(due) {
+			err = fmt.Errorf("%d results for %d events", len(results), len(due))
+		}
+		if err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+		defer cancel()
+		var batch pgx.Batch
+		rows = settleEvents(&batch, due, results)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return rows, failed("relay events", err)
+}
+
+// settleEvents adds what becomes of the rows that the events stand in, and
+// counts these.
+func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result) (rows int) {
+	kept := map[int64][]task.ID{} // what stays of each row
+	for i, e := range due {
+		stays := kept[e.Seq]
+		switch r := results[i]; r.Outcome {
+		case msg.Away:
+			stays = append(stays, e.Subject)
+		case msg.Refused:
+			queueDeadLetter(batch, DeadLetter{
+				Function: "relay", EventID: e.ID(), EventType: e.Kind, Event: mustJSON(e), Reason: r.Reason, Attempts: 1,
+			})
+		}
+		kept[e.Seq] = stays
+	}
+	var taken []int64
+	for _, seq := range slices.Sorted(maps.Keys(kept)) {
+		if ids := kept[seq]; len(ids) > 0 {
+			batch.Queue(keepEventsSQL, seq, ids)
+		} else {
+			taken = append(taken, seq)
+		}
+	}
+	batch.Queue(deleteEventsSQL, taken)
+	return len(kept)
+}

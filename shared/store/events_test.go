@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func telling(mode EventMode) func(*Config) { return func(c *Config) { c.Events = mode } }
+
+func withCallback(s *Submission) { s.CallbackURL = "https://shop.example/told" }
+
+func fromCaller(id int64) func(*Submission) { return func(s *Submission) { s.CallerID = id } }
+
+// events gives the outbox as kinds with how many tasks each row tells of, in
+// order.
+func (db *DB) outbox(t *testing.T) (rows []string, ids [][]task.ID) {
+	t.Helper()
+	found, err := db.hot.Query(t.Context(), `select kind, ids from event_outbox order by id`)
+	require.NoError(t, err)
+	for found.Next() {
+		var kind string
+		var of []task.ID
+		require.NoError(t, found.Scan(&kind, &of))
+		rows, ids = append(rows, kind), append(ids, of)
+	}
+	require.NoError(t, found.Err())
+	return rows, ids
+}
+
+func (db *DB) mustAddEndpoint(t *testing.T, caller int64, url string, events ...string) Endpoint {
+	t.Helper()
+	e, err := db.AddEndpoint(t.Context(), NewEndpoint{CallerID: caller, URL: url, Events: events, Secret: "whsec_" + url}, Operator{CallerID: caller, Name: "shop"})
+	require.NoError(t, err)
+	return e
+}
+
+// finish claims and reports everything as sent, in one flush.
+func (db *DB) finish(t *testing.T, n int) {
+	t.Helper()
+	claimed := db.mustClaim(t, "app", n)
+	require.Len(t, claimed, n)
+	reports := make([]*Report, n)
+	for i, c := range claimed {
+		reports[i] = &Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+	}
+	_, errs := db.Report(reports)
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+}
+
+func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
+	t.Parallel()
+	var told atomic.Int64
+	db := openAt(t, sandbox.NewDatabase(t), telling(FinalEvents), func(c *Config) { c.OnEvents = func() { told.Add(1) } })
+	db.mustAddEndpoint(t, 7, "https://seven.example")
+	silent := db.mustAddEndpoint(t, 8, "https://eight.example")
+	_, err := db.DisableEndpoint(t.Context(), silent.ID, nil, Operator{Name: "ops"})
+	require.NoError(t, err)
+	_, err = db.SigningSecret(t.Context(), 9, "whsec_x")
+	require.NoError(t, err)
+	a, b := message(withCallback), message(fromCaller(7))
+	db.mustSubmit(t, a, b, message(), message(fromCaller(8)), message(fromCaller(9)))
+	kinds, _ := db.outbox(t)
+	require.Empty(t, kinds, "only outcomes are told")
+	db.finish(t, 5)
+	kinds, ids := db.outbox(t)
+	require.Equal(t, []string{"task.succeeded"}, kinds, "one row for all of a flush")
+	require.ElementsMatch(t, []task.ID{a.ID, b.ID}, ids[0], "nobody hears of the others")
+	require.EqualValues(t, 1, told.Load())
+
+	c := message(withCallback)
+	db.mustSubmit(t, c)
+	_, err = db.Cancel(t.Context(), c.ID, nil)
+	require.NoError(t, err)
+	kinds, _ = db.outbox(t)
+	require.Equal(t, []string{"task.succeeded", "task.failed"}, kinds)
+	require.EqualValues(t, 2, told.Load())
+}
+
+func TestEveryStepOfATaskIsToldWhenAllAreWanted(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := openAt(t, sandbox.NewDatabase(t), telling(AllEvents), func(c *Config) { c.Pooler = pooler })
+			s := message(withCallback)
+			db.mustSubmit(t, s, message())
+			db.finish(t, 2)
+			kinds, ids := db.outbox(t)
+			require.Equal(t, []string{"task.pending", "task.processing", "task.succeeded"}, kinds)
+			for _, of := range ids {
+				require.Equal(t, []task.ID{s.ID}, of)
+			}
+		})
+	}
+}
+
+func TestNothingIsToldWhenNoEventsAreWanted(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), telling(NoEvents))
+	db.mustSubmit(t, message(withCallback))
+	db.finish(t, 1)
+	kinds, _ := db.outbox(t)
+	require.Empty(t, kinds)
+}
+
+// relayEvents publishes with one outcome for each, and gives what was published.
+func (db *DB) relayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen []DueEvent) {
+	t.Helper()
+	_, err := db.RelayEvents(t.Context(), 10, func(_ context.Context, due []DueEvent) ([]msg.Result, error) {
+		seen = due
+		results := make([]msg.Result, len(due))
+		for i := range results {
+			results[i] = msg.Result{Outcome: outcome(i), Reason: "because"}
+		}
+		return results, nil
+	})
+	require.NoError(t, err)
+	return seen
+}
+
+func TestEventsStayUntilAStreamHasThem(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), telling(FinalEvents))
+	first := message(withCallback, func(s *Submission) { s.Source, s.Metadata = "system_a", []byte(`{"order":1}`) })
+	db.mustSubmit(t, first, message(withCallback), message(withCallback))
+	db.finish(t, 3)
+	away := db.relayEvents(t, func(int) msg.Outcome { return msg.Away })
+	require.Len(t, away, 3)
+	for _, e := range away {
+		require.Equal(t, "task.succeeded", e.Kind)
+		require.NotNil(t, e.SentAt)
+		if e.Subject == first.ID {
+			require.Equal(t, "system_a", e.Source)
+			require.JSONEq(t, `{"order":1}`, string(e.Metadata))
+		}
+	}
+	mixed := db.relayEvents(t, func(i int) msg.Outcome { return []msg.Outcome{msg.Taken, msg.Away, msg.Refused}[i] })
+	require.Equal(t, away, mixed, "the same events under the same ids")
+	rest := db.relayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Len(t, rest, 1)
+	require.Equal(t, mixed[1].ID(), rest[0].ID())
+	require.Empty(t, db.relayEvents(t, func(int) msg.Outcome { return msg.Taken }))
+	letters, more, err := db.DeadLetters(t.Context(), 0, 10)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, letters, 1)
+	require.Equal(t, mixed[2].ID(), letters[0].EventID)
+	require.Equal(t, "because", letters[0].Reason)
+
+	require.NoError(t, db.DismissDeadLetter(t.Context(), letters[0].ID, Operator{Name: "ops", Reason: "dealt with"}))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(db.DismissDeadLetter(t.Context(), letters[0].ID, Operator{Name: "ops"})))
+	require.Equal(t, 1, db.count(t, `select count(*) from operator_actions where action = 'dead_letter.dismiss' and before is not null`))
+}
+
+func TestLaterEventsOfATaskHaveHigherNumbersAndTheirOwnOutcome(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), telling(FinalEvents))
+	s := message(withCallback, func(s *Submission) { s.MaxRetries = 0 })
+	db.mustSubmit(t, s)
+	claimed := db.mustClaim(t, "app", 1)[0]
+	r := task.Report{TaskID: s.ID, AppID: "app", ClaimID: claimed.ClaimID, Outcome: task.SentFailed, Message: "no signal", ErrorCode: "E7"}
+	require.Equal(t, task.Applied, db.mustReport(t, r).Verdict)
+	_, err := db.RetryFailed(t.Context(), s.ID, Operator{Name: "ops"})
+	require.NoError(t, err)
+	db.finish(t, 1)
+	told := db.relayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Len(t, told, 2)
+	require.Equal(t, "task.failed", told[0].Kind)
+	require.Equal(t, task.Rejected, told[0].Reason)
+	require.Empty(t, told[0].Result, "it is not its outcome any more")
+	require.Equal(t, "task.succeeded", told[1].Kind)
+	require.Greater(t, told[1].Seq, told[0].Seq)
+}

@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Endpoint is a URL that a caller wants events told to. Its secret is in none of
+// its answers.
+type Endpoint struct {
+	ID             task.ID
+	CallerID       int64
+	URL            string
+	Description    string
+	Events         []string // the kinds that it is told; empty = all
+	Enabled        bool
+	DisabledReason string     // gone, failing or by_hand; "" while it is enabled
+	DisabledAt     *time.Time // nil while it is enabled
+	FailingSince   *time.Time // the first failure since the last success
+	CreatedAt      time.Time
+	RotatedAt      *time.Time
+	OldSecretUntil *time.Time // until when the secret before signs too; nil when there is none
+}
+
+func (e Endpoint) subject() string { return "webhook/" + e.ID.String() }
+
+func (e Endpoint) json() string {
+	return mustJSON(map[string]any{
+		"caller_id": e.CallerID, "url": e.URL, "description": e.Description, "events": e.Events, "disabled_reason": e.DisabledReason,
+		"disabled_at": e.DisabledAt, "failing_since": e.FailingSince, "rotated_at": e.RotatedAt,
+	})
+}
+
+// NewEndpoint is an endpoint to be added.
+type NewEndpoint struct {
+	CallerID    int64
+	URL         string
+	Description string
+	Events      []string
+	Secret      string
+}
+
+const endpointColumns = `id, caller_id, url, coalesce(description, '') as description, events, enabled, coalesce(disabled_reason, '') as disabled_reason,
+    disabled_at, failing_since, created_at, rotated_at, case when old_secret_until > now() then old_secret_until end as old_secret_until`
+
+// maxEndpoints is how many a caller may have.
+const maxEndpoints = 20
+
+const (
+	lockEndpointsOfSQL = `select pg_advisory_xact_lock(7310002, hashint8($1))`
+	countEndpointsSQL  = `select count(*) from webhook_endpoints where caller_id = $1 and url is not null`
+	insertEndpointSQL  = `
+insert into webhook_endpoints (id, caller_id, url, description, events, secret) values ($1, $2, $3, nullif($4, ''), $5, $6)
+returning ` + endpointColumns
+)
+
+// AddEndpoint has a caller's events told to a URL from now on.
+// task.CodeConflict when the caller has 20 already.
+func (db *DB) AddEndpoint(ctx context.Context, n NewEndpoint, by Operator) (e Endpoint, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		var have int
+		var batch pgx.Batch
+		batch.Queue(lockEndpointsOfSQL, n.CallerID)
+		batch.Queue(countEndpointsSQL, n.CallerID).QueryRow(func(row pgx.Row) error { return row.Scan(&have) })
+		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+			return deed{}, err
+		}
+		if have >= maxEndpoints {
+			return deed{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
+		}
+		e, err = rowOf[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, task.NewID(), n.CallerID, n.URL, n.Description, notNull(n.Events), n.Secret)
+		return deed{"webhook.create", e.subject(), "", e.json()}, err
+	})
+	return e, failed("add endpoint", err)
+}
+
+const endpointsSQL = `
+select ` + endpointColumns + ` from webhook_endpoints
+where url is not null and ($1::bigint is null or caller_id = $1) and id > $2
+order by id
+limit $3`
+
+// Endpoints lists endpoints by id: those of one caller, or all when of is nil.
+// after is the last id of the page before, zero for the first page; more says
+// that there is another page.
+func (db *DB) Endpoints(ctx context.Context, of *int64, after task.ID, limit int) (page []Endpoint, more bool, err error) {
+	page, more, err = pageOf[Endpoint](ctx, db.read, limit, endpointsSQL, of, after)
+	return page, more, failed("endpoints", err)
+}
+
+const endpointSQL = `
+select ` + endpointColumns + ` from webhook_endpoints where id = $1 and url is not null and ($2::bigint is null or caller_id = $2)`
+
+// Endpoint finds one of a caller's endpoints, or anybody's when of is nil;
+// task.CodeNotFound when there is none.
+func (db *DB) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint, error) {
+	e, err := rowOf[Endpoint](ctx, db.read, "endpoint", endpointSQL, id, of)
+	return e, failed("endpoint", err)
+}
+
+const lockEndpointSQL = endpointSQL + ` for update`
+
+// changeEndpoint changes an endpoint under its lock; change gives the statement
+// that does it, "" for none, with what follows the id.
+func (db *DB) changeEndpoint(ctx context.Context, id task.ID, of *int64, action string, by Operator,
+	change func(e Endpoint) (sql string, args []any)) (e Endpoint, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		before, err := rowOf[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
+		if err != nil {
+			return deed{}, err
+		}
+		sql, args := change(before)
+		if e = before; sql == "" {
+			return deed{}, nil
+		}
+		e, err = rowOf[Endpoint](ctx, tx, "endpoint", sql, append([]any{id}, args...)...)
+		return deed{action, e.subject(), before.json(), e.json()}, err
+	})
+	return e, failed(action, err)
+}
+
+const enableEndpointSQL = `
+update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null, failing_since = null
+where id = $1 returning ` + endpointColumns
+
+// EnableEndpoint has an endpoint told again; what rested is due at once.
+// task.CodeNotFound as for Endpoint.
+func (db *DB) EnableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
+	return db.changeEndpoint(ctx, id, of, "webhook.enable", by, func(e Endpoint) (string, []any) {
+		if e.Enabled {
+			return "", nil
+		}
+		return enableEndpointSQL, nil
+	})
+}
+
+const disableEndpointSQL = `
+update webhook_endpoints set enabled = false, disabled_reason = $2, disabled_at = now()
+where id = $1 returning ` + endpointColumns
+
+// DisableEndpoint has an endpoint told nothing; what is pending rests.
+// task.CodeNotFound as for Endpoint.
+func (db *DB) DisableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
+	return db.changeEndpoint(ctx, id, of, "webhook.disable", by, func(e Endpoint) (string, []any) {
+		if !e.Enabled {
+			return "", nil
+		}
+		return disableEndpointSQL, []any{msg.DisabledByHand}
+	})
+}
+
+// rotateEndpointSQL keeps the old secret for a day, in which receivers learn the
+// new one.
+const rotateEndpointSQL = `
+update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
+where id = $1 returning ` + endpointColumns
+
+// RotateEndpoint replaces an endpoint's secret; the old one signs too for a day.
+// task.CodeNotFound as for Endpoint.
+func (db *DB) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secret string, by Operator) (Endpoint, error) {
+	return db.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(Endpoint) (string, []any) {
+		return rotateEndpointSQL, []any{secret}
+	})
+}
+
+const (
+	deleteEndpointSQL = `delete from webhook_endpoints where id = $1`
+	endDeliveriesSQL  = `update webhook_deliveries set state = 2, next_at = null, finished_at = now() where endpoint_id = $1 and state = 0`
+)
+
+// DeleteEndpoint forgets an endpoint. What was pending for it has failed; its
+// deliveries stay to be read. task.CodeNotFound as for Endpoint.
+func (db *DB) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) error {
+	return failed("webhook.delete", db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		e, err := rowOf[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
+		if err != nil {
+			return deed{}, err
+		}
+		var batch pgx.Batch
+		batch.Queue(deleteEndpointSQL, id)
+		batch.Queue(endDeliveriesSQL, id)
+		return deed{"webhook.delete", e.subject(), e.json(), ""}, tx.SendBatch(ctx, &batch).Close()
+	}))
+}
+
+// SigningSecret signs what a caller has told to callback URLs and what it sends
+// to URLs.
+type SigningSecret struct {
+	Secret   string
+	OldUntil *time.Time // until when the secret before signs too; nil when there is none
+}
+
+const signingColumns = `secret, case when old_secret_until > now() then old_secret_until end`
+
+const (
+	signingSecretSQL = `select ` + signingColumns + ` from webhook_endpoints where caller_id = $1 and url is null`
+	addSigningSQL    = `
+insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)
+on conflict (caller_id) where url is null do nothing`
+)
+
+// SigningSecret gives a caller's secret; it is fresh when there was none yet.
+func (db *DB) SigningSecret(ctx context.Context, caller int64, fresh string) (SigningSecret, error) {
+	s, err := rowOf[SigningSecret](ctx, db.hot, "secret", signingSecretSQL, caller)
+	if task.CodeOf(err) != task.CodeNotFound {
+		return s, failed("signing secret", err)
+	}
+	if _, err = db.hot.Exec(ctx, addSigningSQL, task.NewID(), caller, fresh); err == nil {
+		s, err = rowOf[SigningSecret](ctx, db.hot, "secret", signingSecretSQL, caller)
+	}
+	return s, failed("signing secret", err)
+}
+
+const knownSecretsSQL = `
+select caller_id, secret, case when old_secret_until > now() then old_secret end
+from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
+
+// SigningSecrets gives what each of the callers signs with now, newest first;
+// fresh makes the secret of one that had none yet.
+func (db *DB) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64][]string, error) {
+	secrets := map[int64][]string{}
+	rows, err := db.hot.Query(ctx, knownSecretsSQL, callers)
+	if err != nil {
+		return nil, failed("signing secrets", err)
+	}
+	var caller int64
+	var secret string
+	var old *string
+	_, err = pgx.ForEachRow(rows, []any{&caller, &secret, &old}, func() error {
+		secrets[caller] = secretsOf(secret, old)
+		return nil
+	})
+	for _, caller := range callers {
+		if err != nil {
+			break
+		}
+		if secrets[caller] == nil {
+			var made SigningSecret
+			made, err = db.SigningSecret(ctx, caller, fresh())
+			secrets[caller] = []string{made.Secret}
+		}
+	}
+	return secrets, failed("signing secrets", err)
+}
+
+func secretsOf(secret string, old *string) []string {
+	if old == nil {
+		return []string{secret}
+	}
+	return []string{secret, *old}
+}
+
+const rotateSigningSQL = `
+insert into webhook_endpoints as e (id, caller_id, secret) values ($1, $2, $3)
+on conflict (caller_id) where url is null
+do update set old_secret = e.secret, old_secret_until = now() + interval '24 hours', secret = excluded.secret, rotated_at = now()
+returning ` + signingColumns
+
+// RotateSigningSecret replaces a caller's secret; the old one signs too for a
+// day.
+func (db *DB) RotateSigningSecret(ctx context.Context, caller int64, secret string, by Operator) (s SigningSecret, err error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		s, err = rowOf[SigningSecret](ctx, tx, "secret", rotateSigningSQL, task.NewID(), caller, secret)
+		return deed{"webhook.rotate", "signing-secret/" + strconv.FormatInt(caller, 10), "", mustJSON(map[string]any{"old_secret_until": s.OldUntil})}, err
+	})
+	return s, failed("rotate signing secret", err)
+}

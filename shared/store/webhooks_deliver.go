@@ -1,0 +1,314 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// ToldEvent is an event as its receivers get it.
+type ToldEvent struct {
+	ID      string
+	Kind    string // task.<state> or webhook.disabled
+	Type    string
+	Subject task.ID // the task, or the endpoint
+	Payload string  // the body of each POST
+}
+
+// listenersSQL finds who is told of a task or, when an endpoint was disabled, of
+// that: the caller's enabled endpoints that want the kind.
+const listenersSQL = `
+select o.caller_id, o.callback_url, e.id, e.url
+from (
+    select caller_id, callback_url from tasks where id = $1
+    union all
+    select caller_id, null from webhook_endpoints where id = $1
+) o
+left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled
+    and (e.events = '{}' or $2::text = any(e.events))`
+
+const insertDeliveriesSQL = `
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload)
+select id, $3, endpoint_id, $4, $5, $6, url, $7
+from unnest($1::uuid[], $2::uuid[], $8::text[]) as t (id, endpoint_id, url)
+on conflict (event_id, endpoint_id) do nothing`
+
+// callbackEndpointSQL gives the row that a caller's callbacks belong to.
+const callbackEndpointSQL = `select id from webhook_endpoints where caller_id = $1 and url is null`
+
+// RecordEvent makes sure that an event will be told to everyone who is to hear
+// of it, once each however often it is recorded, and gives how many these are;
+// fresh makes the signing secret of a caller that has none yet.
+// task.CodeNotFound when the event's subject does not exist.
+func (db *DB) RecordEvent(ctx context.Context, e ToldEvent, fresh func() string) (told int, err error) {
+	l, err := db.listeners(ctx, e)
+	if err == nil && l.callback != "" {
+		err = db.addCallback(ctx, l, fresh)
+	}
+	if err != nil || len(l.endpoints) == 0 {
+		return 0, failed("record event", err)
+	}
+	ids := column(l.endpoints, func(task.ID) task.ID { return task.NewID() })
+	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, l.caller, e.Type, e.Subject, e.Payload, l.urls)
+	return len(ids), failed("record event", err)
+}
+
+// listeners is who is told of an event of one caller.
+type listeners struct {
+	caller    int64
+	callback  string    // the task's own URL; "" = none
+	endpoints []task.ID // and their URLs
+	urls      []string
+}
+
+func (db *DB) listeners(ctx context.Context, e ToldEvent) (*listeners, error) {
+	rows, err := db.hot.Query(ctx, listenersSQL, e.Subject, e.Kind)
+	if err != nil {
+		return nil, err
+	}
+	var l listeners
+	var callback, url *string
+	var id *task.ID
+	tag, err := pgx.ForEachRow(rows, []any{&l.caller, &callback, &id, &url}, func() error {
+		l.callback = orEmpty(callback)
+		if id != nil {
+			l.endpoints, l.urls = append(l.endpoints, *id), append(l.urls, *url)
+		}
+		return nil
+	})
+	if err == nil && tag.RowsAffected() == 0 {
+		err = errNotFound("subject of this event")
+	}
+	return &l, err
+}
+
+// addCallback adds the task's own URL, under the row of the caller's secret.
+func (db *DB) addCallback(ctx context.Context, l *listeners, fresh func() string) error {
+	if _, err := db.SigningSecrets(ctx, []int64{l.caller}, fresh); err != nil {
+		return err
+	}
+	var id task.ID
+	err := db.hot.QueryRow(ctx, callbackEndpointSQL, l.caller).Scan(&id)
+	l.endpoints, l.urls = append(l.endpoints, id), append(l.urls, l.callback)
+	return err
+}
+
+// claimDeliveriesSQL takes what is due of each enabled endpoint, earliest first:
+// at most $2 of an endpoint, less what the caller has in hand of it, and one at
+// a time of an endpoint that fails. So nobody's dead server keeps others
+// waiting, nor does chance: which endpoints come first changes each time.
+const claimDeliveriesSQL = `
+with e as materialized (
+    select w.id, case when w.failing_since is null then $2 else 1 end - coalesce(b.n, 0) as room
+    from webhook_endpoints w left join unnest($3::uuid[], $4::integer[]) as b (id, n) on b.id = w.id
+    where w.enabled
+    order by random()
+), d as materialized (
+    select x.id
+    from e cross join lateral (
+        select id from webhook_deliveries
+        where endpoint_id = e.id and state = 0 and next_at <= now()
+        order by next_at
+        limit greatest(e.room, 0)
+        for update skip locked
+    ) x
+    limit $1
+)
+update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $5)
+from d, webhook_endpoints s
+where w.id = d.id and s.id = w.endpoint_id
+returning w.id, w.endpoint_id, w.event_id, w.url, w.payload, w.claims, s.secret, case when s.old_secret_until > now() then s.old_secret end`
+
+// DueDelivery is an event to be told to an endpoint now, in the hands of one
+// until its lease ends.
+type DueDelivery struct {
+	ID         task.ID
+	EndpointID task.ID
+	EventID    string
+	URL        string
+	Payload    string
+	Claim      int32 // the fence
+	Secrets    []string
+}
+
+// ClaimDeliveries gives up to limit deliveries that are due, each to one caller:
+// at most perEndpoint of one endpoint, those in hand included, and one of an
+// endpoint that is failing. One that is not settled within lease is due again.
+func (db *DB) ClaimDeliveries(ctx context.Context, limit, perEndpoint int, inHand map[task.ID]int, lease time.Duration) (due []DueDelivery, err error) {
+	var busy []task.ID
+	var counts []int32
+	for id, n := range inHand {
+		busy, counts = append(busy, id), append(counts, int32(n))
+	}
+	rows, err := db.hot.Query(ctx, claimDeliveriesSQL, limit, perEndpoint, busy, counts, lease.Seconds())
+	if err != nil {
+		return nil, failed("claim deliveries", err)
+	}
+	var d DueDelivery
+	var secret string
+	var old *string
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.EndpointID, &d.EventID, &d.URL, &d.Payload, &d.Claim, &secret, &old}, func() error {
+		d.Secrets = secretsOf(secret, old)
+		due = append(due, d)
+		return nil
+	})
+	return due, failed("claim deliveries", err)
+}
+
+// Try is one POST of a delivery, as it is kept.
+type Try struct {
+	At         time.Time `json:"at"`
+	Status     int       `json:"status,omitempty"` // of HTTP; 0 when there was no answer
+	DurationMS int64     `json:"duration_ms"`
+	Error      string    `json:"error,omitempty"`    // why it failed, for a person to read
+	Response   string    `json:"response,omitempty"` // the beginning of the answer's body
+}
+
+// Tried is what came of one claimed delivery.
+type Tried struct {
+	DueDelivery
+	Answer msg.Answer
+	Try    Try
+}
+
+// Tried deliveries lock endpoints first and then deliveries, each by id, as
+// everything does that changes both.
+const (
+	lockHealthSQL = `
+select id, coalesce(disabled_reason, ''), failing_since, url is not null, now()
+from webhook_endpoints where id = any($1::uuid[]) order by id for update`
+	lockDeliveriesSQL = `
+select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) order by id for update`
+	updateHealthSQL = `
+update webhook_endpoints e set failing_since = t.failing_since, disabled_reason = nullif(t.reason, ''),
+    disabled_at = case when t.reason = '' then null else coalesce(e.disabled_at, now()) end, enabled = t.reason = ''
+from unnest($1::uuid[], $2::timestamptz[], $3::text[]) as t (id, failing_since, reason)
+where e.id = t.id`
+	updateDeliveriesSQL = `
+update webhook_deliveries d set state = t.state, attempts = t.attempts, next_at = t.next_at,
+    finished_at = case when t.state = 0 then null else coalesce(d.finished_at, now()) end,
+    tries = case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::text[]) as t (id, state, attempts, next_at, try)
+where d.id = t.id`
+	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + kindDisabled + `', $1)`
+)
+
+// SettleDeliveries keeps what came of deliveries, and disables the endpoints
+// that are gone or have answered nothing but failures for patience, with an
+// event that says so. It gives when deliveries are due again.
+func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time.Duration) (again []time.Time, err error) {
+	if len(tried) == 0 {
+		return nil, nil
+	}
+	told := &news{db: db}
+	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+		s, err := lockTried(ctx, tx, tried)
+		if err != nil {
+			return err
+		}
+		again = s.decide(tried, patience)
+		var batch pgx.Batch
+		s.queue(&batch, told)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return again, failed("settle deliveries", told.after(err))
+}
+
+// settling is a set of deliveries and their endpoints, held by a transaction,
+// with what becomes of them.
+type settling struct {
+	now        time.Time
+	health     map[task.ID]msg.Health // of endpoints; that of a signing row does not change
+	deliveries map[task.ID]msg.Delivery
+
+	ids, ailing, disabled []task.ID
+	tries                 []string
+}
+
+func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
+	s := &settling{now: time.Now(), health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}}
+	var batch pgx.Batch
+	batch.Queue(lockHealthSQL, column(tried, func(t Tried) task.ID { return t.EndpointID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		var reason string
+		var failing *time.Time
+		var registered bool
+		_, err := pgx.ForEachRow(rows, []any{&id, &reason, &failing, &registered, &s.now}, func() error {
+			if registered {
+				s.health[id] = msg.Health{Disabled: reason, FailingSince: orZero(failing)}
+			}
+			return nil
+		})
+		return err
+	})
+	batch.Queue(lockDeliveriesSQL, column(tried, func(t Tried) task.ID { return t.ID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		var d msg.Delivery
+		var next *time.Time
+		_, err := pgx.ForEachRow(rows, []any{&id, &d.State, &d.Attempts, &d.Claims, &next}, func() error {
+			d.NextAt = orZero(next)
+			s.deliveries[id] = d
+			return nil
+		})
+		return err
+	})
+	return s, tx.SendBatch(ctx, &batch).Close()
+}
+
+// decide lets the domain judge each try, and gives when deliveries are due
+// again.
+func (s *settling) decide(tried []Tried, patience time.Duration) (again []time.Time) {
+	for _, t := range tried {
+		d, found := s.deliveries[t.ID]
+		if !found {
+			continue
+		}
+		d = d.Settle(t.Claim, t.Answer, s.now, rand.Float64())
+		s.deliveries[t.ID] = d
+		s.ids, s.tries = append(s.ids, t.ID), append(s.tries, mustJSON(t.Try.stored()))
+		if !d.NextAt.IsZero() {
+			again = append(again, d.NextAt)
+		}
+		before, registered := s.health[t.EndpointID]
+		after := before.After(t.Answer, s.now, patience)
+		if !registered || after == before {
+			continue
+		}
+		s.health[t.EndpointID] = after
+		s.ailing = append(s.ailing, t.EndpointID)
+		if after.Disabled != before.Disabled {
+			s.disabled = append(s.disabled, t.EndpointID)
+		}
+	}
+	slices.SortFunc(s.ailing, task.ID.Compare)
+	s.ailing = slices.Compact(s.ailing)
+	return again
+}
+
+// stored is the try as the database takes it.
+func (t Try) stored() Try {
+	t.Error, t.Response = storable(t.Error), storable(t.Response)
+	return t
+}
+
+func (s *settling) queue(batch *pgx.Batch, told *news) {
+	of := func(id task.ID) msg.Delivery { return s.deliveries[id] }
+	batch.Queue(updateDeliveriesSQL, s.ids,
+		column(s.ids, func(id task.ID) int16 { return int16(of(id).State) }),
+		column(s.ids, func(id task.ID) int16 { return of(id).Attempts }),
+		column(s.ids, func(id task.ID) *time.Time { return timeOrNull(of(id).NextAt) }), s.tries)
+	if len(s.ailing) > 0 {
+		batch.Queue(updateHealthSQL, s.ailing,
+			column(s.ailing, func(id task.ID) *time.Time { return timeOrNull(s.health[id].FailingSince) }),
+			column(s.ailing, func(id task.ID) string { return s.health[id].Disabled }))
+	}
+	if len(s.disabled) > 0 {
+		told.expect(batch.Queue(insertDisabledSQL, s.disabled))
+	}
+}

@@ -1,0 +1,125 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Delivery is the telling of one event to one endpoint, with each try.
+type Delivery struct {
+	ID         task.ID
+	EventID    string
+	EventType  string
+	Subject    string // the task's id, or the endpoint's
+	EndpointID task.ID
+	URL        string
+	State      string // pending, delivered, failed
+	Attempts   int16  // failures of this schedule
+	NextAt     *time.Time
+	CreatedAt  time.Time
+	FinishedAt *time.Time
+	Tries      []Try  // oldest first, the last 50
+	Payload    string // the body of each POST; only where a method says so
+}
+
+const deliveryColumns = `d.id, d.event_id, d.event_type, d.subject::text, d.endpoint_id, d.url,
+    case d.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, d.attempts, d.next_at, d.created_at, d.finished_at, d.tries`
+
+// DeliveryFilter narrows the deliveries; a zero field does not.
+type DeliveryFilter struct {
+	Of         *int64 // whose
+	State      string // pending, delivered or failed
+	EndpointID task.ID
+	Subject    *task.ID
+	After      task.ID // the last id of the page before
+	Limit      int
+}
+
+const deliveriesSQL = `
+select ` + deliveryColumns + `, ''
+from webhook_deliveries d
+where ($1::bigint is null or d.caller_id = $1) and ($2::smallint is null or d.state = $2) and ($3::uuid is null or d.endpoint_id = $3)
+    and ($4::uuid is null or d.subject = $4) and ($5::uuid is null or d.id < $5)
+order by d.id desc
+limit $6`
+
+// Deliveries lists deliveries, newest first, without their payloads; more says
+// that there is another page.
+func (db *DB) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery, more bool, err error) {
+	var state *int16
+	if s, known := msg.ParseDeliveryState(f.State); known {
+		n := int16(s)
+		state = &n
+	}
+	page, more, err = pageOf[Delivery](ctx, db.read, f.Limit, deliveriesSQL, f.Of, state, idOrNull(f.EndpointID), f.Subject, idOrNull(f.After))
+	return page, more, failed("deliveries", err)
+}
+
+func idOrNull(id task.ID) *task.ID {
+	if id.IsZero() {
+		return nil
+	}
+	return &id
+}
+
+const deliverySQL = `
+select ` + deliveryColumns + `, d.payload
+from webhook_deliveries d
+where d.id = $1 and ($2::bigint is null or d.caller_id = $2)`
+
+// Delivery finds one delivery of a caller, or anybody's when of is nil, with its
+// payload; task.CodeNotFound when there is none.
+func (db *DB) Delivery(ctx context.Context, id task.ID, of *int64) (Delivery, error) {
+	d, err := rowOf[Delivery](ctx, db.hot, "delivery", deliverySQL, id, of)
+	return d, failed("delivery", err)
+}
+
+const (
+	lockDeliverySQL = `
+select d.state, d.attempts, d.claims, d.next_at, coalesce(e.enabled, false), now()
+from webhook_deliveries d left join webhook_endpoints e on e.id = d.endpoint_id
+where d.id = $1 and ($2::bigint is null or d.caller_id = $2)
+for update of d`
+	resendSQL = `
+update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = $5, finished_at = null where id = $1`
+)
+
+// Resend has an event told again under its own id, at once, whatever became of
+// it before. task.CodeNotFound as for Delivery; task.CodeConflict while its
+// endpoint is disabled or when it was deleted.
+func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (Delivery, error) {
+	err := db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+		type row struct {
+			State    msg.DeliveryState
+			Attempts int16
+			Claims   int32
+			NextAt   *time.Time
+			Enabled  bool
+			Now      time.Time
+		}
+		r, err := rowOf[row](ctx, tx, "delivery", lockDeliverySQL, id, of)
+		if err != nil {
+			return deed{}, err
+		}
+		if !r.Enabled {
+			return deed{}, task.Refuse(task.CodeConflict, "its endpoint is disabled or deleted; enable it first")
+		}
+		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: orZero(r.NextAt)}
+		after := before.Resend(r.Now)
+		_, err = tx.Exec(ctx, resendSQL, id, after.State, after.Attempts, after.Claims, after.NextAt)
+		return deed{"webhook.resend", "delivery/" + id.String(), deliveryJSON(before), deliveryJSON(after)}, err
+	})
+	if err != nil {
+		return Delivery{}, failed("resend", err)
+	}
+	return db.Delivery(ctx, id, of)
+}
+
+func deliveryJSON(d msg.Delivery) string {
+	return mustJSON(map[string]any{"state": d.State.String(), "attempts": d.Attempts, "next_at": timeOrNull(d.NextAt)})
+}

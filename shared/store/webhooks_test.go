@@ -1,0 +1,285 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func fresh() string { return "whsec_fresh" }
+
+// told records the n-th event of a task.
+func (db *DB) told(t *testing.T, subject task.ID, n int, kind string) int {
+	t.Helper()
+	heard, err := db.RecordEvent(t.Context(), ToldEvent{
+		ID: fmt.Sprintf("%s-%d", subject, n), Kind: kind, Type: "sendonce." + kind + ".v1", Subject: subject, Payload: `{}`,
+	}, fresh)
+	require.NoError(t, err)
+	return heard
+}
+
+func (db *DB) mustClaimDeliveries(t *testing.T, inHand map[task.ID]int) []DueDelivery {
+	t.Helper()
+	due, err := db.ClaimDeliveries(t.Context(), 100, 3, inHand, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+// settle answers all deliveries with one status.
+func (db *DB) settle(t *testing.T, status int, due ...DueDelivery) []time.Time {
+	t.Helper()
+	var tried []Tried
+	for _, d := range due {
+		tried = append(tried, Tried{d, msg.Answer{Status: status}, Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}})
+	}
+	again, err := db.SettleDeliveries(t.Context(), tried, 120*time.Hour)
+	require.NoError(t, err)
+	return again
+}
+
+func (db *DB) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	_, err := db.hot.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+func (db *DB) mustDeliveries(t *testing.T, f DeliveryFilter) []Delivery {
+	t.Helper()
+	f.Limit = 100
+	page, more, err := db.Deliveries(t.Context(), f)
+	require.NoError(t, err)
+	require.False(t, more)
+	return page
+}
+
+func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Pooler = pooler })
+			all := db.mustAddEndpoint(t, 7, "https://all.example")
+			failures := db.mustAddEndpoint(t, 7, "https://failures.example", "task.failed", "task.held")
+			db.mustAddEndpoint(t, 8, "https://stranger.example")
+			s := message(fromCaller(7), withCallback)
+			db.mustSubmit(t, s)
+			for range 2 {
+				require.Equal(t, 2, db.told(t, s.ID, 1, "task.succeeded"), "everybody but those who want failures")
+			}
+			require.Equal(t, 3, db.told(t, s.ID, 2, "task.failed"))
+			require.Equal(t, 5, db.count(t, `select count(*) from webhook_deliveries`), "once, however often it is recorded")
+			require.Len(t, db.mustDeliveries(t, DeliveryFilter{EndpointID: failures.ID}), 1)
+			require.Len(t, db.mustDeliveries(t, DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
+
+			due := db.mustClaimDeliveries(t, nil)
+			require.Len(t, due, 5)
+			for _, d := range due {
+				want := []string{"whsec_" + d.URL}
+				if d.URL == s.CallbackURL {
+					want = []string{fresh()}
+				}
+				require.Equal(t, want, d.Secrets)
+			}
+			require.Empty(t, db.mustClaimDeliveries(t, nil), "each is in one hand")
+			require.Empty(t, db.settle(t, 200, due...))
+			for _, d := range db.mustDeliveries(t, DeliveryFilter{}) {
+				require.Equal(t, "delivered", d.State)
+				require.Len(t, d.Tries, 1)
+				require.Equal(t, int64(7), d.Tries[0].DurationMS)
+			}
+			_, err := db.RecordEvent(t.Context(), ToldEvent{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}, fresh)
+			require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+		})
+	}
+}
+
+func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	busy, calm := db.mustAddEndpoint(t, 7, "https://busy.example"), db.mustAddEndpoint(t, 8, "https://calm.example")
+	a, b := message(fromCaller(7)), message(fromCaller(8))
+	db.mustSubmit(t, a, b)
+	for n := range 10 {
+		db.told(t, a.ID, n, "task.pending")
+	}
+	db.told(t, b.ID, 1, "task.succeeded")
+	count := func(due []DueDelivery) map[task.ID]int {
+		n := map[task.ID]int{}
+		for _, d := range due {
+			n[d.EndpointID]++
+		}
+		return n
+	}
+	first := db.mustClaimDeliveries(t, nil)
+	require.Equal(t, map[task.ID]int{busy.ID: 3, calm.ID: 1}, count(first), "three at once of one endpoint")
+	require.Empty(t, db.mustClaimDeliveries(t, count(first)), "those in hand count")
+	require.Len(t, db.settle(t, 500, first...), 4)
+	require.Equal(t, map[task.ID]int{busy.ID: 1}, count(db.mustClaimDeliveries(t, nil)), "one that fails is tried singly")
+
+	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
+	again := db.mustClaimDeliveries(t, nil)
+	require.Equal(t, map[task.ID]int{busy.ID: 1, calm.ID: 1}, count(again))
+	db.settle(t, 204, again...)
+	require.Equal(t, map[task.ID]int{busy.ID: 3}, count(db.mustClaimDeliveries(t, nil)), "one that works again has its places back")
+	_, err := db.DisableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
+	require.NoError(t, err)
+	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	require.Empty(t, db.mustClaimDeliveries(t, nil), "what a disabled endpoint has pending rests")
+	_, err = db.EnableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
+	require.NoError(t, err)
+	require.NotEmpty(t, db.mustClaimDeliveries(t, nil))
+}
+
+func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.mustAddEndpoint(t, 7, "https://shop.example")
+	s := message(fromCaller(7))
+	db.mustSubmit(t, s)
+	db.told(t, s.ID, 1, "task.succeeded")
+	first := db.mustClaimDeliveries(t, nil)
+	db.exec(t, `update webhook_deliveries set next_at = now()`)
+	second := db.mustClaimDeliveries(t, nil)
+	require.Len(t, second, 1)
+	db.settle(t, 500, first...)
+	d := db.mustDeliveries(t, DeliveryFilter{State: "pending"})[0]
+	require.Zero(t, d.Attempts)
+	require.Len(t, d.Tries, 1, "it is listed all the same")
+	db.settle(t, 200, first...)
+	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "delivered"}), 1)
+	db.settle(t, 500, second...)
+	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "delivered"}), 1)
+}
+
+func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	gone, failing := db.mustAddEndpoint(t, 7, "https://gone.example"), db.mustAddEndpoint(t, 7, "https://failing.example")
+	s := message(fromCaller(7), withCallback)
+	db.mustSubmit(t, s)
+	db.told(t, s.ID, 1, "task.succeeded")
+	for _, d := range db.mustClaimDeliveries(t, nil) {
+		status := map[string]int{gone.URL: 410, failing.URL: 503, s.CallbackURL: 410}[d.URL]
+		db.settle(t, status, d)
+	}
+	e, err := db.Endpoint(t.Context(), gone.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, msg.DisabledGone, e.DisabledReason)
+	require.NotNil(t, e.DisabledAt)
+	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "failed"}), 2, "that of the endpoint and that of the callback")
+	secret, err := db.SigningSecret(t.Context(), 7, "other")
+	require.NoError(t, err)
+	require.Equal(t, fresh(), secret.Secret, "a callback that is gone ends nothing but itself")
+
+	db.exec(t, `update webhook_endpoints set failing_since = now() - interval '121 hours' where id = $1 and failing_since is not null`, failing.ID)
+	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	db.settle(t, 503, db.mustClaimDeliveries(t, nil)...)
+	e, err = db.Endpoint(t.Context(), failing.ID, nil)
+	require.NoError(t, err)
+	require.Equal(t, msg.DisabledFailing, e.DisabledReason)
+	kinds, ids := db.outbox(t)
+	require.Equal(t, []string{"webhook.disabled", "webhook.disabled"}, kinds)
+	require.Equal(t, [][]task.ID{{gone.ID}, {failing.ID}}, ids)
+	told := db.relayEvents(t, func(int) msg.Outcome { return msg.Taken })
+	require.Equal(t, gone.URL, told[0].URL)
+	require.Equal(t, msg.DisabledGone, told[0].DisabledReason)
+	db.mustAddEndpoint(t, 7, "https://other.example")
+	require.Equal(t, 1, db.told(t, gone.ID, 9, "webhook.disabled"), "the caller hears of it by another endpoint")
+}
+
+func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	s := message(fromCaller(7))
+	db.mustSubmit(t, s)
+	db.told(t, s.ID, 1, "task.succeeded")
+	first := db.mustClaimDeliveries(t, nil)
+	db.settle(t, 200, first...)
+	seven, eight := int64(7), int64(8)
+	_, err := db.Resend(t.Context(), first[0].ID, &eight, Operator{Name: "stranger"})
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+	d, err := db.Resend(t.Context(), first[0].ID, &seven, Operator{Name: "shop"})
+	require.NoError(t, err)
+	require.Equal(t, "pending", d.State)
+	db.told(t, s.ID, 1, "task.succeeded") // the event comes once more
+	second := db.mustClaimDeliveries(t, nil)
+	require.Len(t, second, 1)
+	require.Equal(t, first[0].EventID, second[0].EventID)
+	db.settle(t, 500, first...) // of the try before the resend
+	require.Zero(t, db.mustDeliveries(t, DeliveryFilter{})[0].Attempts)
+	db.settle(t, 200, second...)
+	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "delivered"}), 1)
+
+	_, err = db.DisableEndpoint(t.Context(), e.ID, nil, Operator{Name: "ops"})
+	require.NoError(t, err)
+	_, err = db.Resend(t.Context(), first[0].ID, nil, Operator{Name: "ops"})
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+}
+
+func TestARotatedSecretSignsForADay(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	s := message(fromCaller(7), withCallback)
+	db.mustSubmit(t, s)
+	db.told(t, s.ID, 1, "task.succeeded")
+	rotated, err := db.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", Operator{Name: "shop"})
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(24*time.Hour), *rotated.OldSecretUntil, time.Minute)
+	_, err = db.RotateSigningSecret(t.Context(), 7, "whsec_sign", Operator{Name: "shop"})
+	require.NoError(t, err)
+	for _, d := range db.mustClaimDeliveries(t, nil) {
+		want := []string{"whsec_new", "whsec_https://shop.example"}
+		if d.URL == s.CallbackURL {
+			want = []string{"whsec_sign", fresh()}
+		}
+		require.Equal(t, want, d.Secrets)
+	}
+	db.exec(t, `update webhook_deliveries set next_at = now(); update webhook_endpoints set old_secret_until = now()`)
+	for _, d := range db.mustClaimDeliveries(t, nil) {
+		require.Len(t, d.Secrets, 1)
+	}
+	require.Zero(t, db.count(t, `select count(*) from operator_actions where before::text || after::text like '%whsec%'`), "no secret is kept there")
+}
+
+func TestADeletedEndpointIsToldNothingMore(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	s := message(fromCaller(7))
+	db.mustSubmit(t, s)
+	db.told(t, s.ID, 1, "task.succeeded")
+	due := db.mustClaimDeliveries(t, nil)
+	require.NoError(t, db.DeleteEndpoint(t.Context(), e.ID, nil, Operator{Name: "shop"}))
+	db.settle(t, 500, due...)
+	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "failed"}), 1)
+	require.Zero(t, db.told(t, s.ID, 2, "task.failed"))
+	_, err := db.Endpoint(t.Context(), e.ID, nil)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	for n := range maxEndpoints {
+		db.mustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n))
+	}
+	_, err := db.AddEndpoint(t.Context(), NewEndpoint{CallerID: 7, URL: "https://x.example", Secret: "s"}, Operator{Name: "shop"})
+	require.Equal(t, task.CodeConflict, task.CodeOf(err))
+	db.mustAddEndpoint(t, 8, "https://x.example")
+	seven := int64(7)
+	page, more, err := db.Endpoints(t.Context(), &seven, task.ID{}, 15)
+	require.NoError(t, err)
+	require.True(t, more)
+	rest, more, err := db.Endpoints(t.Context(), &seven, page[14].ID, 15)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, rest, 5)
+}
