@@ -30,7 +30,7 @@ type phase struct {
 type result struct {
 	name        string
 	connections int
-	rate        float64       // rows a second
+	rate        float64       // rows a second; 0 = it was not about that
 	p50, p99    time.Duration // of one call; 0 = not known
 	cores       float64       // what the load generator itself used; 0 = not known
 	failures    map[string]int
@@ -174,6 +174,14 @@ func (t *tasks) claim(c *client, n int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	got := claimedIn(answer)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.claimed = append(t.claimed, got...)
+	return len(got), nil
+}
+
+func claimedIn(answer []byte) []claimedTask {
 	var got []claimedTask
 	for part := range bytes.SplitSeq(answer, []byte(`{"task_id"`)) {
 		_, rest, found := bytes.Cut(part, []byte(`"claim_id":`))
@@ -182,10 +190,7 @@ func (t *tasks) claim(c *client, n int) (int, error) {
 			got = append(got, claimedTask{id: string(part[2:38]), claim: string(claim)})
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.claimed = append(t.claimed, got...)
-	return len(got), nil
+	return got
 }
 
 // report tells the success of one task.

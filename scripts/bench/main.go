@@ -1,7 +1,8 @@
 // Command bench is `make bench`: how many messages one server takes on, hands
 // out and has reported per second over HTTP, beside what pgbench gets out of the
-// same Postgres. It starts a private durable Postgres and the real binary on the
-// loopback, checks at the end that nothing was lost, and prints a table.
+// same Postgres, and how long what one process does takes to reach another through
+// NATS. It starts a private durable Postgres and the real binary on the loopback,
+// checks at the end that nothing was lost, and prints a table.
 package main
 
 import (
@@ -34,6 +35,7 @@ const (
 type options struct {
 	duration    time.Duration // of each phase, at most
 	connections []int         // of each submit phase, ascending
+	messages    int           // that wait for the relay
 }
 
 // busiest is the last two numbers of connections: those of single reports and
@@ -47,6 +49,7 @@ func main() {
 		o.connections, err = parseConnections(list)
 		return err
 	})
+	flag.IntVar(&o.messages, "messages", 20_000, "how many messages wait for the relay, at least 1000")
 	flag.Parse()
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
@@ -79,6 +82,9 @@ func bench(ctx context.Context, o options, progress io.Writer) (_ *summary, err 
 	if o.duration <= 0 {
 		return nil, errors.New("-duration must be more than 0")
 	}
+	if o.messages < 1000 {
+		return nil, errors.New("-messages must be at least 1000, which the relay takes in two batches")
+	}
 	if os.Getenv("DATABASE_URL") != "" {
 		return nil, errors.New("DATABASE_URL is set, but a private Postgres is what is measured: unset it")
 	}
@@ -101,8 +107,9 @@ func bench(ctx context.Context, o options, progress io.Writer) (_ *summary, err 
 	return measure(ctx, o, binary, postgres, progress)
 }
 
-// measure runs pgbench on a copy of the fresh database, then the server.
-func measure(ctx context.Context, o options, binary string, postgres *sandbox.Postgres, progress io.Writer) (_ *summary, err error) {
+// measure runs pgbench on a copy of the fresh database, then one server, then
+// functions that work together, on another copy.
+func measure(ctx context.Context, o options, binary string, postgres *sandbox.Postgres, progress io.Writer) (*summary, error) {
 	conn, err := pgx.Connect(ctx, postgres.URL("postgres"))
 	if err != nil {
 		return nil, err
@@ -115,36 +122,56 @@ func measure(ctx context.Context, o options, binary string, postgres *sandbox.Po
 	if _, err := conn.Exec(ctx, "create database bench"); err != nil {
 		return nil, err
 	}
-	env := []string{
-		"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + postgres.URL("bench"), "APP_HOST=127.0.0.1", "PORT=0",
-		"BASIC_AUTH_USERNAME=" + username, "BASIC_AUTH_PASSWORD=" + password,
-	}
+	env := settings(postgres.URL("bench"))
 	migrate := exec.CommandContext(ctx, binary, "migrate")
 	migrate.Env = env
 	if out, err := migrate.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("migrate: %w\n%s", err, out)
 	}
+	if _, err := conn.Exec(ctx, "create database events template bench"); err != nil {
+		return nil, err
+	}
 	if err := s.measureFloor(ctx, conn, postgres, o); err != nil {
 		return nil, err
 	}
+	if err := s.measureCalls(ctx, o, binary, env); err != nil {
+		return nil, err
+	}
+	if err := s.check(ctx, postgres.URL("bench")); err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "checkpoint"); err != nil {
+		return nil, err
+	}
+	return s, s.measureEvents(ctx, o, binary, postgres.URL("events"))
+}
+
+func settings(database string) []string {
+	return []string{
+		"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + database, "APP_HOST=127.0.0.1", "PORT=0",
+		"BASIC_AUTH_USERNAME=" + username, "BASIC_AUTH_PASSWORD=" + password,
+	}
+}
+
+// measureCalls takes tasks through their lives in one server.
+func (s *summary) measureCalls(ctx context.Context, o options, binary string, env []string) (err error) {
 	server, err := sandbox.Start(sandbox.Command{Path: binary, Env: env})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, drain(server)) }()
 	address, err := addressOf(ctx, server)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var t tasks
-	for _, p := range t.phases(o) {
+	for _, p := range s.tasks.phases(o) {
 		r, err := p.run(ctx, address)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		s.add(r)
 	}
-	return s, s.check(ctx, postgres.URL("bench"), t.accepted)
+	return nil
 }
 
 // measureFloor runs pgbench, where there is one, on a copy of the migrated

@@ -20,6 +20,7 @@ type summary struct {
 	facts    facts
 	results  []result
 	floor    float64 // the best rate of pgbench; 0 = not measured
+	tasks    tasks
 	counts   counts
 	progress io.Writer
 }
@@ -60,15 +61,15 @@ select (select count(*) from tasks), (select count(*) from task_live),
     (select count(distinct d.id) from unnest($1::text[]::uuid[]) as a (id) join task_done d using (id) where d.status = 2)`
 
 // check counts in the database what became of the accepted tasks.
-func (s *summary) check(ctx context.Context, database string, accepted []string) error {
+func (s *summary) check(ctx context.Context, database string) error {
 	fmt.Fprintln(s.progress, "counting in the database")
 	conn, err := pgx.Connect(ctx, database)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	c := counts{accepted: len(accepted)}
-	if err := conn.QueryRow(ctx, countsSQL, accepted).Scan(&c.tasks, &c.live, &c.succeeded); err != nil {
+	c := counts{accepted: len(s.tasks.accepted)}
+	if err := conn.QueryRow(ctx, countsSQL, s.tasks.accepted).Scan(&c.tasks, &c.live, &c.succeeded); err != nil {
 		return fmt.Errorf("count: %w", err)
 	}
 	s.counts = c
@@ -108,7 +109,11 @@ func (r result) failed() []string {
 
 func (s *summary) add(r result) {
 	s.results = append(s.results, r)
-	fmt.Fprintf(s.progress, "%-24s %4d connections %8.0f rows/s\n", r.name, r.connections, r.rate)
+	figure := fmt.Sprintf("%8.0f rows/s", r.rate)
+	if r.rate == 0 {
+		figure = fmt.Sprintf("%8s p50", r.p50.Round(10*time.Microsecond))
+	}
+	fmt.Fprintf(s.progress, "%-24s %4d connections %s\n", r.name, r.connections, figure)
 	for _, failure := range r.failed() {
 		fmt.Fprintln(s.progress, "failed:", failure)
 	}
@@ -119,7 +124,7 @@ func (s *summary) String() string {
 	var b strings.Builder
 	b.WriteString("| call | connections | rows/s | p50 ms | p99 ms | of pgbench's best | cores used by the generator |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range s.results {
-		fmt.Fprintf(&b, "| %s | %d | %.0f | %s | %s | %s | %s |\n", r.name, r.connections, r.rate,
+		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s |\n", r.name, r.connections, known("%.0f", r.rate),
 			known("%.1f", r.p50.Seconds()*1000), known("%.1f", r.p99.Seconds()*1000), s.ratio(r), known("%.2f", r.cores))
 	}
 	f := s.facts
@@ -136,6 +141,7 @@ func (s *summary) String() string {
 	} else {
 		b.WriteString("pgbench was not found: its rows are left out.\n\n")
 	}
+	b.WriteString(eventsText)
 	if failures := s.failures(); len(failures) > 0 {
 		fmt.Fprintf(&b, "Failed: %s.\n", strings.Join(failures, "; "))
 	} else {
