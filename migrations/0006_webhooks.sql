@@ -80,3 +80,7 @@ ALTER TABLE message_live ALTER COLUMN kind DROP DEFAULT;
 DROP INDEX message_live_due;
 CREATE INDEX message_live_due ON message_live (next_at, id) WHERE remaining_sends > 0 AND kind <> 1;
 CREATE INDEX message_live_posts ON message_live (next_at, id) WHERE remaining_sends > 0 AND kind = 1;
+
+-- Who is to be told, at hand when the row is locked: callback says that the task has a URL of its own.
+ALTER TABLE task_live ADD COLUMN caller_id bigint NOT NULL DEFAULT 0, ADD COLUMN callback boolean NOT NULL DEFAULT false;
+UPDATE task_live l SET caller_id = t.caller_id, callback = t.callback_url IS NOT NULL FROM tasks t WHERE t.id = l.id;

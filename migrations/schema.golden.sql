@@ -191,7 +191,9 @@ CREATE TABLE task_live (
     app_id character varying(50),
     sending_at timestamp with time zone,
     result character varying(500),
-    error_code character varying(50))
+    error_code character varying(50),
+    caller_id bigint NOT NULL DEFAULT 0,
+    callback boolean NOT NULL DEFAULT false)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE task_totals (

@@ -13,12 +13,12 @@ import (
 // liveColumns are the columns of task_live l that make a task.Task.
 const liveColumns = `l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.state, 0, l.retry_count, l.due_at,
     coalesce(l.result, ''), coalesce(l.error_code, ''), null::timestamptz, null::timestamptz,
-    coalesce(l.claim_id, 0), coalesce(l.app_id, ''), l.ended, l.marks_sending, l.sending_at`
+    coalesce(l.claim_id, 0), coalesce(l.app_id, ''), l.ended, l.marks_sending, l.sending_at, l.caller_id, l.callback`
 
 // doneColumns are those of task_done d joined with its body t.
 const doneColumns = `d.id, t.queue, t.priority, t.max_retries, t.on_unknown, t.expires_at, d.status + 2, d.reason, d.retry_count, null::timestamptz,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, d.reported_at,
-    coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz`
+    coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz, t.caller_id, t.callback_url is not null`
 
 // lockLiveSQL locks in id order, so that no two transactions wait for each
 // other in a circle.
@@ -45,7 +45,8 @@ func newTaskScan(t *task.Task) *taskScan { return &taskScan{t: t} }
 func (s *taskScan) targets() []any {
 	t := s.t
 	return []any{&t.ID, &t.Queue, &t.Priority, &t.MaxRetries, &t.OnUnknown, &s.expires, &t.State, &t.Reason, &t.RetryCount, &s.due,
-		&t.Result, &t.ErrorCode, &s.sent, &s.finished, &t.ClaimID, &t.AppID, &t.Ended, &t.MarksSending, &s.sending, &s.now}
+		&t.Result, &t.ErrorCode, &s.sent, &s.finished, &t.ClaimID, &t.AppID, &t.Ended, &t.MarksSending, &s.sending,
+		&t.CallerID, &t.Callback, &s.now}
 }
 
 // settle completes the task after a row was read.
@@ -183,12 +184,14 @@ where d.id = t.id`
 const deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
 
 const insertLiveSQL = `
-insert into task_live (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code)
+insert into task_live (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result,
+    error_code, caller_id, callback)
 select id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, nullif(claim_id, 0), nullif(app_id, ''), ended,
-    nullif(result, ''), nullif(error_code, '')
+    nullif(result, ''), nullif(error_code, ''), caller_id, callback
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[], $8::timestamptz[],
-    $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[])
-as t (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code)`
+    $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::boolean[])
+as t (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code,
+    caller_id, callback)`
 
 const logVerdictsSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)
@@ -248,7 +251,8 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 		batch.Queue(deleteDoneSQL, column(revive, taskID))
 		batch.Queue(insertLiveSQL, column(revive, taskID), column(revive, state), column(revive, priority), column(revive, retryCount),
 			column(revive, maxRetries), column(revive, onUnknown), column(revive, queueName), column(revive, dueAt), column(revive, expiresAt),
-			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode))
+			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode),
+			column(revive, callerID), column(revive, callback))
 	}
 	return db.queueEvents(batch, changes)
 }
@@ -287,6 +291,8 @@ func maxRetries(t task.Task) int16     { return t.MaxRetries }
 func onUnknown(t task.Task) int16      { return int16(t.OnUnknown) }
 func ended(t task.Task) int16          { return int16(t.Ended) }
 func queueName(t task.Task) string     { return t.Queue }
+func callerID(t task.Task) int64       { return t.CallerID }
+func callback(t task.Task) bool        { return t.Callback }
 func claimID(t task.Task) int64        { return t.ClaimID }
 func appID(t task.Task) string         { return t.AppID }
 func result(t task.Task) string        { return t.Result }

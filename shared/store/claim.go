@@ -55,7 +55,7 @@ const claimBody = `
     from b cross join k
 ), e as (
     insert into event_outbox (kind, ids)
-    select 'task.processing', array_agg(id) from b listened where $8 and ` + heard + ` having count(*) > 0
+    select 'task.processing', array_agg(id) from b told where $8 and (callback_url is not null or ` + endpointed + `) having count(*) > 0
 )
 select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
 

@@ -46,20 +46,17 @@ func (m EventMode) tells(c change) bool {
 	return changed && (m == AllEvents || m == FinalEvents && c.after.State.Final())
 }
 
-// heard is the condition that somebody is to be told of a task's changes: its
-// own callback URL, or an endpoint of its caller. It stands after columns named
-// callback_url and caller_id.
-const heard = `(callback_url is not null or exists (
-    select from webhook_endpoints e where e.caller_id = listened.caller_id and e.url is not null and e.enabled))`
+// endpointed is the condition that the caller of a row told has an endpoint.
+// Beside the task's own callback URL it is what makes an event worth writing.
+const endpointed = `exists (select from webhook_endpoints e where e.caller_id = told.caller_id and e.url is not null and e.enabled)`
 
 // insertEventsSQL writes one row for each kind of change in this flush.
 const insertEventsSQL = `
 insert into event_outbox (kind, reason, ids)
-select c.kind, c.reason, array_agg(c.id)
-from unnest($1::uuid[], $2::text[], $3::smallint[]) as c (id, kind, reason)
-cross join lateral (select caller_id, callback_url from tasks where tasks.id = c.id offset 0) listened
-where ` + heard + `
-group by c.kind, c.reason`
+select kind, reason, array_agg(id)
+from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as told (id, kind, reason, caller_id, callback)
+where callback or ` + endpointed + `
+group by kind, reason`
 
 // news is what a transaction will tell once it is committed.
 type news struct {
@@ -79,7 +76,8 @@ func (db *DB) queueEvents(batch *pgx.Batch, changes []change) *news {
 	}
 	if len(told) > 0 {
 		kind := func(t task.Task) string { return kindOf(t.State) }
-		n.expect(batch.Queue(insertEventsSQL, column(told, taskID), column(told, kind), column(told, reason)))
+		n.expect(batch.Queue(insertEventsSQL, column(told, taskID), column(told, kind), column(told, reason),
+			column(told, callerID), column(told, callback)))
 	}
 	return n
 }

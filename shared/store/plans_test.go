@@ -227,7 +227,7 @@ insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type
 	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u', '{}' from tasks t`,
 		tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries"},
 		cases: map[string]string{
-			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[]`,
+			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"lockEventsSQL":       "4",
 			"listenersSQL":        anID + `, 'task.succeeded'`,
 			"claimDeliveriesSQL":  `100, 16, ` + someIDs + `, array[1], 30`,

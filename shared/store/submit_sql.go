@@ -172,9 +172,9 @@ with i as materialized (
         send_at, ends_at, nullif(callback_url, ''), metadata::jsonb
     from w
 ), l as (
-    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at)
+    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback)
     select id, case when run_at is null then 1 else 0 end, priority, max_retries, on_unknown, queue,
-        coalesce(run_at, ends_at), ends_at
+        coalesce(run_at, ends_at), ends_at, caller_id, callback_url <> ''
     from w
     returning id, state
 ), d as (
@@ -189,8 +189,8 @@ with i as materialized (
 ), e as (
     insert into event_outbox (kind, ids)
     select case when run_at is null then 'task.pending' else 'task.scheduled' end, array_agg(id)
-    from (select id, run_at, caller_id, nullif(callback_url, '') as callback_url from w) listened
-    where $23 and ` + heard + `
+    from w told
+    where $23 and (callback_url <> '' or ` + endpointed + `)
     group by 1
 )
 select id, state from l`

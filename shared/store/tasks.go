@@ -13,12 +13,11 @@ import (
 )
 
 // bodyColumns are the columns of tasks t that complete a Detail.
-const bodyColumns = `t.caller_id, t.phone_number, t.content, coalesce(t.source, ''), coalesce(t.callback_url, ''), t.metadata, t.send_at, t.created_at`
+const bodyColumns = `t.phone_number, t.content, coalesce(t.source, ''), coalesce(t.callback_url, ''), t.metadata, t.send_at, t.created_at`
 
 // Detail is a task with its body.
 type Detail struct {
 	task.Task
-	CallerID    int64
 	Phone       string
 	Content     string
 	Source      string
@@ -55,7 +54,7 @@ func scanDetails(rows pgx.Rows) ([]Detail, error) {
 	var details []Detail
 	var d Detail
 	var sendAt *time.Time
-	body := []any{&d.CallerID, &d.Phone, &d.Content, &d.Source, &d.CallbackURL, &d.Metadata, &sendAt, &d.CreatedAt}
+	body := []any{&d.Phone, &d.Content, &d.Source, &d.CallbackURL, &d.Metadata, &sendAt, &d.CreatedAt}
 	scan := newTaskScan(&d.Task)
 	_, err := pgx.ForEachRow(rows, append(body, scan.targets()...), func() error {
 		scan.settle()

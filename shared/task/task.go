@@ -137,6 +137,10 @@ type Task struct {
 	OnUnknown  Policy
 	ExpiresAt  time.Time
 
+	// Who is told of what becomes of it.
+	CallerID int64
+	Callback bool // it has a URL of its own for that
+
 	State      State
 	Reason     Reason
 	RetryCount int16
