@@ -17,8 +17,9 @@ check: ## format, vet and lint only
 	go vet ./...
 	go tool staticcheck ./...
 
-faults: ## the fault tests, with NATS away for 30 s
-	SENDONCE_FAULT_SECONDS=30 go test $(RACE) -count=1 -timeout 300s -v -run 'AllGoesOn|Slept|DoesNotFit|Doubled|AThousandPolls|Killed' ./functions
+faults: ## the fault tests, with NATS away for 30 s, and two idle minutes counted
+	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 go test $(RACE) -count=1 -timeout 600s -v \
+		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain' ./functions
 
 bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)

@@ -94,6 +94,9 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfSending()
 	s.tellOfRepair()
 	s.tellOfMessages()
+	s.tellOfConversations()
+	s.tellOfAccepting()
+	s.tellOfStreams()
 	s.tellOfWebhooks()
 	s.tellOfDeadLetters()
 	s.tellOfCallersAndWords()
@@ -312,7 +315,7 @@ func (s teller) tellOfCallersAndWords() {
 
 func (s teller) tellOfEventsAndHealth() {
 	s.t.Helper()
-	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver"} {
+	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, `{"specversion":"1.0","id":"2","source":"/test","type":"tick"}`, "Content-Type", "application/cloudevents+json")
@@ -330,7 +333,10 @@ func (s teller) tellOfEventsAndHealth() {
 // tellOfRefusals calls each operation in the ways that all refuse alike.
 func (s teller) tellOfRefusals() {
 	s.t.Helper()
-	receiver, submitter := s.as(s.caller("confirms", "receiver")), s.as(s.caller("submits", "submitter"))
+	others := map[any]teller{}
+	for _, role := range []string{"receiver", "submitter", "sender"} {
+		others[role] = s.as(s.caller("only-"+role, role))
+	}
 	stranger := *s.server
 	stranger.password = "guess"
 	undecoded := []string{"sweep", "relay", "deliver"} // they read no query string
@@ -339,13 +345,13 @@ func (s teller) tellOfRefusals() {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{id}", "1").Replace(path)
+		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{id}", "1").Replace(path)
 		s.as(&stranger).call(401, method, path, "")
-		other := receiver
-		if slices.Contains(operation.node["x-roles"].([]any), any("receiver")) {
-			other = submitter
+		for role, other := range others {
+			if !slices.Contains(operation.node["x-roles"].([]any), role) {
+				other.call(403, method, path, "")
+			}
 		}
-		other.call(403, method, path, "")
 		s.call(415, method, path, "x", "Content-Type", "text/plain")
 		if !slices.Contains(undecoded, operation.node["operationId"].(string)) {
 			s.call(400, method, path+"?surprise=1", "")

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -111,6 +112,7 @@ func serveWithNATS(t *testing.T) (*server, *nats.Conn) {
 	env, err := fn.NewEnv(fn.Config{
 		DatabaseURL: url, Username: "admin", Password: "secret", HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole,
 		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: broker.URL(), Replicas: 1},
+		TwoPhase: fn.TwoPhase{Enabled: true, FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour},
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)

@@ -28,6 +28,10 @@ type town struct {
 	server *sandbox.Process
 	client *api.Client
 	looker *server
+
+	at       string // where the functions are
+	database string
+	broker   sandbox.NATSOptions
 }
 
 // openTown lets webhooks reach this machine.
@@ -214,17 +218,21 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 	t.Parallel()
 	w := openTown(t)
-	gone, other := newReceiver(t, answers(410)), newReceiver(t, nil)
+	gone, other, all := newReceiver(t, answers(410)), newReceiver(t, nil), newReceiver(t, nil)
 	registered := w.endpoint(gone.URL)
-	secret := w.endpoint(other.URL, "webhook.disabled").Secret
-	w.finish()
+	secret, everything := w.endpoint(other.URL, "webhook.disabled").Secret, w.endpoint(all.URL).Secret
+	first := w.finish()
 	told := other.event(t, 1, secret)
 	require.Equal(t, "sendonce.webhook.disabled.v1", told.Type)
 	var data api.EndpointEventData
 	require.NoError(t, json.Unmarshal(told.Data, &data))
 	require.Equal(t, registered.ID, data.EndpointID)
 	require.Equal(t, "gone", data.Reason)
-	w.finish()
+	require.Eventually(t, func() bool { return all.got() == 2 }, 20*time.Second, 5*time.Millisecond)
+	second := w.finish()
+	subjects := []string{all.event(t, 1, everything).Subject, all.event(t, 2, everything).Subject, all.event(t, 3, everything).Subject}
+	requireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
+	w.deliveries("pending", 0)
 	now, err := w.client.Endpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
 	require.False(t, now.Enabled)

@@ -25,9 +25,10 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/api"},
+		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/kelseyhightower/envconfig",
+			"github.com/prometheus/client_golang/prometheus",
 		},
 	},
 	"shared/store":   {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},

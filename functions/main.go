@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,6 +20,8 @@ import (
 	"github.com/sendonce/sendonce/functions/messages"
 	"github.com/sendonce/sendonce/functions/relay"
 	"github.com/sendonce/sendonce/functions/report"
+	"github.com/sendonce/sendonce/functions/save"
+	"github.com/sendonce/sendonce/functions/stream"
 	"github.com/sendonce/sendonce/functions/submit"
 	"github.com/sendonce/sendonce/functions/sweep"
 	"github.com/sendonce/sendonce/functions/webhooks"
@@ -33,11 +37,13 @@ func catalogue() []fn.Function {
 		claim.Function,
 		report.Function,
 		messages.Function,
+		stream.Function,
 		webhooks.Function,
 		admin.Function,
 		sweep.Function,
 		relay.Function,
 		deliver.Function,
+		save.Function,
 	}
 }
 
@@ -46,6 +52,7 @@ func words() []fn.Word {
 	return []fn.Word{
 		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
+		fn.NewWord("drain", "wait until every accepted message is saved, and say how many are not: before TWO_PHASE_ENABLED is taken back", drain),
 	}
 }
 
@@ -84,7 +91,7 @@ type triggerConfig struct {
 	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"where the event functions are: events go to this URL with /events/{function} after it"`
 	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; empty takes the built-in admin"`
 	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller"`
-	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep runs although nothing woke it"`
+	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver and save look although nothing woke them"`
 }
 
 // trigger runs until ctx ends. It knows no SQL: what it carries are hints, and
@@ -100,7 +107,11 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	for _, f := range catalogue() {
 		served[f.Name] = true
 	}
-	routes := slices.DeleteFunc(bus.Routes(cfg.SafetyTick), func(r bus.Route) bool { return !served[r.Function] })
+	two := env.Config.TwoPhase
+	routes := slices.Concat(bus.Routes(cfg.SafetyTick), bus.SaveRoutes(bus.SaveConfig{
+		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
+	}))
+	routes = slices.DeleteFunc(routes, func(r bus.Route) bool { return !served[r.Function] })
 	t, err := bus.NewTrigger(env.Bus(), bus.TriggerConfig{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
 	if err != nil {
 		return err
@@ -108,4 +119,36 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	env.Log.Info("triggering", "functions", cfg.FunctionsURL)
 	t.Run(ctx)
 	return nil
+}
+
+// drainLook is how often drain asks.
+const drainLook = 200 * time.Millisecond
+
+// drain returns once the stream holds nothing that is not saved. New messages
+// must have stopped being accepted, else that may never be.
+func drain(ctx context.Context, env *fn.Env, _ struct{}) error {
+	for told := uint64(math.MaxUint64); ; {
+		state, err := env.Bus().Accepting(ctx)
+		if err != nil {
+			return err
+		}
+		var left uint64
+		for durable, n := range state.Pending {
+			if strings.HasPrefix(durable, "save-") {
+				left += n
+			}
+		}
+		if left != told {
+			fmt.Printf("%d accepted messages are not saved\n", left)
+			told = left
+		}
+		if left == 0 {
+			return nil
+		}
+		select {
+		case <-time.After(drainLook):
+		case <-ctx.Done():
+			return fmt.Errorf("interrupted with %d accepted messages not saved", left)
+		}
+	}
 }

@@ -379,7 +379,12 @@ func (c *contract) bodyProblems(answer place, header http.Header, got []byte) []
 	if err != nil || !known || cmp.Or(params["charset"], "utf-8") != "utf-8" {
 		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
 	}
-	if err := c.checkJSON(content.at+"/schema", got); err != nil {
+	if kind == "text/event-stream" { // is no JSON as a whole
+		err = c.check(content.at+"/schema", string(got))
+	} else {
+		err = c.checkJSON(content.at+"/schema", got)
+	}
+	if err != nil {
 		return []string{err.Error()}
 	}
 	return nil

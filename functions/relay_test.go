@@ -36,11 +36,18 @@ type postOffice struct {
 
 func openPostOffice(t *testing.T) *postOffice {
 	t.Helper()
+	o := newPostOffice(t)
+	o.client = api.NewClient(o.start("messages"), "admin", "secret")
+	return o
+}
+
+// newPostOffice is one where no function runs yet.
+func newPostOffice(t *testing.T) *postOffice {
+	t.Helper()
 	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: sandbox.NewDatabase(t), bin: sandbox.Build(t, module+"functions", false)}
 	o.nats = sandbox.NATSIn(t, o.options)
 	o.options.Port = o.nats.Port()
 	o.env = settings(o.url, "NATS_URL="+o.nats.URL())
-	o.client = api.NewClient(o.start("messages"), "admin", "secret")
 	o.looker = (&server{t: t}).connect(o.url)
 	return o
 }
@@ -206,19 +213,36 @@ func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
 	require.Equal(t, "sent", o.until(user, "sent").State, "a user's message ends in the inbox")
 }
 
-func TestATypoInASubjectIsStuckAsSendingWithItsReason(t *testing.T) {
+func TestATypoInASubjectIsStuckWithItsReasonUntilAStreamTakesItAndItIsRedriven(t *testing.T) {
 	t.Parallel()
 	o := openPostOffice(t)
 	o.carry()
-	sends := 1
+	office, sends := o.at(o.client.BaseURL), 1
 	typo := o.save("ordres.paid", func(r *api.MessageRequest) { r.MaxSends = &sends })
 	good := o.save("msg.orders.paid")
 	o.until(good, "sent")
-	require.Eventually(t, func() bool {
-		return o.looker.count(`select count(*) from reliable_messages where id = $1 and status = 0 and remaining_sends = 0`, typo) == 1
-	},
-		patience, 10*time.Millisecond)
-	require.NotEmpty(t, o.state(typo).LastError)
+	stuck := func() []any { return office.get("/api/v1/messages/stuck?kind=sending").data("items").([]any) }
+	require.Eventually(t, func() bool { return len(stuck()) == 1 }, patience, 10*time.Millisecond)
+	const reason = "no stream takes the subject ordres.paid"
+	listed := stuck()[0].(map[string]any)
+	require.Equal(t, typo, listed["server_msg_id"])
+	require.Contains(t, listed["last_error"], reason)
+	require.EqualValues(t, 0, listed["remaining_sends"])
+
+	redrive := "/api/v1/messages/" + typo + "/redrive"
+	require.Equal(t, 200, office.post(redrive, "").status)
+	require.Eventually(t, func() bool { return o.state(typo).Stuck }, patience, 10*time.Millisecond, "there is still no such stream")
+	require.Equal(t, 2, o.state(typo).Epoch)
+	require.Contains(t, o.state(typo).LastError, reason)
+
+	ordres, err := o.broker().CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDRES", Subjects: []string{"ordres.>"}})
+	require.NoError(t, err)
+	require.Equal(t, 200, office.post(redrive, "").status)
+	require.Empty(t, o.until(typo, "sent").LastError)
+	require.Empty(t, stuck())
+	taken, err := ordres.GetLastMsgForSubject(t.Context(), "ordres.paid")
+	require.NoError(t, err)
+	require.Equal(t, typo, taken.Header.Get("ce-id"))
 }
 
 func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
@@ -239,30 +263,107 @@ func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
 	o.stored(2)
 }
 
+// hold has every change of one kind wait, such as "update on message_live",
+// until release. held waits until one does.
+func (s *server) hold(change string) (held, release func()) {
+	s.exec(`create function wait_here() returns trigger language plpgsql as $$
+		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
+		create trigger wait_here before ` + change + ` for each row execute function wait_here()`)
+	s.exec(`select pg_advisory_lock(42)`)
+	held = func() {
+		s.t.Helper()
+		require.Eventually(s.t, func() bool {
+			return s.count(`select count(*) from pg_locks where locktype = 'advisory' and not granted and `+here) > 0
+		}, patience, time.Millisecond, change)
+	}
+	return held, func() { s.exec(`select pg_advisory_unlock(42)`) }
+}
+
+// here are the locks in this database.
+const here = `database = (select oid from pg_database where datname = current_database())`
+
+// killRelay kills the relay that hold stopped. Its connection dies with it: what
+// it sent ahead must not be run.
+func (o *postOffice) killRelay(relay *sandbox.Process) {
+	o.t.Helper()
+	require.NoError(o.t, relay.Kill())
+	o.looker.exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + here)
+}
+
 func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
 	t.Parallel()
 	o := openPostOffice(t)
+	points, effects := o.receiver()
 	o.carry()
 	o.until(o.save("msg.orders.paid"), "sent") // all is up
-	o.looker.exec(`create function wait_here() returns trigger language plpgsql as $$ begin perform pg_advisory_xact_lock(42); return new; end $$;
-		create trigger wait_here before update on message_live for each row execute function wait_here()`)
-	o.looker.exec(`select pg_advisory_lock(42)`)
+	held, release := o.looker.hold("update on message_live")
 	id := o.save("msg.orders.paid")
-	require.Eventually(t, func() bool {
-		return o.looker.count(`select count(*) from pg_locks where locktype = 'advisory' and not granted`) > 0
-	}, patience, time.Millisecond, "published, and about to be marked")
+	held()
 	o.stored(2)
-	require.NoError(t, o.relay.Kill())
-	// The connection dies with the relay: what it sent ahead must not be run.
-	o.looker.exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted`)
-	o.looker.exec(`drop trigger wait_here on message_live`)
-	o.looker.exec(`select pg_advisory_unlock(42)`)
+	o.killRelay(o.relay)
+	release()
 	require.Equal(t, "sending", o.state(id).State, "nothing was marked")
 
 	o.carry()
 	o.until(id, "sent")
-	o.stored(2)
 	require.Contains(t, fmt.Sprint(o.stored(2)[1].Header), id+".1.1", "the same send again is the same to the broker")
+	o.consume(points, jetstream.DeliverAllPolicy)
+	o.until(id, "received")
+	require.Eventually(t, func() bool { return effects() == 2 }, patience, 10*time.Millisecond)
+	require.Zero(t, o.looker.count(`select count(*) from message_live`), "none is to be sent again")
+	o.stored(2)
+}
+
+// remember keeps what statuses each message goes through.
+func (s *server) remember() {
+	s.exec(`create table history (n bigserial, id uuid, status int);
+		create function remember() returns trigger language plpgsql security definer as $$
+			begin insert into history (id, status) values (new.id, new.status); return null; end $$;
+		create trigger remember after insert or update on message_live for each row execute function remember();
+		create trigger remember after insert or update on message_done for each row execute function remember()`)
+}
+
+func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		killed  bool
+		history string // of statuses
+	}{
+		"and the relay goes on": {false, "0,1,2"},
+		"and the relay dies":    {true, "0,2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := openPostOffice(t)
+			points, effects := o.receiver()
+			o.carry()
+			first := o.save("msg.orders.paid")
+			o.until(first, "sent")
+			o.consume(points, jetstream.DeliverAllPolicy)
+			o.until(first, "received") // all is up
+			o.looker.remember()
+			held, release := o.looker.hold("update on message_live")
+			id := o.save("msg.orders.paid")
+			held()
+			require.Eventually(t, func() bool {
+				return o.looker.count(`select count(*) from pg_stat_activity
+					where datname = current_database() and wait_event_type = 'Lock' and wait_event <> 'advisory'`) > 0
+			}, patience, time.Millisecond, "the confirmation waits for the relay")
+			require.Equal(t, 2, effects(), "the receiver has acted already")
+			require.Equal(t, "sending", o.state(id).State)
+			if c.killed {
+				o.killRelay(o.relay)
+			}
+			release()
+
+			require.Equal(t, "points", o.until(id, "received").FinishedBy)
+			require.Equal(t, 204, o.at(o.start("relay")).tick("relay").status)
+			require.Equal(t, "received", o.state(id).State)
+			require.Equal(t, c.history, o.looker.text(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
+			o.stored(2)
+			require.Equal(t, 2, effects())
+		})
+	}
 }
 
 func TestTwoRelaysSendEachMessageOnce(t *testing.T) {

@@ -3,14 +3,18 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // deployment is a NATS server, a trigger, and every function as a process of
@@ -136,12 +140,71 @@ func TestATriggerThatIsToldToEndEndsInPeace(t *testing.T) {
 	require.Zero(t, code, d.trigger.Output())
 }
 
-func TestAForgedEventIsNotLetIn(t *testing.T) {
+// snapshot is every row of every table.
+func (s *server) snapshot() map[string]string {
+	rows, err := s.owner.Query(s.t.Context(), `select format('%I', tablename) from pg_tables where schemaname = 'public'`)
+	require.NoError(s.t, err)
+	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(s.t, err)
+	require.NotEmpty(s.t, tables)
+	all := map[string]string{}
+	for _, table := range tables {
+		all[table] = s.text(`select coalesce(string_agg(r::text, e'\n' order by r::text), '') from ` + table + ` r`)
+	}
+	return all
+}
+
+func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	for _, password := range []string{"", "wrong"} {
-		forger := &server{t: t, url: s.url, user: "admin", password: password}
-		got := forger.do("POST", "/events/sweep", `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "sendonce.tick.sweep.v1")
-		require.Equal(t, 401, got.status, fmt.Sprint(got.text))
+	url := sandbox.NewDatabase(t)
+	process := sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings(url, insiders, "NATS_URL="+sandbox.NewNATS(t).URL()))
+	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
+	shop := newReceiver(t, nil)
+	at, _ := s.register(fmt.Sprintf(`{"url":%q}`, shop.URL))
+	// Without a trigger all of these wait for someone who calls.
+	s.record(at[len(endpoints)+1:], task.NewID())
+	id := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).data("task_id")
+	require.Len(t, s.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
+	s.exec(`update task_live set due_at = now() - interval '1 minute'`)
+	require.Equal(t, 200, s.post(post, `{"client_msg_id":"k","to":"msg.orders.paid","data":1}`).status)
+
+	type forger struct {
+		name, password string // of nobody when both are empty
+		status         int
+	}
+	forgers := []forger{{"", "", 401}, {"admin", "", 401}, {"admin", "wrong", 401}, {"nobody", "secret", 401}}
+	for _, role := range []string{"submitter", "sender", "receiver"} {
+		caller := s.caller(role, role)
+		forgers = append(forgers, forger{caller.user, caller.password, 403}, forger{caller.user, "wrong", 401})
+	}
+	carrier := s.caller("carrier", "trigger")
+	before := s.snapshot()
+	functions := []string{"deliver", "relay", "sweep"}
+	for _, f := range functions {
+		for _, who := range forgers {
+			for _, kind := range []string{"sendonce.tick." + f + ".v1", "sendonce.task.succeeded.v1"} {
+				req, err := http.NewRequestWithContext(t.Context(), "POST", s.url+"/events/"+f, strings.NewReader(`{}`))
+				require.NoError(t, err)
+				for name, value := range map[string]string{"Content-Type": "application/json", "Ce-Specversion": "1.0", "Ce-Id": "1", "Ce-Source": "/sendonce",
+					"Ce-Type": kind, "Ce-Subject": fmt.Sprint(id)} {
+					req.Header.Set(name, value)
+				}
+				if who.name+who.password != "" {
+					req.SetBasicAuth(who.name, who.password)
+				}
+				res, err := http.DefaultClient.Do(req)
+				require.NoError(t, err)
+				require.NoError(t, res.Body.Close())
+				require.Equal(t, who.status, res.StatusCode, "%s to %s as %+v", kind, f, who)
+			}
+		}
+	}
+	require.Equal(t, before, s.snapshot())
+	require.Zero(t, shop.got())
+	for _, f := range functions {
+		require.Equal(t, 204, carrier.tick(f).status)
+		now := s.snapshot()
+		require.NotEqual(t, before, now, "there was something to do for %s", f)
+		before = now
 	}
 }

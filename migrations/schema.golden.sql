@@ -1,3 +1,12 @@
+CREATE TABLE accepted_checked (
+    one boolean NOT NULL DEFAULT true,
+    accept_seq bigint NOT NULL);
+
+CREATE TABLE accepted_messages (
+    accept_seq bigint NOT NULL,
+    id uuid NOT NULL,
+    saved_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE blocked_words (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
     word character varying(100) NOT NULL,
@@ -22,6 +31,7 @@ CREATE TABLE dead_letters (
     event text NOT NULL,
     reason text NOT NULL,
     attempts integer NOT NULL,
+    dead boolean NOT NULL DEFAULT true,
     created_at timestamp with time zone NOT NULL DEFAULT now());
 
 CREATE TABLE default_sms_data (
@@ -40,6 +50,13 @@ CREATE TABLE event_outbox (
     ids uuid[] NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT now())
 WITH (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
+
+CREATE TABLE message_cursors (
+    reader text NOT NULL,
+    peer text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    id uuid NOT NULL,
+    read_at timestamp with time zone NOT NULL DEFAULT now());
 
 CREATE TABLE message_done (
     id uuid NOT NULL,
@@ -61,7 +78,8 @@ CREATE TABLE message_live (
     next_at timestamp with time zone DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     last_error character varying(500),
-    kind smallint NOT NULL)
+    kind smallint NOT NULL,
+    lane text)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_receipts (
@@ -87,7 +105,10 @@ CREATE TABLE messages (
     confirm boolean NOT NULL,
     max_sends smallint NOT NULL,
     expected_receipts smallint NOT NULL,
-    created_at timestamp with time zone NOT NULL DEFAULT now());
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    accept_seq bigint,
+    accepted_at timestamp with time zone,
+    producer text);
 
 CREATE TABLE operator_actions (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -225,6 +246,7 @@ CREATE TABLE webhook_deliveries (
     caller_id bigint NOT NULL,
     event_type text NOT NULL,
     subject uuid NOT NULL,
+    lane text NOT NULL DEFAULT ''::text,
     url text NOT NULL,
     payload text NOT NULL,
     state smallint NOT NULL DEFAULT 0,
@@ -275,6 +297,12 @@ CREATE SEQUENCE sms_templates_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
 
 CREATE SEQUENCE tasks_seq_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
+ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_one_check CHECK (one);
+
+ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_pkey PRIMARY KEY (one);
+
+ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY (accept_seq);
+
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
@@ -294,6 +322,8 @@ ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_phone_number_key UN
 ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_pkey PRIMARY KEY (id);
 
 ALTER TABLE event_outbox ADD CONSTRAINT event_outbox_pkey PRIMARY KEY (id);
+
+ALTER TABLE message_cursors ADD CONSTRAINT message_cursors_pkey PRIMARY KEY (reader, peer);
 
 ALTER TABLE message_done ADD CONSTRAINT message_done_check CHECK (
 CASE
@@ -377,6 +407,8 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_disabled_reason_c
 
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY (id);
 
+CREATE INDEX accepted_messages_saved ON public.accepted_messages USING btree (saved_at);
+
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 
 CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING brin (created_at) WITH (pages_per_range='32');
@@ -393,9 +425,11 @@ CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_ac
 
 CREATE INDEX message_live_due ON public.message_live USING btree (next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
 
-CREATE INDEX message_live_posts ON public.message_live USING btree (next_at, id) WHERE ((remaining_sends > 0) AND (kind = 1));
+CREATE INDEX message_live_posts ON public.message_live USING btree (lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
 
 CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) WHERE (remaining_sends = 0);
+
+CREATE INDEX messages_between ON public.messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
 
 CREATE INDEX operator_actions_subject ON public.operator_actions USING btree (subject, id);
 
@@ -409,7 +443,7 @@ CREATE INDEX task_live_ready ON public.task_live USING btree (queue, priority, r
 
 CREATE INDEX webhook_deliveries_caller ON public.webhook_deliveries USING btree (caller_id, id);
 
-CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (endpoint_id, next_at) WHERE (state = 0);
+CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (endpoint_id, lane, next_at) WHERE (state = 0);
 
 CREATE INDEX webhook_deliveries_endpoint ON public.webhook_deliveries USING btree (endpoint_id, id);
 

@@ -7,7 +7,10 @@
 // is due is then posted, by whichever call finds it: claimed under a lease,
 // posted outside any transaction, settled. A deliver that dies has at most posted
 // something that is posted again, under the same webhook-id, when its lease ends.
-// No slow or dead receiver keeps another one waiting.
+// No slow or dead receiver keeps another one waiting for long: each has a lane.
+//
+// Where messages are delivered before they are saved (seed 004 section 4.2) it
+// gets batches of accepted messages too, and publishes them.
 package deliver
 
 import (
@@ -16,12 +19,14 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -47,13 +52,13 @@ func (c *Config) Validate() []task.Field {
 }
 
 // Function is this package's line in the catalogue.
-var Function = fn.Event("deliver", New)
+var Function = fn.EventBatch("deliver", New)
 
 // New runs once per cold start and does not touch the network.
-func New(env *fn.Env, cfg Config) fn.EventHandler {
+func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{db: env.DB(), env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
 		webhookDesk: newDesk(), messageDesk: newDesk()}
-	return d.take
+	return d.take, d.push
 }
 
 type deliverer struct {
@@ -63,6 +68,7 @@ type deliverer struct {
 	poster *poster
 
 	webhookDesk, messageDesk *desk
+	trimmed                  atomic.Int64 // when trim last looked, in Unix nanoseconds
 }
 
 func (d *deliverer) isDraining() bool {
@@ -115,6 +121,22 @@ func (d *deliverer) record(ctx context.Context, kind string, e cloudevents.Event
 	return err
 }
 
+// trimEvery is how often one instance looks after the stream of events.
+const trimEvery = 5 * time.Minute
+
+// trim removes from the stream of events what was recorded long ago.
+func (d *deliverer) trim(ctx context.Context) error {
+	last, now := d.trimmed.Load(), time.Now().UnixNano()
+	if now-last < int64(trimEvery) || d.env.Bus() == nil || !d.trimmed.CompareAndSwap(last, now) {
+		return nil
+	}
+	err := d.env.Bus().TrimEvents(ctx)
+	if errors.Is(err, bus.ErrAway) {
+		return nil // there is a next time
+	}
+	return err
+}
+
 // settleTime is kept of a call's time to settle what was posted.
 const settleTime = 5 * time.Second
 
@@ -129,5 +151,16 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	both.Go(func() { messages, messagesErr = drain(ctx, d, until, d.messages()) })
 	both.Wait()
 	c.Log("webhooks", webhooks, "messages", messages)
-	return errors.Join(webhooksErr, messagesErr)
+	if err := errors.Join(webhooksErr, messagesErr); err != nil {
+		return err
+	}
+	if err := d.trim(ctx); err != nil {
+		return err
+	}
+	// Another deliver may have died with something in hand: its lease is a due time too.
+	next, err := d.db.NextDelivery(ctx)
+	if err == nil && !next.IsZero() {
+		d.env.DeliverAt(fn.NotBefore(next, time.Second))
+	}
+	return err
 }

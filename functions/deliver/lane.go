@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -55,7 +56,7 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 				ticket := n
 				n++
 				inHand[ticket] = w
-				go func() { landed <- posted[W]{w, l.post(ctx, w), ticket} }()
+				go func() { landed <- posted[W]{w, safely(ctx, w, l.post), ticket} }()
 			}
 		}
 		switch {
@@ -77,6 +78,17 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 			}
 		}
 	}
+}
+
+// safely makes a failure of a panic: one piece of work must not end the process.
+func safely[W any](ctx context.Context, w W, post func(context.Context, W) attempt) (a attempt) {
+	began := time.Now()
+	defer func() {
+		if r := recover(); r != nil {
+			a = attempt{at: began, err: fmt.Sprint("panic: ", r)}
+		}
+	}()
+	return post(ctx, w)
 }
 
 // collect waits until something landed and takes all of it. While more may be

@@ -21,6 +21,9 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
+// contentType is that of a CloudEvent in its structured mode.
+const contentType = "application/cloudevents+json; charset=utf-8"
+
 const (
 	headerBytes  = 16 << 10 // an answer's header may have; more is a failure
 	excerptBytes = 4 << 10  // of an answer's body are looked at
@@ -72,14 +75,14 @@ func newPoster(timeout time.Duration, allowed fn.Networks) *poster {
 func (p *poster) close() { p.transport.CloseIdleConnections() }
 
 // post makes one try. The id must be the same in each try of a delivery.
-func (p *poster) post(ctx context.Context, url, id string, body []byte, contentType string, secrets []string) attempt {
+func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
 	a := attempt{at: time.Now()}
-	p.exchange(ctx, &a, url, id, body, contentType, secrets)
+	p.exchange(ctx, &a, url, id, body, secrets)
 	a.duration = time.Since(a.at)
 	return a
 }
 
-func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body []byte, contentType string, secrets []string) {
+func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body []byte, secrets []string) {
 	limited, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(limited, http.MethodPost, url, bytes.NewReader(body))
@@ -100,6 +103,8 @@ func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body 
 	switch {
 	case err == nil:
 		defer res.Body.Close()
+		// Once the protocol is switched (101) no context ends the reading.
+		defer context.AfterFunc(limited, func() { res.Body.Close() })()
 		a.answered(res)
 	case ended(ctx):
 		a.cancelled, a.err = true, "interrupted before there was an answer"

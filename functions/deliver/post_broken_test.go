@@ -172,7 +172,7 @@ func TestWhatCannotBeSentIsNotTried(t *testing.T) {
 	require.Equal(t, "the URL is not valid", p.try(t.Context(), "http://%zz").err)
 	require.Equal(t, `unsupported protocol scheme "file"`, p.try(t.Context(), "file:///etc/passwd").err)
 
-	a := p.post(t.Context(), "http://127.0.0.1:1", "event-1", nil, contentType, []string{"whsec_c2hvcnQ="})
+	a := p.post(t.Context(), "http://127.0.0.1:1", "event-1", nil, []string{"whsec_c2hvcnQ="})
 	require.Contains(t, a.err, "cannot be signed: secret 1 of 1")
 	require.NotContains(t, a.err, "c2hvcnQ")
 }

@@ -2,23 +2,18 @@ package deliver
 
 import (
 	"context"
-	"net/url"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
-	perEndpoint = 16 // calls of one endpoint at once
-	perHost     = 16 // calls with messages of one host at once
-	hostPause   = time.Second
-	leaseSpare  = 15 * time.Second // beyond the time of a call
-
-	eventType = "application/cloudevents+json; charset=utf-8"
+	maxFailing = laneWidth / 4    // calls of endpoints that fail, in all
+	perLane    = 16               // calls of one endpoint, or of one caller to one host, at once
+	leaseSpare = 15 * time.Second // beyond the time of a call
 )
 
 // settle keeps what was posted even when the call's own time is up.
@@ -35,14 +30,17 @@ func (d *deliverer) webhooks() lane[store.DueDelivery] {
 	return lane[store.DueDelivery]{
 		desk: d.webhookDesk,
 		claim: func(ctx context.Context, room int, inHand map[int]store.DueDelivery) ([]store.DueDelivery, error) {
-			busy := map[task.ID]int{}
+			busy, failing := map[store.Lane]int{}, 0
 			for _, w := range inHand {
-				busy[w.EndpointID]++
+				busy[w.Lane]++
+				if w.Failing {
+					failing++
+				}
 			}
-			return d.db.ClaimDeliveries(ctx, room, perEndpoint, busy, d.lease())
+			return d.db.ClaimDeliveries(ctx, room, perLane, max(maxFailing-failing, 0), busy, d.lease())
 		},
 		post: func(ctx context.Context, w store.DueDelivery) attempt {
-			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), eventType, w.Secrets)
+			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[store.DueDelivery]) error {
 			var tried []store.Tried
@@ -72,7 +70,6 @@ func (d *deliverer) wakeAt(times []time.Time) {
 // letter is a message to a URL, ready to be posted.
 type letter struct {
 	store.Post
-	host    string
 	secrets []string
 }
 
@@ -90,7 +87,7 @@ func (d *deliverer) messages() lane[letter] {
 			if err != nil {
 				return attempt{at: time.Now(), err: err.Error()}
 			}
-			return d.poster.post(ctx, w.Destination, w.ID.String(), body, eventType, w.secrets)
+			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.secrets)
 		},
 		settle: func(ctx context.Context, all []posted[letter]) error {
 			results := make([]store.Posted, len(all))
@@ -104,50 +101,28 @@ func (d *deliverer) messages() lane[letter] {
 	}
 }
 
-// claimLetters leaves those for later whose host has as many in hand as it may.
 func (d *deliverer) claimLetters(ctx context.Context, room int, inHand map[int]letter) ([]letter, error) {
-	posts, err := d.db.ClaimPosts(ctx, room, d.lease())
+	busy := map[string]int{}
+	for _, w := range inHand {
+		busy[w.Lane()]++
+	}
+	posts, err := d.db.ClaimPosts(ctx, room, perLane, busy, d.lease())
 	if err != nil || len(posts) == 0 {
 		return nil, err
 	}
-	busy := map[string]int{}
-	for _, w := range inHand {
-		busy[w.host]++
-	}
-	var letters []letter
-	var later []store.Post
-	var callers []int64
-	for _, p := range posts {
-		host := hostOf(p.Destination)
-		if busy[host] >= perHost {
-			later = append(later, p)
-			continue
-		}
-		busy[host]++
-		letters, callers = append(letters, letter{Post: p, host: host}), append(callers, p.CallerID)
-	}
-	if len(later) > 0 {
-		if err := d.db.PostponePosts(ctx, later, hostPause); err != nil {
-			return nil, err
-		}
-		d.env.DeliverAt(time.Now().Add(hostPause))
+	callers := make([]int64, len(posts))
+	for i, p := range posts {
+		callers[i] = p.CallerID
 	}
 	secrets, err := d.db.SigningSecrets(ctx, callers, api.NewWebhookSecret)
-	for i := range letters {
-		letters[i].secrets = secrets[letters[i].CallerID]
-	}
 	if err != nil {
 		return nil, err
 	}
-	return letters, nil
-}
-
-func hostOf(destination string) string {
-	u, err := url.Parse(destination)
-	if err != nil {
-		return "" // those that cannot be parsed share a place; posting them says why
+	letters := make([]letter, len(posts))
+	for i, p := range posts {
+		letters[i] = letter{p, secrets[p.CallerID]}
 	}
-	return u.Host
+	return letters, nil
 }
 
 // result is what a message makes of an attempt. Only when we ourselves broke it

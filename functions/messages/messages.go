@@ -6,6 +6,11 @@
 //	GET  /api/v1/messages/by-key/{client_msg_id}
 //	POST /api/v1/messages/{id}/received
 //
+// what two users sent to each other, and how far each of them has read:
+//
+//	GET  /api/v1/messages?between=ann,bob
+//	POST /api/v1/messages/read
+//
 // and what an operator does about those that went wrong:
 //
 //	GET  /api/v1/messages/stuck
@@ -13,17 +18,22 @@
 //	POST /api/v1/messages/{id}/abandon, /api/v1/messages/abandon
 //
 // A 2xx means that the message is committed and will be sent until its receiver
-// has confirmed it or its sends are used up. The id travels as the id of the
+// has confirmed it or its sends are used up. With ack accepted (seed 004) it
+// means that a stream holds the message and it will be committed, unless what the
+// answer's durability does not survive happens first. The id travels as the id of the
 // CloudEvent: the seed put it in front of the text, where no one can tell it from
 // the text any more.
 package messages
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -35,13 +45,19 @@ var Function = fn.HTTP("messages", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	p := &post{db: env.DB(), env: env}
+	p := &post{db: env.DB(), env: env, two: env.Config.TwoPhase}
+	if p.two.Enabled && env.Bus() != nil {
+		env.Metrics().OnScrape(env.Bus().Accepting)
+	}
 	const root = "/api/v1/messages"
 	return fn.Routes{
 		"POST " + root:                            fn.JSON(fn.Submitter, p.submit).MaxBody(maxBody),
 		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, p.message),
 		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, p.byKey),
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, p.received),
+
+		"GET " + root:            fn.Query(fn.Submitter, p.conversation).Or(fn.Receiver),
+		"POST " + root + "/read": fn.JSON(fn.Submitter, p.markRead).Or(fn.Receiver),
 
 		"GET " + root + "/stuck":         fn.Query(fn.Admin, p.stuck),
 		"POST " + root + "/{id}/redrive": fn.Query(fn.Admin, p.redrive),
@@ -61,6 +77,9 @@ const maxBody = 2 * message.MaxData
 type post struct {
 	db  *store.DB
 	env *fn.Env
+	two fn.TwoPhase
+
+	promised atomic.Pointer[promise]
 }
 
 // nothing is the request of a route that takes none.
@@ -71,15 +90,35 @@ func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
+	if req.Ack != ackAccepted || !p.two.Enabled || m.Refused != nil {
+		return p.save(c, m)
+	}
+	ack, err := p.accept(ctx, c, m)
+	if !errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrRefused) {
+		return ack, err
+	}
+	c.Log("not_accepted", err.Error())
+	if !p.two.FailOpen {
+		return nil, busy()
+	}
+	ack, err = p.save(c, m)
+	ack.Ordering = bestEffort
+	return ack, err
+}
+
+// save commits a message and answers ack saved.
+func (p *post) save(c *fn.Call, m *store.NewMessage) (ack api.MessageAck, err error) {
+	queued := time.Now()
 	outs, errs := p.db.SubmitMessages([]*store.NewMessage{m})
+	p.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
 	if errs[0] != nil {
-		return nil, errs[0]
+		return ack, errs[0]
 	}
 	out := outs[0]
 	if out.Refused != nil {
-		return nil, out.Refused
+		return ack, out.Refused
 	}
-	c.Header().Set("Location", "/api/v1/messages/"+m.ID.String())
+	c.Header().Set("Location", location(m.ID))
 	if out.Replayed {
 		c.Header().Set("Idempotency-Replayed", "true")
 	} else {
@@ -90,6 +129,8 @@ func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, 
 		Status: int(out.Status), State: out.State,
 	}, nil
 }
+
+func location(id task.ID) string { return "/api/v1/messages/" + id.String() }
 
 // due tells whoever sends messages of the kind that one is due.
 func (p *post) due(kind message.Kind) {
@@ -157,6 +198,9 @@ func (p *post) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, er
 // for an admin.
 func (p *post) own(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
 	m, err := p.db.Message(ctx, id)
+	if task.CodeOf(err) == task.CodeNotFound {
+		return p.unsaved(ctx, c, id)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -200,6 +244,7 @@ func wire(m store.MessageDetail) api.MessageResponse {
 		Status: int(m.Status), State: m.State(), Stuck: m.Stuck(), Confirm: m.Confirm,
 		MaxSends: int(m.MaxSends), RemainingSends: int(m.Remaining), Epoch: int(m.Epoch),
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: receipts, LastError: m.LastError, FinishedBy: m.FinishedBy,
+		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt),
 		NextSendAt: fn.Instant(m.NextAt), SentAt: fn.Instant(m.SentAt), CreatedAt: m.CreatedAt.UTC(), UpdatedAt: m.UpdatedAt.UTC(),
 	}
 }

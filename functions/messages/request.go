@@ -23,6 +23,7 @@ const (
 
 	ackSaved    = "saved"
 	ackAccepted = "accepted"
+	bestEffort  = "best-effort"
 )
 
 // submitRequest is api.MessageRequest with its rules.
@@ -36,7 +37,6 @@ func (r *submitRequest) Validate() []task.Field {
 	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", keyRule)
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
 	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
-	bad.When(r.Ack == ackAccepted, "ack", "must be saved: accepted is not switched on")
 	bad.When(r.Ack != "" && r.Ack != ackSaved && r.Ack != ackAccepted, "ack", "must be saved or accepted")
 	bad.Between("max_sends", r.MaxSends, 1, message.MaxSends)
 	bad.Between("expected_receipts", r.ExpectedReceipts, 1, message.MaxExpectedReceipts)

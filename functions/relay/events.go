@@ -34,10 +34,20 @@ func ofEvent(d store.DueEvent) (bus.Message, error) {
 	e.SetSubject(d.Subject.String())
 	e.SetTime(d.At.UTC())
 	e.SetExtension("sequence", fmt.Sprintf("%020d", d.Seq))
-	return bus.Message{Subject: bus.EventPrefix + d.Kind, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, dataOf(d))
+	subject := bus.EventPrefix + d.Kind
+	if ack, isAck := strings.CutPrefix(d.Kind, "message."); isAck {
+		e.SetType("sendonce.ack." + ack + ".v1")
+		subject = bus.UserSubject(d.From)
+	}
+	return bus.Message{Subject: subject, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, dataOf(d))
 }
 
 func dataOf(d store.DueEvent) any {
+	if ack, isAck := strings.CutPrefix(d.Kind, "message."); isAck {
+		return api.LateAck{
+			AckType: ack, From: d.From, ClientMsgID: d.ClientMsgID, ServerMsgID: d.Subject.String(), AcceptSeq: d.AcceptSeq, SavedAt: d.At.UTC(),
+		}
+	}
 	word, isTask := strings.CutPrefix(d.Kind, "task.")
 	if !isTask {
 		return api.EndpointEventData{

@@ -49,29 +49,48 @@ type batch struct {
 	away bool // NATS could not be asked
 }
 
+func (b batch) goesOn() bool { return b.more && !b.away }
+
 // relay publishes all that is due, messages and events in turn, batch by batch,
-// and has itself woken for what must be sent again. While NATS is away it stops
-// after one batch: nothing is used up, and all is due again soon.
+// and has itself woken for what must be sent again. While NATS, or the stream of
+// one of them, is away that one rests after a batch: nothing is used up, and all
+// is due again soon.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
-	sent, told := 0, 0
-	for {
-		messages, err := r.relayMessages(ctx)
-		if err != nil {
-			return err
+	var sent, told int
+	var messagesErr, eventsErr error
+	messages, events := batch{more: true}, batch{more: true}
+	for messages.goesOn() || events.goesOn() {
+		if messages.goesOn() {
+			if messages, messagesErr = r.relayMessages(ctx); messagesErr != nil {
+				messages.more = false
+			}
+			sent += messages.rows
 		}
-		events, err := r.relayEvents(ctx)
-		if err != nil {
-			return err
-		}
-		sent, told = sent+messages.rows, told+events.rows
-		c.Log("messages", sent, "events", told)
-		if events.away {
-			r.env.RelayAt(time.Now().Add(awayPause))
-		}
-		if messages.away || events.away || !messages.more && !events.more {
-			return nil
+		if events.goesOn() {
+			if events, eventsErr = r.relayEvents(ctx); eventsErr != nil {
+				events.more = false
+			}
+			told += events.rows
 		}
 	}
+	c.Log("messages", sent, "events", told)
+	if err := errors.Join(messagesErr, eventsErr); err != nil {
+		return err
+	}
+	if events.away {
+		r.env.RelayAt(time.Now().Add(awayPause))
+	}
+	return r.scheduleNext(ctx)
+}
+
+// scheduleNext makes up for a relay that died before it could say when the
+// messages that it had sent are due again.
+func (r *relayer) scheduleNext(ctx context.Context) error {
+	next, err := r.db.NextMessage(ctx)
+	if err == nil && !next.IsZero() {
+		r.env.RelayAt(fn.NotBefore(next, time.Second))
+	}
+	return err
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (b batch, err error) {

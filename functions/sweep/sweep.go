@@ -10,6 +10,7 @@ package sweep
 
 import (
 	"context"
+	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
@@ -54,5 +55,10 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
+	next, err := s.db.NextDue(ctx)
+	if err != nil {
+		return err
+	}
+	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed or submitted may have died before it said so
 	return s.db.KeepHouse(ctx)
 }

@@ -24,10 +24,12 @@ var routes = map[string]string{
 	"/api/v1/admin/":      "admin",
 	"/api/v1/messages":    "messages",
 	"/api/v1/messages/":   "messages",
+	"/api/v1/stream/":     "stream",
 	"/api/v1/webhooks/":   "webhooks",
 	"/events/sweep":       "sweep",
 	"/events/relay":       "relay",
 	"/events/deliver":     "deliver",
+	"/events/save":        "save",
 }
 
 // functionOf names the function that answers path.

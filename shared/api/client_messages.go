@@ -33,3 +33,20 @@ func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
 	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{}, repeatable)
 	return err
 }
+
+// Conversation lists what two users sent to each other, newest first, one page,
+// and how far each of them has read. The caller must be one of them, or an admin.
+func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (ConversationResponse, error) {
+	query, err := queryOf(r)
+	if err != nil {
+		return ConversationResponse{}, err
+	}
+	return get[ConversationResponse](ctx, c, "/api/v1/messages"+query)
+}
+
+// MarkRead tells how far a user has read a conversation. It never goes back, so
+// a repeat is harmless.
+func (c *Client) MarkRead(ctx context.Context, r ReadRequest) error {
+	_, err := post[struct{}](ctx, c, "/api/v1/messages/read", r, repeatable)
+	return err
+}

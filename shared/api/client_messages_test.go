@@ -39,3 +39,25 @@ func TestAMessageIsReadByEitherOfItsIDs(t *testing.T) {
 	require.Equal(t, []string{"GET /api/v1/messages/m", "GET /api/v1/messages/by-key/k", "GET /api/v1/messages/by-key/k?from=a+b"},
 		[]string{s.calls[0].path, s.calls[1].path, s.calls[2].path})
 }
+
+func TestAConversationIsReadAndMarkedAsOftenAsItTakes(t *testing.T) {
+	t.Parallel()
+	page := answer{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"server_msg_id":"m"}],"next_after":"m",
+		"read":{"ann":{"unread":0},"bob":{"up_to":"m","read_at":"2023-12-01T10:00:00Z","unread":3}}}}`}
+	synctest.Test(t, func(t *testing.T) {
+		s := &script{answers: []answer{busy, page, cut, {status: 204}}}
+		limit := 1
+		got, err := s.client().Conversation(t.Context(), ConversationRequest{Between: "ann,bob", Limit: &limit, After: "x"})
+		require.NoError(t, err)
+		require.Equal(t, "GET /api/v1/messages?after=x&between=ann%2Cbob&limit=1", s.calls[1].path)
+		require.Equal(t, "m", got.Items[0].ServerMsgID)
+		require.Equal(t, "m", got.NextAfter)
+		require.Equal(t, ReadCursor{}, got.Read["ann"])
+		require.Equal(t, 3, got.Read["bob"].Unread)
+
+		require.NoError(t, s.client().MarkRead(t.Context(), ReadRequest{Between: "ann,bob", UpTo: "m"}))
+		require.Len(t, s.calls, 4)
+		require.Equal(t, "POST /api/v1/messages/read", s.calls[3].path)
+		require.Equal(t, `{"between":"ann,bob","up_to":"m"}`, s.calls[3].body)
+	})
+}

@@ -20,7 +20,7 @@ type MessageRequest struct {
 	Type             string     `json:"type,omitempty"`              // of the CloudEvent; default sendonce.message.v1
 	Data             JSON       `json:"data"`                        // any JSON but null, at most 64 KiB
 	SentAt           *time.Time `json:"sent_at,omitempty"`           // by the sender's clock; only kept
-	Ack              string     `json:"ack,omitempty"`               // saved (default)
+	Ack              string     `json:"ack,omitempty"`               // saved (default) or accepted
 	Confirm          *bool      `json:"confirm,omitempty"`           // end with the receiver's call; default true for a subject, else false
 	MaxSends         *int       `json:"max_sends,omitempty"`         // 1..20; default 5
 	ExpectedReceipts *int       `json:"expected_receipts,omitempty"` // 1..100 distinct consumers; default 1
@@ -31,9 +31,26 @@ type MessageAck struct {
 	ServerMsgID string `json:"server_msg_id"` // the CloudEvent's id at the receiver
 	ClientMsgID string `json:"client_msg_id"`
 	From        string `json:"from"`
-	Ack         string `json:"ack"` // saved
+	Ack         string `json:"ack"` // saved or accepted
 	Status      int    `json:"status"`
 	State       string `json:"state"`
+
+	Durability string     `json:"durability,omitempty"`  // of accepted: what it survives, process, host, replicated or replicated-host
+	AcceptedAt *time.Time `json:"accepted_at,omitempty"` // likewise
+	AcceptSeq  int64      `json:"accept_seq,omitempty"`  // likewise: the order among the messages of one sender
+	Ordering   string     `json:"ordering,omitempty"`    // best-effort where accepted was asked for and saved is the answer
+}
+
+// LateAck is the data of an event sendonce.ack.saved.v1 or
+// sendonce.ack.rejected.v1: what became of a message that was accepted (seed 004
+// section 4.3).
+type LateAck struct {
+	AckType     string    `json:"ack_type"` // saved; or rejected, when its client_msg_id stands for another message
+	From        string    `json:"from"`
+	ClientMsgID string    `json:"client_msg_id"`
+	ServerMsgID string    `json:"server_msg_id"`
+	AcceptSeq   int64     `json:"accept_seq"`
+	SavedAt     time.Time `json:"saved_at"`
 }
 
 // MessageResponse is a message as its sender sees it: GET /api/v1/messages/{id}.
@@ -47,7 +64,7 @@ type MessageResponse struct {
 	Type             string     `json:"type"`
 	Data             JSON       `json:"data"`
 	Status           int        `json:"status"` // 0 sending, 1 sent, 2 received
-	State            string     `json:"state"`  // sending, sent, received, abandoned
+	State            string     `json:"state"`  // accepted (not saved yet), sending, sent, received, abandoned
 	Stuck            bool       `json:"stuck"`  // no send is left and an operator has to decide
 	Confirm          bool       `json:"confirm"`
 	MaxSends         int        `json:"max_sends"`
@@ -61,6 +78,8 @@ type MessageResponse struct {
 	CreatedAt        time.Time  `json:"created_at"`
 	UpdatedAt        time.Time  `json:"updated_at"`
 	FinishedBy       string     `json:"finished_by,omitempty"` // the consumer that confirmed last, or who abandoned it
+	AcceptSeq        int64      `json:"accept_seq,omitempty"`  // of one that was accepted before it was saved
+	AcceptedAt       *time.Time `json:"accepted_at,omitempty"` // likewise
 }
 
 // Receipt is the confirmation of one consumer.

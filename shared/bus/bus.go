@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Config struct {
 	CredentialsFile string `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
 	Name            string `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
 	Replicas        int    `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
+	AcceptStream    string `envconfig:"-"` // names the stream of accepted messages; "" = ACCEPTED
 }
 
 func (c *Config) check() error {
@@ -41,6 +43,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("SENDONCE_NATS_REPLICAS is %d but must be 1, 3 or 5", c.Replicas)
 	case c.CredentialsFile != "" && c.User != "":
 		return errors.New("NATS_USER and NATS_CREDENTIALS exclude each other")
+	case !publishable(c.acceptStream()) || strings.ContainsAny(c.acceptStream(), "./\\"):
+		return fmt.Errorf("%q is no name of a stream: no blanks, dots, slashes or wildcards", c.AcceptStream)
 	case c.CredentialsFile != "":
 		if _, err := os.Stat(c.CredentialsFile); err != nil {
 			return fmt.Errorf("NATS_CREDENTIALS: %w", err)
@@ -48,6 +52,8 @@ func (c *Config) check() error {
 	}
 	return nil
 }
+
+func (c *Config) acceptStream() string { return cmp.Or(c.AcceptStream, StreamAccepted) }
 
 // Bus is one connection to NATS, shared by everything in a process. All methods
 // may be called at the same time. A nil *Bus stands for no NATS at all: its
@@ -82,6 +88,7 @@ type link struct {
 	js        jetstream.JetStream
 	schedules bool // the server has message schedules at a time
 	ticks     bool // and repeating ones
+	pins      bool // the server can give the messages of a consumer to one at a time
 }
 
 // Open makes a Bus without touching the network: the connection is made at the
@@ -237,13 +244,11 @@ func (b *Bus) raise(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14)}
+	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14), pins: atLeast(version, 2, 11)}
 	l.ctx, l.lost = context.WithCancel(b.closing)
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
-	for h := range b.takeMissed() {
-		b.WakeAt(h.subject, h.at)
-	}
+	b.tellMissed()
 }
 
 func (b *Bus) install(l *link) {

@@ -48,32 +48,35 @@ func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 		t.bus.log.Error("a message without metadata", "route", r.Durable, "error", err)
 		return
 	}
-	stop := heartbeat(msg, r.AckWait/3)
+	// A lost one is made up for by the next, or by another delivery.
+	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
 	defer stop()
 	event := eventOf(msg, meta, &r.Route)
 	var v verdict
 	select {
 	case t.slots <- struct{}{}:
-		v = t.post(ctx, r, meta, event)
+		v = t.post(ctx, r, event.attempt(meta.NumDelivered))
 		<-t.slots
 	case <-ctx.Done():
 		v = verdict{kind: again, reason: ctx.Err().Error()}
 	}
-	if err := t.settle(ctx, r, msg, meta, event, v); err != nil {
+	err = t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return t.tell(ctx, js, r, msg, meta, event, v)
+	})
+	if err != nil {
 		t.logger(r, meta).Warn("settle an event: it will come again", "status", v.status, "error", err)
 	}
 }
 
-// heartbeat tells the server every so often that the message is being worked on.
-func heartbeat(msg jetstream.Msg, every time.Duration) (stop func()) {
+// heartbeat tells the server every so often, by beat, what is being worked on.
+func heartbeat(every time.Duration, beat func()) (stop func()) {
 	ticker, ended := time.NewTicker(every), make(chan struct{})
 	go func() {
 		defer ticker.Stop()
 		for {
 			select {
 			case <-ticker.C:
-				// A lost one is made up for by the next, or by another delivery.
-				_ = msg.InProgress()
+				beat()
 			case <-ended:
 				return
 			}
@@ -82,7 +85,7 @@ func heartbeat(msg jetstream.Msg, every time.Duration) (stop func()) {
 	return func() { close(ended) }
 }
 
-func (t *Trigger) post(ctx context.Context, r *route, meta *jetstream.MsgMetadata, event delivered) verdict {
+func (t *Trigger) post(ctx context.Context, r *route, event delivered) verdict {
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, bytes.NewReader(event.data))
@@ -92,7 +95,6 @@ func (t *Trigger) post(ctx context.Context, r *route, meta *jetstream.MsgMetadat
 	for name, value := range event.headers {
 		req.Header.Set(name, value)
 	}
-	req.Header.Set(attributePrefix+"deliveryattempt", strconv.FormatUint(meta.NumDelivered, 10))
 	req.SetBasicAuth(t.cfg.User, t.cfg.Password)
 	r.deliveries.Add(1)
 	resp, err := t.client.Do(req)
@@ -127,10 +129,10 @@ func judge(resp *http.Response, text []byte) verdict {
 	return v
 }
 
-// settle tells the server what became of the message, once more when the
+// settle has the server told what became of a message, once more when the
 // connection is lost meanwhile. What does not get through in time leaves the
 // message to be delivered again.
-func (t *Trigger) settle(ctx context.Context, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	for {
@@ -139,7 +141,7 @@ func (t *Trigger) settle(ctx context.Context, r *route, msg jetstream.Msg, meta 
 			return err
 		}
 		linked, unbind := l.bound(ctx)
-		err = t.tell(linked, l.js, r, msg, meta, event, v)
+		err = tell(linked, l.js)
 		unbind()
 		if err == nil || l.ctx.Err() == nil {
 			return err
@@ -161,11 +163,19 @@ func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, ms
 		log = log.With("error", err)
 	case denied:
 		log.Error("the function does not take our credentials or is elsewhere: mend the trigger's settings", "url", r.url)
-		return counted(&r.denied, msg.NakWithDelay(max(min(deniedBackoff, t.cfg.MaxBackoff), v.after)))
+		return counted(&r.denied, msg.NakWithDelay(t.pause(v, meta.NumDelivered)))
 	}
-	delay := max(t.backoff(meta.NumDelivered), v.after)
+	delay := t.pause(v, meta.NumDelivered)
 	log.Info("an event will be delivered again", "after", delay)
 	return counted(&r.retried, msg.NakWithDelay(delay))
+}
+
+// pause is how long to wait after so many attempts, the last of which ended so.
+func (t *Trigger) pause(v verdict, attempts uint64) time.Duration {
+	if v.kind == denied {
+		return max(min(deniedBackoff, t.cfg.MaxBackoff), v.after)
+	}
+	return max(t.backoff(attempts), v.after)
 }
 
 // counted counts what went well.

@@ -2,7 +2,8 @@
 // with confirmation, wake-ups and schedules, and the trigger that posts events to
 // functions. It knows neither tasks nor SQL.
 //
-// Rows are the truth and everything here is a hint or a copy of one. With NATS
+// Rows are the truth and everything here is a hint or a copy of one, except what
+// is accepted and not saved yet: that is in ACCEPTED alone. With NATS
 // away wake-ups wait for it, publishing answers ErrAway, and the pollers keep the
 // main job going; a nil *Bus is that state for ever.
 //
@@ -13,8 +14,9 @@
 //	MESSAGES     msg.>            reliable messages to subjects
 //	USERS        inbox.>          reliable messages to users
 //	DEADLETTERS  dlq.>            events that a function refused
+//	ACCEPTED     acc.>            messages whose senders were told that they will be saved
 //
-// All but WAKE deduplicate by Nats-Msg-Id. A stream forgets the ids of messages
+// All but WAKE and ACCEPTED deduplicate by Nats-Msg-Id. A stream forgets the ids of messages
 // that are gone, when it restarts; so they keep messages after their
 // acknowledgement (limits retention) and refuse new ones when they are full
 // (DiscardNew) instead of dropping old ones. Where ids are not enough, after
@@ -22,6 +24,10 @@
 //
 // WAKE keeps one message per subject: a hundred wake-ups that nobody took yet are
 // one. wake.queue.* is in no stream, being for processes that wait right now.
+//
+// ACCEPTED takes one message per subject and refuses the next, however long ago
+// the first was: the subject is the id, and there is no window. Only Forget ends
+// that.
 //
 // Ensure creates what is missing and never changes what exists: a limit that an
 // operator set is told apart from ours in an error, and respected.
@@ -32,6 +38,15 @@
 // again is no use, a person must act); away (nothing is known against the
 // message). No answer is only a refusal when a look-up by subject says that no
 // stream takes it. A full stream is "away": it is emptied some time.
+//
+// # Accepting
+//
+// Accept answers nil only when the stream has a message for the subject. The
+// server says the same, 10077, of a subject that has its message and of a full
+// stream, so a look-up decides. It asks the nearest replica first; "there is
+// none" is only believed of the leader, and not while a message is on its way to
+// the other replicas. What a sender is told of a message that was never accepted
+// is final: it sends another.
 //
 // # Time
 //
@@ -63,4 +78,20 @@
 //   - What waits to come again counts as in flight, which bounds what a broken
 //     function can pile up. A newer hint for the same subject ends the wait of the
 //     one before: it replaces it in the stream.
+//
+// # Batches
+//
+// A route of batches keeps the order of its stream. Of all triggers NATS gives
+// its messages to one, by a priority group; it posts a batch again and again,
+// the same one, until the function takes it. A function that refuses a batch gets
+// its events one by one, and only those that it refuses alone are buried.
+//
+// That one trigger is active does not say that no other still works: its pin may
+// have run out while it waited for the function, or the server that knew of it is
+// gone. So no batch begins while messages are in other hands. The active trigger
+// collects what comes back from those that are gone, and waits for those that
+// work. A trigger that ends, or finds another active, hands back what it holds.
+//
+// Servers before 2.11 have no priority groups: with those the order is kept only
+// while one trigger runs.
 package bus

@@ -42,7 +42,7 @@ func (b *Bus) Ensure(ctx context.Context) error {
 		return fmt.Errorf("ensure streams: %w", err)
 	}
 	var differences []Difference
-	for _, wants := range streams(b.cfg.Replicas, l.schedules) {
+	for _, wants := range streams(&b.cfg, l.schedules) {
 		has, err := ensureStream(ctx, l.js, wants)
 		if err != nil {
 			return fmt.Errorf("ensure stream %s: %w", wants.Name, err)
@@ -67,8 +67,8 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, wants jetstream.S
 }
 
 // ensureConsumer creates the durable of a route, or reports how it differs.
-func ensureConsumer(ctx context.Context, js jetstream.JetStream, r Route) (jetstream.Consumer, error) {
-	wants := r.consumer()
+func ensureConsumer(ctx context.Context, l *link, r Route) (jetstream.Consumer, error) {
+	wants, js := r.consumer(l.pins), l.js
 	c, err := js.Consumer(ctx, r.Stream, r.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		c, err = js.CreateConsumer(ctx, r.Stream, wants)
@@ -112,11 +112,13 @@ func streamFields(c jetstream.StreamConfig) []field {
 		{"retention", c.Retention},
 		{"storage", c.Storage},
 		{"discard", c.Discard},
+		{"discard_new_per_subject", c.DiscardNewPerSubject},
 		{"max_msgs_per_subject", c.MaxMsgsPerSubject},
 		{"max_bytes", c.MaxBytes},
 		{"max_age", c.MaxAge},
 		{"duplicate_window", c.Duplicates},
 		{"num_replicas", c.Replicas},
+		{"allow_direct", c.AllowDirect},
 		{"allow_msg_schedules", c.AllowMsgSchedules},
 	}
 }
@@ -129,5 +131,7 @@ func consumerFields(c jetstream.ConsumerConfig) []field {
 		{"ack_wait", c.AckWait},
 		{"max_ack_pending", c.MaxAckPending},
 		{"max_deliver", c.MaxDeliver},
+		{"priority_groups", c.PriorityGroups},
+		{"priority_timeout", c.PinnedTTL},
 	}
 }

@@ -30,7 +30,7 @@ func TestEnsureCreatesWhatIsMissingAndIsIdempotent(t *testing.T) {
 	for name := range js.StreamNames(t.Context()).Name() {
 		names[name] = true
 	}
-	require.Equal(t, []string{StreamDeadLetters, StreamEvents, StreamMessages, StreamUsers, StreamWake}, slices.Sorted(maps.Keys(names)))
+	require.Equal(t, []string{StreamAccepted, StreamDeadLetters, StreamEvents, StreamMessages, StreamUsers, StreamWake}, slices.Sorted(maps.Keys(names)))
 }
 
 func TestAMismatchIsReportedAndNotOverwritten(t *testing.T) {
@@ -48,8 +48,8 @@ func TestAMismatchIsReportedAndNotOverwritten(t *testing.T) {
 	require.ErrorAs(t, err, &mismatch)
 	require.Equal(t, []Difference{
 		{Stream: "EVENTS", Field: "subjects", Has: "[evt.> more.>]", Wants: "[evt.>]"},
-		{Stream: "EVENTS", Field: "max_age", Has: "1h0m0s", Wants: "168h0m0s"},
+		{Stream: "EVENTS", Field: "max_age", Has: "1h0m0s", Wants: "0s"},
 	}, mismatch.Differences)
-	require.ErrorContains(t, err, "EVENTS: max_age is 1h0m0s, wanted 168h0m0s")
+	require.ErrorContains(t, err, "EVENTS: max_age is 1h0m0s, wanted 0s")
 	require.Equal(t, time.Hour, broker.info(js, StreamEvents).Config.MaxAge)
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,43 @@ func headersOf(e cloudevents.Event) (nats.Header, error) {
 	return h, nil
 }
 
+// parse is the event whose attributes and data these are.
+func parse(headers map[string]string, data []byte) (cloudevents.Event, error) {
+	e := cloudevents.NewEvent(headers[attributePrefix+"specversion"])
+	if e.Context == nil { // no version that there is
+		return e, e.Validate()
+	}
+	for name, value := range headers {
+		switch name {
+		case contentType:
+			e.SetDataContentType(value)
+		case "ce-specversion":
+		case "ce-id":
+			e.SetID(value)
+		case "ce-source":
+			e.SetSource(value)
+		case "ce-type":
+			e.SetType(value)
+		case "ce-subject":
+			e.SetSubject(value)
+		case "ce-dataschema":
+			e.SetDataSchema(value)
+		case "ce-time":
+			at, err := types.ParseTime(value)
+			if err != nil {
+				return e, err
+			}
+			e.SetTime(at)
+		default:
+			e.SetExtension(strings.TrimPrefix(name, attributePrefix), value)
+		}
+	}
+	if len(data) > 0 {
+		e.DataEncoded = data
+	}
+	return e, e.Validate()
+}
+
 // attributes gives the headers that are the event's. NATS takes header names and
 // values that HTTP does not; those would never arrive, so they are left out.
 func attributes(h nats.Header) map[string]string {
@@ -84,13 +122,26 @@ type delivered struct {
 	data    []byte
 }
 
+// binary says whether the attributes are in the headers.
+func (d delivered) binary() bool { return d.headers[attributePrefix+"specversion"] != "" }
+
+// attempt is the event with the number of its delivery, from 1.
+func (d delivered) attempt(n uint64) delivered {
+	headers := maps.Clone(d.headers)
+	headers[attributePrefix+"deliveryattempt"] = strconv.FormatUint(n, 10)
+	return delivered{headers, d.data}
+}
+
 // eventOf is what is posted for a message: the event that it holds, or, for a
 // plain hint, one that says when and for whom.
 func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
 	headers := attributes(m.Headers())
-	_, binary := headers[attributePrefix+"specversion"]
-	if binary || strings.HasPrefix(headers[contentType], structuredType) {
-		return delivered{headers, m.Data()}
+	if strings.HasPrefix(m.Subject(), acceptPrefix) {
+		headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
+		headers[attributePrefix+"fp"] = strings.Map(printable, m.Headers().Get(fingerprintHeader))
+	}
+	if found := (delivered{headers, m.Data()}); found.binary() || strings.HasPrefix(headers[contentType], structuredType) {
+		return found
 	}
 	return delivered{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,

@@ -97,6 +97,8 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		return
 	}
 	if err == nil {
+		ctx, unbind := l.bound(ctx)
+		defer unbind()
 		_, err = l.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
 	}
 	if err != nil {

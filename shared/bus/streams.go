@@ -15,6 +15,7 @@ const (
 	StreamMessages    = "MESSAGES"
 	StreamUsers       = "USERS"
 	StreamDeadLetters = "DEADLETTERS"
+	StreamAccepted    = "ACCEPTED" // unless Config.AcceptStream says otherwise
 )
 
 // The subjects that are woken, and the first tokens of all others of ours. No
@@ -23,12 +24,15 @@ const (
 	WakeSweep   = wakePrefix + "sweep"
 	WakeRelay   = wakePrefix + "relay"
 	WakeDeliver = wakePrefix + "deliver"
+	WakeSave    = wakePrefix + "save"
 
 	EventPrefix   = "evt."
 	MessagePrefix = "msg."
 	UserPrefix    = "inbox."
 
-	wakePrefix  = "wake."
+	wakePrefix   = "wake."
+	acceptPrefix = "acc."
+
 	queuePrefix = wakePrefix + "queue."
 	schedPrefix = "sched."
 	deadPrefix  = "dlq."
@@ -84,18 +88,19 @@ const (
 
 // streams is every stream as it should be on a server that has, or has not,
 // message schedules.
-func streams(replicas int, schedules bool) []jetstream.StreamConfig {
+func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	// An id is only deduplicated for sure where it outlives its acknowledgement
 	// (limits retention), and where a full stream refuses instead of forgetting.
 	log := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: -1, MaxBytes: 1024 * mib, MaxAge: 7 * day, Duplicates: 10 * time.Minute,
-		Replicas: replicas, AllowDirect: true,
+		Replicas: cfg.Replicas, AllowDirect: true,
 	}
-	events, messages, users, dead, wake := log, log, log, log, log
+	events, messages, users, dead, accepted, wake := log, log, log, log, log, log
 
 	events.Name, events.Subjects = StreamEvents, []string{EventPrefix + ">"}
 	events.Description = "task events, as CloudEvents"
+	events.MaxAge = 0 // what is not recorded stays; TrimEvents removes what is
 
 	messages.Name, messages.Subjects = StreamMessages, []string{MessagePrefix + ">"}
 	messages.Description = "reliable messages to subjects, as CloudEvents"
@@ -110,54 +115,28 @@ func streams(replicas int, schedules bool) []jetstream.StreamConfig {
 	dead.Description = "events that a function refused"
 	dead.MaxBytes, dead.MaxAge = 256*mib, 0
 
+	// Here the subject is the id: it deduplicates as long as its message is there,
+	// however old. Only what is saved is forgotten, so there is no age.
+	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{acceptPrefix + ">"}
+	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
+	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
+	accepted.MaxBytes, accepted.MaxAge, accepted.Duplicates = 1024*mib, 0, 2*time.Minute
+
 	// A hint is worth only its last copy, and schedules do not allow DiscardNew.
 	wake.Name, wake.Subjects = StreamWake, []string{wakePrefix + "*", schedPrefix + ">"}
 	wake.Description = "wake-ups and their schedules"
 	wake.MaxMsgsPerSubject, wake.Discard, wake.MaxBytes, wake.MaxAge = 1, jetstream.DiscardOld, 64*mib, 0
 	wake.Duplicates = 2 * time.Minute
 	wake.AllowMsgSchedules = schedules
-	return []jetstream.StreamConfig{wake, events, messages, users, dead}
+	return []jetstream.StreamConfig{wake, events, messages, users, dead, accepted}
 }
 
 // ours says whether one of our streams takes subject.
 func ours(subject string) bool {
-	for _, prefix := range []string{wakePrefix, schedPrefix, EventPrefix, MessagePrefix, UserPrefix, deadPrefix} {
+	for _, prefix := range []string{wakePrefix, schedPrefix, EventPrefix, MessagePrefix, UserPrefix, deadPrefix, acceptPrefix} {
 		if strings.HasPrefix(subject, prefix) {
 			return true
 		}
 	}
 	return false
-}
-
-// Route is one durable consumer and the event function that it feeds.
-type Route struct {
-	Stream   string
-	Durable  string        // names the consumer and this route everywhere
-	Filter   string        // the subjects of Stream that are meant
-	Function string        // events are posted to /events/{Function}
-	InFlight int           // deliveries at once, all triggers together, those that wait to come again included; at least 1
-	AckWait  time.Duration // silence of a trigger after which another delivers; heartbeats are sent three times as often
-	Timeout  time.Duration // of one delivery; 0 = the trigger's
-	Every    time.Duration // a safety tick to Filter, at least 1 s; 0 = none. Only for subjects that Wake takes
-}
-
-// Routes feeds the event functions. A route with a safety tick gets one every
-// tick.
-func Routes(tick time.Duration) []Route {
-	return []Route{
-		{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
-		{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
-		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
-		{Stream: StreamWake, Durable: "deliver", Filter: WakeDeliver, Function: "deliver", InFlight: 4, AckWait: 30 * time.Second, Every: tick},
-		{Stream: StreamEvents, Durable: "record", Filter: EventPrefix + ">", Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
-	}
-}
-
-func (r *Route) consumer() jetstream.ConsumerConfig {
-	return jetstream.ConsumerConfig{
-		Durable: r.Durable, FilterSubject: r.Filter,
-		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: r.AckWait, MaxAckPending: r.InFlight,
-		MaxDeliver: -1, // a message that used up its deliveries would just stay, unseen
-	}
 }

@@ -38,7 +38,8 @@ type TriggerConfig struct {
 
 // RouteCounts is what happened to the deliveries of one route since Run began.
 // A delivery is one POST; Retried, DeadLettered and Denied say how those ended
-// that are not Acked.
+// that are not Acked. Where a POST carries a batch, Acked and DeadLettered count
+// its events.
 type RouteCounts struct {
 	Deliveries   uint64
 	Acked        uint64 // answered 2xx and settled
@@ -57,7 +58,7 @@ type Trigger struct {
 	slots  chan struct{}
 
 	mu     sync.Mutex
-	warned map[string]bool // mismatches that were logged
+	warned map[string]bool // what was logged
 }
 
 // route is a Route at work.
@@ -120,7 +121,9 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 		return nil, fmt.Errorf("%q is no base URL such as http://localhost:8000", base)
 	case r.Stream == "" || r.Durable == "" || r.Filter == "" || r.Function == "":
 		return nil, errors.New("stream, durable, filter and function must be named")
-	case r.InFlight < 1:
+	case r.Batch < 0 || r.BatchWait < 0:
+		return nil, errors.New("must have a batch size and wait of at least 0")
+	case r.InFlight < 1 && r.Batch == 0:
 		return nil, errors.New("must have at least one delivery in flight")
 	case r.AckWait < time.Second:
 		return nil, errors.New("must wait at least 1s for an acknowledgement")
@@ -195,6 +198,13 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 	if err != nil {
 		return err
 	}
+	if r.Batch > 0 {
+		err := t.pullBatches(ctx, work, l, consumer, r)
+		if l.ctx.Err() != nil {
+			return errNotConnected
+		}
+		return err
+	}
 	for {
 		err := t.pullOnce(ctx, work, consumer, r, under)
 		if l.ctx.Err() != nil {
@@ -213,7 +223,7 @@ func (t *Trigger) setUp(ctx context.Context, l *link, r *route, under *sync.Wait
 	if err := t.report(t.bus.Ensure(bounded)); err != nil {
 		return nil, err
 	}
-	consumer, err := ensureConsumer(bounded, l.js, r.Route)
+	consumer, err := ensureConsumer(bounded, l, r.Route)
 	if err := t.report(err); err != nil {
 		return nil, err
 	}
@@ -237,13 +247,18 @@ func (t *Trigger) report(err error) error {
 	if !errors.As(err, &mismatch) {
 		return err
 	}
+	t.warn(err.Error())
+	return nil
+}
+
+// warn logs what somebody should change, once.
+func (t *Trigger) warn(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if text := err.Error(); !t.warned[text] {
+	if !t.warned[text] {
 		t.warned[text] = true
 		t.bus.log.Error(text)
 	}
-	return nil
 }
 
 // tick stands in for a server that cannot tick by itself.

@@ -287,7 +287,7 @@ func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
 	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
-	other := route.consumer()
+	other := route.consumer(true)
 	other.MaxAckPending = 2
 	_, err := js.CreateConsumer(t.Context(), route.Stream, other)
 	require.NoError(t, err)

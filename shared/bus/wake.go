@@ -90,6 +90,25 @@ func (b *Bus) miss(h hint) {
 	if len(b.missed) < maxMissed {
 		b.missed[h] = true
 	}
+	if b.up != nil && !b.closed {
+		// The connection came back meanwhile, or what is asked for cannot be done yet.
+		time.AfterFunc(missedPause, b.tellMissed)
+	}
+}
+
+// missedPause is how long what a live connection did not take waits to be told
+// again.
+const missedPause = 2 * time.Second
+
+// tellMissed tells what is owed; without a connection it goes on being owed.
+func (b *Bus) tellMissed() {
+	for h := range b.takeMissed() {
+		if h.at.IsZero() {
+			b.Wake(h.subject, 1)
+		} else {
+			b.WakeAt(h.subject, h.at)
+		}
+	}
 }
 
 func (b *Bus) takeMissed() map[hint]bool {

@@ -143,6 +143,9 @@ func encode(envelope api.Envelope) ([]byte, error) {
 }
 
 func (x *exchange) write(status int, body []byte) {
+	if x.status != 0 { // a stream has begun; all that is left to do is to end it
+		return
+	}
 	h := x.w.Header()
 	h.Set("Cache-Control", "no-store")
 	if body != nil {

@@ -107,9 +107,17 @@ func (c *callers) lookup(ctx context.Context, name string) *lookup {
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
 		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
+			if l.err == nil && time.Until(l.expires) < callerTTL/2 {
+				c.begin(ctx, name) // in good time: the database may be slow to answer
+			}
 			return l
 		}
 	}
+	return c.begin(ctx, name)
+}
+
+// begin asks, unless that is under way.
+func (c *callers) begin(ctx context.Context, name string) *lookup {
 	l := c.asking[name]
 	if l == nil {
 		l = &lookup{done: make(chan struct{})}
@@ -131,12 +139,12 @@ func (c *callers) ask(ctx context.Context, name string, l *lookup) {
 
 	c.mu.Lock()
 	delete(c.asking, name)
-	delete(c.known, name)
-	delete(c.unknown, name)
 	switch {
 	case l.err == nil:
+		delete(c.unknown, name)
 		remember(c.known, name, l)
 	case task.CodeOf(l.err) == task.CodeNotFound:
+		delete(c.known, name)
 		remember(c.unknown, name, l)
 	}
 	c.mu.Unlock()

@@ -21,6 +21,7 @@ type Call struct {
 	answer http.Header
 	status int
 	attrs  []any
+	events *EventWriter // of a Stream
 }
 
 // PathValue gives the part of the path that matched {name} in the pattern.

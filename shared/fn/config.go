@@ -42,6 +42,7 @@ type Config struct {
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 	Bus            bus.Config      `envconfig:"-"` // has settings of its own
+	TwoPhase       TwoPhase        `envconfig:"-"` // likewise
 }
 
 // Validate checks what the types alone cannot.

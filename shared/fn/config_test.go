@@ -47,7 +47,8 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	require.Equal(t, Config{
 		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
 		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
-		Bus: bus.Config{Name: "sendonce", Replicas: 1},
+		Bus:      bus.Config{Name: "sendonce", Replicas: 1},
+		TwoPhase: TwoPhase{FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 100, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.address())
 

@@ -34,8 +34,9 @@
 //
 // # Invariants
 //
-//   - An answer with a 2xx status comes from a function that returned no error;
-//     a call whose client left is never answered 200 by default.
+//   - An answer with a 2xx status comes from a function that returned no error,
+//     or is a stream that has begun; a call whose client left is never answered
+//     200 by default.
 //   - What a caller sees of an error that is not a *task.Error is its request
 //     id. The log has the whole of it, on exactly one line per call.
 //   - No raw path, query, body or password is logged: they hold phone numbers

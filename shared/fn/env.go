@@ -24,6 +24,7 @@ type Env struct {
 	gate    *gate
 	callers *callers
 	ready   *probe
+	metrics func() *Metrics
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
@@ -39,7 +40,9 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		cfg.DrainTimeout = 25 * time.Second
 	}
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls)}
+	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
+	cfg.Bus.AcceptStream = cfg.TwoPhase.Stream
 	if env.bus, err = bus.Open(cfg.Bus, log); err != nil {
 		return nil, err
 	}
@@ -92,6 +95,16 @@ func (e *Env) Due(at time.Time) {
 	}
 }
 
+// NotBefore is at, or a while from now when at is earlier; the zero time stays.
+// What is due and was left alone is in another's hands, which need not be
+// pressed.
+func NotBefore(at time.Time, while time.Duration) time.Time {
+	if soonest := time.Now().Add(while); !at.IsZero() && at.Before(soonest) {
+		return soonest
+	}
+	return at
+}
+
 // Draining is closed when the process has been told to end: a long poll must
 // then answer at once with what it has.
 func (e *Env) Draining() <-chan struct{} { return e.gate.draining }
@@ -102,6 +115,9 @@ func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 
 // DeliverAt is RelayAt for deliver: for what is told to URLs.
 func (e *Env) DeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
+
+// Metrics is what this process counts. The first call makes it.
+func (e *Env) Metrics() *Metrics { return e.metrics() }
 
 // Close ends the connections to the database and to NATS.
 func (e *Env) Close() {
@@ -185,6 +201,12 @@ func (g *gate) drain(ctx context.Context) int {
 		defer g.mu.Unlock()
 		return g.calls
 	}
+}
+
+func (g *gate) underWay() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.calls
 }
 
 func (g *gate) isDraining() bool {

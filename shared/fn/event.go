@@ -3,10 +3,13 @@ package fn
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
 	"net/http"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,9 +26,8 @@ import (
 // included. It is about the delivery and no attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
-// panicsAllowed is how many deliveries of one event may panic before it is taken
-// for poison: the first ones may meet a passing state.
-const panicsAllowed = 5
+// batchType is what a batch of events is posted as.
+const batchType = "application/cloudevents-batch+json"
 
 // poison is an error that no retry will cure.
 type poison struct{ error }
@@ -42,11 +44,15 @@ type taker struct {
 	env    *Env
 	name   string
 	handle EventHandler
+	batch  BatchHandler // nil for a function that takes events one by one
 }
 
-func takeEvent(env *Env, name string, handle EventHandler) Route {
-	t := taker{env, name, handle}
+func (t taker) route() Route {
 	r := newRoute(Trigger, t.take).MaxBody(eventMaxBody).Timeout(eventTimeout)
+	if t.batch != nil {
+		r = r.MaxBody(batchMaxBody)
+		r.batch = true
+	}
 	r.event = true
 	return r
 }
@@ -54,36 +60,68 @@ func takeEvent(env *Env, name string, handle EventHandler) Route {
 func (t taker) take(ctx context.Context, c *Call) (any, error) {
 	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // absent or no number: the first
 	c.r.Header.Del(attemptHeader)
+	c.Status(http.StatusNoContent)
+	if t.batch != nil && isBatch(c.r.Header) {
+		events, err := readBatch(c)
+		if err != nil {
+			return nil, err
+		}
+		c.Log("events", len(events))
+		return nil, t.batch(ctx, c, events)
+	}
 	e, err := readEvent(c)
 	if err != nil {
 		return nil, err
 	}
 	c.Log("event_id", e.ID(), "event_type", e.Type())
-	err = t.run(ctx, c, *e, attempt)
+	letter := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
+	defer t.countPanic(ctx, c, letter)
+	err = t.handle(ctx, c, *e)
 	var p poison
 	if errors.As(err, &p) {
 		c.Log("dead_letter", p.Error())
-		err = t.env.db.Bury(ctx, store.DeadLetter{
-			Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Reason: p.Error(), Attempts: max(attempt, 1),
-		})
+		letter.Reason = p.Error()
+		err = t.env.db.Bury(ctx, letter)
 	}
-	if err != nil {
-		return nil, err
-	}
-	c.Status(http.StatusNoContent)
-	return nil, nil
+	return nil, err
 }
 
-// run makes poison of an event that panics again and again.
-func (t taker) run(ctx context.Context, c *Call, e cloudevents.Event, attempt int) (err error) {
-	if attempt >= panicsAllowed {
-		defer func() {
-			if r := recover(); r != nil {
-				err = Poison(fmt.Errorf("panic: %v", r))
-			}
-		}()
+// countPanic lets a panic pass on, to be answered 500 and asked again, until
+// there were so many over this event that it is a dead letter.
+func (t taker) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
+	r := recover()
+	if r == nil {
+		return
 	}
-	return t.handle(ctx, c, e)
+	l.Reason = fmt.Sprint("panic: ", r)
+	dead, err := t.env.db.BuryPanicked(context.WithoutCancel(ctx), l)
+	if err != nil || !dead {
+		panic(r)
+	}
+	c.Log("dead_letter", l.Reason, "stack", string(debug.Stack()))
+}
+
+// BatchHandler takes the events of a batch, in their order. nil means that all
+// are taken for good, any other error asks for the whole batch again.
+type BatchHandler func(ctx context.Context, c *Call, events []cloudevents.Event) error
+
+// isBatch tells a batch of events, in the JSON of CloudEvents, from one.
+func isBatch(h http.Header) bool {
+	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	return err == nil && kind == batchType
+}
+
+func readBatch(c *Call) ([]cloudevents.Event, error) {
+	var events []cloudevents.Event
+	if err := json.Unmarshal(c.Body, &events); err != nil {
+		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
+	}
+	for i := range events {
+		if err := events[i].Validate(); err != nil {
+			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: err.Error()}})
+		}
+	}
+	return events, nil
 }
 
 // readEvent decodes with the binding alone: the framework's receiver can hang

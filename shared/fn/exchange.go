@@ -106,7 +106,7 @@ func (x *exchange) readBody(p *place) error {
 		return nil
 	}
 	x.call.Body = body
-	return checkContentType(x.r.Header, p.event)
+	return checkContentType(x.r.Header, &p.Route)
 }
 
 func (x *exchange) readWithin(deadline time.Time) error {
@@ -121,21 +121,21 @@ func tooLarge(max int64) error {
 	return task.Refuse(codeTooLarge, fmt.Sprintf("the body must have at most %d bytes", max))
 }
 
-func checkContentType(h http.Header, event bool) error {
+func checkContentType(h http.Header, r *Route) error {
 	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return task.Refuse(codeUnsupportedMediaType, "the body must not have a Content-Encoding")
 	}
 	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
 	charset, given := params["charset"]
-	ok := kind == "application/json" || event && kind == "application/cloudevents+json"
+	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && kind == batchType
 	if err != nil || !ok || given && !strings.EqualFold(charset, "utf-8") {
 		return task.Refuse(codeUnsupportedMediaType, "Content-Type must be application/json in UTF-8")
 	}
 	return nil
 }
 
-// end recovers a panic of the function and writes the one log line of the
-// call. http.ErrAbortHandler goes on to the server, which it is meant for.
+// end recovers a panic of the function, writes the one log line of the call and
+// counts it. http.ErrAbortHandler goes on to the server, which it is meant for.
 func (x *exchange) end() {
 	abort := false
 	if r := recover(); r != nil {
@@ -149,6 +149,7 @@ func (x *exchange) end() {
 		}
 	}
 	x.log()
+	x.env.Metrics().answered(x)
 	if abort {
 		panic(http.ErrAbortHandler)
 	}
@@ -164,7 +165,7 @@ func (x *exchange) log() {
 		attrs = append(attrs, "error", x.code, "cause", x.err.Error())
 	}
 	level := slog.LevelInfo
-	if x.status >= 500 {
+	if x.status >= 500 || x.code == codeInternal {
 		level = slog.LevelError
 	}
 	x.env.Log.Log(x.r.Context(), level, "call", append(attrs, x.call.attrs...)...)

@@ -61,7 +61,15 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 // to callers with the role Trigger. C and build are as for HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
-		return Routes{"POST /events/" + name: takeEvent(env, name, build(env, cfg))}
+		return Routes{"POST /events/" + name: taker{env: env, name: name, handle: build(env, cfg)}.route()}
+	})
+}
+
+// EventBatch is Event for a function that also takes batches of events.
+func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
+	return HTTP(name, func(env *Env, cfg C) Routes {
+		one, many := build(env, cfg)
+		return Routes{"POST /events/" + name: taker{env: env, name: name, handle: one, batch: many}.route()}
 	})
 }
 

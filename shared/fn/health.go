@@ -32,12 +32,18 @@ func (p *probe) check() error {
 	return p.err
 }
 
-// health answers the probes of a platform and says whether r was one. They
-// need no password and are not logged.
+// health answers the probes of a platform, scrapes included, and says whether r
+// was one. They need no password and are neither logged nor counted.
 func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	status, word := http.StatusOK, "ok"
 	switch r.URL.Path {
 	case "/healthz":
+	case "/metrics":
+		if r.Method == http.MethodGet || r.Method == http.MethodHead {
+			w.Header().Set("Cache-Control", "no-store")
+			s.env.Metrics().scrape.ServeHTTP(w, r)
+			return true
+		}
 	case "/readyz":
 		if s.env.gate.isDraining() {
 			status, word = http.StatusServiceUnavailable, "draining"

@@ -2,12 +2,14 @@ package fn
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
 const (
 	defaultMaxBody = 64 << 10
 	eventMaxBody   = 1 << 20
+	batchMaxBody   = 16 << 20
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
 	// maxTimeout leaves the server's WriteTimeout room for the answer itself.
@@ -15,12 +17,14 @@ const (
 )
 
 // A Route is one pattern's handler together with who may call it and within
-// which bounds. Make it with JSON, Query or Raw.
+// which bounds. Make it with JSON, Query, Raw or Stream.
 type Route struct {
-	role    Role
+	roles   []Role // any of them will do
 	maxBody int64
 	timeout time.Duration
 	event   bool
+	batch   bool // of events
+	stream  bool
 	handle  func(ctx context.Context, c *Call) (any, error)
 }
 
@@ -28,8 +32,12 @@ type Route struct {
 // default is 64 KiB.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
+// Or lets callers with another role in too.
+func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), role); return r }
+
 // Timeout sets the deadline of the context that a handler gets, 10 s by
-// default and at most 50 s: a long poll needs more than its longest wait.
+// default and at most 50 s, except for a Stream: a long poll needs more than its
+// longest wait.
 func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
 
 // JSON answers calls whose body is one JSON object, decoded strictly into Req
@@ -74,5 +82,5 @@ func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Rout
 }
 
 func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route {
-	return Route{role: role, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
+	return Route{roles: []Role{role}, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
 }

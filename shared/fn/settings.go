@@ -52,7 +52,7 @@ func settings(words []Word, functions []Function) []setting {
 			byName[s.name] = s
 		}
 	}
-	all := append(settingsOf(reflect.TypeFor[Config]()), settingsOf(reflect.TypeFor[bus.Config]())...)
+	all := slices.Concat(settingsOf(reflect.TypeFor[Config]()), settingsOf(reflect.TypeFor[bus.Config]()), settingsOf(reflect.TypeFor[TwoPhase]()))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		all = append(all, byName[name])
 	}
@@ -101,6 +101,6 @@ func unknownSettings(environ []string, words []Word, functions []Function) []pro
 // misspelt ones of all functions whichever of them is served.
 func configFromEnvironment(words []Word, functions []Function) (Config, []problem) {
 	var cfg Config
-	problems := append(load(&cfg), load(&cfg.Bus)...)
+	problems := slices.Concat(load(&cfg), load(&cfg.Bus), load(&cfg.TwoPhase))
 	return cfg, append(problems, unknownSettings(os.Environ(), words, functions)...)
 }

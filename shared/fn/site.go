@@ -54,8 +54,12 @@ func (s *site) add(p *place) (err error) {
 	if !validPattern(p.pattern) {
 		return fmt.Errorf("pattern %q is not a method and a full path", p.pattern)
 	}
-	if p.timeout <= 0 || p.timeout > maxTimeout {
-		return fmt.Errorf("pattern %q: timeout %v is not between 0 and %v", p.pattern, p.timeout, maxTimeout)
+	longest := maxTimeout
+	if p.stream {
+		longest = maxStream
+	}
+	if p.timeout <= 0 || p.timeout > longest {
+		return fmt.Errorf("pattern %q: timeout %v is not between 0 and %v", p.pattern, p.timeout, longest)
 	}
 	s.mux.Handle(p.pattern, p)
 	method, _, _ := strings.Cut(p.pattern, " ")
@@ -130,13 +134,24 @@ func (x *exchange) run(ctx context.Context, p *place) (any, error) {
 		return nil, err
 	}
 	x.call.Caller = caller
-	if !x.call.May(p.role) {
-		return nil, task.Refuse(task.CodeForbidden, fmt.Sprintf("this needs the role %s", p.role))
+	if !slices.ContainsFunc(p.roles, x.call.May) {
+		return nil, task.Refuse(task.CodeForbidden, "this needs the role "+oneOf(p.roles))
 	}
 	if err := x.readBody(p); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
+	if p.stream {
+		return nil, x.stream(ctx, p)
+	}
 	return p.handle(ctx, &x.call)
+}
+
+func oneOf(roles []Role) string {
+	names := make([]string, len(roles))
+	for i, role := range roles {
+		names[i] = string(role)
+	}
+	return strings.Join(names, " or ")
 }

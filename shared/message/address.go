@@ -4,7 +4,9 @@ import (
 	"errors"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // Kind is the kind of place that a message goes to. The numbers are those of
@@ -81,10 +83,17 @@ func checkUser(name string) error {
 
 func checkURL(to string) error {
 	u, err := url.Parse(to)
-	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || len(to) > maxURL {
-		return errors.New("must be an https URL without user name and fragment, at most 2000 bytes")
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Hostname() == "" || u.User != nil || u.Fragment != "" || len(to) > maxURL ||
+		strings.ContainsFunc(to, unicode.IsSpace) || !validPort(u.Port()) {
+		return errors.New("must be an https (or http) URL without user name, fragment and blanks, at most 2000 bytes")
 	}
 	return nil
+}
+
+// validPort tells whether a port may be called; "" is that of the scheme.
+func validPort(port string) bool {
+	n, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil && n > 0
 }
 
 func checkSubject(subject string) error {

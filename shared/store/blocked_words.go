@@ -12,16 +12,33 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// blockedFor is how long a list of blocked words may be old: a word added
-// through another instance counts here after that time at the latest.
-const blockedFor = time.Second
+const (
+	// blockedFor is how long a list of blocked words may be old: a word added
+	// through another instance counts here after that time at the latest, as long
+	// as the database answers.
+	blockedFor = time.Second
+	// blockedPatience is how long a known list waits for its newer one, so that a
+	// database that is stalled or away holds up no message that is accepted without it.
+	blockedPatience = 50 * time.Millisecond
+	blockedTimeout  = 5 * time.Second
+)
 
 // blockedWords keeps the list of blocked words, read again when it is needed
 // and older than blockedFor.
 type blockedWords struct {
-	mu    sync.Mutex
+	mu      sync.Mutex
+	words   wordList
+	read    time.Time // zero = there is no list
+	reading *wordReading
+}
+
+// wordReading is one question to the database; its answer is set once done is
+// closed.
+type wordReading struct {
+	began time.Time
+	done  chan struct{}
 	words wordList
-	read  time.Time
+	err   error
 }
 
 // wordList holds folded words.
@@ -31,27 +48,65 @@ const blockedWordsSQL = `select folded from blocked_words order by folded`
 
 func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, error) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	words, known := b.words, !b.read.IsZero()
 	if time.Since(b.read) < blockedFor {
-		return b.words, nil
+		b.mu.Unlock()
+		return words, nil
 	}
+	r := b.reading
+	if r == nil {
+		r = &wordReading{began: time.Now(), done: make(chan struct{})}
+		b.reading = r
+		// Others wait for this list too, so it outlives the call that asked.
+		go b.renew(context.WithoutCancel(ctx), pool, r)
+	}
+	b.mu.Unlock()
+
+	var patience <-chan time.Time
+	if known {
+		timer := time.NewTimer(time.Until(r.began.Add(blockedPatience)))
+		defer timer.Stop()
+		patience = timer.C
+	}
+	select {
+	case <-r.done:
+	case <-patience:
+		return words, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if r.err != nil && !known {
+		return nil, r.err
+	}
+	return r.words, nil
+}
+
+func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordReading) {
+	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
+	defer cancel()
 	rows, err := pool.Query(ctx, blockedWordsSQL)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		r.words, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
-	words, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return nil, err
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r.err = err; err != nil {
+		r.words = b.words // a list that cannot be read again stands
 	}
-	b.words, b.read = words, time.Now()
-	return words, nil
+	if b.reading == r {
+		b.reading = nil
+		if err == nil {
+			b.words, b.read = r.words, time.Now()
+		}
+	}
+	close(r.done)
 }
 
 // forget makes the next use read the list anew.
 func (b *blockedWords) forget() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.read = time.Time{}
+	b.read, b.reading = time.Time{}, nil // a list that is being read may be older than the change
 }
 
 // match tells whether text holds a word. The text is folded only when there

@@ -103,6 +103,11 @@ func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Oper
 const revokeCallerSQL = `
 update callers set revoked_at = now() where id = $1 and revoked_at is null returning ` + callerColumns
 
+// silenceCallerSQL has a revoked caller's endpoints told nothing more.
+const silenceCallerSQL = `
+update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
+where caller_id = $1 and url is not null and enabled`
+
 const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 
 // RevokeCaller shuts a caller out for good. A caller already revoked stays so
@@ -113,6 +118,9 @@ func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c Stored
 		if task.CodeOf(err) == task.CodeNotFound {
 			c, err = rowOf[StoredCaller](ctx, tx, "caller", callerSQL, id)
 			return deed{}, err
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, silenceCallerSQL, id)
 		}
 		before := c
 		before.RevokedAt = nil

@@ -107,21 +107,29 @@ with o as materialized (
     select id, kind, reason, ids, created_at from event_outbox order by id limit $1 for update skip locked
 )
 select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
-    coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since
-from o cross join lateral unnest(o.ids) as i (id)
-left join lateral (select source, metadata from tasks where tasks.id = i.id offset 0) t on true
-left join lateral (select * from task_done where task_done.id = i.id offset 0) d
+    coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
+    coalesce(m.sender, ''), coalesce(m.client_msg_id, ''), coalesce(m.accept_seq, 0)
+from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
+left join lateral (select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%' offset 0) t on true
+left join lateral (select * from task_done where task_done.id = i.id and o.kind like 'task.%' offset 0) d
     on o.kind = case d.status when 2 then 'task.succeeded' else 'task.failed' end and d.reason = o.reason
-left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id`
+left join lateral (select sender, client_msg_id, accept_seq from messages where messages.id = i.id and o.kind like 'message.%' offset 0) m on true
+left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
+order by o.id, i.place`
 
-// kindDisabled is the kind of the event that an endpoint was disabled.
-const kindDisabled = "webhook.disabled"
+// The kinds of events that are not of tasks: an endpoint was disabled; a message
+// that a stream accepted was saved, or cannot be.
+const (
+	kindDisabled = "webhook.disabled"
+	kindSaved    = "message.saved"
+	kindRejected = "message.rejected"
+)
 
 // DueEvent is one thing that happened and is to be told.
 type DueEvent struct {
 	Seq      int64           // grows with each event of one subject
-	Kind     string          // task.<state> or webhook.disabled
-	Subject  task.ID         // the task, or the endpoint
+	Kind     string          // task.<state>, webhook.disabled, message.saved or message.rejected
+	Subject  task.ID         // the task, the endpoint or the message
 	At       time.Time       // when it happened
 	Reason   task.Reason     // of a failed task
 	Source   string          // of a task, as it was submitted
@@ -134,6 +142,10 @@ type DueEvent struct {
 	URL            string // of an endpoint
 	DisabledReason string
 	FailingSince   *time.Time
+
+	From        string // of a message
+	ClientMsgID string
+	AcceptSeq   int64 // 0 = it was saved at once
 }
 
 // ID names the event wherever it is told, and when it is told again.
@@ -148,7 +160,7 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, err 
 	var metadata, url, disabled *string
 	_, err = pgx.ForEachRow(rows, []any{
 		&e.Seq, &e.Kind, &e.Reason, &e.At, &e.Subject, &e.Source, &metadata,
-		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince,
+		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince, &e.From, &e.ClientMsgID, &e.AcceptSeq,
 	}, func() error {
 		e.Metadata, e.URL, e.DisabledReason = nil, orEmpty(url), orEmpty(disabled)
 		if metadata != nil {

@@ -14,7 +14,8 @@ import (
 // messageBody is the part of messages m that every query of a message gives,
 // followed by messageLive or messageDone, its receipts and now().
 const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
-    coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at`
+    coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
+    coalesce(m.accept_seq, 0), m.accepted_at`
 
 const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at`
 
@@ -46,6 +47,8 @@ type MessageDetail struct {
 	Data        json.RawMessage // any JSON but null, as it was submitted
 	SentAt      time.Time       // by the sender's clock; zero when it did not say
 	CreatedAt   time.Time
+	AcceptSeq   int64     // its place in the stream that accepted it; 0 = it was saved at once
+	AcceptedAt  time.Time // zero likewise
 	UpdatedAt   time.Time
 	Receipts    []Receipt // in time order; only where a method says so
 }
@@ -67,16 +70,17 @@ func (m *MessageDetail) To() msg.Address {
 func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time)) error {
 	var m MessageDetail
 	var data string
-	var sent, next *time.Time
+	var sent, accepted, next *time.Time
 	var now time.Time
 	targets := []any{
 		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
 		&m.RoutingKey, &m.Type, &data, &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
+		&m.AcceptSeq, &accepted,
 		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt,
 		&m.Receipts, &now,
 	}
 	_, err := pgx.ForEachRow(rows, targets, func() error {
-		m.Data, m.SentAt, m.NextAt = json.RawMessage(data), orZero(sent), orZero(next)
+		m.Data, m.SentAt, m.AcceptedAt, m.NextAt = json.RawMessage(data), orZero(sent), orZero(accepted), orZero(next)
 		each(m, now)
 		m.Receipts = nil // else the next row's would be written over these
 		return nil

@@ -89,10 +89,11 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
 where l.id = t.id`
 
 const insertLiveMessagesSQL = `
-insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, next_at, kind)
-select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), next_at, kind
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::smallint[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, next_at, kind)`
+insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, next_at, kind, lane)
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), next_at, m.kind, ` + laneOfMessage + `
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, next_at)
+cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
 const insertDoneMessagesSQL = `
 insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, abandoned, finished_by)
@@ -134,7 +135,7 @@ func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 	}
 	if len(revive) > 0 {
 		batch.Queue(deleteDoneMessagesSQL, column(revive, changedID))
-		batch.Queue(insertLiveMessagesSQL, append(progress(revive), column(revive, nextAt), column(revive, messageKind))...)
+		batch.Queue(insertLiveMessagesSQL, append(progress(revive), column(revive, nextAt))...)
 	}
 }
 
@@ -150,7 +151,6 @@ func progress(changes []messageChange) []any {
 }
 
 func changedID(c messageChange) task.ID   { return c.id }
-func messageKind(c messageChange) int16   { return int16(c.after.Kind) }
 func messageStatus(c messageChange) int16 { return int16(c.after.Status) }
 func abandoned(c messageChange) bool      { return c.after.Abandoned }
 func finishedBy(c messageChange) string   { return storable(c.after.FinishedBy) }

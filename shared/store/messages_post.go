@@ -3,6 +3,8 @@ package store
 import (
 	"context"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,17 +13,35 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// claimPostsSQL takes what is due for URLs, earliest first. An HTTP call may
-// take longer than a lock should be held: the next send time is the lease.
-const claimPostsSQL = `
-with c as materialized (
-    select id from message_live
-    where next_at <= now() and remaining_sends > 0 and kind = 1
-    order by next_at, id
+// postLanes steps through the lanes that have messages for URLs, one probe of
+// the index each.
+const postLanes = `
+with recursive lane (name) as (
+    (select lane from message_live where remaining_sends > 0 and kind = 1 order by lane limit 1)
+    union all
+    select n.lane from lane cross join lateral (
+        select m.lane from message_live m where m.remaining_sends > 0 and m.kind = 1 and m.lane > lane.name order by m.lane limit 1
+    ) n
+)`
+
+// claimPostsSQL takes what is due for URLs: of each lane the earliest, as many
+// as may be in hand at once. An HTTP call may take longer than a lock should be
+// held: the next send time is the lease.
+const claimPostsSQL = postLanes + `, room as materialized (
+    select lane.name, $2 - coalesce(b.n, 0) as n
+    from lane left join unnest($3::text[], $4::integer[]) as b (name, n) on b.name = lane.name
+    order by random()
+), c as materialized (
+    select x.id from room cross join lateral (
+        select m.id from message_live m
+        where m.remaining_sends > 0 and m.kind = 1 and m.lane = room.name and m.next_at <= now()
+        order by m.next_at
+        limit greatest(room.n, 0)
+        for update skip locked
+    ) x
     limit $1
-    for update skip locked
 ), l as (
-    update message_live set next_at = now() + make_interval(secs => $2) where id = any (array(select id from c)) returning *
+    update message_live set next_at = now() + make_interval(secs => $5) where id = any (array(select id from c)) returning *
 )
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
@@ -30,31 +50,34 @@ from l` + bodyOfLive
 // NextAt.
 type Post struct{ MessageDetail }
 
-// ClaimPosts gives up to limit messages that are due for their URLs, earliest
-// first, each to one caller. One that is not settled within lease is due again,
-// as if it had not been sent.
-func (db *DB) ClaimPosts(ctx context.Context, limit int, lease time.Duration) ([]Post, error) {
+// Lane is what a receiver that does not answer may keep waiting: the messages of
+// the same caller to the same host.
+func (p *Post) Lane() string { return strconv.FormatInt(p.CallerID, 10) + " " + hostOf(p.Destination) }
+
+// hostOf is the host of a URL, with its port, as laneOfMessage finds it.
+func hostOf(address string) string {
+	_, rest, _ := strings.Cut(address, "://")
+	if i := strings.IndexAny(rest, "/?#"); i >= 0 {
+		rest = rest[:i]
+	}
+	return rest
+}
+
+// ClaimPosts gives up to limit messages that are due for their URLs, each to one
+// caller: at most perLane of one lane, those in hand included. One that is not
+// settled within lease is due again, as if it had not been sent.
+func (db *DB) ClaimPosts(ctx context.Context, limit, perLane int, inHand map[string]int, lease time.Duration) ([]Post, error) {
+	var busy []string
+	var counts []int32
+	for name, n := range inHand {
+		busy, counts = append(busy, name), append(counts, int32(n))
+	}
 	var posts []Post
-	rows, err := db.hot.Query(ctx, claimPostsSQL, limit, lease.Seconds())
+	rows, err := db.hot.Query(ctx, claimPostsSQL, limit, perLane, busy, counts, lease.Seconds())
 	if err == nil {
 		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { posts = append(posts, Post{m}) })
 	}
 	return posts, failed("claim posts", err)
-}
-
-const postponePostsSQL = `
-update message_live l set next_at = now() + make_interval(secs => $3)
-from unnest($1::uuid[], $2::timestamptz[]) as t (id, next_at)
-where l.id = t.id and l.next_at = t.next_at`
-
-// PostponePosts gives claimed messages back, to be due after a pause.
-func (db *DB) PostponePosts(ctx context.Context, posts []Post, pause time.Duration) error {
-	if len(posts) == 0 {
-		return nil
-	}
-	_, err := db.hot.Exec(ctx, postponePostsSQL, column(posts, func(p Post) task.ID { return p.ID }),
-		column(posts, func(p Post) time.Time { return p.NextAt }), pause.Seconds())
-	return failed("postpone posts", err)
 }
 
 // Posted is what came of one post.

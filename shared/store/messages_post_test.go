@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 // postAll claims what is due for URLs and settles all of it alike.
 func (db *DB) postAll(t *testing.T, r msg.Result) []time.Time {
 	t.Helper()
-	posts, err := db.ClaimPosts(t.Context(), 100, time.Minute)
+	posts, err := db.ClaimPosts(t.Context(), 100, 100, nil, time.Minute)
 	require.NoError(t, err)
 	var posted []Posted
 	for _, p := range posts {
@@ -36,17 +37,17 @@ func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, relayed.Rows, "it is not the relay's")
 
-	first, err := db.ClaimPosts(t.Context(), 10, time.Minute)
+	first, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, first, 1)
 	require.Equal(t, "https://shop.example/in", first[0].Destination)
-	none, err := db.ClaimPosts(t.Context(), 10, time.Minute)
+	none, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, none)
 
 	_, err = db.hot.Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
 	require.NoError(t, err)
-	second, err := db.ClaimPosts(t.Context(), 10, time.Minute)
+	second, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, second, 1)
 	refused := msg.Result{Outcome: msg.Refused, Reason: "answered 500"}
@@ -86,7 +87,7 @@ func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
 	db := open(t)
 	m := reliable("k", toURL)
 	db.mustSave(t, m)
-	posts, err := db.ClaimPosts(t.Context(), 10, time.Minute)
+	posts, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
 	require.NoError(t, err)
 	_, err = db.AbandonMessage(t.Context(), m.ID, Operator{Name: "ops", Reason: "x"})
 	require.NoError(t, err)
@@ -95,16 +96,35 @@ func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
 	require.Equal(t, "received", db.mustMessage(t, m.ID).State())
 }
 
-func TestAPostponedPostUsesNoSendUp(t *testing.T) {
+func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	m := reliable("k", toURL)
-	db.mustSave(t, m)
-	posts, err := db.ClaimPosts(t.Context(), 10, time.Minute)
+	for n := range 40 {
+		db.mustSave(t, reliable(fmt.Sprint("busy", n), toURL))
+	}
+	other := reliable("calm", toURL, func(m *NewMessage) { m.To.Name = "https://calm.example:8443/in?x=1" })
+	db.mustSave(t, other)
+	lanes := func(posts []Post) map[string]int {
+		n := map[string]int{}
+		for _, p := range posts {
+			n[p.Lane()]++
+		}
+		return n
+	}
+	first, err := db.ClaimPosts(t.Context(), 100, 16, nil, time.Minute)
 	require.NoError(t, err)
-	require.NoError(t, db.PostponePosts(t.Context(), posts, 0))
-	again, err := db.ClaimPosts(t.Context(), 10, time.Minute)
+	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, lanes(first))
+	more, err := db.ClaimPosts(t.Context(), 100, 16, map[string]int{"0 shop.example": 15}, time.Minute)
 	require.NoError(t, err)
-	require.Len(t, again, 1)
-	require.EqualValues(t, 2, again[0].Remaining)
+	require.Equal(t, map[string]int{"0 shop.example": 1}, lanes(more), "those in hand count")
+
+	_, err = db.SettlePosts(t.Context(), []Posted{{first[0], msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	next, err := db.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), next, time.Minute, "what nobody has in hand is due at once")
+	db.exec(t, `update message_live set next_at = now() + interval '1 hour'`)
+	next, err = db.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now().Add(time.Hour), next, time.Minute)
 }

@@ -28,6 +28,15 @@ with l as materialized (
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
 
+const nextMessageSQL = `
+select (select next_at from message_live where remaining_sends > 0 and kind <> 1 order by next_at limit 1)`
+
+// NextMessage is when a message is due for the broker next; zero = none is.
+func (db *DB) NextMessage(ctx context.Context) (time.Time, error) {
+	at, err := db.instant(ctx, nextMessageSQL)
+	return at, failed("next message", err)
+}
+
 // DueMessage is a message to be sent now.
 type DueMessage struct {
 	MessageDetail

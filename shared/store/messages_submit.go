@@ -32,6 +32,13 @@ type NewMessage struct {
 	MaxSends         int16
 	ExpectedReceipts int16 // 1 without Confirm
 
+	// Of a message that a stream accepted before; all zero otherwise.
+	AcceptSeq  int64     // its place in the stream
+	AcceptedAt time.Time // by the clock of Producer
+	Producer   string    // the process that accepted it
+
+	ahead time.Duration // how much earlier than now it is due, of those that are saved together
+
 	// Refused is why the message cannot be saved. A message that is known is
 	// answered as a replay before its refusal counts.
 	Refused *task.Error
@@ -69,21 +76,33 @@ func (db *DB) SubmitMessages(rows []*NewMessage) ([]SavedMessage, []error) {
 }
 
 // insertMessagesSQL saves new messages, due at once, and gives their ids. Rows
-// come sorted by id, so two flushes never wait for each other in a circle.
+// come sorted by id, so two flushes never wait for each other in a circle. What
+// a stream accepted is due in its order there: a sender's messages are told
+// apart by a microsecond each.
 const insertMessagesSQL = `
-with b as (
-    insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts)
-    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, nullif(exchange_name, ''), nullif(routing_key, ''),
-        type, data, sent_at, confirm, max_sends, expected_receipts
-    from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
-        $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[])
+with i as materialized (
+    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
+        $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[],
+        $17::bigint[], $18::timestamptz[], $19::text[], $20::float8[])
     as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts)
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead)
+), b as (
+    insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
+    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, nullif(exchange_name, ''), nullif(routing_key, ''),
+        type, data, sent_at, confirm, max_sends, expected_receipts, nullif(accept_seq, 0), accepted_at, nullif(producer, ''),
+        coalesce(accepted_at, now())
+    from i
     on conflict (id) do nothing
-    returning id, kind, max_sends
+    returning id
 )
-insert into message_live (id, kind, remaining_sends) select id, kind, max_sends from b returning id`
+insert into message_live (id, kind, lane, remaining_sends, next_at)
+select m.id, m.kind, ` + laneOfMessage + `, m.max_sends, now() - make_interval(secs => m.ahead) from i m where m.id in (select id from b)
+returning id`
+
+// laneOfMessage is the lane of a message m to a URL: what a receiver that does
+// not answer may keep waiting are the messages of one caller to its host.
+const laneOfMessage = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.
 const knownMessagesSQL = `
@@ -172,6 +191,10 @@ func messageColumns(rows []*NewMessage) []any {
 		column(rows, func(m *NewMessage) bool { return m.Confirm }),
 		column(rows, func(m *NewMessage) int16 { return m.MaxSends }),
 		column(rows, func(m *NewMessage) int16 { return m.ExpectedReceipts }),
+		column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }),
+		column(rows, func(m *NewMessage) *time.Time { return timeOrNull(m.AcceptedAt) }),
+		column(rows, func(m *NewMessage) string { return storable(m.Producer) }),
+		column(rows, func(m *NewMessage) float64 { return m.ahead.Seconds() }),
 	}
 }
 

@@ -158,6 +158,7 @@ insert into submission_keys select id, id, id from tasks`,
 			"claimSQL":        `'default', 10, 'app', 60, false, '{}', 1, true`,
 			"claimAboveSQL":   `'default', 10, 'app', 60, false, '{}', 1, true, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 			"lockDueSQL":      `100`,
+			"nextDueSQL":      "",
 			"lockLiveSQL":     someIDs,
 			"lockDoneSQL":     someIDs,
 			"deleteLiveSQL":   someIDs,
@@ -170,7 +171,7 @@ insert into submission_keys select id, id, id from tasks`,
 			"callerByNameSQL": `'x'`,
 			"lockDefaultsSQL": `array['13800138000']::varchar[]`,
 		},
-		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due"},
+		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due", "nextDueSQL": "task_live_due"},
 		sorted: []string{"claimSQL", "claimAboveSQL"},
 	}.require(t)
 }
@@ -182,8 +183,8 @@ func TestPlansOfMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 		burst: `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1 from (select gen_random_uuid() from generate_series(1, 50000)) r (g);
-insert into message_live (id, kind, status, remaining_sends, next_at)
-	select id, (random() * 1.9)::integer, 1, 5, now() + interval '1 hour' from messages limit 30000;
+insert into message_live (id, kind, lane, status, remaining_sends, next_at)
+	select id, (random() * 1.4)::integer, (random() * 20)::integer::text, 1, 5, now() + interval '1 hour' from messages limit 30000;
 insert into message_live (id, kind, status, remaining_sends, next_at) select id, 0, 1, 0, null from messages offset 30000 limit 10000;
 insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 4, 1, 1 from messages offset 40000;
 insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 from message_done`,
@@ -195,8 +196,9 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"consumersSQL":          anID,
 			"anyMessageDueSQL":      "",
 			"lockDueMessagesSQL":    "100",
-			"claimPostsSQL":         "100, 30",
-			"postponePostsSQL":      someIDs + `, array[now()], 1`,
+			"claimPostsSQL":         `100, 16, array['x'], array[1], 30`,
+			"nextPostSQL":           "",
+			"nextMessageSQL":        "",
 			"lockLiveMessagesSQL":   someIDs,
 			"lockDoneMessagesSQL":   someIDs,
 			"lockStuckMessagesSQL":  "1::smallint, null, 0, 100",
@@ -207,9 +209,9 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 		},
 		index: map[string]string{
 			"lockDueMessagesSQL": "message_live_due", "anyMessageDueSQL": "message_live_due",
-			"claimPostsSQL": "message_live_posts", "lockStuckMessagesSQL": "message_live_stuck",
+			"claimPostsSQL": "message_live_posts", "nextPostSQL": "message_live_posts", "nextMessageSQL": "message_live_due", "lockStuckMessagesSQL": "message_live_stuck",
 		},
-		sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "claimPostsSQL"},
+		sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextMessageSQL"},
 	}.require(t)
 }
 
@@ -230,11 +232,12 @@ insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type
 			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"lockEventsSQL":       "4",
 			"listenersSQL":        anID + `, 'task.succeeded'`,
-			"claimDeliveriesSQL":  `100, 16, ` + someIDs + `, array[1], 30`,
+			"claimDeliveriesSQL":  `100, 16, ` + someIDs + `, array[''], array[1], 30, 32`,
+			"nextDeliverySQL":     "",
 			"lockDeliveriesSQL":   someIDs,
 			"updateDeliveriesSQL": someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array['{}']`,
 			"deliverySQL":         anID + `, null`,
 		},
-		index: map[string]string{"claimDeliveriesSQL": "webhook_deliveries_due"},
+		index: map[string]string{"claimDeliveriesSQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due"},
 	}.require(t)
 }

@@ -119,6 +119,11 @@ func (db *DB) Close() {
 // Ping asks the database for an answer: the readiness of a process.
 func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }
 
+// Stats is what each pool of connections, by name, is doing.
+func (db *DB) Stats() map[string]*pgxpool.Stat {
+	return map[string]*pgxpool.Stat{"hot": db.hot.Stat(), "read": db.read.Stat()}
+}
+
 // Bounds of running a transaction again when its outcome is unknown.
 const (
 	retryFirst   = 20 * time.Millisecond
@@ -135,6 +140,9 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 		err := db.withPartitions(ctx, func() error { return run(lost) })
 		if isLost(err) {
 			lost = true
+		}
+		if err == nil && lost {
+			db.onEvents() // the try whose answer was lost may have written some
 		}
 		if err == nil || !lost || !passing(err) && !metItself(err) {
 			return err

@@ -19,6 +19,14 @@ const anyDueSQL = `select exists (select from task_live where due_at <= now())`
 // Touched counts, by queue, the tasks that became pending.
 type Touched map[string]int
 
+const nextDueSQL = `select (select due_at from task_live where due_at is not null order by due_at limit 1)`
+
+// NextDue is when a task falls due next; zero = none does.
+func (db *DB) NextDue(ctx context.Context) (time.Time, error) {
+	at, err := db.instant(ctx, nextDueSQL)
+	return at, failed("next due", err)
+}
+
 // Swept is what one batch of a sweep did.
 type Swept struct {
 	Rows     int

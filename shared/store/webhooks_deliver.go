@@ -22,21 +22,26 @@ type ToldEvent struct {
 }
 
 // listenersSQL finds who is told of a task or, when an endpoint was disabled, of
-// that: the caller's enabled endpoints that want the kind.
+// that: the caller's enabled endpoints that want the kind. A caller that was
+// revoked is told nothing.
 const listenersSQL = `
 select o.caller_id, o.callback_url, e.id, e.url
 from (
-    select caller_id, callback_url from tasks where id = $1
+    select caller_id, case when exists (select from callers c where c.id = caller_id and c.revoked_at is not null) then null else callback_url end
+        as callback_url
+    from tasks where id = $1
     union all
     select caller_id, null from webhook_endpoints where id = $1
 ) o
 left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or $2::text = any(e.events))`
 
+// insertDeliveriesSQL keeps the endpoints from being deleted meanwhile.
 const insertDeliveriesSQL = `
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload)
-select id, $3, endpoint_id, $4, $5, $6, url, $7
-from unnest($1::uuid[], $2::uuid[], $8::text[]) as t (id, endpoint_id, url)
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane)
+select t.id, $3, t.endpoint_id, $4, $5, $6, t.url, $7, case when e.url is null then t.host else '' end
+from unnest($1::uuid[], $2::uuid[], $8::text[], $9::text[]) as t (id, endpoint_id, url, host)
+join (select id, url from webhook_endpoints where id = any($2::uuid[]) order by id for key share) e on e.id = t.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
 // callbackEndpointSQL gives the row that a caller's callbacks belong to.
@@ -55,7 +60,7 @@ func (db *DB) RecordEvent(ctx context.Context, e ToldEvent, fresh func() string)
 		return 0, failed("record event", err)
 	}
 	ids := column(l.endpoints, func(task.ID) task.ID { return task.NewID() })
-	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, l.caller, e.Type, e.Subject, e.Payload, l.urls)
+	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, l.caller, e.Type, e.Subject, e.Payload, l.urls, column(l.urls, hostOf))
 	return len(ids), failed("record event", err)
 }
 
@@ -99,66 +104,127 @@ func (db *DB) addCallback(ctx context.Context, l *listeners, fresh func() string
 	return err
 }
 
-// claimDeliveriesSQL takes what is due of each enabled endpoint, earliest first:
-// at most $2 of an endpoint, less what the caller has in hand of it, and one at
-// a time of an endpoint that fails. So nobody's dead server keeps others
-// waiting, nor does chance: which endpoints come first changes each time.
-const claimDeliveriesSQL = `
-with e as materialized (
-    select w.id, case when w.failing_since is null then $2 else 1 end - coalesce(b.n, 0) as room
-    from webhook_endpoints w left join unnest($3::uuid[], $4::integer[]) as b (id, n) on b.id = w.id
-    where w.enabled
+// Lane is what a receiver that does not answer may keep waiting: the deliveries
+// of one endpoint, or of a caller's callbacks to one host.
+type Lane struct {
+	EndpointID task.ID
+	Host       string // of callbacks; "" for an endpoint
+}
+
+// deliveryLanes steps through the lanes that have pending deliveries, one probe
+// of the index each.
+const deliveryLanes = `
+with recursive lane (endpoint_id, host) as (
+    (select endpoint_id, lane from webhook_deliveries where state = 0 order by endpoint_id, lane limit 1)
+    union all
+    select n.endpoint_id, n.lane from lane cross join lateral (
+        select d.endpoint_id, d.lane from webhook_deliveries d
+        where d.state = 0 and (d.endpoint_id, d.lane) > (lane.endpoint_id, lane.host)
+        order by d.endpoint_id, d.lane limit 1
+    ) n
+)`
+
+// claimDeliveriesSQL takes what is due of each lane, earliest first: at most $2,
+// less what the caller has in hand of it, and one at a time of an endpoint that
+// fails. So nobody's dead server keeps others waiting, nor does chance: which
+// lanes come first changes each time.
+const claimDeliveriesSQL = deliveryLanes + `, room as materialized (
+    select lane.endpoint_id, lane.host, case when e.failing_since is null then $2 else 1 end - coalesce(b.n, 0) as n,
+        e.failing_since is not null and row_number() over (partition by e.failing_since is null order by random()) > $7 as spared
+    from lane join webhook_endpoints e on e.id = lane.endpoint_id
+    left join unnest($3::uuid[], $4::text[], $5::integer[]) as b (id, host, n) on b.id = lane.endpoint_id and b.host = lane.host
+    where e.enabled
     order by random()
 ), d as materialized (
     select x.id
-    from e cross join lateral (
-        select id from webhook_deliveries
-        where endpoint_id = e.id and state = 0 and next_at <= now()
-        order by next_at
-        limit greatest(e.room, 0)
+    from room cross join lateral (
+        select w.id from webhook_deliveries w
+        where not room.spared and w.state = 0 and w.endpoint_id = room.endpoint_id and w.lane = room.host and w.next_at <= now()
+        order by w.next_at
+        limit greatest(room.n, 0)
         for update skip locked
     ) x
     limit $1
 )
-update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $5)
+update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $6)
 from d, webhook_endpoints s
 where w.id = d.id and s.id = w.endpoint_id
-returning w.id, w.endpoint_id, w.event_id, w.url, w.payload, w.claims, s.secret, case when s.old_secret_until > now() then s.old_secret end`
+returning w.id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
+    s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
 // DueDelivery is an event to be told to an endpoint now, in the hands of one
 // until its lease ends.
 type DueDelivery struct {
-	ID         task.ID
-	EndpointID task.ID
-	EventID    string
-	URL        string
-	Payload    string
-	Claim      int32 // the fence
-	Secrets    []string
+	Lane
+	ID      task.ID
+	EventID string
+	URL     string
+	Payload string
+	Claim   int32 // the fence
+	Failing bool  // nothing was delivered to the endpoint since its last failure
+	Secrets []string
 }
 
 // ClaimDeliveries gives up to limit deliveries that are due, each to one caller:
-// at most perEndpoint of one endpoint, those in hand included, and one of an
-// endpoint that is failing. One that is not settled within lease is due again.
-func (db *DB) ClaimDeliveries(ctx context.Context, limit, perEndpoint int, inHand map[task.ID]int, lease time.Duration) (due []DueDelivery, err error) {
-	var busy []task.ID
+// at most perLane of one lane, those in hand included, and one of an endpoint
+// that is failing, failing of these in all. One that is not settled within lease
+// is due again.
+func (db *DB) ClaimDeliveries(ctx context.Context, limit, perLane, failing int, inHand map[Lane]int, lease time.Duration) (due []DueDelivery, err error) {
+	var endpoints []task.ID
+	var hosts []string
 	var counts []int32
-	for id, n := range inHand {
-		busy, counts = append(busy, id), append(counts, int32(n))
+	for lane, n := range inHand {
+		endpoints, hosts, counts = append(endpoints, lane.EndpointID), append(hosts, lane.Host), append(counts, int32(n))
 	}
-	rows, err := db.hot.Query(ctx, claimDeliveriesSQL, limit, perEndpoint, busy, counts, lease.Seconds())
+	rows, err := db.hot.Query(ctx, claimDeliveriesSQL, limit, perLane, endpoints, hosts, counts, lease.Seconds(), failing)
 	if err != nil {
 		return nil, failed("claim deliveries", err)
 	}
 	var d DueDelivery
 	var secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.EndpointID, &d.EventID, &d.URL, &d.Payload, &d.Claim, &secret, &old}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &secret, &old}, func() error {
 		d.Secrets = secretsOf(secret, old)
 		due = append(due, d)
 		return nil
 	})
 	return due, failed("claim deliveries", err)
+}
+
+// nextDeliverySQL finds when something is due to be posted next.
+const nextDeliverySQL = deliveryLanes + `
+select min(next_at) from (
+    select (select d.next_at from webhook_deliveries d
+        where d.state = 0 and d.endpoint_id = lane.endpoint_id and d.lane = lane.host order by d.next_at limit 1)
+    from lane join webhook_endpoints e on e.id = lane.endpoint_id where e.enabled
+) n (next_at)`
+
+const nextPostSQL = postLanes + `
+select min(next_at) from (
+    select (select m.next_at from message_live m
+        where m.remaining_sends > 0 and m.kind = 1 and m.lane = lane.name order by m.next_at limit 1)
+    from lane
+) n (next_at)`
+
+// NextDelivery is when something is due to be posted to a URL next, webhook or
+// message, leases included; zero = nothing is.
+func (db *DB) NextDelivery(ctx context.Context) (time.Time, error) {
+	delivery, err := db.instant(ctx, nextDeliverySQL)
+	if err != nil {
+		return delivery, failed("next delivery", err)
+	}
+	post, err := db.instant(ctx, nextPostSQL)
+	if delivery.IsZero() || !post.IsZero() && post.Before(delivery) {
+		return post, failed("next delivery", err)
+	}
+	return delivery, failed("next delivery", err)
+}
+
+// instant reads one time, zero for null.
+func (db *DB) instant(ctx context.Context, sql string) (time.Time, error) {
+	var at *time.Time
+	err := db.hot.QueryRow(ctx, sql).Scan(&at)
+	return orZero(at), err
 }
 
 // Try is one POST of a delivery, as it is kept.
@@ -181,7 +247,7 @@ type Tried struct {
 // everything does that changes both.
 const (
 	lockHealthSQL = `
-select id, coalesce(disabled_reason, ''), failing_since, url is not null, now()
+select id, coalesce(disabled_reason, ''), failing_since, url is not null
 from webhook_endpoints where id = any($1::uuid[]) order by id for update`
 	lockDeliveriesSQL = `
 select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) order by id for update`
@@ -232,14 +298,15 @@ type settling struct {
 }
 
 func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error) {
-	s := &settling{now: time.Now(), health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}}
+	s := &settling{health: map[task.ID]msg.Health{}, deliveries: map[task.ID]msg.Delivery{}}
 	var batch pgx.Batch
+	batch.Queue(`select now()`).QueryRow(func(row pgx.Row) error { return row.Scan(&s.now) })
 	batch.Queue(lockHealthSQL, column(tried, func(t Tried) task.ID { return t.EndpointID })).Query(func(rows pgx.Rows) error {
 		var id task.ID
 		var reason string
 		var failing *time.Time
 		var registered bool
-		_, err := pgx.ForEachRow(rows, []any{&id, &reason, &failing, &registered, &s.now}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&id, &reason, &failing, &registered}, func() error {
 			if registered {
 				s.health[id] = msg.Health{Disabled: reason, FailingSince: orZero(failing)}
 			}

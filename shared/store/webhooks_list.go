@@ -80,11 +80,15 @@ func (db *DB) Delivery(ctx context.Context, id task.ID, of *int64) (Delivery, er
 }
 
 const (
+	lockEndpointOfSQL = `
+select e.enabled from webhook_endpoints e
+where e.id = (select endpoint_id from webhook_deliveries where id = $1 and ($2::bigint is null or caller_id = $2))
+for key share`
 	lockDeliverySQL = `
-select d.state, d.attempts, d.claims, d.next_at, coalesce(e.enabled, false), now()
-from webhook_deliveries d left join webhook_endpoints e on e.id = d.endpoint_id
-where d.id = $1 and ($2::bigint is null or d.caller_id = $2)
-for update of d`
+select state, attempts, claims, next_at, now()
+from webhook_deliveries
+where id = $1 and ($2::bigint is null or caller_id = $2)
+for update`
 	resendSQL = `
 update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = $5, finished_at = null where id = $1`
 )
@@ -99,15 +103,18 @@ func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (D
 			Attempts int16
 			Claims   int32
 			NextAt   *time.Time
-			Enabled  bool
 			Now      time.Time
+		}
+		enabled, err := rowOf[struct{ Enabled bool }](ctx, tx, "endpoint", lockEndpointOfSQL, id, of)
+		if err != nil && task.CodeOf(err) != task.CodeNotFound {
+			return deed{}, err
 		}
 		r, err := rowOf[row](ctx, tx, "delivery", lockDeliverySQL, id, of)
 		if err != nil {
 			return deed{}, err
 		}
-		if !r.Enabled {
-			return deed{}, task.Refuse(task.CodeConflict, "its endpoint is disabled or deleted; enable it first")
+		if !enabled.Enabled {
+			return deed{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
 		}
 		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: orZero(r.NextAt)}
 		after := before.Resend(r.Now)

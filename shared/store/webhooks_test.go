@@ -24,9 +24,9 @@ func (db *DB) told(t *testing.T, subject task.ID, n int, kind string) int {
 	return heard
 }
 
-func (db *DB) mustClaimDeliveries(t *testing.T, inHand map[task.ID]int) []DueDelivery {
+func (db *DB) mustClaimDeliveries(t *testing.T, inHand map[Lane]int) []DueDelivery {
 	t.Helper()
-	due, err := db.ClaimDeliveries(t.Context(), 100, 3, inHand, time.Minute)
+	due, err := db.ClaimDeliveries(t.Context(), 100, 3, 100, inHand, time.Minute)
 	require.NoError(t, err)
 	return due
 }
@@ -109,24 +109,24 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 		db.told(t, a.ID, n, "task.pending")
 	}
 	db.told(t, b.ID, 1, "task.succeeded")
-	count := func(due []DueDelivery) map[task.ID]int {
-		n := map[task.ID]int{}
+	count := func(due []DueDelivery) map[Lane]int {
+		n := map[Lane]int{}
 		for _, d := range due {
-			n[d.EndpointID]++
+			n[d.Lane]++
 		}
 		return n
 	}
 	first := db.mustClaimDeliveries(t, nil)
-	require.Equal(t, map[task.ID]int{busy.ID: 3, calm.ID: 1}, count(first), "three at once of one endpoint")
+	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
 	require.Empty(t, db.mustClaimDeliveries(t, count(first)), "those in hand count")
 	require.Len(t, db.settle(t, 500, first...), 4)
-	require.Equal(t, map[task.ID]int{busy.ID: 1}, count(db.mustClaimDeliveries(t, nil)), "one that fails is tried singly")
+	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1}, count(db.mustClaimDeliveries(t, nil)), "one that fails is tried singly")
 
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
 	again := db.mustClaimDeliveries(t, nil)
-	require.Equal(t, map[task.ID]int{busy.ID: 1, calm.ID: 1}, count(again))
+	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
 	db.settle(t, 204, again...)
-	require.Equal(t, map[task.ID]int{busy.ID: 3}, count(db.mustClaimDeliveries(t, nil)), "one that works again has its places back")
+	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3}, count(db.mustClaimDeliveries(t, nil)), "one that works again has its places back")
 	_, err := db.DisableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
@@ -134,6 +134,27 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 	_, err = db.EnableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
 	require.NotEmpty(t, db.mustClaimDeliveries(t, nil))
+}
+
+func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	for n := range 10 {
+		s := message(func(s *Submission) { s.CallbackURL = "https://slow.example/" + fmt.Sprint(n) })
+		db.mustSubmit(t, s)
+		db.told(t, s.ID, 1, "task.succeeded")
+	}
+	quick := message(func(s *Submission) { s.CallbackURL = "https://quick.example/told" })
+	db.mustSubmit(t, quick)
+	db.told(t, quick.ID, 1, "task.succeeded")
+	hosts := map[string]int{}
+	for _, d := range db.mustClaimDeliveries(t, nil) {
+		hosts[d.Host]++
+	}
+	require.Equal(t, map[string]int{"slow.example": 3, "quick.example": 1}, hosts)
+	next, err := db.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, time.Now(), next, time.Minute)
 }
 
 func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {

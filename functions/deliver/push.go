@@ -1,0 +1,56 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// push publishes accepted messages to their receivers before they are saved, in
+// their order. The relay publishes the same send again once they are, under the
+// same MsgID, which the stream recognises within its window; so what cannot be
+// published here is nobody's loss. Messages to URLs wait for the save.
+func (d *deliverer) push(ctx context.Context, c *fn.Call, events []cloudevents.Event) error {
+	var messages []bus.Message
+	for _, e := range events {
+		m, err := fn.DeliveredMessage(e)
+		if err != nil || m.To.Kind == message.URL {
+			continue // save buries what is none of ours
+		}
+		out, err := firstSend(m)
+		if err != nil {
+			return err
+		}
+		messages = append(messages, out)
+	}
+	failed := 0
+	for _, err := range d.env.Bus().Publish(ctx, messages) {
+		switch {
+		case errors.Is(err, bus.ErrAway):
+			return &task.Error{Code: task.CodeServerBusy, Message: "cannot publish now: " + err.Error(), RetryAfter: time.Second}
+		case err != nil:
+			failed++
+			d.env.Metrics().TwoPhase.DeliverFail.Inc()
+		}
+	}
+	c.Log("delivered", len(messages)-failed, "refused", failed)
+	return nil
+}
+
+// firstSend is the first send of a message, as the relay makes it.
+func firstSend(m *store.NewMessage) (bus.Message, error) {
+	subject := m.To.Name
+	if m.To.Kind == message.User {
+		subject = bus.UserSubject(m.To.Name)
+	}
+	event, err := fn.MessageEvent(store.MessageDetail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
+	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String()), Event: event}, err
+}

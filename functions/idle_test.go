@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// lease is how long deliver leaves to another one what that has in hand; it looks
+// again when that is over.
+const lease = 30 * time.Second
+
+// quietTime is how long nothing must happen: short enough for every run of the
+// tests, or as many seconds as SENDONCE_IDLE_SECONDS says.
+func quietTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("SENDONCE_IDLE_SECONDS")
+	if text == "" {
+		return 3 * time.Second
+	}
+	seconds, err := strconv.Atoi(text)
+	require.NoError(t, err, "SENDONCE_IDLE_SECONDS")
+	return time.Duration(seconds) * time.Second
+}
+
+// invocations counts the calls of event functions that the processes logged.
+func (c *city) invocations() map[string]int {
+	calls := map[string]int{}
+	for _, p := range c.processes {
+		for line := range strings.Lines(p.Output()) {
+			var entry struct{ Msg, Function, Route string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "call" && strings.HasPrefix(entry.Route, "POST /events/") {
+				calls[entry.Function]++
+			}
+		}
+	}
+	return calls
+}
+
+// settled tells whether no wake-up waits to be taken, is under way, or falls due
+// by then.
+func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
+	for consumer := range wake.ListConsumers(c.t.Context()).Info() {
+		if consumer.NumPending > 0 || consumer.NumAckPending > 0 {
+			return false
+		}
+	}
+	info, err := wake.Info(c.t.Context(), jetstream.WithSubjectFilter("sched.>"))
+	require.NoError(c.t, err)
+	for subject := range info.State.Subjects {
+		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
+		if err == nil && time.Unix(due, 0).Before(then) { // else it is a tick
+			return false
+		}
+	}
+	return true
+}
+
+func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	proxy := sandbox.NewProxy(t, o.url)
+	asked := watch(proxy)
+	c := o.grow(insiders, "DATABASE_URL="+proxy.URL())
+	shop := newReceiver(t, nil)
+	c.endpoint(shop.URL)
+	finished := c.finish(3)
+	c.until(c.save("msg.orders.paid", once), "sent")
+	c.told(3) // all is up, and nothing is outstanding
+	wake, err := c.broker().Stream(t.Context(), "WAKE")
+	require.NoError(t, err)
+	quiet := quietTime(t)
+	require.Eventually(t, func() bool {
+		// A newer wake-up takes the place of one that is being worked on.
+		working := time.Since(c.looker.lastStatement()) < time.Second
+		return !working && c.settled(wake, time.Now().Add(quiet+time.Second))
+	}, patience+lease, 100*time.Millisecond)
+	calls := c.invocations()
+	statements, _ := asked.count()
+	require.NotZero(t, statements)
+	for _, function := range []string{"sweep", "relay", "deliver"} {
+		require.NotZero(t, calls[function], function)
+	}
+
+	// That nothing happens is no condition that comes about: time must pass.
+	<-time.After(quiet)
+	after, _ := asked.count()
+	t.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
+		quiet, sum(c.invocations())-sum(calls), calls, after-statements, statements)
+	require.Equal(t, calls, c.invocations())
+	require.Equal(t, statements, after)
+
+	finished = append(finished, c.finish(1)...)
+	c.told(4) // it is not dead
+	shop.toldOnce(t, finished)
+}
+
+func sum(counts map[string]int) (total int) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}

@@ -1,0 +1,122 @@
+package messages
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + nameRule
+	memberRule = "must be one of the two names in between"
+)
+
+// members are the two users of a conversation.
+type members [2]string
+
+// membersOf reads what between holds.
+func membersOf(between string) (pair members, ok bool) {
+	a, b, _ := strings.Cut(between, ",")
+	return members{a, b}, task.ValidName(a, maxName) && task.ValidName(b, maxName) && a != b
+}
+
+// other is the member that name talks to; ok is false when name is none.
+func (pair members) other(name string) (peer string, ok bool) {
+	switch name {
+	case pair[0]:
+		return pair[1], true
+	case pair[1]:
+		return pair[0], true
+	default:
+		return "", false
+	}
+}
+
+// conversationRequest is api.ConversationRequest with its rules.
+type conversationRequest api.ConversationRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *conversationRequest) Validate() []task.Field {
+	var bad fn.Rules
+	_, ok := membersOf(r.Between)
+	bad.When(!ok, "between", pairRule)
+	bad.PageByID(r.Limit, r.After)
+	return bad
+}
+
+// conversation gives a page of what two users sent to each other, to either of
+// them.
+func (p *post) conversation(ctx context.Context, c *fn.Call, req conversationRequest) (any, error) {
+	pair, _ := membersOf(req.Between)
+	if _, ok := pair.other(c.Caller.Name); !ok && !c.May(fn.Admin) {
+		return nil, errStranger()
+	}
+	after, _ := task.ParseID(req.After) // valid, or absent and zero
+	found, err := p.db.Conversation(ctx, pair[0], pair[1], after, fn.LimitOf(req.Limit))
+	if task.CodeOf(err) == task.CodeNotFound {
+		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this conversation"}})
+	}
+	if err != nil {
+		return nil, err
+	}
+	page := fn.PageOf(found.Messages, found.More, wire, func(m store.MessageDetail) task.ID { return m.ID })
+	read := map[string]api.ReadCursor{}
+	for i, name := range pair {
+		read[name] = wireCursor(found.Read[i])
+	}
+	return api.ConversationResponse{Items: page.Items, NextAfter: page.NextAfter, Read: read}, nil
+}
+
+func wireCursor(c store.ReadCursor) api.ReadCursor {
+	cursor := api.ReadCursor{ReadAt: fn.Instant(c.ReadAt), Unread: c.Unread}
+	if !c.UpTo.IsZero() {
+		cursor.UpTo = c.UpTo.String()
+	}
+	return cursor
+}
+
+func errStranger() error {
+	return task.Refuse(task.CodeForbidden, "this caller is none of the two")
+}
+
+// readRequest is api.ReadRequest with its rules.
+type readRequest api.ReadRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *readRequest) Validate() []task.Field {
+	var bad fn.Rules
+	pair, ok := membersOf(r.Between)
+	bad.When(!ok, "between", pairRule)
+	_, isMember := pair.other(r.Reader)
+	bad.When(ok && r.Reader != "" && !isMember, "reader", memberRule)
+	_, err := task.ParseID(r.UpTo)
+	bad.When(err != nil, "up_to", "is required: it must be a server_msg_id")
+	return bad
+}
+
+// markRead moves the cursor of a member; again, or back, changes nothing.
+func (p *post) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, error) {
+	reader, err := sender(c, req.Reader)
+	if err != nil {
+		return nil, err
+	}
+	pair, _ := membersOf(req.Between)
+	peer, ok := pair.other(reader)
+	switch {
+	case !ok && c.May(fn.Admin):
+		return nil, task.Invalid([]task.Field{{Name: "reader", Message: "is required of an admin: it " + memberRule}})
+	case !ok:
+		return nil, errStranger()
+	}
+	upTo, _ := task.ParseID(req.UpTo) // valid
+	if err := p.db.MarkRead(ctx, reader, peer, upTo); err != nil {
+		return nil, err
+	}
+	c.Status(http.StatusNoContent)
+	return nil, nil
+}

@@ -1,0 +1,155 @@
+// Package stream is the function that tells a user what comes in, as it comes
+// (seed 004):
+//
+//	GET /api/v1/stream/{user}
+//
+// It answers with server-sent events, read from the stream that the relay
+// publishes to. It asks the database for nothing but the caller.
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Config is the function's settings.
+type Config struct {
+	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events lasts before its client has to come back, 5s to 55m; less than the platform's own limit for calls"`
+}
+
+// Validate holds the setting to what a call may take.
+func (c *Config) Validate() []task.Field {
+	var bad fn.Rules
+	bad.When(c.Max < 5*time.Second || c.Max > 55*time.Minute, "SENDONCE_STREAM_MAX", "must be between 5s and 55m")
+	return bad
+}
+
+// Function is this package's line in the catalogue.
+var Function = fn.HTTP("stream", New)
+
+// New runs once per cold start and does not touch the network.
+func New(env *fn.Env, cfg Config) fn.Routes {
+	s := &streamer{bus: env.Bus()}
+	return fn.Routes{
+		"GET /api/v1/stream/{user}": fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max),
+	}
+}
+
+const (
+	maxName     = 50
+	lastEventID = "Last-Event-ID"
+	positionIs  = "must be the id of an event: an integer between 0 and 9223372036854775807"
+	away        = "the broker is away, try again"
+)
+
+type streamer struct {
+	bus *bus.Bus
+}
+
+// request is api.StreamRequest with its rules.
+type request api.StreamRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *request) Validate() []task.Field {
+	var bad fn.Rules
+	bad.When(r.After != nil && *r.After < 0, "after", positionIs)
+	return bad
+}
+
+// stream tells a user's events until ctx ends, which is no failure.
+func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
+	user := c.PathValue("user")
+	if user != c.Caller.Name && !c.May(fn.Admin) {
+		return task.Refuse(task.CodeForbidden, "this caller may not act for "+user)
+	}
+	after, err := position(c, req)
+	if err != nil {
+		return err
+	}
+	f, err := s.bus.Follow(ctx, user, after)
+	if err != nil {
+		return errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
+	}
+	defer f.Close()
+	t := &telling{call: c, out: w, from: f}
+	defer func() { c.Log("events", t.events) }()
+	err = t.mark()
+	for err == nil {
+		err = t.next(ctx)
+	}
+	return err
+}
+
+// position is where to begin: after the event that the client saw last, or else
+// where the call says.
+func position(c *fn.Call, req request) (*uint64, error) {
+	var bad fn.Rules
+	bad.When(!task.ValidName(c.PathValue("user"), maxName), "user", fmt.Sprintf("must be 1 to %d characters of A-Z a-z 0-9 . _ -", maxName))
+	var after *uint64
+	if req.After != nil {
+		after = new(uint64(*req.After))
+	}
+	if last := c.RequestHeader().Get(lastEventID); last != "" {
+		n, err := strconv.ParseUint(last, 10, 63)
+		bad.When(err != nil, lastEventID, positionIs)
+		after = &n
+	}
+	if len(bad) > 0 {
+		return nil, task.Invalid(bad)
+	}
+	return after, nil
+}
+
+// telling is one stream.
+type telling struct {
+	call   *fn.Call
+	out    *fn.EventWriter
+	from   *bus.Follower
+	events int
+}
+
+// next waits for what comes and sends it. What cannot be sent is passed over
+// with a comment: it must not hold up what comes after it.
+func (t *telling) next(ctx context.Context) error {
+	m, err := t.from.Next(ctx)
+	var gap *bus.GapError
+	if errors.As(err, &gap) {
+		return errors.Join(t.out.Comment(gap.Error()), t.mark())
+	}
+	if err != nil {
+		return err
+	}
+	event, data, err := wire(m)
+	if err != nil {
+		t.call.Log("passed_over", m.Seq, "because", err.Error())
+		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and passed over", m.Seq)), t.mark())
+	}
+	t.events++
+	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
+}
+
+// mark has the client come back to this place: one who has had no event yet would
+// begin with what comes from then on.
+func (t *telling) mark() error {
+	return t.out.Mark(strconv.FormatUint(t.from.After(), 10))
+}
+
+// wire is the kind and the data of an event. An acknowledgement is for the
+// sender, who knows its message; all else is told whole.
+func wire(m bus.FollowedMessage) (event string, data []byte, err error) {
+	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") {
+		return api.StreamAck, m.Event.Data(), nil
+	}
+	data, err = json.Marshal(m.Event)
+	return api.StreamMessage, data, err
+}

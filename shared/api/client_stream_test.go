@@ -1,0 +1,106 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// streams answers one call after the other, each with the next body, and keeps
+// where they went on and when.
+type streams struct {
+	bodies []any // a string, which breaks off when it does not end with a blank line; an answer; an error
+	after  []string
+	at     []time.Duration
+	began  time.Time
+}
+
+func (s *streams) RoundTrip(r *http.Request) (*http.Response, error) {
+	s.after = append(s.after, r.Header.Get("Last-Event-ID"))
+	s.at = append(s.at, time.Since(s.began))
+	res := &http.Response{StatusCode: 200, Header: http.Header{}, Request: r}
+	switch body := s.bodies[len(s.after)-1].(type) {
+	case string:
+		res.Body = io.NopCloser(io.MultiReader(strings.NewReader(body), failing{}))
+		if strings.HasSuffix(body, "\n\n") {
+			res.Body = io.NopCloser(strings.NewReader(body))
+		}
+	case answer:
+		res.StatusCode, res.Body = body.status, io.NopCloser(strings.NewReader(body.body))
+		res.Header.Set("Retry-After", body.retry)
+	case error:
+		return nil, body
+	case nil: // says nothing any more
+		res.Body = silent{r.Context()}
+	}
+	return res, nil
+}
+
+type silent struct{ ctx context.Context }
+
+func (s silent) Read([]byte) (int, error) { <-s.ctx.Done(); return 0, s.ctx.Err() }
+func (silent) Close() error               { return nil }
+
+func (s *streams) client() *Client {
+	s.began = time.Now()
+	return &Client{BaseURL: "http://sendonce.test", HTTP: &http.Client{Transport: s, Timeout: time.Millisecond}}
+}
+
+func TestAStreamIsTakenUpWhereItEndedOrBroke(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &streams{bodies: []any{
+			": begins\n\nid: 6\n\nid: 7\nevent: message\ndata: {\"a\":\ndata: 1}\n\nid: 8\nevent: message\ndata: {",
+			errors.New("connection refused"),
+			busy,
+			"id: 7\n\nid: 8\nevent: ack\ndata: {}\n\n:\n\nretry: 250\n\n",
+			nil,
+			"id: 9\n\nretry: 250\n\n",
+			answer{status: 403, body: `{"code":403,"message":"no","error":"forbidden"}`},
+		}}
+		var got []StreamEvent
+		var end error
+		for e, err := range s.client().Stream(t.Context(), "ann", StreamRequest{}) {
+			if end = err; err == nil {
+				got = append(got, e)
+			}
+		}
+		require.Equal(t, []StreamEvent{{7, StreamMessage, JSON("{\"a\":\n1}")}, {8, StreamAck, JSON("{}")}}, got)
+		var refused *Error
+		require.ErrorAs(t, end, &refused)
+		require.Equal(t, "forbidden", refused.Code)
+		require.Equal(t, []string{"", "7", "7", "7", "8", "8", "9"}, s.after, "never behind an event that had not come whole")
+		require.GreaterOrEqual(t, s.at[3]-s.at[2], 3*time.Second, "as the service asked")
+		require.Equal(t, 250*time.Millisecond, s.at[4]-s.at[3])
+		require.GreaterOrEqual(t, s.at[5]-s.at[4], streamSilence)
+	})
+}
+
+func TestAStreamEndsWithItsLoopOrItsContext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		after := int64(6)
+		s := &streams{bodies: []any{"id: 7\nevent: message\ndata: 1\n\nid: 8\nevent: message\ndata: 2\n\n"}}
+		for e, err := range s.client().Stream(t.Context(), "ann", StreamRequest{After: &after}) {
+			require.NoError(t, err)
+			require.EqualValues(t, 7, e.ID)
+			break
+		}
+		require.Equal(t, []string{"6"}, s.after)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		s = &streams{bodies: []any{nil}}
+		for _, err := range s.client().Stream(ctx, "ann", StreamRequest{}) {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+		}
+		require.Equal(t, []string{""}, s.after)
+	})
+}

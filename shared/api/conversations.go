@@ -1,0 +1,32 @@
+package api
+
+import "time"
+
+// ConversationRequest lists what two users sent to each other, newest first:
+// GET /api/v1/messages. The caller is one of them, or an admin.
+type ConversationRequest struct {
+	Between string `json:"between"`         // their names, joined by a comma
+	Limit   *int   `json:"limit,omitempty"` // 1..200; default 50
+	After   string `json:"after,omitempty"` // next_after of the page before
+}
+
+// ConversationResponse is one page of what two users sent to each other.
+type ConversationResponse struct {
+	Items     []MessageResponse     `json:"items"`
+	NextAfter string                `json:"next_after,omitempty"` // give it as after to get older ones; absent on the last page
+	Read      map[string]ReadCursor `json:"read"`                 // by the names of the two
+}
+
+// ReadCursor is how far one of two users has read what they sent to each other.
+type ReadCursor struct {
+	UpTo   string     `json:"up_to,omitempty"`   // server_msg_id of the newest message that the user has read
+	ReadAt *time.Time `json:"read_at,omitempty"` // when the user came so far
+	Unread int        `json:"unread"`            // newer messages of the other one; 100 stands for 100 or more
+}
+
+// ReadRequest tells how far a user has read: POST /api/v1/messages/read.
+type ReadRequest struct {
+	Between string `json:"between"`          // the two names, joined by a comma
+	Reader  string `json:"reader,omitempty"` // default, and all that who is no admin may say: the caller's name
+	UpTo    string `json:"up_to"`            // server_msg_id of a message of either of the two
+}

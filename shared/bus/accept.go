@@ -1,0 +1,228 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	acceptTimeout = 2 * time.Second // bounds an Accept whose context has no end
+	unfiledWait   = 10 * time.Millisecond
+
+	fingerprintHeader = "Fp"
+	directGet         = "$JS.API.DIRECT.GET."     // any replica answers, one that lags behind too
+	leaderGet         = "$JS.API.STREAM.MSG.GET." // who decided about the message answers
+
+	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
+)
+
+// ShardOf is the shard of everything that a sender sends: 0 to shards-1.
+func ShardOf(from string, shards int) int {
+	h := fnv.New32a()
+	h.Write([]byte(from))
+	return int(h.Sum32() % uint32(max(shards, 1)))
+}
+
+// AcceptSubject is where the message id, of a sender of shard, is accepted. id
+// must be one token: no dots, blanks or wildcards.
+func AcceptSubject(shard int, id string) string {
+	return acceptShard(shard) + id
+}
+
+func acceptShard(shard int) string { return acceptPrefix + strconv.Itoa(shard) + "." }
+
+// Acceptance is a message that is to be kept until it is saved.
+type Acceptance struct {
+	Subject     string // of AcceptSubject; the stream takes one message for it, until that is forgotten
+	Fingerprint string // tells a repeated call from another one with the same id
+	Event       cloudevents.Event
+}
+
+// Accepted is what the stream has for a subject after Accept.
+type Accepted struct {
+	Seq         uint64
+	Replayed    bool               // an earlier call stored it; this one changed nothing
+	Fingerprint string             // of the first call
+	Event       *cloudevents.Event // of the first call; nil unless Replayed
+}
+
+// Accept stores a message unless its subject has one already. A nil error says
+// that the stream has a message for the subject: this one, or that of an earlier
+// call (Replayed), whose fingerprint the caller compares. ErrAway: it is not
+// known to be there, because the broker does not answer or is full; it may be
+// there all the same, so the same call may be repeated. ErrRefused: repeating is
+// no use. It takes 2 s at most when ctx has no deadline.
+func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
+	ctx, cancel := limited(ctx, acceptTimeout)
+	defer cancel()
+	l, err := b.reach(ctx)
+	if err != nil {
+		return Accepted{}, away(err)
+	}
+	ctx, unbind := l.bound(ctx)
+	defer unbind()
+	ack, err := l.accept(ctx, a)
+	var api *jetstream.APIError
+	switch {
+	case err == nil:
+		return Accepted{Seq: ack.Sequence, Fingerprint: a.Fingerprint}, nil
+	case errors.As(err, &api) && api.ErrorCode == codeStoreFailed:
+		return b.first(ctx, l, a.Subject, api)
+	case unanswered(err):
+		return Accepted{}, b.lookUp(ctx, l, a.Subject, err)
+	}
+	return Accepted{}, classify(err)
+}
+
+// limited ends ctx after d unless it has an end of its own.
+func limited(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	if _, bounded := ctx.Deadline(); bounded {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, d)
+}
+
+// accept publishes without a Nats-Msg-Id: the subject is the id, and it has no
+// window.
+func (l *link) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
+	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, acceptPrefix) {
+		return nil, refused(fmt.Errorf("%q is no subject to accept a message at", a.Subject))
+	}
+	header, err := headersOf(a.Event)
+	if err != nil {
+		return nil, refused(err)
+	}
+	header.Set(fingerprintHeader, a.Fingerprint)
+	ctx, cancel := most(ctx)
+	defer cancel()
+	return l.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()}, jetstream.WithRetryAttempts(0))
+}
+
+// first gives the message that kept another from its subject. None there: the
+// stream is full, or the first is still on its way to the disks of the others.
+func (b *Bus) first(ctx context.Context, l *link, subject string, cause *jetstream.APIError) (Accepted, error) {
+	underWay := strings.Contains(cause.Description, "per subject") // a hint: misunderstood it costs time, or an ErrAway
+	for {
+		m, err := b.stored(ctx, l, subject)
+		switch {
+		case err != nil:
+			return Accepted{}, away(fmt.Errorf("%w; get %s: %w", cause, subject, err))
+		case m != nil:
+			return Accepted{Seq: m.Seq, Replayed: true, Fingerprint: m.Fingerprint, Event: &m.Event}, nil
+		case !underWay:
+			return Accepted{}, away(cause)
+		}
+		select {
+		case <-time.After(unfiledWait):
+		case <-ctx.Done():
+			return Accepted{}, away(fmt.Errorf("%w; get %s: %w", cause, subject, ctx.Err()))
+		}
+	}
+}
+
+// AcceptedMessage is a message in the stream.
+type AcceptedMessage struct {
+	Seq         uint64
+	At          time.Time // when it was stored, by the clock of NATS
+	Fingerprint string
+	Event       cloudevents.Event
+}
+
+// LookUp gives the message that was accepted at subject; nil, nil when the
+// stream has none: it was never accepted there, or is forgotten. ErrAway when
+// nobody can say. It takes 2 s at most when ctx has no deadline.
+func (b *Bus) LookUp(ctx context.Context, subject string) (*AcceptedMessage, error) {
+	ctx, cancel := limited(ctx, acceptTimeout)
+	defer cancel()
+	l, err := b.reach(ctx)
+	if err != nil {
+		return nil, away(err)
+	}
+	if !publishable(subject) {
+		return nil, refused(fmt.Errorf("%q is no subject of an accepted message", subject))
+	}
+	ctx, unbind := l.bound(ctx)
+	defer unbind()
+	m, err := b.stored(ctx, l, subject)
+	if err != nil {
+		return nil, away(fmt.Errorf("look up %s: %w", subject, err))
+	}
+	return m, nil
+}
+
+// stored asks whoever is nearest, and the leader before it believes that there
+// is nothing: nobody may be told "never accepted" by a replica that lags behind.
+func (b *Bus) stored(ctx context.Context, l *link, subject string) (*AcceptedMessage, error) {
+	stream, nc := b.cfg.acceptStream(), l.js.Conn()
+	resp, err := nc.RequestWithContext(ctx, directGet+stream+"."+subject, nil)
+	switch {
+	case err == nil && resp.Header.Get("Status") == "":
+		return ofDirect(resp)
+	case err != nil && !errors.Is(err, nats.ErrNoResponders): // those of a stream that does not allow it
+		return nil, err
+	}
+	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return nil, err
+	}
+	if resp, err = nc.RequestWithContext(ctx, leaderGet+stream, request); err != nil {
+		return nil, err
+	}
+	return ofLeader(resp.Data)
+}
+
+func ofDirect(m *nats.Msg) (*AcceptedMessage, error) {
+	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return nil, err
+	}
+	at, err := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
+	if err != nil {
+		return nil, err
+	}
+	return acceptedOf(seq, at, m.Header, m.Data)
+}
+
+func ofLeader(answer []byte) (*AcceptedMessage, error) {
+	var found struct {
+		Error   *jetstream.APIError `json:"error"`
+		Message struct {
+			Seq    uint64    `json:"seq"`
+			Time   time.Time `json:"time"`
+			Header []byte    `json:"hdrs"`
+			Data   []byte    `json:"data"`
+		} `json:"message"`
+	}
+	if err := json.Unmarshal(answer, &found); err != nil {
+		return nil, err
+	}
+	if found.Error != nil {
+		if found.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound {
+			return nil, nil
+		}
+		return nil, found.Error
+	}
+	header, err := nats.DecodeHeadersMsg(found.Message.Header)
+	if err != nil {
+		return nil, err
+	}
+	return acceptedOf(found.Message.Seq, found.Message.Time, header, found.Message.Data)
+}
+
+func acceptedOf(seq uint64, at time.Time, h nats.Header, data []byte) (*AcceptedMessage, error) {
+	event, err := parse(attributes(h), data)
+	if err != nil {
+		return nil, fmt.Errorf("message %d: %w", seq, err)
+	}
+	return &AcceptedMessage{Seq: seq, At: at, Fingerprint: h.Get(fingerprintHeader), Event: event}, nil
+}

@@ -1,0 +1,341 @@
+package bus
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func acceptance(t *testing.T, id, text string) Acceptance {
+	t.Helper()
+	e := newEvent(id)
+	e.SetType("sendonce.message.accepted.v1")
+	e.SetSubject("shop/東京 <1>")
+	e.SetTime(time.Date(2026, 11, 20, 12, 0, 0, 5, time.UTC))
+	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]string{"text": text}))
+	return Acceptance{Subject: AcceptSubject(0, id), Fingerprint: "print of " + text, Event: e}
+}
+
+func acceptAll(t *testing.T, b *Bus, from, to int) {
+	t.Helper()
+	for i := from; i <= to; i++ {
+		_, err := b.Accept(within(t, soon), acceptance(t, strconv.Itoa(i), "x"))
+		require.NoError(t, err)
+	}
+}
+
+func TestARepeatedCallGetsTheFirstOnesMessage(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 2)
+	first := acceptance(t, "a", "hello")
+	accepted, err := b.Accept(t.Context(), first)
+	require.NoError(t, err)
+	require.Equal(t, Accepted{Seq: 3, Fingerprint: "print of hello"}, accepted)
+
+	replayed := func(b *Bus) {
+		t.Helper()
+		again, err := b.Accept(within(t, soon), acceptance(t, "a", "another text"))
+		require.NoError(t, err)
+		require.Equal(t, Accepted{Seq: 3, Replayed: true, Fingerprint: "print of hello", Event: again.Event}, again)
+		require.Equal(t, first.Event.Context, again.Event.Context)
+		require.JSONEq(t, `{"text":"hello"}`, string(again.Event.Data()))
+		found, err := b.LookUp(within(t, soon), first.Subject)
+		require.NoError(t, err)
+		require.Equal(t, *again.Event, found.Event)
+		require.Equal(t, "print of hello", found.Fingerprint)
+		require.EqualValues(t, 3, found.Seq)
+		require.WithinDuration(t, time.Now(), found.At, time.Minute)
+	}
+	replayed(b)
+	broker.stop()
+	_, err = b.Accept(within(t, soon), first)
+	require.ErrorIs(t, err, ErrAway)
+	_, err = b.LookUp(within(t, soon), first.Subject)
+	require.ErrorIs(t, err, ErrAway)
+	broker.start(broker.dir)
+	replayed(newBus(t, broker.server.URL()))
+	require.EqualValues(t, 3, broker.info(broker.js(), StreamAccepted).State.Msgs)
+}
+
+func TestWhatWasNeverAcceptedIsNotFound(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 1)
+	found, err := b.LookUp(t.Context(), AcceptSubject(0, "2"))
+	require.NoError(t, err)
+	require.Nil(t, found)
+	_, err = b.LookUp(t.Context(), "acc.0.*")
+	require.ErrorIs(t, err, ErrRefused)
+
+	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
+	_, err = b.LookUp(t.Context(), AcceptSubject(0, "1"))
+	require.ErrorIs(t, err, ErrAway, "nobody knows what a stream held that is gone")
+}
+
+func TestTheLeaderIsAskedWhereNobodyElseMayAnswer(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	config := broker.info(js, StreamAccepted).Config
+	config.AllowDirect = false
+	_, err := js.UpdateStream(t.Context(), config)
+	require.NoError(t, err)
+	first := acceptance(t, "a", "hello")
+	_, err = b.Accept(t.Context(), first)
+	require.NoError(t, err)
+	again, err := b.Accept(t.Context(), acceptance(t, "a", "another"))
+	require.NoError(t, err)
+	require.True(t, again.Replayed)
+	require.Equal(t, "print of hello", again.Fingerprint)
+	require.Equal(t, first.Event.Context, again.Event.Context)
+	require.Equal(t, first.Event.Data(), again.Event.Data())
+	none, err := b.LookUp(t.Context(), AcceptSubject(0, "2"))
+	require.NoError(t, err)
+	require.Nil(t, none)
+}
+
+func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	small := streams(&Config{Replicas: 1}, true)[5]
+	require.Equal(t, StreamAccepted, small.Name)
+	small.MaxBytes = 4096
+	_, err := js.CreateStream(t.Context(), small)
+	require.NoError(t, err)
+	accepted := 0
+	for ; err == nil; accepted++ {
+		_, err = b.Accept(within(t, soon), acceptance(t, strconv.Itoa(accepted+1), strings.Repeat("x", 200)))
+	}
+	accepted--
+	require.ErrorIs(t, err, ErrAway)
+	require.NotErrorIs(t, err, ErrRefused)
+	require.Positive(t, accepted)
+	require.EqualValues(t, accepted, broker.info(js, StreamAccepted).State.Msgs)
+	none, err := b.LookUp(t.Context(), AcceptSubject(0, strconv.Itoa(accepted+1)))
+	require.NoError(t, err)
+	require.Nil(t, none)
+	again, err := b.Accept(t.Context(), acceptance(t, "1", strings.Repeat("x", 200)))
+	require.NoError(t, err)
+	require.True(t, again.Replayed, "a full stream still knows what it has")
+
+	require.NoError(t, b.Forget(t.Context(), []uint64{1}))
+	_, err = b.Accept(t.Context(), acceptance(t, "new", "x"))
+	require.NoError(t, err)
+}
+
+func TestOfManyAtOnceExactlyOneIsAccepted(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	raceToAccept(t, b, 20)
+	require.EqualValues(t, 20, broker.info(broker.js(), StreamAccepted).State.Msgs)
+}
+
+// raceToAccept has 24 callers accept the same id with fingerprints of their own.
+func raceToAccept(t *testing.T, b *Bus, rounds int) {
+	t.Helper()
+	for round := range rounds {
+		var callers sync.WaitGroup
+		var stored atomic.Int64
+		prints, seqs := make([]string, 24), make([]uint64, 24)
+		winner := ""
+		for i := range 24 {
+			callers.Go(func() {
+				own := fmt.Sprintf("caller %d", i)
+				a, err := b.Accept(t.Context(), acceptance(t, "r"+strconv.Itoa(round), own))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !a.Replayed {
+					stored.Add(1)
+					winner = "print of " + own
+				}
+				prints[i], seqs[i] = a.Fingerprint, a.Seq
+			})
+		}
+		callers.Wait()
+		require.EqualValues(t, 1, stored.Load())
+		for i := range 24 {
+			require.Equal(t, winner, prints[i])
+			require.Equal(t, seqs[0], seqs[i])
+		}
+	}
+}
+
+func TestWhatCannotBeAcceptedIsRefused(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	for what, a := range map[string]Acceptance{
+		"too large":         acceptance(t, "1", strings.Repeat("x", 2*mib)),
+		"no event":          {Subject: AcceptSubject(0, "1"), Event: cloudevents.NewEvent()},
+		"a wildcard":        {Subject: "acc.0.*", Event: newEvent("1")},
+		"elsewhere":         {Subject: "msg.1", Event: newEvent("1")},
+		"an id with blanks": {Subject: AcceptSubject(0, "a b"), Event: newEvent("1")},
+	} {
+		_, err := b.Accept(t.Context(), a)
+		require.ErrorIs(t, err, ErrRefused, what)
+	}
+	found, err := b.LookUp(t.Context(), AcceptSubject(0, "1"))
+	require.NoError(t, err)
+	require.Nil(t, found)
+}
+
+func TestAMissingStreamIsMadeAndNothingIsClaimed(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	_, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
+	require.ErrorIs(t, err, ErrAway)
+	accepted, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
+	require.NoError(t, err)
+	require.Equal(t, Accepted{Seq: 1, Fingerprint: "print of x"}, accepted)
+}
+
+func TestAcceptEndsInTime(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, nc := newBus(t, broker.server.URL()), broker.conn()
+	_, err := nc.Subscribe("acc.>", func(*nats.Msg) {}) // somebody listens and says nothing
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	began := time.Now()
+	_, err = b.Accept(t.Context(), acceptance(t, "1", "x"))
+	require.ErrorIs(t, err, ErrAway)
+	require.InDelta(t, acceptTimeout.Seconds(), time.Since(began).Seconds(), 1)
+}
+
+func TestWithoutNATSNothingIsAccepted(t *testing.T) {
+	t.Parallel()
+	var none *Bus
+	_, err := none.Accept(t.Context(), acceptance(t, "1", "x"))
+	require.ErrorIs(t, err, ErrAway)
+	_, err = none.LookUp(t.Context(), AcceptSubject(0, "1"))
+	require.ErrorIs(t, err, ErrAway)
+	_, err = none.Walk(t.Context(), 0, 1, nil)
+	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, none.Forget(t.Context(), []uint64{1}), ErrAway)
+	_, err = none.Accepting(t.Context())
+	require.ErrorIs(t, err, ErrAway)
+}
+
+func TestAWalkGoesThroughTheStreamInPieces(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 7)
+	require.NoError(t, b.Forget(t.Context(), []uint64{2, 3, 7, 99}))
+	require.NoError(t, b.Forget(t.Context(), []uint64{2}), "forgotten before")
+	walk := func(after uint64, limit int) (ids []string, last uint64) {
+		last, err := b.Walk(t.Context(), after, limit, func(m AcceptedMessage) {
+			require.Equal(t, strconv.FormatUint(m.Seq, 10), m.Event.ID())
+			require.Equal(t, "print of x", m.Fingerprint)
+			require.WithinDuration(t, time.Now(), m.At, time.Minute)
+			ids = append(ids, m.Event.ID())
+		})
+		require.NoError(t, err)
+		return ids, last
+	}
+	ids, last := walk(0, 2)
+	require.Equal(t, []string{"1", "4"}, ids)
+	require.EqualValues(t, 4, last)
+	ids, last = walk(last, 10)
+	require.Equal(t, []string{"5", "6"}, ids)
+	require.EqualValues(t, 6, last)
+	ids, last = walk(last, 10)
+	require.Empty(t, ids)
+	require.EqualValues(t, 6, last)
+
+	found, err := b.LookUp(t.Context(), AcceptSubject(0, "2"))
+	require.NoError(t, err)
+	require.Nil(t, found)
+	again, err := b.Accept(t.Context(), acceptance(t, "2", "x"))
+	require.NoError(t, err)
+	require.Equal(t, Accepted{Seq: 8, Fingerprint: "print of x"}, again, "what is forgotten may come again")
+}
+
+func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	state, err := b.Accepting(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, AcceptState{MaxBytes: 1 << 30, Replicas: 1, Pending: map[string]uint64{}}, state)
+
+	acceptAll(t, b, 1, 5)
+	route := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 2})[1]
+	c, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer(false))
+	require.NoError(t, err)
+	batch, err := c.Fetch(2)
+	require.NoError(t, err)
+	var taken []jetstream.Msg
+	for m := range batch.Messages() {
+		taken = append(taken, m)
+	}
+	require.NoError(t, taken[1].Nak())
+	pending := func() uint64 {
+		state, err = b.Accepting(t.Context())
+		require.NoError(t, err)
+		return state.Pending["save-0"]
+	}
+	require.EqualValues(t, 5, pending(), "waiting, in hands and on the way back")
+	require.EqualValues(t, 5, state.Messages)
+	require.EqualValues(t, 5, state.LastSeq)
+	require.Positive(t, state.Bytes)
+
+	f := newFunction(t, answering(204))
+	runTrigger(t, b, testConfig(f), route)
+	require.NoError(t, taken[0].DoubleAck(t.Context()))
+	eventually(t, func() bool { return pending() == 0 }, "all acknowledged")
+	require.EqualValues(t, 5, state.Messages, "and still there to recognise repeats")
+}
+
+func TestShardsAreStable(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, 0, ShardOf("anybody", 1))
+	require.Equal(t, 0, ShardOf("anybody", 0))
+	require.Equal(t, int(3826002220%8), ShardOf("a", 8)) // FNV-1a of "a" is e40c292c
+	used := map[int]bool{}
+	for i := range 1000 {
+		used[ShardOf(strconv.Itoa(i), 64)] = true
+	}
+	require.Len(t, used, 64)
+	require.Equal(t, "acc.7.id", AcceptSubject(7, "id"))
+}
+
+func TestTheStreamMayHaveAnotherName(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	b.cfg.AcceptStream = "OTHER"
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 1)
+	again, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
+	require.NoError(t, err)
+	require.True(t, again.Replayed)
+	state, err := b.Accepting(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, state.Messages)
+	for _, bad := range []string{"a.b", "a b", "a*", "a/b"} {
+		_, err := Open(Config{URL: "nats://h", Replicas: 1, AcceptStream: bad}, nil)
+		require.ErrorContains(t, err, "stream", bad)
+	}
+}

@@ -1,0 +1,292 @@
+package bus
+
+import (
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func batchRoute() Route {
+	r := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10, BatchWait: 200 * time.Millisecond})[1]
+	r.AckWait, r.Timeout = 2*time.Second, soon
+	return r
+}
+
+// ledger is what a function has taken, in its order: only what it answered 2xx.
+type ledger struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+// take adds the events of a call and says how many it carried.
+func (l *ledger) take(t *testing.T, c call) int {
+	ids := idsOf(t, c)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		if !slices.Contains(l.ids, id) { // as the primary key would have it
+			l.ids = append(l.ids, id)
+		}
+	}
+	return len(ids)
+}
+
+func (l *ledger) taken() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.ids)
+}
+
+func idsOf(t *testing.T, c call) []string {
+	if c.header.Get("Content-Type") != batchType {
+		return []string{c.id}
+	}
+	var events []cloudevents.Event
+	if err := json.Unmarshal([]byte(c.body), &events); err != nil {
+		t.Error(err)
+	}
+	ids := make([]string, len(events))
+	for i, e := range events {
+		ids[i] = e.ID()
+	}
+	return ids
+}
+
+func numbers(from, to int) []string {
+	ids := make([]string, 0, to-from+1)
+	for i := from; i <= to; i++ {
+		ids = append(ids, strconv.Itoa(i))
+	}
+	return ids
+}
+
+func TestABatchCarriesWhatIsThereInItsOrder(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	f := newFunction(t, answering(204))
+	require.NoError(t, b.Ensure(t.Context()))
+	first := acceptance(t, "1", "<é>&")
+	_, err := b.Accept(t.Context(), first)
+	require.NoError(t, err)
+	plain := acceptance(t, "2", "x")
+	require.NoError(t, plain.Event.SetData("text/plain", []byte("\xff\x00")))
+	_, err = b.Accept(t.Context(), plain)
+	require.NoError(t, err)
+	acceptAll(t, b, 3, 25)
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 25 }, "acknowledged")
+	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 25}, trigger.Counts()["save-0"])
+	calls := f.seen()
+	require.Equal(t, numbers(1, 10), idsOf(t, calls[0]))
+	require.Equal(t, numbers(11, 20), idsOf(t, calls[1]))
+	require.Equal(t, numbers(21, 25), idsOf(t, calls[2]))
+	require.Equal(t, "POST /events/save", calls[0].path)
+	require.Equal(t, "trigger token", calls[0].user+" "+calls[0].password)
+
+	var events []cloudevents.Event
+	require.NoError(t, json.Unmarshal([]byte(calls[0].body), &events))
+	want := first.Event.Clone()
+	want.SetExtension("acceptseq", "1")
+	want.SetExtension("fp", first.Fingerprint)
+	want.SetExtension("deliveryattempt", "1")
+	require.Equal(t, want.Context, events[0].Context)
+	require.Equal(t, want.Data(), events[0].Data(), "byte for byte")
+	require.Equal(t, []byte("\xff\x00"), events[1].Data())
+	require.Equal(t, "text/plain", events[1].DataContentType())
+}
+
+func TestASingleEventIsPostedByItself(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	f := newFunction(t, answering(204))
+	require.NoError(t, b.Ensure(t.Context()))
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	acceptAll(t, b, 1, 1)
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 1 }, "acknowledged")
+	c := f.seen()[0]
+	require.JSONEq(t, `{"text":"x"}`, c.body)
+	for name, want := range map[string]string{
+		"Ce-Id": "1", "Ce-Acceptseq": "1", "Ce-Fp": "print of x", "Ce-Deliveryattempt": "1", "Content-Type": "application/json",
+	} {
+		require.Equal(t, want, c.header.Get(name), name)
+	}
+}
+
+func TestABatchIsRetriedInPlaceAndNothingOvertakesIt(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
+		switch n % 4 {
+		case 1:
+			w.WriteHeader(503)
+		case 2:
+			w.WriteHeader(401)
+		default:
+			l.take(t, c)
+		}
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 5)
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	acceptAll(t, b, 6, 60)
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 60 }, "acknowledged")
+	require.Equal(t, numbers(1, 60), l.taken())
+	counts := trigger.Counts()["save-0"]
+	require.Positive(t, counts.Retried)
+	require.Positive(t, counts.Denied)
+	calls := f.seen()
+	require.Equal(t, idsOf(t, calls[0]), idsOf(t, calls[1]))
+	require.Equal(t, idsOf(t, calls[0]), idsOf(t, calls[2]))
+	require.Contains(t, calls[2].body, `"deliveryattempt":"3"`)
+}
+
+func TestAPoisonedEventIsBuriedAlone(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		if slices.Contains(idsOf(t, c), "4") {
+			w.WriteHeader(422)
+			_, _ = w.Write([]byte("not this one"))
+			return
+		}
+		l.take(t, c)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 25)
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 24 }, "acknowledged")
+	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.taken())
+	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-0"])
+	eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
+	s, err := js.Stream(t.Context(), StreamDeadLetters)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
+	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.ACCEPTED.save-0")
+	require.NoError(t, err)
+	require.JSONEq(t, `{"text":"x"}`, string(m.Data))
+	for name, want := range map[string]string{
+		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-0", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
+		"dlq-function": "save", "dlq-subject": "acc.0.4", "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
+	} {
+		require.Equal(t, want, m.Header.Get(name), name)
+	}
+	kept, err := b.LookUp(t.Context(), AcceptSubject(0, "4"))
+	require.NoError(t, err)
+	require.NotNil(t, kept, "and it is still where it was accepted")
+}
+
+func TestAPoisonedEventWaitsForItsGrave(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		if slices.Contains(idsOf(t, c), "2") {
+			w.WriteHeader(400)
+			return
+		}
+		l.take(t, c)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	room := broker.info(js, StreamDeadLetters).Config
+	_, err := js.UpdateStream(t.Context(), full(room))
+	require.NoError(t, err)
+	acceptAll(t, b, 1, 3)
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Retried >= 2 }, "tried again while there is no room")
+	require.Equal(t, numbers(1, 1), l.taken())
+	_, err = js.UpdateStream(t.Context(), room)
+	require.NoError(t, err)
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 2 }, "acknowledged")
+	require.EqualValues(t, 1, trigger.Counts()["save-0"].DeadLettered)
+	require.EqualValues(t, 1, broker.info(js, StreamDeadLetters).State.Msgs)
+}
+
+func TestASlowBatchIsPostedOnce(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	url := broker.server.URL()
+	f := newFunction(t, func(_ http.ResponseWriter, _ call, _ int) { <-time.After(3500 * time.Millisecond) })
+	route := batchRoute()
+	route.AckWait = time.Second
+	one, two := newBus(t, url), newBus(t, url)
+	require.NoError(t, one.Ensure(t.Context()))
+	acceptAll(t, one, 1, 10)
+	a, b := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
+	eventually(t, func() bool { return a.Counts()["save-0"].Acked+b.Counts()["save-0"].Acked == 10 }, "acknowledged")
+	require.Len(t, f.seen(), 1)
+}
+
+func TestALargeBatchGoesInPieces(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	var l ledger
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	require.NoError(t, b.Ensure(t.Context()))
+	for i := range 10 {
+		large := acceptance(t, strconv.Itoa(i+1), strings.Repeat("x", 900_000))
+		large.Fingerprint = "f"
+		_, err := b.Accept(within(t, soon), large)
+		require.NoError(t, err)
+	}
+	route := batchRoute()
+	route.BatchWait = 2 * time.Second // ends when all ten are there
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 10 }, "acknowledged")
+	require.Equal(t, numbers(1, 10), l.taken())
+	for _, c := range f.seen() {
+		require.LessOrEqual(t, len(c.body), batchBytes+4096)
+	}
+	require.EqualValues(t, 3, trigger.Counts()["save-0"].Deliveries)
+}
+
+func TestAnOldConsumerIsServedWithoutPins(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	log := &logged{}
+	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
+	require.NoError(t, b.Ensure(t.Context()))
+	route := batchRoute()
+	_, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer(false))
+	require.NoError(t, err)
+	acceptAll(t, b, 1, 25)
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 25 }, "acknowledged")
+	require.EqualValues(t, 3, trigger.Counts()["save-0"].Deliveries)
+	require.Equal(t, 1, strings.Count(log.String(), "order is only kept while one trigger runs"))
+}
+
+func TestEverythingAcceptedHasARoute(t *testing.T) {
+	t.Parallel()
+	routes := SaveRoutes(SaveConfig{Shards: 2, BatchSize: 100, BatchWait: 2 * time.Millisecond, DeliverBeforeSaved: true, Tick: time.Minute})
+	durables := make([]string, len(routes))
+	for i, r := range routes {
+		durables[i] = r.Durable + " " + r.Stream + " " + r.Filter + " " + r.Function
+	}
+	require.Equal(t, []string{
+		"save WAKE wake.save save",
+		"save-0 ACCEPTED acc.0.> save", "deliver-0 ACCEPTED acc.0.> deliver",
+		"save-1 ACCEPTED acc.1.> save", "deliver-1 ACCEPTED acc.1.> deliver",
+	}, durables)
+	_, err := NewTrigger(newBus(t, "nats://127.0.0.1:1"), TriggerConfig{BaseURL: "http://h"}, routes)
+	require.NoError(t, err)
+	c := routes[1].consumer(true)
+	require.Equal(t, 100, c.MaxAckPending)
+	require.Equal(t, jetstream.PriorityPolicyPinned, c.PriorityPolicy)
+	require.Greater(t, c.PinnedTTL, c.AckWait)
+	require.Len(t, SaveRoutes(SaveConfig{Shards: 3, BatchSize: 1, Stream: "OTHER"}), 4)
+	require.Equal(t, "OTHER", SaveRoutes(SaveConfig{Shards: 3, BatchSize: 1, Stream: "OTHER"})[1].Stream)
+}

@@ -1,0 +1,148 @@
+package bus
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+)
+
+// cluster is three servers of the test's own.
+type cluster struct {
+	t       *testing.T
+	servers []*server.Server
+}
+
+func newCluster(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t}
+	ports := freePorts(t, 3)
+	var routes []string
+	for _, port := range ports {
+		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
+	}
+	dir := t.TempDir()
+	for i, port := range ports {
+		s, err := server.NewServer(&server.Options{
+			ServerName: "n" + strconv.Itoa(i), Host: "127.0.0.1", Port: server.RANDOM_PORT,
+			Cluster:   server.ClusterOpts{Name: "c", Host: "127.0.0.1", Port: port},
+			Routes:    server.RoutesFromStr(strings.Join(routes, ",")),
+			JetStream: true, StoreDir: filepath.Join(dir, strconv.Itoa(i)), JetStreamMaxStore: 1 << 40,
+			NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
+		})
+		require.NoError(t, err)
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		c.servers = append(c.servers, s)
+	}
+	return c
+}
+
+func freePorts(t *testing.T, n int) []int {
+	ports := make([]int, n)
+	for i := range ports {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		require.NoError(t, err)
+		defer l.Close() // all are taken until all are known
+		ports[i] = l.Addr().(*net.TCPAddr).Port
+	}
+	return ports
+}
+
+// bus gives a Bus that knows all servers, with the streams made.
+func (c *cluster) bus() *Bus {
+	c.t.Helper()
+	var urls []string
+	for _, s := range c.servers {
+		require.True(c.t, s.ReadyForConnections(soon))
+		urls = append(urls, s.ClientURL())
+	}
+	b := newBus(c.t, strings.Join(urls, ","))
+	b.cfg.Replicas = 3
+	require.Eventually(c.t, func() bool { return b.Ensure(within(c.t, soon)) == nil }, 3*soon, 100*time.Millisecond, "the cluster is formed")
+	return b
+}
+
+// stopLeader stops whoever leads the stream of accepted messages.
+func (c *cluster) stopLeader(b *Bus) {
+	c.t.Helper()
+	s, err := b.accepted(within(c.t, soon))
+	require.NoError(c.t, err)
+	for _, server := range c.servers {
+		if server.Name() == s.CachedInfo().Cluster.Leader {
+			server.Shutdown()
+		}
+	}
+}
+
+func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := c.bus()
+	raceToAccept(t, b, 100)
+	for i := 1; i <= 100; i++ {
+		a := acceptance(t, strconv.Itoa(i), "x")
+		accepted, err := b.Accept(within(t, soon), a)
+		require.NoError(t, err)
+		found, err := b.LookUp(within(t, soon), a.Subject)
+		require.NoError(t, err)
+		require.NotNil(t, found, "no replica may say that it was never accepted")
+		require.Equal(t, accepted.Seq, found.Seq)
+	}
+	state, err := b.Accepting(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 3, state.Replicas)
+	require.EqualValues(t, 200, state.Messages)
+	require.NoError(t, b.Forget(t.Context(), []uint64{101, 102, 103}))
+	state, err = b.Accepting(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 197, state.Messages)
+}
+
+func TestNothingAcceptedIsLostOrOvertakenWhenTheLeaderStops(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := c.bus()
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
+		<-time.After(5 * time.Millisecond)
+		if n%5 == 1 {
+			w.WriteHeader(503)
+			return
+		}
+		l.take(t, c)
+	})
+	route := batchRoute()
+	other := newBus(t, b.cfg.URL)
+	other.cfg.Replicas = 3
+	runTrigger(t, b, testConfig(f), route)
+	runTrigger(t, other, testConfig(f), route)
+	const events = 400
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
+		for i := 1; i <= events; i++ {
+			a := acceptance(t, strconv.Itoa(i), "x")
+			for began := time.Now(); ; {
+				if _, err := b.Accept(within(t, time.Second), a); err == nil {
+					break
+				} else if time.Since(began) > 3*soon {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	eventually(t, func() bool { return len(l.taken()) > 50 }, "going")
+	c.stopLeader(b)
+	publishing.Wait()
+	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*soon, every, "all taken")
+	require.Equal(t, numbers(1, events), l.taken())
+}

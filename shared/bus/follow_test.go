@@ -1,0 +1,221 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
+	t.Helper()
+	f, err := b.Follow(within(t, soon), user, after)
+	require.NoError(t, err)
+	t.Cleanup(f.Close)
+	return f
+}
+
+func seq(n uint64) *uint64 { return &n }
+
+func toUser(user, id string) Message {
+	e := newEvent(id)
+	e.SetExtension("sequence", "7")
+	if err := e.SetData("application/json", map[string]string{"text": "你好"}); err != nil {
+		panic(err)
+	}
+	return Message{Subject: UserSubject(user), Event: e}
+}
+
+// reads takes n events and gives their ids.
+func reads(t *testing.T, f *Follower, n int) (ids []string) {
+	t.Helper()
+	for range n {
+		m, err := f.Next(within(t, soon))
+		require.NoError(t, err)
+		require.Equal(t, m.Seq, f.After())
+		ids = append(ids, m.Event.ID())
+	}
+	return ids
+}
+
+// readsNothing says that all was read that is there.
+func readsNothing(t *testing.T, f *Follower) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := f.Next(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+func TestAFollowerReadsItsUsersEventsInOrder(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	old := follow(t, b, "ann", seq(0))
+	publishAll(t, b, toUser("ann", "1"), toUser("bob", "2"), toUser("ann.b", "3"))
+	fresh := follow(t, b, "ann", nil)
+	require.EqualValues(t, 3, fresh.After(), "a follower that is cut off before its first event can go on too")
+	publishAll(t, b, toUser("ann", "4"))
+
+	m, err := old.Next(within(t, soon))
+	require.NoError(t, err)
+	want := toUser("ann", "1").Event
+	require.Equal(t, want.String(), m.Event.String(), "as it was published")
+	require.Equal(t, []string{"4"}, reads(t, old, 1))
+	require.Equal(t, []string{"4"}, reads(t, fresh, 1))
+	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann.b", seq(0)), 1))
+	require.Equal(t, []string{"4"}, reads(t, follow(t, b, "ann", seq(1)), 1), "it goes on where another ended")
+	readsNothing(t, follow(t, b, "ann", seq(4)))
+}
+
+func TestHundredsFollowOnOneConnectionAndLeaveNothingBehind(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	const users, each = 300, 3
+	followers := make([]*Follower, users)
+	for u := range users {
+		followers[u] = follow(t, b, fmt.Sprint(u), nil)
+	}
+	got := make([][]string, users)
+	var all sync.WaitGroup
+	for u, f := range followers {
+		all.Go(func() { got[u] = reads(t, f, each) })
+	}
+	for n := range each {
+		messages := make([]Message, users)
+		for u := range users {
+			messages[u] = toUser(fmt.Sprint(u), fmt.Sprintf("%d-%d", u, n))
+		}
+		publishAll(t, b, messages...)
+	}
+	all.Wait()
+	for u := range users {
+		require.Equal(t, []string{fmt.Sprintf("%d-0", u), fmt.Sprintf("%d-1", u), fmt.Sprintf("%d-2", u)}, got[u])
+	}
+	require.Zero(t, broker.info(broker.js(), StreamUsers).State.Consumers)
+	for _, f := range followers {
+		f.Close()
+	}
+	// What is left is the connection's own, for answers.
+	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
+}
+
+func TestAnIdleFollowerAsksTheServerEverMoreRarely(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	f := follow(t, b, "ann", nil)
+	nc := broker.conn()
+	asked := make(chan struct{}, 1000)
+	_, err := nc.Subscribe("$JS.API.DIRECT.GET."+StreamUsers, func(*nats.Msg) { asked <- struct{}{} })
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err = f.Next(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NoError(t, nc.Flush())
+	require.LessOrEqual(t, len(asked), 11, "after 1, 2, 4, ... ms")
+	f.pause = lastLook
+	publishAll(t, b, toUser("ann", "1"))
+	require.Equal(t, []string{"1"}, reads(t, f, 1), "which does not make it slow")
+}
+
+func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, other := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	f := follow(t, b, "ann", nil)
+	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
+	require.Equal(t, []string{"1"}, reads(t, f, 1))
+	broker.stop()
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.up == nil }, "noticed")
+	readsNothing(t, f)
+	_, err := b.Follow(t.Context(), "ann", nil)
+	require.ErrorIs(t, err, ErrAway)
+
+	read := make(chan []string, 1)
+	go func() { read <- reads(t, f, 3) }()
+	broker.start(broker.dir)
+	for _, id := range []string{"3", "4"} {
+		eventually(t, func() bool { return errors.Join(other.Publish(t.Context(), []Message{toUser("ann", id)})...) == nil }, "published")
+	}
+	require.Equal(t, []string{"2", "3", "4"}, <-read)
+}
+
+func TestWhatIsGoneIsSaidOnceAndSkipped(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	f := follow(t, b, "ann", seq(0))
+	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"), toUser("ann", "3"))
+	require.Equal(t, []string{"1"}, reads(t, f, 1))
+	js := broker.js()
+	stream, err := js.Stream(t.Context(), StreamUsers)
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(3)))
+
+	late := follow(t, b, "ann", seq(1))
+	require.EqualValues(t, 2, late.After(), "it is not told again to who goes on from here")
+	_, err = late.Next(within(t, soon))
+	var gap *GapError
+	require.ErrorAs(t, err, &gap)
+	require.Equal(t, &GapError{After: 1, Next: 3}, gap)
+	require.EqualError(t, err, "what came after 1 and before 3 is no longer kept")
+	require.Equal(t, []string{"3"}, reads(t, late, 1))
+	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann", seq(0)), 1), "who asks for what is kept misses nothing")
+	require.Equal(t, []string{"3"}, reads(t, f, 1))
+
+	// A server that comes back without its data.
+	broker.stop()
+	broker.start(t.TempDir())
+	_, err = late.Next(within(t, soon))
+	require.ErrorAs(t, err, &gap)
+	require.Equal(t, &GapError{After: 3, Next: 1}, gap)
+	require.EqualError(t, err, "the stream has not reached 3: it was made anew, and is read from 1 on")
+	publishAll(t, b, toUser("ann", "4"))
+	require.Equal(t, []string{"4"}, reads(t, late, 1))
+}
+
+func TestWhatIsNoEventIsSkippedAndLogged(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	var log bytes.Buffer
+	b := newBusLogging(t, broker.server.URL(), &log)
+	f := follow(t, b, "ann", nil)
+	nc := broker.conn()
+	for _, header := range []nats.Header{nil, {"ce-id": {"1"}}, {"ce-specversion": {"1.0"}, "ce-id": {"1"}}} {
+		_, err := nc.RequestMsg(&nats.Msg{Subject: UserSubject("ann"), Header: header, Data: []byte("hello")}, soon)
+		require.NoError(t, err)
+	}
+	publishAll(t, b, toUser("ann", "4"))
+	require.Equal(t, []string{"4"}, reads(t, f, 1))
+	b.Close()
+	require.Equal(t, 3, bytes.Count(log.Bytes(), []byte("a message that is no event")), log.String())
+}
+
+func TestWithoutNATSNobodyCanBeFollowed(t *testing.T) {
+	t.Parallel()
+	var none *Bus
+	_, err := none.Follow(t.Context(), "ann", nil)
+	require.ErrorIs(t, err, ErrAway)
+	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil)
+	require.ErrorIs(t, err, ErrAway)
+
+	b := newBus(t, newBroker(t).server.URL())
+	f := follow(t, b, "ann", nil)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := f.Next(context.WithoutCancel(t.Context()))
+		ended <- err
+	}()
+	b.Close()
+	require.ErrorIs(t, <-ended, errNotConnected, "the end of the bus is the end of its followers")
+}

@@ -1,0 +1,172 @@
+package bus
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// failing is a function that answers 503 now and then, slowly enough that
+// triggers end in the middle of it.
+func failing(t *testing.T, l *ledger) *function {
+	return newFunction(t, func(w http.ResponseWriter, c call, n int) {
+		<-time.After(10 * time.Millisecond)
+		if n%3 == 1 {
+			w.WriteHeader(503)
+			return
+		}
+		l.take(t, c)
+	})
+}
+
+func TestTheOrderSurvivesAKilledTrigger(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(r *running, b *Bus){
+		"stopped": func(r *running, _ *Bus) { r.stop() },
+		"cut off from NATS": func(r *running, b *Bus) {
+			b.nc.Close() // nothing of what it holds is handed back
+			r.cancel()
+			b.Close()
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			broker := newBroker(t)
+			url := broker.server.URL()
+			var l ledger
+			f := failing(t, &l)
+			publisher := newBus(t, url)
+			require.NoError(t, publisher.Ensure(t.Context()))
+			route := batchRoute()
+			route.AckWait = time.Second
+			buses := []*Bus{newBus(t, url), newBus(t, url)}
+			triggers := []*running{runTrigger(t, buses[0], testConfig(f), route), runTrigger(t, buses[1], testConfig(f), route)}
+			acked := func() (n uint64) {
+				for _, r := range triggers {
+					n += r.Counts()["save-0"].Acked
+				}
+				return n
+			}
+			const events = 300
+			var publishing sync.WaitGroup
+			publishing.Go(func() {
+				for i := 1; i <= events; i++ {
+					if _, err := publisher.Accept(within(t, soon), acceptance(t, strconv.Itoa(i), "x")); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			for round := range 2 {
+				want := uint64(50 * (round + 1))
+				eventually(t, func() bool { return acked() >= want }, "going")
+				active := 0
+				if triggers[1].Counts()["save-0"].Acked > triggers[0].Counts()["save-0"].Acked {
+					active = 1
+				}
+				end(triggers[active], buses[active])
+				before := triggers[active]
+				buses[active] = newBus(t, url)
+				triggers[active] = runTrigger(t, buses[active], testConfig(f), route)
+				triggers = append(triggers, before)
+			}
+			publishing.Wait()
+			eventually(t, func() bool { return len(l.taken()) == events }, "all taken")
+			require.Equal(t, numbers(1, events), l.taken())
+		})
+	}
+}
+
+func TestNothingOvertakesABatchWhoseTriggerLostItsPin(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	url, js := broker.server.URL(), broker.js()
+	var l ledger
+	working, release := context.WithCancel(t.Context())
+	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
+		if n == 1 {
+			<-working.Done()
+		}
+		l.take(t, c)
+	})
+	defer release()
+	one, two := newBus(t, url), newBus(t, url)
+	require.NoError(t, one.Ensure(t.Context()))
+	route := batchRoute()
+	first := runTrigger(t, one, testConfig(f), route)
+	acceptAll(t, one, 1, 1)
+	eventually(t, func() bool { return len(f.seen()) == 1 }, "one trigger works")
+	log := &logged{}
+	two.log = newBusLogging(t, url, log).log
+	second := runTrigger(t, two, testConfig(f), route)
+	s, err := js.Stream(t.Context(), route.Stream)
+	require.NoError(t, err)
+	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, oneTrigger))
+	acceptAll(t, one, 2, 5)
+	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "the other has the rest and waits")
+	require.Len(t, f.seen(), 1)
+	release()
+	eventually(t, func() bool { return second.Counts()["save-0"].Acked == 4 }, "then it goes on")
+	require.EqualValues(t, 1, first.Counts()["save-0"].Acked)
+	require.Equal(t, numbers(1, 5), l.taken())
+}
+
+func TestATriggerThatEndsIsSucceededAtOnce(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	url := broker.server.URL()
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
+		if n <= 3 {
+			w.WriteHeader(503)
+			return
+		}
+		l.take(t, c)
+	})
+	one, two := newBus(t, url), newBus(t, url)
+	require.NoError(t, one.Ensure(t.Context()))
+	route := batchRoute()
+	route.AckWait = 30 * time.Second // longer than this test waits
+	cfg := testConfig(f)
+	cfg.MinBackoff, cfg.MaxBackoff = soon, soon
+	first := runTrigger(t, one, cfg, route)
+	acceptAll(t, one, 1, 5)
+	eventually(t, func() bool { return first.Counts()["save-0"].Retried == 1 }, "it holds the batch for another try")
+	second := runTrigger(t, two, testConfig(f), route)
+	first.stop()
+	acceptAll(t, two, 6, 9)
+	eventually(t, func() bool { return second.Counts()["save-0"].Acked == 9 }, "acknowledged")
+	require.Equal(t, numbers(1, 9), l.taken())
+}
+
+func TestTheOrderSurvivesARestartOfNATS(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	var l ledger
+	gate := make(chan struct{})
+	f := newFunction(t, func(_ http.ResponseWriter, c call, n int) {
+		if n == 2 {
+			<-gate
+		}
+		l.take(t, c)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 40)
+	runTrigger(t, b, testConfig(f), batchRoute())
+	eventually(t, func() bool { return len(f.seen()) == 2 }, "in the middle of it")
+	broker.stop()
+	close(gate)
+	broker.start(broker.dir)
+	eventually(t, func() bool {
+		_, err := b.Accept(within(t, soon), acceptance(t, "41", "x"))
+		return err == nil
+	}, "accepted")
+	eventually(t, func() bool { return broker.settled(broker.js(), batchRoute()) }, "settled")
+	require.Equal(t, numbers(1, 41), l.taken())
+}

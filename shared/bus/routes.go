@@ -1,0 +1,96 @@
+package bus
+
+import (
+	"cmp"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Route is one durable consumer and the event function that it feeds.
+type Route struct {
+	Stream   string
+	Durable  string        // names the consumer and this route everywhere
+	Filter   string        // the subjects of Stream that are meant
+	Function string        // events are posted to /events/{Function}
+	InFlight int           // deliveries at once, all triggers together, those that wait to come again included; at least 1. Without meaning for batches
+	AckWait  time.Duration // silence of a trigger after which another delivers; heartbeats are sent three times as often
+	Timeout  time.Duration // of one delivery; 0 = the trigger's
+	Every    time.Duration // a safety tick to Filter, at least 1 s; 0 = none. Only for subjects that Wake takes
+
+	// Above 0, up to so many messages go in one POST, in their order, and none
+	// goes before those ahead of it are settled, in whichever trigger. A function
+	// that does not take a batch is given the same one until it does.
+	Batch     int
+	BatchWait time.Duration // for how long a batch waits for more after its first message
+}
+
+// recordRoute is the route by which deliver records events.
+const recordRoute = "record"
+
+// Routes feeds the event functions. A route with a safety tick gets one every
+// tick.
+func Routes(tick time.Duration) []Route {
+	return []Route{
+		{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
+		{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
+		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
+		{Stream: StreamWake, Durable: "deliver", Filter: WakeDeliver, Function: "deliver", InFlight: 4, AckWait: 30 * time.Second, Every: tick},
+		{Stream: StreamEvents, Durable: recordRoute, Filter: EventPrefix + ">", Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
+	}
+}
+
+// SaveConfig says how accepted messages are taken from their stream.
+type SaveConfig struct {
+	Stream             string        // "" = ACCEPTED
+	Shards             int           // as ShardOf is told
+	BatchSize          int           // messages in one POST
+	BatchWait          time.Duration // for how long a batch waits for more after its first message
+	DeliverBeforeSaved bool          // feed the function deliver with them too
+	Tick               time.Duration // the safety tick of the function save, at least 1 s; 0 = none
+}
+
+// SaveRoutes feeds the function save with everything that is accepted, in the
+// order of each shard, and wakes it by WakeSave.
+func SaveRoutes(cfg SaveConfig) []Route {
+	routes := []Route{{
+		Stream: StreamWake, Durable: "save", Filter: WakeSave, Function: "save", InFlight: 1, AckWait: 30 * time.Second, Every: cfg.Tick,
+	}}
+	functions := []string{"save"}
+	if cfg.DeliverBeforeSaved {
+		functions = append(functions, "deliver")
+	}
+	for shard := range cfg.Shards {
+		for _, function := range functions {
+			routes = append(routes, Route{
+				Stream: cmp.Or(cfg.Stream, StreamAccepted), Durable: function + "-" + strconv.Itoa(shard), Filter: acceptShard(shard) + ">",
+				Function: function, AckWait: 10 * time.Second, Batch: cfg.BatchSize, BatchWait: cfg.BatchWait,
+			})
+		}
+	}
+	return routes
+}
+
+// oneTrigger is the priority group of a route of batches: NATS gives messages to
+// one of those that ask, until that has not asked for a while.
+const oneTrigger = "trigger"
+
+// consumer is what the route needs of a server that has, or has not, priority
+// groups.
+func (r *Route) consumer(pins bool) jetstream.ConsumerConfig {
+	c := jetstream.ConsumerConfig{
+		Durable: r.Durable, FilterSubject: r.Filter,
+		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: r.AckWait, MaxAckPending: r.InFlight,
+		MaxDeliver: -1, // a message that used up its deliveries would just stay, unseen
+	}
+	if r.Batch > 0 {
+		c.MaxAckPending = r.Batch
+	}
+	if r.Batch > 0 && pins {
+		c.PriorityPolicy, c.PriorityGroups = jetstream.PriorityPolicyPinned, []string{oneTrigger}
+		c.PinnedTTL = r.AckWait * 3 / 2 // what a dead trigger held comes again before anything new
+	}
+	return c
+}

@@ -1,0 +1,98 @@
+package fn
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// AcceptedType is the type of the event that a stream holds for a message which
+// was accepted and is not saved yet.
+const AcceptedType = "sendonce.message.accepted.v1"
+
+// accepted is the data of such an event: all of the message (seed 004 section
+// 4.4, with the fields of the seed's names that are not the event's own).
+type accepted struct {
+	CallerID         int64           `json:"caller_id"`
+	From             string          `json:"from"`
+	ClientMsgID      string          `json:"client_msg_id"`
+	Kind             message.Kind    `json:"kind"`
+	Destination      string          `json:"destination"`
+	Exchange         string          `json:"exchange_name,omitempty"`
+	RoutingKey       string          `json:"routing_key,omitempty"`
+	Type             string          `json:"type"`
+	Data             json.RawMessage `json:"data"`
+	SentAt           *time.Time      `json:"sent_at,omitempty"`
+	Confirm          bool            `json:"confirm"`
+	MaxSends         int16           `json:"max_sends"`
+	ExpectedReceipts int16           `json:"expected_receipts"`
+	Producer         string          `json:"producer"`
+}
+
+// AcceptedEvent is a message as a stream keeps it until it is saved.
+func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
+	e := cloudevents.NewEvent()
+	e.SetID(m.ID.String())
+	e.SetSource("/sendonce/messages")
+	e.SetType(AcceptedType)
+	e.SetSubject(m.From)
+	e.SetTime(m.AcceptedAt)
+	return e, e.SetData(cloudevents.ApplicationJSON, accepted{
+		CallerID: m.CallerID, From: m.From, ClientMsgID: m.ClientMsgID, Kind: m.To.Kind, Destination: m.To.Name,
+		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data, SentAt: Instant(m.SentAt),
+		Confirm: m.Confirm, MaxSends: m.MaxSends, ExpectedReceipts: m.ExpectedReceipts, Producer: m.Producer,
+	})
+}
+
+// Print is the text of a fingerprint, as a stream keeps it beside the event.
+func Print(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
+
+// AcceptedMessage is the message that an accepted event holds. seq is its place
+// in the stream and print its fingerprint's text, both kept beside the event.
+// What is not ours is an error.
+func AcceptedMessage(e cloudevents.Event, seq uint64, print string) (*store.NewMessage, error) {
+	id, err := task.ParseID(e.ID())
+	if err != nil || e.Type() != AcceptedType {
+		return nil, errors.New("is no accepted message")
+	}
+	var a accepted
+	if err := json.Unmarshal(e.Data(), &a); err != nil {
+		return nil, fmt.Errorf("its data: %w", err)
+	}
+	m := &store.NewMessage{
+		ID: id, CallID: task.NewID(), CallerID: a.CallerID, From: a.From, ClientMsgID: a.ClientMsgID,
+		To: message.Address{Kind: a.Kind, Name: a.Destination}, Exchange: a.Exchange, RoutingKey: a.RoutingKey, Type: a.Type, Data: a.Data,
+		Confirm: a.Confirm, MaxSends: a.MaxSends, ExpectedReceipts: a.ExpectedReceipts,
+		AcceptSeq: int64(seq), AcceptedAt: e.Time(), Producer: a.Producer,
+	}
+	if a.SentAt != nil {
+		m.SentAt = *a.SentAt
+	}
+	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
+		return nil, errors.New("its id is not that of its sender and client_msg_id")
+	}
+	if n, err := hex.Decode(m.Fingerprint[:], []byte(print)); err != nil || n != len(m.Fingerprint) {
+		return nil, errors.New("has no fingerprint")
+	}
+	return m, nil
+}
+
+// DeliveredMessage is AcceptedMessage for an event as the trigger posts it.
+func DeliveredMessage(e cloudevents.Event) (*store.NewMessage, error) {
+	text, _ := e.Extensions()["acceptseq"].(string)
+	seq, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		return nil, errors.New("has no place in the stream")
+	}
+	print, _ := e.Extensions()["fp"].(string)
+	return AcceptedMessage(e, seq, print)
+}

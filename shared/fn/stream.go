@@ -1,0 +1,167 @@
+package fn
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	streamTimeout = 50 * time.Second
+	maxStream     = time.Hour
+	heartbeat     = 15 * time.Second // less than any proxy waits for a silent answer
+	slowestReader = 10 * time.Second // of one event
+)
+
+// Stream answers calls with server-sent events (text/event-stream) until handle
+// returns. Req comes from the query string, as for Query. The stream counts as
+// one call. Its context ends after Timeout, 50 s by default and at most an hour,
+// and when the process is told to end: handle must then return, and the client is
+// told to come back at once.
+//
+// What handle returns before it has written is answered as every other route's
+// error is; after that it can only be logged.
+func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
+	plan := structPlan[Req]()
+	r := newRoute(role, func(ctx context.Context, c *Call) (any, error) {
+		var req Req
+		if err := c.decodeInto(plan, &req, true, false); err != nil {
+			return nil, err
+		}
+		return nil, handle(ctx, c, req, c.events)
+	}).Timeout(streamTimeout)
+	r.stream = true
+	return r
+}
+
+// EventWriter writes the events of one stream. The first write answers 200. Each
+// is sent at once; one that the client does not take within 10 s ends the stream,
+// so nothing piles up for a slow reader. A heartbeat follows every 15 s of
+// silence. An error means that the client is lost; it stays.
+type EventWriter struct {
+	x   *exchange
+	out *http.ResponseController
+	cut context.CancelFunc // ends the handler
+
+	mu    sync.Mutex
+	beat  *time.Timer // nil until the stream has begun
+	err   error       // what ended the writing
+	ended bool
+}
+
+// Send sends one event. id is where a client that was cut off goes on, and event
+// the kind; both are one line.
+func (w *EventWriter) Send(id, event string, data []byte) error {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "id: %s\nevent: %s\n", id, event)
+	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
+	data = bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
+	for line := range bytes.SplitSeq(data, []byte("\n")) {
+		fmt.Fprintf(&b, "data: %s\n", line)
+	}
+	b.WriteByte('\n')
+	return w.write(b.Bytes())
+}
+
+// Mark tells the client where to go on from without an event: also before the
+// first one, so that one who is cut off early misses nothing.
+func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
+
+// Comment sends a line for people, which clients skip.
+func (w *EventWriter) Comment(text string) error {
+	return w.write([]byte(": " + strings.NewReplacer("\r", " ", "\n", " ").Replace(text) + "\n\n"))
+}
+
+func (w *EventWriter) write(chunk []byte) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended || w.err != nil {
+		return cmp.Or(w.err, errors.New("the stream has ended"))
+	}
+	if w.beat == nil {
+		w.begin()
+	}
+	if err := w.push(chunk); err != nil {
+		w.err = fmt.Errorf("write the stream: %w", err)
+		w.cut()
+	}
+	w.beat.Reset(heartbeat)
+	return w.err
+}
+
+// begin answers 200; mu is held.
+func (w *EventWriter) begin() {
+	h := w.x.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	w.x.status = http.StatusOK
+	w.x.w.WriteHeader(http.StatusOK)
+	w.beat = time.AfterFunc(heartbeat, func() { _ = w.write([]byte(":\n\n")) }) // its error is kept and ends the handler
+}
+
+// push writes through to the client; mu is held. Between two writes there is no
+// deadline: with HTTP/2 one that runs out ends the stream even in silence.
+func (w *EventWriter) push(chunk []byte) error {
+	if err := w.within(time.Now().Add(slowestReader)); err != nil {
+		return err
+	}
+	n, err := w.x.w.Write(chunk)
+	w.x.bytes += n
+	if err == nil {
+		err = w.out.Flush()
+	}
+	return cmp.Or(err, w.within(time.Time{}))
+}
+
+func (w *EventWriter) within(deadline time.Time) error {
+	if err := w.out.SetWriteDeadline(deadline); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// end lets nothing more be written, and gives what ended the writing before. What
+// the server still has to write, and the answers that follow on the connection,
+// have its usual time.
+func (w *EventWriter) end() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.beat != nil && !w.ended {
+		w.beat.Stop()
+		_ = w.within(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+	}
+	w.ended = true
+	return w.err
+}
+
+// stream runs the handler of a stream until ctx ends, and tells how it went.
+func (x *exchange) stream(ctx context.Context, p *place) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-x.env.Draining():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	w := &EventWriter{x: x, out: http.NewResponseController(x.w), cut: cancel}
+	defer w.end() // also of a handler that panics
+	x.call.events = w
+	_, err := p.handle(ctx, &x.call)
+	if x.r.Context().Err() == nil && (err == nil || ctx.Err() != nil) {
+		err = w.write([]byte("retry: 250\n\n")) // milliseconds
+	}
+	if lost := w.end(); lost != nil {
+		x.code, x.err = "client_gone", lost
+		return nil
+	}
+	return err
+}

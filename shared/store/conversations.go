@@ -1,0 +1,130 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// MaxUnread is how far unread messages are counted.
+const MaxUnread = 100
+
+// Conversation is one page of the messages that two users, its members, sent to
+// each other, and how far each of them has read.
+type Conversation struct {
+	Messages []MessageDetail // newest first: by creation, then id; with their receipts
+	More     bool            // there are older ones
+	Read     [2]ReadCursor   // of the members, in the order in which they were asked for
+}
+
+// ReadCursor is how far one member has read a conversation.
+type ReadCursor struct {
+	UpTo   task.ID   // the newest message that the member has read; zero before the first
+	ReadAt time.Time // when the member came so far; zero before the first
+	Unread int       // newer messages of the other member; MaxUnread stands for as many or more
+}
+
+// ofConversation are the messages m between $1 and $2.
+const ofConversation = `m.kind = 2 and (m.sender = $1 and m.destination = $2 or m.sender = $2 and m.destination = $1)`
+
+// olderThanPlace bounds the walk of one direction, newest first: what is older
+// than the message $4 of the time $3, or all.
+const olderThanPlace = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+    order by created_at desc, id desc limit $5`
+
+const conversationSQL = `
+select ` + messageBody + `, s.*, ` + receiptsOfBody + `, now()
+from (
+    select * from (
+        (select created_at, id from messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
+        union all
+        (select created_at, id from messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
+    ) both_directions
+    order by created_at desc, id desc limit $5
+) p
+cross join lateral (select * from messages where messages.id = p.id offset 0) m
+cross join lateral (
+    select ` + messageLive + ` from message_live l where l.id = p.id
+    union all
+    select ` + messageDone + ` from message_done d where d.id = p.id
+    offset 0
+) s
+order by p.created_at desc, p.id desc`
+
+const placeInConversationSQL = `select m.created_at from messages m where m.id = $3 and ` + ofConversation
+
+// readCursorSQL counts on from the cursor of $1 in its conversation with $2.
+const readCursorSQL = `
+select c.id, c.read_at, (select count(*) from (
+    select from messages m
+    where m.kind = 2 and m.sender = $2 and m.destination = $1
+        and (m.created_at, m.id) > (coalesce(c.created_at, '-infinity'), coalesce(c.id, '00000000-0000-0000-0000-000000000000'))
+    limit $3) unread)
+from (select) one left join message_cursors c on c.reader = $1 and c.peer = $2`
+
+// Conversation reads a page of the conversation of the users a and b, who are
+// not the same. after is the last id of the page before, zero for the first
+// page; task.CodeNotFound when it is not of this conversation.
+func (db *DB) Conversation(ctx context.Context, a, b string, after task.ID, limit int) (page Conversation, err error) {
+	var place *time.Time
+	if !after.IsZero() {
+		found, err := rowOf[struct{ At time.Time }](ctx, db.hot, "message", placeInConversationSQL, a, b, after)
+		if err != nil {
+			return page, failed("conversation", err)
+		}
+		place = &found.At
+	}
+	var batch pgx.Batch
+	batch.Queue(conversationSQL, a, b, place, idOrNull(after), limit+1).Query(func(rows pgx.Rows) error {
+		return scanMessages(rows, func(m MessageDetail, _ time.Time) { page.Messages = append(page.Messages, m) })
+	})
+	for i, members := range [][2]string{{a, b}, {b, a}} {
+		batch.Queue(readCursorSQL, members[0], members[1], MaxUnread).QueryRow(page.Read[i].scan)
+	}
+	err = db.hot.SendBatch(ctx, &batch).Close()
+	if len(page.Messages) > limit {
+		page.Messages, page.More = page.Messages[:limit], true
+	}
+	return page, failed("conversation", err)
+}
+
+func (c *ReadCursor) scan(row pgx.Row) error {
+	var id *task.ID
+	var at *time.Time
+	if err := row.Scan(&id, &at, &c.Unread); err != nil {
+		return err
+	}
+	if id != nil {
+		c.UpTo = *id
+	}
+	c.ReadAt = orZero(at)
+	return nil
+}
+
+// markReadSQL tells whether $3 is of the conversation of $1 and $2, and if so
+// moves the cursor of $1 up to it.
+const markReadSQL = `
+with m as materialized (
+    select m.created_at, m.id from messages m where m.id = $3 and ` + ofConversation + `
+), moved as (
+    insert into message_cursors as c (reader, peer, created_at, id) select $1, $2, created_at, id from m
+    on conflict (reader, peer) do update set created_at = excluded.created_at, id = excluded.id, read_at = now()
+    where (c.created_at, c.id) < (excluded.created_at, excluded.id)
+)
+select exists (select from m)`
+
+// MarkRead notes that reader has read its conversation with peer up to a message
+// of either of them. It never goes back: one that is older than what was read
+// before changes nothing. task.CodeNotFound when the message is not of this
+// conversation, or not saved yet.
+func (db *DB) MarkRead(ctx context.Context, reader, peer string, upTo task.ID) error {
+	var found bool
+	err := db.hot.QueryRow(ctx, markReadSQL, reader, peer, upTo).Scan(&found)
+	if err == nil && !found {
+		err = errNoMessage()
+	}
+	return failed("mark read", err)
+}

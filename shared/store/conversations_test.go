@@ -1,0 +1,211 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// chat saves a message from one user to another.
+func (db *DB) chat(t *testing.T, from, to, key string) task.ID {
+	t.Helper()
+	m := reliable(key, func(m *NewMessage) {
+		m.From, m.To, m.Confirm = from, msg.Address{Kind: msg.User, Name: to}, false
+	})
+	db.mustSave(t, m)
+	return m.ID
+}
+
+func (db *DB) mustConverse(t *testing.T, a, b string, after task.ID, limit int) Conversation {
+	t.Helper()
+	page, err := db.Conversation(t.Context(), a, b, after, limit)
+	require.NoError(t, err)
+	return page
+}
+
+// keys are the client_msg_ids of a page.
+func (c Conversation) keys() []string {
+	return column(c.Messages, func(m MessageDetail) string { return m.ClientMsgID })
+}
+
+func TestAConversationIsPagedNewestFirst(t *testing.T) {
+	t.Parallel()
+	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pageConversation(t, openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Pooler = pooler }))
+		})
+	}
+}
+
+func pageConversation(t *testing.T, db *DB) {
+	var want []string
+	for i := range 5 {
+		from, to := "ann", "bob"
+		if i%2 == 1 {
+			from, to = to, from
+		}
+		key := fmt.Sprint("k", i)
+		db.chat(t, from, to, key)
+		want = append([]string{key}, want...)
+	}
+	db.chat(t, "ann", "cid", "other")
+	db.chat(t, "ann", "ann", "self")
+	db.mustSave(t, reliable("subject", func(m *NewMessage) { m.From, m.To.Name = "ann", "bob" }))
+	db.relay(t, always(takes)) // some are at their end, the rest on its way
+	db.chat(t, "bob", "ann", "fresh")
+	want = append([]string{"fresh"}, want...)
+
+	for _, members := range [][2]string{{"ann", "bob"}, {"bob", "ann"}} {
+		var seen []string
+		var after task.ID
+		for more := true; more; {
+			page := db.mustConverse(t, members[0], members[1], after, 2)
+			require.LessOrEqual(t, len(page.Messages), 2)
+			seen = append(seen, page.keys()...)
+			more, after = page.More, page.Messages[len(page.Messages)-1].ID
+		}
+		require.Equal(t, want, seen)
+	}
+	page := db.mustConverse(t, "ann", "bob", task.ID{}, 6)
+	require.False(t, page.More, "it ends at the limit")
+	require.Equal(t, []string{"sending", "sent"}, column(page.Messages[:2], func(m MessageDetail) string { return m.State() }))
+	require.Equal(t, db.mustMessage(t, page.Messages[1].ID), page.Messages[1], "as when it is read alone")
+	require.Empty(t, db.mustConverse(t, "bob", "cid", task.ID{}, 2))
+}
+
+func TestMessagesOfOneMomentAreInTheOrderOfTheirIDs(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	var ids []task.ID
+	for i := range 4 {
+		ids = append(ids, db.chat(t, []string{"ann", "bob"}[i%2], []string{"bob", "ann"}[i%2], fmt.Sprint(i)))
+	}
+	_, err := db.hot.Exec(t.Context(), `update messages set created_at = '2026-01-02T03:04:05.123456Z'`)
+	require.NoError(t, err)
+	slices.SortFunc(ids, func(x, y task.ID) int { return y.Compare(x) })
+	var after task.ID
+	for _, id := range ids {
+		page := db.mustConverse(t, "ann", "bob", after, 1)
+		require.Equal(t, id, page.Messages[0].ID)
+		after = id
+	}
+	require.NoError(t, db.MarkRead(t.Context(), "ann", "bob", ids[1]))
+	require.NoError(t, db.MarkRead(t.Context(), "ann", "bob", ids[2]))
+	require.Equal(t, ids[1], db.mustConverse(t, "ann", "bob", task.ID{}, 1).Read[0].UpTo)
+}
+
+func TestAPageComesAfterAMessageOfItsConversationOnly(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.chat(t, "ann", "bob", "k")
+	for name, id := range map[string]task.ID{"another conversation": db.chat(t, "ann", "cid", "other"), "none at all": task.NewID()} {
+		_, err := db.Conversation(t.Context(), "ann", "bob", id, 1)
+		require.Equal(t, task.CodeNotFound, task.CodeOf(err), name)
+		require.Equal(t, task.CodeNotFound, task.CodeOf(db.MarkRead(t.Context(), "ann", "bob", id)), name)
+	}
+	require.Zero(t, db.count(t, `select count(*) from message_cursors`))
+}
+
+func TestEachMemberReadsForItself(t *testing.T) {
+	t.Parallel()
+	db, ctx := open(t), t.Context()
+	first, second := db.chat(t, "ann", "bob", "1"), db.chat(t, "ann", "bob", "2")
+	answer := db.chat(t, "bob", "ann", "3")
+	last := db.chat(t, "ann", "bob", "4")
+	db.chat(t, "ann", "cid", "5")
+	db.chat(t, "cid", "bob", "6")
+	read := func() [2]ReadCursor { return db.mustConverse(t, "ann", "bob", task.ID{}, 1).Read }
+	require.Equal(t, [2]ReadCursor{{Unread: 1}, {Unread: 3}}, read(), "one's own messages are not unread")
+
+	require.NoError(t, db.MarkRead(ctx, "bob", "ann", second))
+	got := read()
+	require.Equal(t, ReadCursor{Unread: 1}, got[0])
+	require.Equal(t, second, got[1].UpTo)
+	require.Equal(t, 1, got[1].Unread)
+	require.WithinDuration(t, time.Now(), got[1].ReadAt, time.Minute)
+	require.Equal(t, [2]ReadCursor{got[1], got[0]}, db.mustConverse(t, "bob", "ann", first, 1).Read, "in the order asked for, on every page")
+
+	for _, id := range []task.ID{first, second} {
+		require.NoError(t, db.MarkRead(ctx, "bob", "ann", id))
+		require.Equal(t, got, read(), "never back, and again is nothing new")
+	}
+	require.NoError(t, db.MarkRead(ctx, "bob", "ann", answer))
+	require.Equal(t, answer, read()[1].UpTo, "up to a message of one's own")
+	require.Equal(t, 1, read()[1].Unread)
+	require.NoError(t, db.MarkRead(ctx, "bob", "ann", last))
+	require.NoError(t, db.MarkRead(ctx, "ann", "bob", answer))
+	got = read()
+	require.Equal(t, [2]int{}, [2]int{got[0].Unread, got[1].Unread})
+	require.Equal(t, [2]task.ID{answer, last}, [2]task.ID{got[0].UpTo, got[1].UpTo})
+}
+
+func TestACursorMovedFromManySidesEndsAtTheNewest(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	var ids []task.ID
+	for i := range 8 {
+		ids = append(ids, db.chat(t, "ann", "bob", fmt.Sprint(i)))
+	}
+	errs := make([]error, 4*len(ids))
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() { errs[i] = db.MarkRead(t.Context(), "bob", "ann", ids[i%len(ids)]) })
+	}
+	all.Wait()
+	for _, err := range errs {
+		require.NoError(t, err)
+	}
+	require.Equal(t, ids[len(ids)-1], db.mustConverse(t, "bob", "ann", task.ID{}, 1).Read[0].UpTo)
+}
+
+func TestUnreadMessagesAreCountedUpToABound(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	rows := make([]*NewMessage, MaxUnread+1)
+	for i := range rows {
+		rows[i] = reliable(fmt.Sprint(i), func(m *NewMessage) {
+			m.From, m.To, m.Confirm = "ann", msg.Address{Kind: msg.User, Name: "bob"}, false
+		})
+	}
+	db.mustSave(t, rows...)
+	page := db.mustConverse(t, "ann", "bob", task.ID{}, MaxUnread+1)
+	require.Equal(t, MaxUnread, page.Read[1].Unread)
+	require.NoError(t, db.MarkRead(t.Context(), "bob", "ann", page.Messages[MaxUnread-1].ID))
+	require.Equal(t, MaxUnread-1, db.mustConverse(t, "ann", "bob", task.ID{}, 1).Read[1].Unread)
+}
+
+func TestPlansOfConversationsMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	planned{
+		// One pair has most of the messages, and one of the two wrote nearly all of them.
+		burst: `
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, case when g % 100 = 0 then 'bob' else 'ann' end, g::text, 2,
+		case when g % 100 = 0 then 'ann' when g % 10 = 0 then 'cid' else 'bob' end, 'b', '1', false, 5, 1
+	from generate_series(1, 50000) g;
+insert into message_live (id, kind, remaining_sends) select id, 2, 5 from messages limit 10000;
+insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 1, false, 4, 1, 1 from messages offset 10000;
+insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann', now(), gen_random_uuid() from generate_series(1, 50000) g`,
+		tables: []string{"messages", "message_live", "message_done", "message_receipts", "message_cursors"},
+		cases: map[string]string{
+			"conversationSQL":        `'ann', 'bob', now(), ` + anID + `, 51`,
+			"placeInConversationSQL": `'ann', 'bob', ` + anID,
+			"readCursorSQL":          `'bob', 'ann', 100`,
+			"markReadSQL":            `'bob', 'ann', ` + anID,
+		},
+		index: map[string]string{
+			"conversationSQL": "Index Only Scan Backward using messages_between", "placeInConversationSQL": "messages_pkey",
+			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey",
+		},
+		sorted: []string{"readCursorSQL"},
+	}.require(t)
+}
