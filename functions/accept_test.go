@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -286,4 +287,39 @@ func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
 	again.Env = w.env
 	text, err := again.CombinedOutput()
 	require.NoError(t, err, string(text))
+}
+
+func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t)
+	w.trigger(w.at)
+	first := w.accept("c-1", `1`)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, 20*time.Second, 5*time.Millisecond)
+	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, 20*time.Second, 10*time.Millisecond, "by the tick")
+	stream, err := w.js().Stream(t.Context(), "ACCEPTED")
+	require.NoError(t, err)
+	info, err := stream.Info(t.Context())
+	require.NoError(t, err)
+	require.Zero(t, info.State.Msgs)
+
+	again := w.accept("c-1", `1`)
+	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
+	require.Greater(t, again.AcceptSeq, first.AcceptSeq, "the stream knows nothing of it any more")
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Equal(t, 1, w.saved(), "the primary key does")
+	require.Len(t, w.inbox("bob"), 1)
+}
+
+func TestWhatWasAcceptedAndNeverPostedIsFound(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
+		t.Skip("it takes half a minute; make faults runs it")
+	}
+	w := twoPhase(t)
+	ack := w.accept("lost", `1`)
+	require.Equal(t, 204, w.looker.tick("save").status)
+	require.Zero(t, w.saved(), "it is too young to be missed")
+	require.Eventually(t, func() bool { return w.looker.tick("save").status == 204 && w.saved() == 1 }, time.Minute, time.Second)
+	require.NotEqual(t, "accepted", w.state(ack.ServerMsgID))
 }

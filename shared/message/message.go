@@ -91,16 +91,20 @@ type Result struct {
 	Outcome Outcome
 	Reason  string // of Refused and Away, for an operator to read
 
-	RetryAfter time.Duration // what the receiver of a URL asked for; 0 = nothing
+	RetryAfter time.Duration // what the receiver of a URL asked for, which counts up to an hour; 0 = nothing
 }
 
 // awayPause is how long a message waits that met nobody.
 const awayPause = 2 * time.Second
 
+// longestPause is the longest time between two sends: what a receiver's inbox
+// must remember is bounded by it.
+const longestPause = time.Hour
+
 // pauseAfter is how long to wait for the confirmation after the n-th send of an
 // epoch, n >= 1, or before another try when it was refused.
 func pauseAfter(n int16) time.Duration {
-	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour}
+	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, longestPause}
 	return pauses[min(int(n), len(pauses))-1]
 }
 
@@ -125,7 +129,7 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	}
 	m.NextAt = time.Time{}
 	if m.Remaining > 0 && !m.Final() {
-		m.NextAt = now.Add(max(jittered(pauseAfter(m.SendNo), jitter), min(r.RetryAfter, maxRetryAfter)))
+		m.NextAt = now.Add(max(jittered(pauseAfter(m.SendNo), jitter), min(r.RetryAfter, longestPause)))
 	}
 	return m
 }

@@ -21,12 +21,36 @@
 //
 // Reliable messages (seed 002) are kept the same way: messages, message_live,
 // message_done. The relay publishes while it holds the live rows, so it needs no
-// lease: a relay that dies has changed nothing.
+// lease: a relay that dies has changed nothing. Messages to URLs are deliver's,
+// whose calls take longer than a lock should be held: their next send time is the
+// lease, and what comes back is compared with it.
+//
+// # Telling
+//
+// Whoever changes a task writes event_outbox in the same commit, one row for each
+// kind of change and flush, when somebody listens: callers and callback URLs are
+// known from the live row. The id of that row orders the events of one task, as
+// it is taken while the task is locked. The relay publishes and deletes.
+//
+// deliver keeps a row of webhook_deliveries for each event and endpoint (the key
+// deduplicates), and each try in it. A try is claimed for a lease; claims is the
+// fence. Deliveries and messages to URLs are taken lane by lane, an endpoint or a
+// host, so that no receiver has more than its share in hand. Whoever locks both
+// locks endpoints first and then deliveries, each by id.
+//
+// dead_letters holds what no retry will cure, for an operator.
+//
+// # Accepted messages (seed 004)
+//
+// SaveAccepted is where a stream's order becomes the database's: rows, what
+// remains to be forgotten of the stream (accepted_messages) and the
+// acknowledgements to the senders are one commit. The primary key of messages
+// joins it with the other path.
 //
 // # Group commit
 //
-// Submit, SubmitMessages and Report share transactions between calls (coalescer). A caller is
-// released only after its own commit. When the answer to a COMMIT is lost the
+// Submit, SubmitMessages and Report share transactions between calls (coalescer).
+// A caller is released only after its own commit. When the answer to a COMMIT is lost the
 // store finds out: ids are made before the commit, so a submission meets its own
 // primary key and a claim its own claim_id; a report asks what became of its
 // transaction (pg_xact_status).

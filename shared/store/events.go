@@ -231,7 +231,8 @@ func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result) (rows 
 			stays = append(stays, e.Subject)
 		case msg.Refused:
 			queueDeadLetter(batch, DeadLetter{
-				Function: "relay", EventID: e.ID(), EventType: e.Kind, Event: mustJSON(e), Reason: r.Reason, Attempts: 1,
+				Function: "relay", EventID: e.ID(), EventType: "sendonce." + e.Kind + ".v1", Attempts: 1, Reason: r.Reason,
+				Event: mustJSON(map[string]any{"subject": e.Subject, "result": e.Result, "error_code": e.ErrorCode, "metadata": e.Metadata}),
 			})
 		}
 		kept[e.Seq] = stays

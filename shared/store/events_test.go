@@ -18,8 +18,7 @@ func withCallback(s *Submission) { s.CallbackURL = "https://shop.example/told" }
 
 func fromCaller(id int64) func(*Submission) { return func(s *Submission) { s.CallerID = id } }
 
-// events gives the outbox as kinds with how many tasks each row tells of, in
-// order.
+// outbox gives the kinds of its rows with what each tells of, in order.
 func (db *DB) outbox(t *testing.T) (rows []string, ids [][]task.ID) {
 	t.Helper()
 	found, err := db.hot.Query(t.Context(), `select kind, ids from event_outbox order by id`)

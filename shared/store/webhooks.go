@@ -129,7 +129,7 @@ const enableEndpointSQL = `
 update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null, failing_since = null
 where id = $1 returning ` + endpointColumns
 
-// EnableEndpoint has an endpoint told again; what rested is due at once.
+// EnableEndpoint has an endpoint told again, what rested too.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) EnableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
 	return db.changeEndpoint(ctx, id, of, "webhook.enable", by, func(e Endpoint) (string, []any) {

@@ -243,8 +243,6 @@ type Tried struct {
 	Try    Try
 }
 
-// Tried deliveries lock endpoints first and then deliveries, each by id, as
-// everything does that changes both.
 const (
 	lockHealthSQL = `
 select id, coalesce(disabled_reason, ''), failing_since, url is not null
