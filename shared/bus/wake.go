@@ -3,20 +3,25 @@ package bus
 import (
 	"context"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
-// wakeEvery is how often one process wakes one subject at most.
-const wakeEvery = 20 * time.Millisecond
+// How often one process wakes one subject at most: a function, to which each
+// wake-up is a call; and a queue, for which somebody waits right now.
+const (
+	wakeEvery  = 20 * time.Millisecond
+	queueEvery = 5 * time.Millisecond
+)
 
 // pump holds what is to be told to one subject while the last telling is recent.
 type pump struct{ n int }
 
 // Wake tells whoever serves subject that n things became due. It never blocks
-// and never fails: the first call is sent at once, further ones within 20 ms are
-// summed up and sent together, and what cannot be sent is counted as dropped and
+// and never fails: the first call is sent at once, further ones within 20 ms (of a
+// queue 5 ms) are summed up and sent together, and what cannot be sent is counted as dropped and
 // told, as one thing, when NATS is back. n below 1 counts as 1.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
@@ -38,9 +43,13 @@ func (b *Bus) Wake(subject string, n int) {
 	b.work.Go(func() { b.pump(subject) })
 }
 
-// pump sends for one subject until there was nothing to say for wakeEvery.
+// pump sends for one subject until there was nothing to say for a while.
 func (b *Bus) pump(subject string) {
-	tick := time.NewTicker(wakeEvery)
+	every := wakeEvery
+	if strings.HasPrefix(subject, queuePrefix) {
+		every = queueEvery
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		b.mu.Lock()
@@ -61,12 +70,14 @@ func (b *Bus) pump(subject string) {
 	}
 }
 
+// tell returns once the server has it: what is written to a connection that died
+// unnoticed was told to nobody.
 func (b *Bus) tell(subject string, n int) {
 	<-b.tried
 	b.mu.Lock()
 	up := b.up != nil
 	b.mu.Unlock()
-	if !up || b.nc.Publish(subject, strconv.AppendInt(nil, int64(n), 10)) != nil {
+	if !up || b.nc.Publish(subject, strconv.AppendInt(nil, int64(n), 10)) != nil || b.nc.FlushTimeout(writeTimeout) != nil {
 		b.miss(hint{subject: subject})
 	}
 }
