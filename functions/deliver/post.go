@@ -71,9 +71,6 @@ func newPoster(timeout time.Duration, allowed fn.Networks) *poster {
 	}}
 }
 
-// close ends the connections that are kept for later tries.
-func (p *poster) close() { p.transport.CloseIdleConnections() }
-
 // post makes one try. The id must be the same in each try of a delivery.
 func (p *poster) post(ctx context.Context, url, id string, body []byte, secrets []string) attempt {
 	a := attempt{at: time.Now()}

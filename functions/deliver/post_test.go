@@ -22,7 +22,7 @@ import (
 func loopback(t *testing.T, timeout time.Duration) *poster {
 	t.Helper()
 	p := newPoster(timeout, networks(t, "127.0.0.1"))
-	t.Cleanup(p.close)
+	t.Cleanup(p.transport.CloseIdleConnections)
 	return p
 }
 
@@ -190,7 +190,7 @@ func TestWhatIsNotPublicIsNotReached(t *testing.T) {
 	require.NoError(t, err)
 
 	p := newPoster(time.Minute, networks(t, "10.0.0.0/8"))
-	t.Cleanup(p.close)
+	t.Cleanup(p.transport.CloseIdleConnections)
 	for _, host := range []string{"localhost", "LOCALHOST", "127.0.0.1", "0.0.0.0", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]"} {
 		for _, scheme := range []string{"http://", "https://"} {
 			a := p.try(t.Context(), scheme+host+":"+port)
@@ -302,7 +302,7 @@ func TestAConnectionIsUsedAgainUnlessTheAnswerIsTooLong(t *testing.T) {
 				require.Equal(t, 200, p.try(t.Context(), server.URL).status)
 			}
 			require.Equal(t, tt.connections, opened.Load())
-			p.close()
+			p.transport.CloseIdleConnections()
 			require.Eventually(t, func() bool { return ended.Load() == tt.connections }, 10*time.Second, time.Millisecond)
 		})
 	}
