@@ -9,6 +9,9 @@ help: ## list the targets
 run: ## everything on this machine: Postgres, NATS, all functions, a demo sender, a webhook sink (Ctrl-C ends it)
 	@go build -o .sendonce/bin/run ./scripts/run && exec .sendonce/bin/run
 
+example: ## an order and a points service beside a running make run: orders are paid, points come once (Ctrl-C ends it)
+	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example demo
+
 test: check ## format, vet, lint, and every test on a private Postgres
 	go test $(RACE) -timeout 300s ./...
 
@@ -31,4 +34,4 @@ golden: ## rewrite what is generated: the schema's golden file and README's sett
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 
-.PHONY: help run test check faults bench build golden
+.PHONY: help run example test check faults bench build golden

@@ -2,6 +2,7 @@ package messages
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"os"
 	"time"
@@ -25,6 +26,11 @@ func (p *post) accept(ctx context.Context, c *fn.Call, m *store.NewMessage) (ack
 	}
 	subject := bus.AcceptSubject(bus.ShardOf(m.From, p.two.Shards), m.ID.String())
 	metrics := p.env.Metrics().TwoPhase
+	durability, err := p.durability(ctx)
+	if err != nil {
+		metrics.PublishFail.Inc()
+		return ack, err
+	}
 	writing := time.Now()
 	taken, err := p.env.Bus().Accept(ctx, bus.Acceptance{Subject: subject, Fingerprint: fn.Print(m.Fingerprint), Event: event})
 	if err != nil {
@@ -45,7 +51,7 @@ func (p *post) accept(ctx context.Context, c *fn.Call, m *store.NewMessage) (ack
 	c.Status(http.StatusAccepted)
 	return api.MessageAck{
 		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: ackAccepted, State: ackAccepted,
-		Durability: p.durability(ctx), AcceptedAt: fn.Instant(at), AcceptSeq: int64(taken.Seq),
+		Durability: durability.String(), AcceptedAt: fn.Instant(at), AcceptSeq: int64(taken.Seq),
 	}, nil
 }
 
@@ -55,30 +61,52 @@ func producer() string {
 	return name
 }
 
-// durabilityFor is how long what the stream promises is taken for known.
-const durabilityFor = time.Minute
+const (
+	durabilityFor = time.Minute // how long what the stream gives is taken for known
+	askAgain      = time.Second // the same of what could not be found out
+	askLimit      = 2 * time.Second
+)
 
-// promise is what the stream was found to promise.
+// promise is what an accepted message was found to survive.
 type promise struct {
-	word  string
-	found time.Time
+	durability bus.Durability
+	until      time.Time
 }
 
-// durability is what an accepted message survives until it is saved: the death
-// of processes where the stream has one copy, of a host where it has several.
-// What cannot be found out is not promised.
-func (p *post) durability(ctx context.Context) string {
-	known := p.promised.Load()
-	if known != nil && time.Since(known.found) < durabilityFor {
-		return known.word
+// durability is what an accepted message survives until it is saved. What
+// cannot be found out is not promised. bus.ErrAway: that is less than a message
+// must survive, so none may be accepted.
+func (p *post) durability(ctx context.Context) (bus.Durability, error) {
+	gives, least := p.promise(ctx), p.two.Durability|bus.DurableProcess
+	if !gives.Covers(least) {
+		return gives, fmt.Errorf("%w: the stream is known to give %s, and a message must survive %s", bus.ErrAway, gives, least)
 	}
-	found := &promise{word: "process", found: time.Now()}
-	if state, err := p.env.Bus().Accepting(ctx); err == nil && state.Replicas >= 3 {
-		found.word = "replicated"
-	}
-	p.promised.Store(found)
-	return found.word
+	return gives, nil
 }
+
+func (p *post) promise(ctx context.Context) bus.Durability {
+	if known := p.promised.Load(); known.holds() {
+		return known.durability
+	}
+	p.asking.Lock()
+	defer p.asking.Unlock()
+	if known := p.promised.Load(); known.holds() {
+		return known.durability
+	}
+	// The answer is everybody's, whether or not this caller waits for it.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	defer cancel()
+	found, rest := promise{}, durabilityFor
+	var err error
+	if found.durability, err = p.env.Bus().Durability(ctx, p.two.MonitorURL); err != nil {
+		rest = askAgain
+	}
+	found.until = time.Now().Add(rest)
+	p.promised.Store(&found)
+	return found.durability
+}
+
+func (p *promise) holds() bool { return p != nil && time.Now().Before(p.until) }
 
 func busy() error {
 	return &task.Error{Code: task.CodeServerBusy, Message: "messages cannot be accepted now; repeat the same call later", RetryAfter: time.Second}

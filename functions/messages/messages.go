@@ -29,6 +29,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -79,6 +80,7 @@ type post struct {
 	env *fn.Env
 	two fn.TwoPhase
 
+	asking   sync.Mutex // held by who asks what the stream gives
 	promised atomic.Pointer[promise]
 }
 

@@ -4,6 +4,9 @@
 //
 //	go run ./scripts/example order
 //	go run ./scripts/example points
+//
+// With demo it is both at once, beside `make run`, whose Postgres and NATS they
+// use; it pays a few orders and tells what becomes of them.
 package main
 
 import (
@@ -11,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -31,7 +35,7 @@ const (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "example:", err)
 		os.Exit(1)
 	}
@@ -42,15 +46,34 @@ type place struct {
 	sendonceURL, user, password string
 	natsURL                     string
 	db                          *pgxpool.Pool // the service's own
-	port                        string
+	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger
 }
 
-func run(ctx context.Context, args []string) error {
-	services := map[string]func(context.Context, place) error{"order": runOrder, "points": runPoints}
-	if len(args) != 1 || services[args[0]] == nil {
-		return errors.New("say which service: order or points")
+// The ports that the services have unless they are told another one.
+const (
+	orderPort  = "8081"
+	pointsPort = "8082"
+)
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	word := ""
+	if len(args) == 1 {
+		word = args[0]
 	}
+	switch word {
+	case "order":
+		return alone(ctx, word, orderPort, runOrder)
+	case "points":
+		return alone(ctx, word, pointsPort, runPoints)
+	case "demo":
+		return demo(ctx, cmp.Or(os.Getenv("SENDONCE_HOME"), ".sendonce"), out)
+	}
+	return errors.New("say which service: order or points, or demo for both")
+}
+
+// alone runs one service as the environment says.
+func alone(ctx context.Context, name, port string, service func(context.Context, place) error) error {
 	databaseURL := os.Getenv("DATABASE_URL")
 	if databaseURL == "" {
 		return errors.New("DATABASE_URL is not set; give the URL of a database of the service's own")
@@ -60,24 +83,28 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	defer db.Close()
-	return services[args[0]](ctx, place{
+	l, err := listen(ctx, cmp.Or(os.Getenv("PORT"), port))
+	if err != nil {
+		return err
+	}
+	return service(ctx, place{
 		sendonceURL: cmp.Or(os.Getenv("SENDONCE_URL"), "http://127.0.0.1:8080"),
 		user:        cmp.Or(os.Getenv("SENDONCE_USER"), "admin"),
 		password:    cmp.Or(os.Getenv("SENDONCE_PASSWORD"), "sendonce-local"),
 		natsURL:     os.Getenv("NATS_URL"),
 		db:          db,
-		port:        os.Getenv("PORT"),
-		log:         slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", args[0]),
+		listener:    l,
+		log:         slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", name),
 	})
+}
+
+func listen(ctx context.Context, port string) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:"+port)
 }
 
 // serve answers calls while beside runs, until ctx ends.
 func (p place) serve(ctx context.Context, h http.Handler, beside func(context.Context)) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:"+p.port)
-	if err != nil {
-		return err
-	}
-	p.log.Info("listening", "address", l.Addr().String())
+	p.log.Info("listening", "address", p.listener.Addr().String())
 
 	ctx, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
@@ -87,7 +114,7 @@ func (p place) serve(ctx context.Context, h http.Handler, beside func(context.Co
 
 	server := &http.Server{Handler: h, ReadTimeout: callLimit, WriteTimeout: callLimit}
 	failed := make(chan error, 1)
-	go func() { failed <- server.Serve(l) }()
+	go func() { failed <- server.Serve(p.listener) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -48,7 +49,6 @@ type paid struct {
 }
 
 func runOrder(ctx context.Context, p place) error {
-	p.port = cmp.Or(p.port, "8081")
 	if _, err := p.db.Exec(ctx, outbox.DDL+ordersDDL); err != nil {
 		return fmt.Errorf("make the tables: %w", err)
 	}
@@ -56,34 +56,36 @@ func runOrder(ctx context.Context, p place) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", func(w http.ResponseWriter, r *http.Request) {
 		var o order
-		err := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder)).Decode(&o)
-		if err := cmp.Or(err, o.check()); err != nil {
+		decoded := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxOrder)).Decode(&o)
+		if err := cmp.Or(decoded, o.check()); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := p.place(r.Context(), o); err != nil {
+		message, err := p.place(r.Context(), o)
+		if err != nil {
 			p.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
 			http.Error(w, "not known to be stored; repeat it", http.StatusInternalServerError)
 			return
 		}
 		forwarder.Wake()
-		fmt.Fprintln(w, "stored", o.ID)
+		fmt.Fprintln(w, strings.TrimSpace("stored "+o.ID+" "+message))
 	})
 	return p.serve(ctx, mux, forwarder.Run)
 }
 
-// place stores the order and its message, both or neither. An id that is known
-// already changes nothing.
-func (p place) place(ctx context.Context, o order) error {
-	return pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
+// place stores the order and its message, both or neither, and gives the
+// message's id. An id that is known already changes nothing and has no message.
+func (p place) place(ctx context.Context, o order) (message string, err error) {
+	err = pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", o.ID, o.User, o.Amount)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
-		_, err = outbox.Put(ctx, tx, outbox.Message{
+		message, err = outbox.Put(ctx, tx, outbox.Message{
 			ExchangeName: "orders", RoutingKey: "paid", Type: "order.paid.v1",
 			Data: paid{Order: o.ID, User: o.User, Points: o.Amount},
 		})
 		return err
 	})
+	return message, err
 }

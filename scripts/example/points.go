@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,7 +26,6 @@ const (
 )
 
 func runPoints(ctx context.Context, p place) error {
-	p.port = cmp.Or(p.port, "8082")
 	if p.natsURL == "" {
 		return errors.New("NATS_URL is not set; `make run` prints it")
 	}

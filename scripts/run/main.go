@@ -98,7 +98,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = accompany(ctx, s, children, log, out)
+	err = accompany(ctx, s, children, s.beside(database, natsURL), log, out)
 	// The trigger first: what it has under way needs the server.
 	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
 }
@@ -122,13 +122,18 @@ func startServer(s settings, binary string, env []string, log, out io.Writer) (c
 }
 
 // accompany waits until the server is ready and then works beside it until ctx
-// is done or a child ends by itself.
-func accompany(ctx context.Context, s settings, children map[string]child, logs, out io.Writer) error {
+// is done or a child ends by itself. Meanwhile runEnv is in the home.
+func accompany(ctx context.Context, s settings, children map[string]child, runEnv string, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
 		return orInterrupted(ctx, err)
 	}
+	name, err := writeRunEnv(s.home, runEnv)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(name)) }()
 	sinkURL := ""
 	if s.sink {
 		k, err := openSink(starting, s, logs, out)

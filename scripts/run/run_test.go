@@ -105,6 +105,13 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	h := newHouse(t)
 	p := h.start(t)
 	h.ready(t, p)
+	runEnv := filepath.Join(h.home, "run.env")
+	told, err := os.Stat(runEnv)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), told.Mode())
+	text, err := os.ReadFile(runEnv)
+	require.NoError(t, err)
+	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://\S+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
 	first := h.send(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
 
@@ -112,6 +119,7 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, code, p.Output())
 	require.True(t, h.closed())
+	require.NoFileExists(t, runEnv)
 	addresses := printed(t, p)
 
 	p = h.start(t, "DEMO_SENDER=false")

@@ -86,6 +86,9 @@ func parseSettings(all map[string]string) (settings, error) {
 	if s.procsIdle, err = time.ParseDuration(get("PROCS_IDLE", "15s")); err != nil || s.procsIdle <= 0 {
 		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, as 15s", all["PROCS_IDLE"]))
 	}
+	if strings.ContainsAny(s.username+s.password, "\n\r") {
+		bad = append(bad, errors.New("BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD must be of one line"))
+	}
 	if strings.Contains(s.username, ":") {
 		bad = append(bad, fmt.Errorf("BASIC_AUTH_USERNAME is %q: it must not contain a colon", s.username))
 	}
@@ -113,6 +116,27 @@ func (s settings) callsSink() bool {
 		}
 	}
 	return false
+}
+
+// beside is what whoever works beside the run needs, a NAME=value on each line.
+func (s settings) beside(databaseURL, natsURL string) string {
+	return "DATABASE_URL=" + databaseURL + "\nNATS_URL=" + natsURL +
+		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
+}
+
+// writeRunEnv gives the name of the file, which holds passwords. It is there
+// whole or not at all.
+func writeRunEnv(home, text string) (string, error) {
+	file, err := os.CreateTemp(home, "run.env.*") // nobody else may read it
+	if err != nil {
+		return "", err
+	}
+	_, err = file.WriteString(text)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return "", errors.Join(err, os.Remove(file.Name()))
+	}
+	name := filepath.Join(home, "run.env")
+	return name, os.Rename(file.Name(), name)
 }
 
 // serverEnv is the environment of the server and the trigger: all of ours, with

@@ -2,6 +2,7 @@ package fn
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -79,7 +80,12 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 	} else {
 		err = serveAll(ctx, env, served)
 	}
-	if err != nil {
+	var wrong badSettings
+	switch {
+	case errors.As(err, &wrong):
+		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
+		return 2
+	case err != nil:
 		env.Log.Error(name+" failed", "cause", err.Error())
 		return 1
 	}
@@ -126,6 +132,9 @@ func serveAll(ctx context.Context, env *Env, functions []Function) error {
 		return err
 	}
 	if err := register(env, built); err != nil {
+		return err
+	}
+	if err := verifyDurability(ctx, env); err != nil {
 		return err
 	}
 	l, err := listen(ctx, &env.Config)

@@ -1,23 +1,29 @@
 package fn
 
 import (
+	"context"
+	"fmt"
+	"net/url"
 	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // TwoPhase is how messages may be acknowledged as accepted before they are saved
 // (seed 004 section 3). All functions and the trigger must agree on it.
 type TwoPhase struct {
-	Enabled            bool          `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true acknowledges messages that ask for ack accepted from a stream, before they are in Postgres"`
-	DeliverBeforeSaved bool          `envconfig:"TWO_PHASE_DELIVER_BEFORE_SAVED" default:"false" desc:"true publishes accepted messages to their receivers without waiting for Postgres"`
-	FailOpen           bool          `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"while the stream cannot take a message: true saves it at once instead, false answers 503"`
-	Stream             string        `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
-	Shards             int           `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of that stream that are saved side by side, 1 to 64; a sender's messages are all in one"`
-	BatchSize          int           `envconfig:"TWO_PHASE_BATCH_SIZE" default:"100" desc:"accepted messages that are saved in one transaction, 1 to 500"`
-	BatchWait          time.Duration `envconfig:"TWO_PHASE_BATCH_WAIT" default:"2ms" desc:"how long a batch waits for more after its first message"`
-	DedupeWindow       time.Duration `envconfig:"TWO_PHASE_DEDUPE_WINDOW" default:"24h" desc:"how long the stream keeps a message after it is saved, to recognise a repeat"`
+	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true acknowledges messages that ask for ack accepted from a stream, before they are in Postgres"`
+	DeliverBeforeSaved bool           `envconfig:"TWO_PHASE_DELIVER_BEFORE_SAVED" default:"false" desc:"true publishes accepted messages to their receivers without waiting for Postgres"`
+	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"while the stream cannot take a message: true saves it at once instead, false answers 503"`
+	Stream             string         `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
+	Shards             int            `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of that stream that are saved side by side, 1 to 64; a sender's messages are all in one"`
+	BatchSize          int            `envconfig:"TWO_PHASE_BATCH_SIZE" default:"100" desc:"accepted messages that are saved in one transaction, 1 to 500"`
+	BatchWait          time.Duration  `envconfig:"TWO_PHASE_BATCH_WAIT" default:"2ms" desc:"how long a batch waits for more after its first message"`
+	DedupeWindow       time.Duration  `envconfig:"TWO_PHASE_DEDUPE_WINDOW" default:"24h" desc:"how long the stream keeps a message after it is saved, to recognise a repeat"`
+	Durability         bus.Durability `envconfig:"TWO_PHASE_DURABILITY" desc:"the least that a message must survive once it is accepted: process, host, replicated or replicated-host; a stream that gives less stops the start; empty takes what the stream gives"`
+	MonitorURL         string         `envconfig:"TWO_PHASE_NATS_MONITOR_URL" desc:"monitoring URLs of the NATS servers that keep the stream, as http://host:8222, separated by commas; without them it is not known that writes are synced, so host is never promised"`
 }
 
 // Validate checks what the types alone cannot.
@@ -28,5 +34,51 @@ func (c *TwoPhase) Validate() []task.Field {
 	bad.When(c.BatchSize < 1 || c.BatchSize > 500, "TWO_PHASE_BATCH_SIZE", "must be between 1 and 500")
 	bad.When(c.BatchWait < 0 || c.BatchWait > time.Second, "TWO_PHASE_BATCH_WAIT", "must be between 0 and 1s")
 	bad.When(c.DedupeWindow < time.Minute, "TWO_PHASE_DEDUPE_WINDOW", "must be at least 1m")
+	for monitor := range strings.SplitSeq(c.MonitorURL, ",") {
+		u, err := url.Parse(strings.TrimSpace(monitor))
+		named := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != ""
+		bad.When(c.MonitorURL != "" && !named, "TWO_PHASE_NATS_MONITOR_URL", "must be URLs such as http://host:8222, separated by commas")
+	}
 	return bad
+}
+
+// verifyLimit bounds how long a start waits for NATS.
+const verifyLimit = 3 * time.Second
+
+// verifyDurability fails when the stream gives less than the settings ask for.
+// Where nobody can tell the process starts, and accepts nothing until somebody
+// can.
+func verifyDurability(ctx context.Context, env *Env) error {
+	two := env.Config.TwoPhase
+	if !two.Enabled || two.Durability == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, verifyLimit)
+	defer cancel()
+	gives, err := env.Bus().Durability(ctx, two.MonitorURL)
+	switch {
+	case gives.Covers(two.Durability):
+		return nil
+	case err != nil:
+		env.Log.Warn("nothing is accepted before it is saved until the stream is known to give what TWO_PHASE_DURABILITY asks for",
+			"asked", two.Durability.String(), "known", gives.String(), "error", err)
+		return nil
+	}
+	return badSettings{{"TWO_PHASE_DURABILITY", fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",
+		two.Durability, two.Stream, gives, remedy(gives, two.Durability))}}
+}
+
+// remedy is what makes a stream give what it does not.
+func remedy(gives, least bus.Durability) string {
+	var steps []string
+	switch {
+	case gives == 0:
+		return "keep it in files"
+	case !gives.Covers(least & bus.DurableReplicated):
+		steps = append(steps, "keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream)")
+	}
+	if !gives.Covers(least & bus.DurableHost) {
+		steps = append(steps, "set sync_interval: always on every NATS server (2.15 or newer) that keeps it and name them in TWO_PHASE_NATS_MONITOR_URL")
+	}
+	return strings.Join(steps, " and ")
 }

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// homeOf is the home of a `make run` that says these things of itself.
+func homeOf(t *testing.T, sendonceURL, databaseURL, natsURL string) string {
+	t.Helper()
+	home := t.TempDir()
+	text := fmt.Sprintf("DATABASE_URL=%s\nNATS_URL=%s\nSENDONCE_URL=%s\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=secret\n", databaseURL, natsURL, sendonceURL)
+	require.NoError(t, os.WriteFile(filepath.Join(home, "run.env"), []byte(text), 0o600))
+	return home
+}
+
+// onOwnServer skips a test that would leave databases or roles on a server that
+// is not its own.
+func onOwnServer(t *testing.T) {
+	t.Helper()
+	if os.Getenv("DATABASE_URL") != "" {
+		t.Skip("the server of DATABASE_URL is somebody's")
+	}
+}
+
+func startDemo(t *testing.T, home string) *sandbox.Process {
+	t.Helper()
+	return sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example", false), []string{"SENDONCE_HOME=" + home}, "demo")
+}
+
+func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
+	t.Parallel()
+	onOwnServer(t)
+	nats, functions := sandbox.NewNATS(t), sandbox.Build(t, module+"functions", false)
+	env := []string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "NATS_URL=" + nats.URL()}
+	database := sandbox.NewDatabase(t)
+	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
+	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
+	home := homeOf(t, sendonce.front.URL, database, nats.URL())
+
+	for tours := 1; tours <= 2; tours++ {
+		p := startDemo(t, home)
+		ready, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+		defer cancel()
+		require.NoError(t, p.WaitFor(ready, "ready; Ctrl-C ends it\n"), p.Output())
+		for _, step := range []string{"order paid ", "message handed over ", "points given ", "message received "} {
+			require.Equal(t, demoOrders, strings.Count(p.Output(), "\n"+step)+strings.Count(p.Output()[:len(step)], step), step)
+		}
+		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", tours*150))
+		shown := regexp.MustCompile(`(?m)^  curl -d '(.*)' (http://\S+)/orders\n  curl (http://\S+)/points/anna$`).FindStringSubmatch(p.Output())
+		require.Len(t, shown, 4, p.Output())
+		require.Equal(t, fmt.Sprint(tours*150), pointsOf(t, shown[3], "anna"))
+		res, err := http.Post(shown[2]+"/orders", "", strings.NewReader(strings.Replace(shown[1], `"anna"`, `"ben"`, 1)))
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, http.StatusOK, res.StatusCode)
+		require.Eventually(t, func() bool { return pointsOf(t, shown[3], "ben") == "10" }, 20*time.Second, 20*time.Millisecond)
+		require.NoError(t, p.Signal(syscall.SIGINT))
+		require.Zero(t, p.ExitCode(), p.Output())
+	}
+}
+
+// ends demands that the demo says one thing and fails.
+func ends(t *testing.T, home, says string) {
+	t.Helper()
+	p := startDemo(t, home)
+	require.Equal(t, 1, p.ExitCode())
+	require.Contains(t, p.Output(), says)
+	require.Equal(t, 1, strings.Count(p.Output(), "\n"), p.Output())
+}
+
+func TestWithoutARunTheDemoAsksForOne(t *testing.T) {
+	t.Parallel()
+	none := t.TempDir()
+	ends(t, none, "example: start make run first, in another terminal (there is no "+none+"/run.env)\n")
+	ends(t, homeOf(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the one of ")
+}
+
+func TestAUserWhoMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
+	t.Parallel()
+	onOwnServer(t)
+	sendonce := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(sendonce.Close)
+	postgres, err := sandbox.StartPostgres(t.Context(), sandbox.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, postgres.Stop()) })
+	url := postgres.URL("postgres")
+	conn, err := pgx.Connect(t.Context(), url)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), "CREATE ROLE clerk LOGIN PASSWORD 'clerk'")
+	require.NoError(t, err)
+	cfg := conn.Config()
+	require.NoError(t, conn.Close(t.Context()))
+	clerk := fmt.Sprintf("host=%s port=%d user=clerk password=clerk dbname=postgres", cfg.Host, cfg.Port)
+	ends(t, homeOf(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: have CREATE DATABASE orders OWNER clerk run for each of orders, points\n")
+}

@@ -1,0 +1,184 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Durability is what an accepted message survives until it is saved. The zero
+// value is nothing at all: a stream in memory.
+type Durability uint8
+
+// What a stream may give. Neither of DurableHost and DurableReplicated covers
+// the other. That copies are on different hosts is the operator's promise.
+const (
+	DurableProcess        Durability = 1                               // the death of any process
+	DurableHost           Durability = DurableProcess | 2              // and the loss of power
+	DurableReplicated     Durability = DurableProcess | 4              // and the loss of a host with its disk
+	DurableReplicatedHost Durability = DurableHost | DurableReplicated // both
+)
+
+const (
+	copiesToSurvive = 3 // with two, losing one stops the stream
+	monitorTimeout  = time.Second
+	monitorLimit    = 1 << 20 // bytes of an answer
+)
+
+var durabilityNames = map[Durability]string{
+	DurableProcess: "process", DurableHost: "host", DurableReplicated: "replicated", DurableReplicatedHost: "replicated-host",
+}
+
+// String is the word of the API; "nothing" for none.
+func (d Durability) String() string {
+	if name, known := durabilityNames[d]; known {
+		return name
+	}
+	return "nothing"
+}
+
+// Covers tells whether d survives everything that least survives.
+func (d Durability) Covers(least Durability) bool { return d&least == least }
+
+// ParseDurability reads a word of the API.
+func ParseDurability(word string) (Durability, error) {
+	for d, name := range durabilityNames {
+		if name == word {
+			return d, nil
+		}
+	}
+	return 0, errors.New("must be process, host, replicated or replicated-host")
+}
+
+// Decode reads a setting; "" leaves the zero value.
+func (d *Durability) Decode(word string) (err error) {
+	if word != "" {
+		*d, err = ParseDurability(word)
+	}
+	return err
+}
+
+// Durability asks what the stream of accepted messages gives, and makes the
+// stream if it is missing. monitors are the monitoring URLs of NATS servers,
+// separated by commas, as http://host:8222: each server that keeps a copy must
+// say there that it syncs every write, else the loss of power is not survived.
+// With an error, ErrAway, the stream gives perhaps more than what is returned
+// beside it.
+func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
+	ctx, cancel := limited(ctx, acceptTimeout)
+	defer cancel()
+	s, err := b.accepted(ctx)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		var differs *MismatchError
+		if err := b.Ensure(ctx); err != nil && !errors.As(err, &differs) {
+			return 0, away(err)
+		}
+		s, err = b.accepted(ctx)
+	}
+	if err != nil {
+		return 0, err
+	}
+	has := s.CachedInfo()
+	if has.Config.Storage != jetstream.FileStorage {
+		return 0, nil
+	}
+	gives := DurableProcess
+	if has.Config.Replicas >= copiesToSurvive {
+		gives = DurableReplicated
+	}
+	if monitors == "" || has.Config.PersistMode == jetstream.AsyncPersistMode {
+		return gives, nil
+	}
+	keepers, err := keepersOf(has)
+	if err != nil {
+		return gives, away(err)
+	}
+	syncs, err := syncing(ctx, monitors)
+	switch {
+	case !slices.ContainsFunc(keepers, func(name string) bool { return !syncs[name] }):
+		return gives | DurableHost, nil
+	case err != nil:
+		return gives, away(err)
+	}
+	return gives, nil
+}
+
+// keepersOf names the servers that keep a copy of a stream.
+func keepersOf(s *jetstream.StreamInfo) ([]string, error) {
+	if s.Cluster == nil || s.Cluster.Leader == "" {
+		return nil, fmt.Errorf("stream %s has no leader", s.Config.Name)
+	}
+	keepers := []string{s.Cluster.Leader}
+	for _, peer := range s.Cluster.Replicas {
+		keepers = append(keepers, peer.Name)
+	}
+	return keepers, nil
+}
+
+// syncing names the servers that say that they sync every write.
+func syncing(ctx context.Context, monitors string) (map[string]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
+	defer cancel()
+	type answer struct {
+		server string // "" when it does not sync
+		err    error
+	}
+	asked := strings.Split(monitors, ",")
+	answers := make(chan answer, len(asked))
+	for _, monitor := range asked {
+		go func() {
+			server, err := askMonitor(ctx, strings.TrimSpace(monitor))
+			answers <- answer{server, err}
+		}()
+	}
+	names := map[string]bool{}
+	var failed error
+	for range asked {
+		a := <-answers
+		names[a.server] = a.err == nil
+		failed = errors.Join(failed, a.err)
+	}
+	return names, failed
+}
+
+// askMonitor gives the name of the server behind monitor if it syncs every
+// write, else "". Before 2.15 a server did not when it compacted.
+func askMonitor(ctx context.Context, monitor string) (string, error) {
+	// Only this page has the server's name, which says whether it is one of ours.
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)
+	if err != nil {
+		return "", err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return "", err
+	}
+	defer res.Body.Close()
+	var says struct {
+		Name      string `json:"server_name"`
+		Version   string `json:"version"`
+		JetStream struct {
+			Config struct {
+				SyncAlways bool `json:"sync_always"`
+			} `json:"config"`
+		} `json:"jetstream"`
+	}
+	if res.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("GET %s answered %s", req.URL.Redacted(), res.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&says); err != nil {
+		return "", fmt.Errorf("GET %s: %w", req.URL.Redacted(), err)
+	}
+	if !says.JetStream.Config.SyncAlways || !atLeast(says.Version, 2, 15) {
+		return "", nil
+	}
+	return says.Name, nil
+}

@@ -1,0 +1,183 @@
+package bus
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// monitored is a server whose monitoring page is open; it gives both its URLs.
+func monitored(t *testing.T, syncs bool) (url, monitor string) {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: server.RANDOM_PORT,
+		JetStream: true, StoreDir: filepath.Join(t.TempDir(), "nats"), JetStreamMaxStore: 1 << 40, SyncAlways: syncs,
+		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
+	})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	require.True(t, s.ReadyForConnections(soon))
+	return s.ClientURL(), "http://" + s.MonitorAddr().String()
+}
+
+// monitorSaying is a monitoring page of somebody else's.
+func monitorSaying(t *testing.T, status int, page string) string {
+	t.Helper()
+	f := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = w.Write([]byte(page))
+	}))
+	t.Cleanup(f.Close)
+	return f.URL
+}
+
+func TestOneWordCoversAnotherOnlyWhereItSurvivesAllOfIt(t *testing.T) {
+	t.Parallel()
+	covers := map[string][]string{
+		"process":         {"process"},
+		"host":            {"process", "host"},
+		"replicated":      {"process", "replicated"},
+		"replicated-host": {"process", "host", "replicated", "replicated-host"},
+	}
+	for word, covered := range covers {
+		d, err := ParseDurability(word)
+		require.NoError(t, err)
+		require.Equal(t, word, d.String())
+		var all []string
+		for _, other := range []string{"process", "host", "replicated", "replicated-host"} {
+			var least Durability
+			require.NoError(t, least.Decode(other))
+			if d.Covers(least) {
+				all = append(all, other)
+			}
+		}
+		require.Equal(t, covered, all, word)
+		require.False(t, Durability(0).Covers(d))
+	}
+	require.Equal(t, "nothing", Durability(0).String())
+	for _, bad := range []string{"", "nothing", "Host", "host,replicated"} {
+		_, err := ParseDurability(bad)
+		require.Error(t, err, bad)
+	}
+	unset := Durability(0)
+	require.NoError(t, unset.Decode(""))
+	require.Zero(t, unset)
+}
+
+func TestPowerLossIsSurvivedOnlyWhereTheServerSaysThatItSyncs(t *testing.T) {
+	t.Parallel()
+	for syncs, want := range map[bool]Durability{true: DurableHost, false: DurableProcess} {
+		url, monitor := monitored(t, syncs)
+		b := newBus(t, url)
+		gives, err := b.Durability(within(t, soon), monitor+"/")
+		require.NoError(t, err)
+		require.Equal(t, want, gives)
+		gives, err = b.Durability(within(t, soon), "")
+		require.NoError(t, err)
+		require.Equal(t, DurableProcess, gives, "nobody says so")
+	}
+}
+
+func TestWhatAnotherServerSaysCountsForNothing(t *testing.T) {
+	t.Parallel()
+	url, own := monitored(t, false)
+	_, other := monitored(t, true)
+	b := newBus(t, url)
+	gives, err := b.Durability(within(t, soon), own+", "+other)
+	require.NoError(t, err)
+	require.Equal(t, DurableProcess, gives)
+
+	url, _ = monitored(t, true)
+	b = newBus(t, url)
+	l, err := b.await(within(t, soon))
+	require.NoError(t, err)
+	name := l.js.Conn().ConnectedServerName()
+	for what, c := range map[string]struct {
+		status int
+		page   string
+		known  bool
+		want   Durability
+	}{
+		"the same":   {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{"config":{"sync_always":true}}}`, true, DurableHost},
+		"older":      {200, `{"server_name":"NAME","version":"2.14.9","jetstream":{"config":{"sync_always":true}}}`, true, DurableProcess},
+		"no streams": {200, `{"server_name":"NAME","version":"2.15.0","jetstream":{}}`, true, DurableProcess},
+		"no page":    {404, ``, false, DurableProcess},
+		"no JSON":    {200, `<html>`, false, DurableProcess},
+	} {
+		gives, err := b.Durability(within(t, soon), monitorSaying(t, c.status, strings.ReplaceAll(c.page, "NAME", name)))
+		require.Equal(t, c.want, gives, what)
+		if c.known {
+			require.NoError(t, err, what)
+		} else {
+			require.ErrorIs(t, err, ErrAway, what)
+		}
+	}
+}
+
+func TestAStreamThatDoesNotKeepIsNotTakenForOneThatDoes(t *testing.T) {
+	t.Parallel()
+	for what, c := range map[string]struct {
+		change func(*jetstream.StreamConfig)
+		want   Durability
+	}{
+		"in memory":       {func(c *jetstream.StreamConfig) { c.Storage = jetstream.MemoryStorage }, 0},
+		"written at ease": {func(c *jetstream.StreamConfig) { c.PersistMode = jetstream.AsyncPersistMode }, DurableProcess},
+	} {
+		url, monitor := monitored(t, true)
+		b := newBus(t, url)
+		config := streams(&b.cfg, true)[5]
+		require.Equal(t, StreamAccepted, config.Name)
+		c.change(&config)
+		l, err := b.await(within(t, soon))
+		require.NoError(t, err)
+		_, err = l.js.CreateStream(t.Context(), config)
+		require.NoError(t, err, what)
+		gives, err := b.Durability(within(t, soon), monitor)
+		require.NoError(t, err)
+		require.Equal(t, c.want, gives, what)
+	}
+}
+
+func TestNobodyPromisesWhileNATSIsAway(t *testing.T) {
+	t.Parallel()
+	var none *Bus
+	gives, err := none.Durability(t.Context(), "")
+	require.ErrorIs(t, err, ErrAway)
+	require.Zero(t, gives)
+
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	gives, err = b.Durability(within(t, soon), "http://127.0.0.1:1")
+	require.ErrorIs(t, err, ErrAway, "the monitor")
+	require.Equal(t, DurableProcess, gives)
+	broker.stop()
+	gives, err = b.Durability(within(t, soon), "")
+	require.ErrorIs(t, err, ErrAway)
+	require.Zero(t, gives)
+}
+
+func TestCopiesSurviveAHostAndPowerLossOnlyIfEachOfThemIsSynced(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := c.bus()
+	gives, err := b.Durability(within(t, soon), "")
+	require.NoError(t, err)
+	require.Equal(t, DurableReplicated, gives)
+	var monitors []string
+	for _, s := range c.servers {
+		monitors = append(monitors, monitorSaying(t, 200, `{"server_name":"`+s.Name()+`","version":"2.15.2","jetstream":{"config":{"sync_always":true}}}`))
+	}
+	gives, err = b.Durability(within(t, soon), strings.Join(monitors[:2], ","))
+	require.NoError(t, err)
+	require.Equal(t, DurableReplicated, gives, "nobody speaks for the third")
+	gives, err = b.Durability(within(t, soon), strings.Join(monitors, ","))
+	require.NoError(t, err)
+	require.Equal(t, DurableReplicatedHost, gives)
+}
