@@ -27,6 +27,9 @@ faults: ## the fault tests, with NATS away for 30 s, and two idle minutes counte
 bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
 
+bench-two-phase: ## latency of accepted and saved messages, with a stalled database too, and how fast what was accepted is saved
+	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -two-phase $(BENCH)
+
 build: ## the one binary, in bin/sendonce
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/sendonce ./functions
 
@@ -34,4 +37,4 @@ golden: ## rewrite what is generated: the schema's golden file and README's sett
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 
-.PHONY: help run example test check faults bench build golden
+.PHONY: help run example test check faults bench bench-two-phase build golden

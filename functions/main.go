@@ -138,6 +138,11 @@ func drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 				left += n
 			}
 		}
+		for shard := range env.Config.TwoPhase.Shards {
+			if _, served := state.Pending[fmt.Sprintf("save-%d", shard)]; !served && state.Messages > 0 {
+				return fmt.Errorf("nobody saves shard %d: start a trigger with the TWO_PHASE_ settings of the functions", shard)
+			}
+		}
 		if left != told {
 			fmt.Printf("%d accepted messages are not saved\n", left)
 			told = left

@@ -6,8 +6,8 @@ ALTER TABLE messages ADD COLUMN accept_seq bigint, ADD COLUMN accepted_at timest
 
 -- What the stream still holds although it is saved, to recognise repeats; a row goes when its message is forgotten.
 CREATE TABLE accepted_messages (
-    accept_seq bigint PRIMARY KEY,
-    id         uuid NOT NULL,
+    id         uuid PRIMARY KEY,
+    accept_seq bigint NOT NULL,
     saved_at   timestamptz NOT NULL DEFAULT now()
 );
 CREATE INDEX accepted_messages_saved ON accepted_messages (saved_at);

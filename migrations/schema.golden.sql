@@ -3,8 +3,8 @@ CREATE TABLE accepted_checked (
     accept_seq bigint NOT NULL);
 
 CREATE TABLE accepted_messages (
-    accept_seq bigint NOT NULL,
     id uuid NOT NULL,
+    accept_seq bigint NOT NULL,
     saved_at timestamp with time zone NOT NULL DEFAULT now());
 
 CREATE TABLE blocked_words (
@@ -301,7 +301,7 @@ ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_one_check CHECK (on
 
 ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_pkey PRIMARY KEY (one);
 
-ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY (accept_seq);
+ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY (id);
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
 

@@ -83,6 +83,9 @@ func (d *deliverer) isDraining() bool {
 // take records an event of Sendonce; anything else, such as a tick, has what is
 // due delivered.
 func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
+	if e.Type() == fn.AcceptedType {
+		return d.push(ctx, c, []cloudevents.Event{e})
+	}
 	if kind, ours := kindOf(e.Type()); ours {
 		return d.record(ctx, kind, e)
 	}
@@ -146,13 +149,17 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	until := deadline.Add(-d.cfg.Timeout - settleTime)
 	var webhooks, messages int
 	var webhooksErr, messagesErr error
+	var first [2]bool
 	var both sync.WaitGroup
-	both.Go(func() { webhooks, webhooksErr = drain(ctx, d, until, d.webhooks()) })
-	both.Go(func() { messages, messagesErr = drain(ctx, d, until, d.messages()) })
+	both.Go(func() { webhooks, first[0], webhooksErr = drain(ctx, d, until, d.webhooks()) })
+	both.Go(func() { messages, first[1], messagesErr = drain(ctx, d, until, d.messages()) })
 	both.Wait()
 	c.Log("webhooks", webhooks, "messages", messages)
 	if err := errors.Join(webhooksErr, messagesErr); err != nil {
 		return err
+	}
+	if !first[0] || !first[1] {
+		return nil // whoever is at work has things in hand, and will see to what comes next
 	}
 	if err := d.trim(ctx); err != nil {
 		return err

@@ -31,13 +31,13 @@ type posted[W any] struct {
 }
 
 // drain posts what is due until nothing is, and counts it. When a drain of this
-// lane is at work already, that one looks again instead. After until, or when the
+// lane is at work already, that one looks again instead, and first is false. After until, or when the
 // process is to end, it begins nothing more, has another call go on, and waits
 // for the receivers that it still has in hand.
-func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W]) (n int, err error) {
+func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W]) (n int, first bool, err error) {
 	look, first := l.desk.sit()
 	if !first {
-		return 0, nil
+		return 0, false, nil
 	}
 	open := true
 	inHand, landed := map[int]W{}, make(chan posted[W], laneWidth)
@@ -62,9 +62,9 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 		switch {
 		case len(inHand) > 0:
 		case !open:
-			return n, err
+			return n, true, err
 		case err == nil && l.desk.leaveUnlessTold():
-			return n, nil
+			return n, true, nil
 		default:
 			continue
 		}

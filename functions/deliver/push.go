@@ -14,6 +14,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// recent is what push publishes: anything older may have been sent by the relay
+// so long ago that the stream would not recognise it.
+const recent = time.Minute
+
 // push publishes accepted messages to their receivers before they are saved, in
 // their order. The relay publishes the same send again once they are, under the
 // same MsgID, which the stream recognises within its window; so what cannot be
@@ -22,8 +26,8 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []cloudevents.E
 	var messages []bus.Message
 	for _, e := range events {
 		m, err := fn.DeliveredMessage(e)
-		if err != nil || m.To.Kind == message.URL {
-			continue // save buries what is none of ours
+		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > recent {
+			continue // what is none of ours is buried by save
 		}
 		out, err := firstSend(m)
 		if err != nil {

@@ -35,6 +35,7 @@ func (r *submitRequest) Validate() []task.Field {
 	name(&bad, "from", r.From)
 	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+keyRule)
 	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", keyRule)
+	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are the service's own")
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
 	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
 	bad.When(r.Ack != "" && r.Ack != ackSaved && r.Ack != ackAccepted, "ack", "must be saved or accepted")

@@ -118,18 +118,48 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 // reconcile goes through what the stream has accepted after the place up to
 // which nothing is missing.
 func (s *saver) reconcile(ctx context.Context, c *fn.Call, after uint64) error {
-	if err := s.findUnsaved(ctx, c, after); err != nil {
+	state, err := s.env.Bus().Accepting(ctx)
+	if err != nil {
 		return err
 	}
+	if state.LastSeq < after {
+		after = 0 // the stream was made anew
+	}
+	return errors.Join(s.forget(ctx, s.window(state)), s.findUnsaved(ctx, c, after))
+}
+
+// fullWindow is how long a message is kept for the sake of its repeats once the
+// stream is half full: taking new ones is more, and the primary key knows repeats
+// too.
+const fullWindow = 15 * time.Minute
+
+func (s *saver) window(state bus.AcceptState) time.Duration {
+	window := s.env.Config.TwoPhase.DedupeWindow
+	switch full := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
+	case state.MaxBytes <= 0 || full < 0.5:
+		return window
+	case full < 0.9:
+		return min(window, fullWindow)
+	default:
+		return 0
+	}
+}
+
+// forget takes out of the stream what was saved a window ago.
+func (s *saver) forget(ctx context.Context, window time.Duration) error {
 	for {
-		seqs, err := s.db.Forgettable(ctx, s.env.Config.TwoPhase.DedupeWindow, forgetRows)
-		if err != nil || len(seqs) == 0 {
+		saved, err := s.db.Forgettable(ctx, window, forgetRows)
+		if err != nil || len(saved) == 0 {
 			return err
 		}
-		if err := s.env.Bus().Forget(ctx, seqs); err != nil {
+		places := make([]bus.Place, len(saved))
+		for i, p := range saved {
+			places[i] = bus.Place{ID: p.ID.String(), Seq: uint64(p.Seq)}
+		}
+		if err := s.env.Bus().Forget(ctx, places); err != nil {
 			return err
 		}
-		if err := s.db.Forgotten(ctx, seqs); err != nil {
+		if err := s.db.Forgotten(ctx, saved); err != nil {
 			return err
 		}
 	}

@@ -147,7 +147,7 @@ func (t *telling) mark() error {
 // wire is the kind and the data of an event. An acknowledgement is for the
 // sender, who knows its message; all else is told whole.
 func wire(m bus.FollowedMessage) (event string, data []byte, err error) {
-	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") {
+	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		return api.StreamAck, m.Event.Data(), nil
 	}
 	data, err = json.Marshal(m.Event)

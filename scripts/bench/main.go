@@ -2,7 +2,10 @@
 // out and has reported per second over HTTP, beside what pgbench gets out of the
 // same Postgres, and how long what one process does takes to reach another through
 // NATS. It starts a private durable Postgres and the real binary on the loopback,
-// checks at the end that nothing was lost, and prints a table.
+// checks at the end that nothing was lost, and prints a table. With -two-phase it
+// is `make bench-two-phase`: how long messages take to be accepted from a stream
+// and to be saved, with a database that answers and with one that does not, and
+// how fast what was accepted is saved.
 package main
 
 import (
@@ -36,6 +39,12 @@ type options struct {
 	duration    time.Duration // of each phase, at most
 	connections []int         // of each submit phase, ascending
 	messages    int           // that wait for the relay
+
+	twoPhase bool
+	stall    time.Duration // of the database
+	backlog  int           // of accepted messages
+	shards   int           // TWO_PHASE_SHARDS
+	batch    int           // TWO_PHASE_BATCH_SIZE
 }
 
 // busiest is the last two numbers of connections: those of single reports and
@@ -43,25 +52,56 @@ type options struct {
 func (o options) busiest() []int { return o.connections[max(0, len(o.connections)-2):] }
 
 func main() {
-	o := options{connections: []int{1, 16, 64, 256}}
+	var o options
 	flag.DurationVar(&o.duration, "duration", 5*time.Second, "how long each phase lasts")
-	flag.Func("connections", "numbers of connections that submit, as 1,16,64,256 (default)", func(list string) (err error) {
+	flag.Func("connections", "numbers of connections that submit, as 1,16,64,256 (default; with -two-phase 1,64,256)", func(list string) (err error) {
 		o.connections, err = parseConnections(list)
 		return err
 	})
 	flag.IntVar(&o.messages, "messages", 20_000, "how many messages wait for the relay, at least 1000")
+	flag.BoolVar(&o.twoPhase, "two-phase", false, "measure two-phase acknowledgement of messages instead")
+	flag.DurationVar(&o.stall, "stall", 10*time.Second, "two-phase: for how long the database stalls")
+	flag.IntVar(&o.backlog, "backlog", 50_000, "two-phase: how many accepted messages wait to be saved, at least 1000")
+	flag.IntVar(&o.shards, "shards", 1, "two-phase: TWO_PHASE_SHARDS")
+	flag.IntVar(&o.batch, "batch", 100, "two-phase: TWO_PHASE_BATCH_SIZE")
 	flag.Parse()
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
-	s, err := bench(ctx, o, os.Stderr)
-	if s != nil {
-		fmt.Print(s)
-		err = errors.Join(err, s.wrong())
+	r, err := run(ctx, o, os.Stderr)
+	if r != nil {
+		fmt.Print(r)
+		err = errors.Join(err, r.wrong())
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "make bench:", err)
 		os.Exit(1)
 	}
+}
+
+// report is what a run found out; wrong says why it is not to be believed.
+type report interface {
+	fmt.Stringer
+	wrong() error
+}
+
+// run gives nil, or as much as it found out before it failed.
+func run(ctx context.Context, o options, progress io.Writer) (report, error) {
+	if o.twoPhase {
+		return found(benchTwoPhase(ctx, o, progress))
+	}
+	return found(bench(ctx, o, progress))
+}
+
+// found keeps a nil pointer from being a report.
+func found[S interface {
+	comparable
+	report
+}](s S, err error) (report, error) {
+	var none S
+	if s == none {
+		return nil, err
+	}
+	return s, err
 }
 
 func parseConnections(list string) ([]int, error) {
@@ -77,34 +117,91 @@ func parseConnections(list string) ([]int, error) {
 	return connections, nil
 }
 
-// bench starts what is measured, measures, and ends it.
-func bench(ctx context.Context, o options, progress io.Writer) (_ *summary, err error) {
+// bench measures tasks, and what passes through NATS.
+func bench(ctx context.Context, o options, progress io.Writer) (s *summary, err error) {
+	if len(o.connections) == 0 {
+		o.connections = []int{1, 16, 64, 256}
+	}
 	if o.duration <= 0 {
 		return nil, errors.New("-duration must be more than 0")
 	}
 	if o.messages < 1000 {
 		return nil, errors.New("-messages must be at least 1000, which the relay takes in two batches")
 	}
+	err = prepare(ctx, progress, func(binary string, postgres *sandbox.Postgres) error {
+		s, err = measure(ctx, o, binary, postgres, progress)
+		return err
+	})
+	return s, err
+}
+
+// benchTwoPhase measures messages that are accepted before they are saved.
+func benchTwoPhase(ctx context.Context, o options, progress io.Writer) (s *letterSummary, err error) {
+	if len(o.connections) == 0 {
+		o.connections = []int{1, 64, 256}
+	}
+	if o.duration <= 0 || o.stall <= 0 {
+		return nil, errors.New("-duration and -stall must be more than 0")
+	}
+	if o.backlog < 1000 {
+		return nil, errors.New("-backlog must be at least 1000, which is saved in two batches")
+	}
+	if o.shards < 1 || o.shards > 64 || o.batch < 1 || o.batch > 500 {
+		return nil, errors.New("-shards must be from 1 to 64, and -batch from 1 to 500")
+	}
+	err = prepare(ctx, progress, func(binary string, postgres *sandbox.Postgres) error {
+		conn, err := pgx.Connect(ctx, postgres.URL("postgres"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		s = &letterSummary{summary: summary{progress: progress}, shards: o.shards, batch: o.batch, letters: letters{ids: map[string][]string{}}}
+		if err := s.facts.read(ctx, conn); err != nil {
+			return err
+		}
+		if err := makeDatabase(ctx, conn, "bench", binary, postgres); err != nil {
+			return err
+		}
+		return s.measureTwoPhase(ctx, o, binary, postgres.URL("bench"))
+	})
+	return s, err
+}
+
+// prepare builds and starts what is measured, and ends it.
+func prepare(ctx context.Context, progress io.Writer, measure func(binary string, postgres *sandbox.Postgres) error) (err error) {
 	if os.Getenv("DATABASE_URL") != "" {
-		return nil, errors.New("DATABASE_URL is set, but a private Postgres is what is measured: unset it")
+		return errors.New("DATABASE_URL is set, but a private Postgres is what is measured: unset it")
 	}
 	fmt.Fprintln(progress, "building the functions")
 	dir, err := os.MkdirTemp("", "so-bench-")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binary := filepath.Join(dir, "sendonce")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/sendonce/sendonce/functions").CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build: %w\n%s", err, out)
+		return fmt.Errorf("build: %w\n%s", err, out)
 	}
 	fmt.Fprintln(progress, "starting Postgres")
 	postgres, err := sandbox.StartPostgres(ctx, sandbox.Options{Durable: true})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
-	return measure(ctx, o, binary, postgres, progress)
+	return measure(binary, postgres)
+}
+
+// makeDatabase makes a migrated database.
+func makeDatabase(ctx context.Context, conn *pgx.Conn, name, binary string, postgres *sandbox.Postgres) error {
+	if _, err := conn.Exec(ctx, "create database "+name); err != nil {
+		return err
+	}
+	migrate := exec.CommandContext(ctx, binary, "migrate")
+	migrate.Env = settings(postgres.URL(name))
+	if out, err := migrate.CombinedOutput(); err != nil {
+		return fmt.Errorf("migrate: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // measure runs pgbench on a copy of the fresh database, then one server, then
@@ -119,14 +216,8 @@ func measure(ctx context.Context, o options, binary string, postgres *sandbox.Po
 	if err := s.facts.read(ctx, conn); err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "create database bench"); err != nil {
+	if err := makeDatabase(ctx, conn, "bench", binary, postgres); err != nil {
 		return nil, err
-	}
-	env := settings(postgres.URL("bench"))
-	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = env
-	if out, err := migrate.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("migrate: %w\n%s", err, out)
 	}
 	if _, err := conn.Exec(ctx, "create database events template bench"); err != nil {
 		return nil, err
@@ -134,7 +225,7 @@ func measure(ctx context.Context, o options, binary string, postgres *sandbox.Po
 	if err := s.measureFloor(ctx, conn, postgres, o); err != nil {
 		return nil, err
 	}
-	if err := s.measureCalls(ctx, o, binary, env); err != nil {
+	if err := s.measureCalls(ctx, o, binary, settings(postgres.URL("bench"))); err != nil {
 		return nil, err
 	}
 	if err := s.check(ctx, postgres.URL("bench")); err != nil {

@@ -127,13 +127,7 @@ func (s *summary) String() string {
 		fmt.Fprintf(&b, "| %s | %d | %s | %s | %s | %s | %s |\n", r.name, r.connections, known("%.0f", r.rate),
 			known("%.1f", r.p50.Seconds()*1000), known("%.1f", r.p99.Seconds()*1000), s.ratio(r), known("%.2f", r.cores))
 	}
-	f := s.facts
-	disk := ""
-	if f.memory {
-		disk = " (the data lies in memory, where that costs nothing)"
-	}
-	fmt.Fprintf(&b, "\n%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, max_connections %d, %s.\n",
-		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, f.postgres, f.fsync, disk, f.synchronousCommit, f.maxConnections, runtime.Version())
+	fmt.Fprintf(&b, "\n%s\n", s.machine())
 	fmt.Fprintf(&b, "One server with default settings, Postgres and the load generator share this machine, over the loopback; at most %s a phase.\n", s.duration)
 	b.WriteString("A submission writes its key, its body, its live row and its log row. ")
 	if s.floor > 0 {
@@ -150,6 +144,17 @@ func (s *summary) String() string {
 	fmt.Fprintf(&b, "Checked: %d ids accepted, %d tasks in the database, %d of the accepted succeeded, %d live.\n",
 		s.counts.accepted, s.counts.tasks, s.counts.succeeded, s.counts.live)
 	return b.String()
+}
+
+// machine is what the figures were measured on.
+func (s *summary) machine() string {
+	f := s.facts
+	disk := ""
+	if f.memory {
+		disk = " (the data lies in memory, where that costs nothing)"
+	}
+	return fmt.Sprintf("%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, max_connections %d, %s.",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, f.postgres, f.fsync, disk, f.synchronousCommit, f.maxConnections, runtime.Version())
 }
 
 func (s *summary) ratio(r result) string {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	acceptTimeout = 2 * time.Second // bounds an Accept whose context has no end
+	acceptTimeout = 2 * time.Second // whoever waits for it has another way to go
 	unfiledWait   = 10 * time.Millisecond
 
 	fingerprintHeader = "Fp"
@@ -61,9 +61,9 @@ type Accepted struct {
 // call (Replayed), whose fingerprint the caller compares. ErrAway: it is not
 // known to be there, because the broker does not answer or is full; it may be
 // there all the same, so the same call may be repeated. ErrRefused: repeating is
-// no use. It takes 2 s at most when ctx has no deadline.
+// no use. It takes 2 s at most.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
-	ctx, cancel := limited(ctx, acceptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	l, err := b.reach(ctx)
 	if err != nil {
@@ -84,14 +84,6 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	return Accepted{}, classify(err)
 }
 
-// limited ends ctx after d unless it has an end of its own.
-func limited(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	if _, bounded := ctx.Deadline(); bounded {
-		return context.WithCancel(ctx)
-	}
-	return context.WithTimeout(ctx, d)
-}
-
 // accept publishes without a Nats-Msg-Id: the subject is the id, and it has no
 // window.
 func (l *link) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
@@ -105,7 +97,8 @@ func (l *link) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, err
 	header.Set(fingerprintHeader, a.Fingerprint)
 	ctx, cancel := most(ctx)
 	defer cancel()
-	return l.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()}, jetstream.WithRetryAttempts(0))
+	return l.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()},
+		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(l.acceptStream))
 }
 
 // first gives the message that kept another from its subject. None there: the
@@ -140,9 +133,9 @@ type AcceptedMessage struct {
 
 // LookUp gives the message that was accepted at subject; nil, nil when the
 // stream has none: it was never accepted there, or is forgotten. ErrAway when
-// nobody can say. It takes 2 s at most when ctx has no deadline.
+// nobody can say. It takes 2 s at most.
 func (b *Bus) LookUp(ctx context.Context, subject string) (*AcceptedMessage, error) {
-	ctx, cancel := limited(ctx, acceptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	l, err := b.reach(ctx)
 	if err != nil {

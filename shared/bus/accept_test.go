@@ -134,7 +134,7 @@ func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, again.Replayed, "a full stream still knows what it has")
 
-	require.NoError(t, b.Forget(t.Context(), []uint64{1}))
+	require.NoError(t, b.Forget(t.Context(), places(1)))
 	_, err = b.Accept(t.Context(), acceptance(t, "new", "x"))
 	require.NoError(t, err)
 }
@@ -232,7 +232,7 @@ func TestWithoutNATSNothingIsAccepted(t *testing.T) {
 	require.ErrorIs(t, err, ErrAway)
 	_, err = none.Walk(t.Context(), 0, 1, nil)
 	require.ErrorIs(t, err, ErrAway)
-	require.ErrorIs(t, none.Forget(t.Context(), []uint64{1}), ErrAway)
+	require.ErrorIs(t, none.Forget(t.Context(), places(1)), ErrAway)
 	_, err = none.Accepting(t.Context())
 	require.ErrorIs(t, err, ErrAway)
 }
@@ -242,8 +242,8 @@ func TestAWalkGoesThroughTheStreamInPieces(t *testing.T) {
 	b := newBus(t, newBroker(t).server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 7)
-	require.NoError(t, b.Forget(t.Context(), []uint64{2, 3, 7, 99}))
-	require.NoError(t, b.Forget(t.Context(), []uint64{2}), "forgotten before")
+	require.NoError(t, b.Forget(t.Context(), places(2, 3, 7, 99)))
+	require.NoError(t, b.Forget(t.Context(), places(2)), "forgotten before")
 	walk := func(after uint64, limit int) (ids []string, last uint64) {
 		last, err := b.Walk(t.Context(), after, limit, func(m AcceptedMessage) {
 			require.Equal(t, strconv.FormatUint(m.Seq, 10), m.Event.ID())
@@ -338,4 +338,12 @@ func TestTheStreamMayHaveAnotherName(t *testing.T) {
 		_, err := Open(Config{URL: "nats://h", Replicas: 1, AcceptStream: bad}, nil)
 		require.ErrorContains(t, err, "stream", bad)
 	}
+}
+
+// places are those of messages whose ids are their places.
+func places(seqs ...uint64) (all []Place) {
+	for _, seq := range seqs {
+		all = append(all, Place{ID: strconv.FormatUint(seq, 10), Seq: seq})
+	}
+	return all
 }

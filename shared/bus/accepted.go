@@ -31,53 +31,55 @@ func (b *Bus) Walk(ctx context.Context, after uint64, limit int, each func(Accep
 		if err != nil {
 			return last, away(fmt.Errorf("get the message after %d: %w", last, err))
 		}
+		last = raw.Sequence
 		m, err := acceptedOf(raw.Sequence, raw.Time, raw.Header, raw.Data)
 		if err != nil {
-			return last, err
+			b.log.Warn("what is in the stream of accepted messages is no event", "sequence", raw.Sequence, "error", err)
+			continue
 		}
 		each(*m)
-		last = m.Seq
 	}
 	return last, nil
 }
 
-// Forget deletes the messages with these sequences; those that are gone already
-// are no error. Their subjects take messages again, so it is only for those that
+// Place is where the stream holds the message with an id.
+type Place struct {
+	ID  string
+	Seq uint64
+}
+
+// Forget deletes the messages at these places; those that are gone already are
+// no error. Their subjects take messages again, so it is only for those that
 // are saved, and past the time in which somebody may repeat them. A consumer that
 // has not had them yet never gets them.
-func (b *Bus) Forget(ctx context.Context, seqs []uint64) error {
+func (b *Bus) Forget(ctx context.Context, places []Place) error {
 	s, err := b.accepted(ctx)
 	if err != nil {
 		return err
 	}
-	errs := make([]error, len(seqs))
+	errs := make([]error, len(places))
 	slots := make(chan struct{}, forgetAtOnce)
 	var deleting sync.WaitGroup
-	for i, seq := range seqs {
+	for i, place := range places {
 		slots <- struct{}{}
 		deleting.Go(func() {
-			errs[i] = forget(ctx, s, seq)
+			errs[i] = forget(ctx, s, place)
 			<-slots
 		})
 	}
 	deleting.Wait()
 	for i, err := range errs {
 		if err != nil {
-			return away(fmt.Errorf("forget message %d: %w", seqs[i], err))
+			return away(fmt.Errorf("forget message %d: %w", places[i].Seq, err))
 		}
 	}
 	return nil
 }
 
-func forget(ctx context.Context, s jetstream.Stream, seq uint64) error {
-	err := s.DeleteMsg(ctx, seq)
-	if err == nil {
-		return nil
-	}
-	if _, lookUp := s.GetMsg(ctx, seq); errors.Is(lookUp, jetstream.ErrMsgNotFound) {
-		return nil
-	}
-	return err
+// forget names the message by its id too: in a stream that was made anew its
+// place may be another's.
+func forget(ctx context.Context, s jetstream.Stream, p Place) error {
+	return s.Purge(ctx, jetstream.WithPurgeSubject(acceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
 }
 
 // AcceptState is how full the stream of accepted messages is, and who has yet

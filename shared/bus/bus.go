@@ -83,12 +83,13 @@ type Bus struct {
 
 // link is the connection between two interruptions.
 type link struct {
-	ctx       context.Context // ends when the connection is lost
-	lost      context.CancelFunc
-	js        jetstream.JetStream
-	schedules bool // the server has message schedules at a time
-	ticks     bool // and repeating ones
-	pins      bool // the server can give the messages of a consumer to one at a time
+	ctx          context.Context // ends when the connection is lost
+	lost         context.CancelFunc
+	js           jetstream.JetStream
+	schedules    bool   // the server has message schedules at a time
+	ticks        bool   // and repeating ones
+	acceptStream string // what takes accepted messages; another that has its subjects does not
+	pins         bool   // the server can give the messages of a consumer to one at a time
 }
 
 // Open makes a Bus without touching the network: the connection is made at the
@@ -244,7 +245,7 @@ func (b *Bus) raise(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14), pins: atLeast(version, 2, 11)}
+	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14), pins: atLeast(version, 2, 11), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.lost = context.WithCancel(b.closing)
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)

@@ -101,7 +101,7 @@ func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 3, state.Replicas)
 	require.EqualValues(t, 200, state.Messages)
-	require.NoError(t, b.Forget(t.Context(), []uint64{101, 102, 103}))
+	require.NoError(t, b.Forget(t.Context(), []Place{{"1", 101}, {"2", 102}, {"3", 103}}))
 	state, err = b.Accepting(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 197, state.Messages)

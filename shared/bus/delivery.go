@@ -17,6 +17,9 @@ import (
 
 const (
 	settleTimeout = 10 * time.Second
+	// resettleTimeout is for another connection: a server that was killed may not
+	// remember the delivery, and then answers nobody.
+	resettleTimeout = time.Second
 	deniedBackoff = time.Minute // after 401 and 403: somebody has to mend a setting
 	retryAfterMax = time.Hour
 	answerMax     = 64 << 10 // what is read of an answer, so that its connection can be used again
@@ -135,14 +138,16 @@ func judge(resp *http.Response, text []byte) verdict {
 func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	for {
+	for limit := settleTimeout; ; limit = resettleTimeout {
 		l, err := t.bus.await(ctx)
 		if err != nil {
 			return err
 		}
-		linked, unbind := l.bound(ctx)
+		limited, cancel := context.WithTimeout(ctx, limit)
+		linked, unbind := l.bound(limited)
 		err = tell(linked, l.js)
 		unbind()
+		cancel()
 		if err == nil || l.ctx.Err() == nil {
 			return err
 		}

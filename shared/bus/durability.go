@@ -73,7 +73,7 @@ func (d *Durability) Decode(word string) (err error) {
 // With an error, ErrAway, the stream gives perhaps more than what is returned
 // beside it.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
-	ctx, cancel := limited(ctx, acceptTimeout)
+	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	s, err := b.accepted(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -33,10 +33,10 @@ const recordRoute = "record"
 // tick.
 func Routes(tick time.Duration) []Route {
 	return []Route{
-		{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
-		{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: 30 * time.Second, Every: tick},
+		{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
+		{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
 		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
-		{Stream: StreamWake, Durable: "deliver", Filter: WakeDeliver, Function: "deliver", InFlight: 4, AckWait: 30 * time.Second, Every: tick},
+		{Stream: StreamWake, Durable: "deliver", Filter: WakeDeliver, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
 		{Stream: StreamEvents, Durable: recordRoute, Filter: EventPrefix + ">", Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
 	}
 }
@@ -55,7 +55,7 @@ type SaveConfig struct {
 // order of each shard, and wakes it by WakeSave.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
-		Stream: StreamWake, Durable: "save", Filter: WakeSave, Function: "save", InFlight: 1, AckWait: 30 * time.Second, Every: cfg.Tick,
+		Stream: StreamWake, Durable: "save", Filter: WakeSave, Function: "save", InFlight: 1, AckWait: 5 * time.Second, Every: cfg.Tick,
 	}}
 	functions := []string{"save"}
 	if cfg.DeliverBeforeSaved {
@@ -65,7 +65,7 @@ func SaveRoutes(cfg SaveConfig) []Route {
 		for _, function := range functions {
 			routes = append(routes, Route{
 				Stream: cmp.Or(cfg.Stream, StreamAccepted), Durable: function + "-" + strconv.Itoa(shard), Filter: acceptShard(shard) + ">",
-				Function: function, AckWait: 10 * time.Second, Batch: cfg.BatchSize, BatchWait: cfg.BatchWait,
+				Function: function, AckWait: 5 * time.Second, Batch: cfg.BatchSize, BatchWait: cfg.BatchWait,
 			})
 		}
 	}

@@ -19,7 +19,7 @@ const (
 // that refuses when it is full must be emptied by somebody. Events that are not
 // recorded yet stay, however old.
 func (b *Bus) TrimEvents(ctx context.Context) error {
-	ctx, cancel := limited(ctx, setupTimeout)
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	l, err := b.reach(ctx)
 	if err != nil {

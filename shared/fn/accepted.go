@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"bytes"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -46,11 +47,15 @@ func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
 	e.SetType(AcceptedType)
 	e.SetSubject(m.From)
 	e.SetTime(m.AcceptedAt)
-	return e, e.SetData(cloudevents.ApplicationJSON, accepted{
+	var data bytes.Buffer
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(accepted{
 		CallerID: m.CallerID, From: m.From, ClientMsgID: m.ClientMsgID, Kind: m.To.Kind, Destination: m.To.Name,
 		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data, SentAt: Instant(m.SentAt),
 		Confirm: m.Confirm, MaxSends: m.MaxSends, ExpectedReceipts: m.ExpectedReceipts, Producer: m.Producer,
 	})
+	return asWritten(e, data.Bytes()), err
 }
 
 // Print is the text of a fingerprint, as a stream keeps it beside the event.

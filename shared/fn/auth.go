@@ -138,8 +138,12 @@ func (c *callers) ask(ctx context.Context, name string, l *lookup) {
 	}
 
 	c.mu.Lock()
-	delete(c.asking, name)
+	current := c.asking[name] == l
+	if current {
+		delete(c.asking, name)
+	}
 	switch {
+	case !current: // the caller was changed while we asked
 	case l.err == nil:
 		delete(c.unknown, name)
 		remember(c.known, name, l)
@@ -158,6 +162,7 @@ func (e *Env) ForgetCaller(name string) {
 	defer e.callers.mu.Unlock()
 	delete(e.callers.known, name)
 	delete(e.callers.unknown, name)
+	delete(e.callers.asking, name)
 }
 
 // remember makes room by dropping what has expired, or else any entry: losing

@@ -159,5 +159,13 @@ func MessageEvent(m store.MessageDetail) (cloudevents.Event, error) {
 	e.SetSource("/sendonce/messages/" + m.From)
 	e.SetType(m.Type)
 	e.SetTime(m.CreatedAt.UTC())
-	return e, e.SetData(cloudevents.ApplicationJSON, m.Data)
+	return asWritten(e, m.Data), nil
+}
+
+// asWritten gives an event JSON data byte for byte; SetData would write < > and
+// & in another way.
+func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
+	e.SetDataContentType(cloudevents.ApplicationJSON)
+	e.DataEncoded = data
+	return e
 }

@@ -60,7 +60,8 @@ func acceptedLetter(m *NewMessage, reason string) DeadLetter {
 
 const (
 	rememberAcceptedSQL = `
-insert into accepted_messages (accept_seq, id) select * from unnest($1::bigint[], $2::uuid[]) on conflict (accept_seq) do nothing`
+insert into accepted_messages (accept_seq, id) select max(seq), id from unnest($1::bigint[], $2::uuid[]) as t (seq, id) group by id
+on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now()`
 	insertAcksSQL = `insert into event_outbox (kind, ids) values ($1, $2)`
 )
 
@@ -111,10 +112,9 @@ func judgeAccepted(rows []*NewMessage, inserted map[task.ID]bool, known map[task
 	return out
 }
 
-// queueAcks adds what the senders are told and what is remembered of the
-// stream. One that was rejected stays in the stream, for somebody to look at.
+// queueAcks adds what the senders are told and what is to be forgotten of the
+// stream.
 func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
-	var seqs []int64
 	var saved, rejected []task.ID
 	for i, m := range rows {
 		if out[i] == SaveRejected {
@@ -122,10 +122,10 @@ func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
 			queueDeadLetter(batch, acceptedLetter(m, "its client_msg_id was used for another message, which was saved first"))
 			continue
 		}
-		seqs, saved = append(seqs, m.AcceptSeq), append(saved, m.ID)
+		saved = append(saved, m.ID)
 	}
+	batch.Queue(rememberAcceptedSQL, column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }), column(rows, func(m *NewMessage) task.ID { return m.ID }))
 	if len(saved) > 0 {
-		batch.Queue(rememberAcceptedSQL, seqs, saved)
 		told.expect(batch.Queue(insertAcksSQL, kindSaved, saved))
 	}
 	if len(rejected) > 0 {
@@ -134,24 +134,32 @@ func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
 }
 
 const forgettableSQL = `
-select accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by saved_at limit $2`
+select id, accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by saved_at limit $2`
+
+// AcceptedPlace is where the stream holds a message.
+type AcceptedPlace struct {
+	ID  task.ID
+	Seq int64
+}
 
 // Forgettable gives the places in the stream of up to limit messages that were
 // saved at least window ago.
-func (db *DB) Forgettable(ctx context.Context, window time.Duration, limit int) ([]uint64, error) {
+func (db *DB) Forgettable(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
 	rows, err := db.hot.Query(ctx, forgettableSQL, window.Seconds(), limit)
 	if err != nil {
 		return nil, failed("forgettable messages", err)
 	}
-	seqs, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	return column(seqs, func(n int64) uint64 { return uint64(n) }), failed("forgettable messages", err)
+	places, err := pgx.CollectRows(rows, pgx.RowToStructByPos[AcceptedPlace])
+	return places, failed("forgettable messages", err)
 }
 
-const forgottenSQL = `delete from accepted_messages where accept_seq = any($1::bigint[])`
+const forgottenSQL = `
+delete from accepted_messages a using unnest($1::uuid[], $2::bigint[]) as t (id, seq) where a.id = t.id and a.accept_seq = t.seq`
 
 // Forgotten says that the stream holds these no more.
-func (db *DB) Forgotten(ctx context.Context, seqs []uint64) error {
-	_, err := db.hot.Exec(ctx, forgottenSQL, column(seqs, func(n uint64) int64 { return int64(n) }))
+func (db *DB) Forgotten(ctx context.Context, places []AcceptedPlace) error {
+	_, err := db.hot.Exec(ctx, forgottenSQL, column(places, func(p AcceptedPlace) task.ID { return p.ID }),
+		column(places, func(p AcceptedPlace) int64 { return p.Seq }))
 	return failed("forgotten messages", err)
 }
 

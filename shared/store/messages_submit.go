@@ -91,7 +91,7 @@ with i as materialized (
         type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
     select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, nullif(exchange_name, ''), nullif(routing_key, ''),
         type, data, sent_at, confirm, max_sends, expected_receipts, nullif(accept_seq, 0), accepted_at, nullif(producer, ''),
-        coalesce(accepted_at, now())
+        now() - make_interval(secs => ahead)
     from i
     on conflict (id) do nothing
     returning id
