@@ -22,7 +22,10 @@ check: ## format, vet and lint only
 
 faults: ## the fault tests, with NATS away for 30 s, and two idle minutes counted
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 go test $(RACE) -count=1 -timeout 600s -v \
-		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain' ./functions
+		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved' ./functions
+
+cluster: ## the tests on three nats-servers that lose the leader of a stream
+	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops' ./functions ./shared/bus ./shared/sandbox
 
 bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
@@ -37,4 +40,4 @@ golden: ## rewrite what is generated: the schema's golden file and README's sett
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 
-.PHONY: help run example test check faults bench bench-two-phase build golden
+.PHONY: help run example test check faults cluster bench bench-two-phase build golden

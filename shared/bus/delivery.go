@@ -20,10 +20,10 @@ const (
 	// resettleTimeout is for another connection: a server that was killed may not
 	// remember the delivery, and then answers nobody.
 	resettleTimeout = time.Second
-	deniedBackoff = time.Minute // after 401 and 403: somebody has to mend a setting
-	retryAfterMax = time.Hour
-	answerMax     = 64 << 10 // what is read of an answer, so that its connection can be used again
-	reasonMax     = 500
+	deniedBackoff   = time.Minute // after 401 and 403: somebody has to mend a setting
+	retryAfterMax   = time.Hour
+	answerMax       = 64 << 10 // what is read of an answer, so that its connection can be used again
+	reasonMax       = 500
 )
 
 // verdict is what becomes of a message after one delivery.

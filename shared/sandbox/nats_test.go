@@ -58,3 +58,47 @@ func publish(t *testing.T, url string, use func(nats.JetStreamContext)) {
 	require.NoError(t, err)
 	use(js)
 }
+
+func TestANATSServerThatWasKilledHasWhatItAcknowledged(t *testing.T) {
+	t.Parallel()
+	s := NewNATSServer(t)
+	publish(t, s.URL(), func(js nats.JetStreamContext) {
+		_, err := js.AddStream(&nats.StreamConfig{Name: "KEPT", Subjects: []string{"kept"}})
+		require.NoError(t, err)
+		_, err = js.Publish("kept", []byte("still here"))
+		require.NoError(t, err)
+	})
+	s.Kill()
+	_, err := nats.Connect(s.URL())
+	require.ErrorIs(t, err, nats.ErrNoServers)
+	s.Start()
+	publish(t, s.URL(), func(js nats.JetStreamContext) {
+		m, err := js.GetMsg("KEPT", 1)
+		require.NoError(t, err)
+		require.Equal(t, "still here", string(m.Data))
+	})
+}
+
+func TestAClusterOfNATSServersOutlivesOneOfThem(t *testing.T) {
+	t.Parallel()
+	c := NewNATSCluster(t, 3)
+	publish(t, c.URL(), func(js nats.JetStreamContext) {
+		var made *nats.StreamInfo
+		require.Eventually(t, func() (ok bool) {
+			var err error
+			made, err = js.AddStream(&nats.StreamConfig{Name: "KEPT", Subjects: []string{"kept"}, Replicas: 3})
+			return err == nil
+		}, 30*time.Second, 50*time.Millisecond, "the cluster is formed")
+		_, err := js.Publish("kept", []byte("still here"))
+		require.NoError(t, err)
+		for _, s := range c {
+			if s.Name == made.Cluster.Leader {
+				s.Kill()
+			}
+		}
+		require.Eventually(t, func() bool {
+			m, err := js.GetMsg("KEPT", 1)
+			return err == nil && string(m.Data) == "still here"
+		}, 30*time.Second, 50*time.Millisecond)
+	})
+}
