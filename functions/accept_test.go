@@ -172,8 +172,9 @@ func TestWithTheStreamAwayMessagesAreSavedAtOnceOrRefused(t *testing.T) {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
 			t.Parallel()
 			w := twoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
-			w.accept("before", `0`)
+			before := w.accept("before", `0`)
 			require.NoError(t, w.nats.Stop())
+			require.Equal(t, 503, w.looker.get(post+"/"+before.ServerMsgID).status, "nobody can say that it was never accepted")
 			answer := w.looker.post(post, `{"client_msg_id":"away","to":"user:bob","data":1,"ack":"accepted"}`)
 			if !open {
 				require.Equal(t, 503, answer.status, answer.text)

@@ -31,9 +31,9 @@ type posted[W any] struct {
 }
 
 // drain posts what is due until nothing is, and counts it. When a drain of this
-// lane is at work already, that one looks again instead, and first is false. After until, or when the
-// process is to end, it begins nothing more, has another call go on, and waits
-// for the receivers that it still has in hand.
+// lane is at work already, that one looks again instead, and first is false.
+// After until, or when the process is to end, it begins nothing more, has another
+// call go on, and waits for the receivers that it still has in hand.
 func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W]) (n int, first bool, err error) {
 	look, first := l.desk.sit()
 	if !first {

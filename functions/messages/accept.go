@@ -113,12 +113,16 @@ func busy() error {
 }
 
 // unsaved answers for a message that a stream has accepted and that is not saved
-// yet.
+// yet, also after accepting was switched off. Without NATS there is none; while
+// it is away nobody can say that there is none.
 func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
+	if p.env.Bus() == nil {
+		return nil, noMessage()
+	}
 	for shard := range p.two.Shards {
 		found, err := p.env.Bus().LookUp(ctx, bus.AcceptSubject(shard, id.String()))
-		if err != nil && p.two.Enabled {
-			return nil, busy()
+		if err != nil {
+			return nil, &task.Error{Code: task.CodeServerBusy, Message: "it cannot be told now whether there is such a message; repeat the same call later", RetryAfter: time.Second}
 		}
 		if found == nil {
 			continue
