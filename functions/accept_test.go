@@ -114,6 +114,21 @@ func (w *town) inbox(user string) (events []*jetstream.RawStreamMsg) {
 	return events
 }
 
+// acks gives what the sender was told later, once that is about n messages.
+func (w *town) acks(n int) map[string]api.LateAck {
+	w.t.Helper()
+	acks := map[string]api.LateAck{}
+	require.Eventually(w.t, func() bool {
+		for _, m := range w.inbox("admin") {
+			var ack api.LateAck
+			require.NoError(w.t, json.Unmarshal(m.Data, &ack))
+			acks[ack.ServerMsgID] = ack
+		}
+		return len(acks) == n
+	}, 20*time.Second, 10*time.Millisecond)
+	return acks
+}
+
 func TestAnAcceptedMessageIsSavedAndSentAndItsSenderIsTold(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
@@ -151,19 +166,80 @@ func TestAMessageThatWasSavedFirstMakesALaterOneARepeatOrARejection(t *testing.T
 	}
 	same, other := w.accept("same", `1`), w.accept("other", `2`)
 	w.trigger(w.at)
-	acks := map[string]string{}
-	require.Eventually(t, func() bool {
-		for _, m := range w.inbox("admin") {
-			var ack api.LateAck
-			require.NoError(t, json.Unmarshal(m.Data, &ack))
-			acks[ack.ServerMsgID] = ack.AckType
-		}
-		return len(acks) == 2
-	}, 20*time.Second, 10*time.Millisecond)
-	require.Equal(t, map[string]string{same.ServerMsgID: "saved", other.ServerMsgID: "rejected"}, acks)
+	acks := w.acks(2)
+	require.Equal(t, "saved", acks[same.ServerMsgID].AckType)
+	require.Equal(t, "rejected", acks[other.ServerMsgID].AckType)
+	require.Equal(t, other.AcceptSeq, acks[other.ServerMsgID].AcceptSeq, "of the one that was accepted")
 	require.Equal(t, 2, w.saved())
 	require.Contains(t, w.looker.get("/api/v1/admin/dead-letters").text, other.ServerMsgID)
 	require.Len(t, w.inbox("bob"), 2, "each was sent once, as it was saved first")
+}
+
+func TestTheSenderOfAMessageThatCannotBeSavedIsTold(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t)
+	w.looker.exec(`alter table messages add check (client_msg_id <> 'bad')`)
+	before, bad, after := w.accept("before", `1`), w.accept("bad", `1`), w.accept("after", `1`)
+	w.trigger(w.at)
+	acks := w.acks(3)
+	require.Equal(t, "saved", acks[before.ServerMsgID].AckType)
+	require.Equal(t, "saved", acks[after.ServerMsgID].AckType)
+	require.Equal(t, api.LateAck{
+		AckType: "rejected", From: "admin", ClientMsgID: "bad", ServerMsgID: bad.ServerMsgID, AcceptSeq: bad.AcceptSeq, SavedAt: acks[bad.ServerMsgID].SavedAt,
+	}, acks[bad.ServerMsgID])
+	require.Contains(t, w.looker.get("/api/v1/admin/dead-letters").text, bad.ServerMsgID)
+	text, err := w.drain()
+	require.NoError(t, err)
+	require.Contains(t, text, "1 accepted messages could not be saved")
+	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, 20*time.Second, 10*time.Millisecond, "all three are forgotten")
+	require.Equal(t, 404, w.looker.get(post+"/"+bad.ServerMsgID).status)
+}
+
+func TestARepeatOfAnAcceptedMessageIsOneThoughItsWordsWereBlockedSince(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t)
+	first := w.accept("c-1", `"a casino"`)
+	require.Equal(t, 200, w.looker.post("/api/v1/admin/blocked-words", `{"word":"casino"}`).status)
+	require.Equal(t, first, w.accept("c-1", `"a casino"`))
+	answer := func(key, data string) (int, any) {
+		r := w.looker.post(post, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":%q,"ack":"accepted"}`, key, data))
+		return r.status, r.body["error"]
+	}
+	status, word := answer("c-1", "another casino")
+	require.Equal(t, []any{422, "idempotency_key_reused"}, []any{status, word})
+	status, word = answer("c-2", "a casino")
+	require.Equal(t, []any{400, "content_blocked"}, []any{status, word})
+	require.NoError(t, w.nats.Stop())
+	status, _ = answer("c-1", "a casino")
+	require.Equal(t, 503, status, "nobody can say that it was never accepted")
+}
+
+// TestWhatWasTakenAndIsNotSavedIsFound has a consumer say that a message was
+// taken which nobody ever saw, in a stream that was made anew.
+func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t)
+	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
+	for i := range 5 {
+		w.accept(fmt.Sprint("old-", i), `1`)
+	}
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked where accept_seq = 5`) == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.NoError(t, trigger.Kill())
+	js := w.js()
+	require.NoError(t, js.DeleteStream(t.Context(), "ACCEPTED"))
+	w.ensure()
+	if err := js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"); err != nil {
+		require.ErrorIs(t, err, jetstream.ErrConsumerNotFound)
+	}
+	lost := w.accept("lost", `1`)
+	require.EqualValues(t, 1, lost.AcceptSeq, "a place that another stream had")
+	_, err := js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	require.Equal(t, 204, w.looker.tick("save").status)
+	require.Equal(t, 6, w.saved())
+	require.NotEqual(t, "accepted", w.state(lost.ServerMsgID))
+	require.Equal(t, 1, w.looker.count(`select count(*) from accepted_messages`), "what is known of the other stream is forgotten")
 }
 
 func TestWithTheStreamAwayMessagesAreSavedAtOnceOrRefused(t *testing.T) {

@@ -219,7 +219,7 @@ func twoPhaseAt(t *testing.T, url string, more ...string) (*town, jetstream.JetS
 	w.trigger(w.at)
 	js := jetStreamAt(t, url)
 	require.Eventually(t, func() bool {
-		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-0")
+		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
 	}, 30*time.Second, 20*time.Millisecond, "the trigger has made all")
 	return w, js

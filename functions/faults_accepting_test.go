@@ -127,7 +127,7 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	js := w.js()
 	require.Eventually(t, func() bool {
-		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-0")
+		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
 	}, patience, 10*time.Millisecond)
 	text, err := w.drain()

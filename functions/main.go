@@ -6,10 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -52,7 +50,7 @@ func words() []fn.Word {
 	return []fn.Word{
 		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
-		fn.NewWord("drain", "wait until every accepted message is saved, and say how many are not: before TWO_PHASE_ENABLED is taken back", drain),
+		save.Drain,
 	}
 }
 
@@ -119,41 +117,4 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	env.Log.Info("triggering", "functions", cfg.FunctionsURL)
 	t.Run(ctx)
 	return nil
-}
-
-// drainLook is how often drain asks.
-const drainLook = 200 * time.Millisecond
-
-// drain returns once the stream holds nothing that is not saved. New messages
-// must have stopped being accepted, else that may never be.
-func drain(ctx context.Context, env *fn.Env, _ struct{}) error {
-	for told := uint64(math.MaxUint64); ; {
-		state, err := env.Bus().Accepting(ctx)
-		if err != nil {
-			return err
-		}
-		var left uint64
-		for durable, n := range state.Pending {
-			if strings.HasPrefix(durable, "save-") {
-				left += n
-			}
-		}
-		for shard := range env.Config.TwoPhase.Shards {
-			if _, served := state.Pending[fmt.Sprintf("save-%d", shard)]; !served && state.Messages > 0 {
-				return fmt.Errorf("nobody saves shard %d: start a trigger with the TWO_PHASE_ settings of the functions", shard)
-			}
-		}
-		if left != told {
-			fmt.Printf("%d accepted messages are not saved\n", left)
-			told = left
-		}
-		if left == 0 {
-			return nil
-		}
-		select {
-		case <-time.After(drainLook):
-		case <-ctx.Done():
-			return fmt.Errorf("interrupted with %d accepted messages not saved", left)
-		}
-	}
 }

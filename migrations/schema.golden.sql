@@ -1,11 +1,17 @@
 CREATE TABLE accepted_checked (
     one boolean NOT NULL DEFAULT true,
-    accept_seq bigint NOT NULL);
+    accept_seq bigint NOT NULL,
+    stream_created timestamp with time zone NOT NULL,
+    looked_seq bigint NOT NULL DEFAULT 0,
+    looked_taken bigint NOT NULL DEFAULT 0,
+    looked_at timestamp with time zone NOT NULL DEFAULT now());
 
 CREATE TABLE accepted_messages (
     id uuid NOT NULL,
     accept_seq bigint NOT NULL,
-    saved_at timestamp with time zone NOT NULL DEFAULT now());
+    saved_at timestamp with time zone NOT NULL DEFAULT now(),
+    sender text,
+    client_msg_id text);
 
 CREATE TABLE blocked_words (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -407,7 +413,7 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_disabled_reason_c
 
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY (id);
 
-CREATE INDEX accepted_messages_saved ON public.accepted_messages USING btree (saved_at);
+CREATE INDEX accepted_messages_place ON public.accepted_messages USING btree (accept_seq);
 
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 

@@ -24,7 +24,6 @@ func (p *post) accept(ctx context.Context, c *fn.Call, m *store.NewMessage) (ack
 	if err != nil {
 		return ack, err
 	}
-	subject := bus.AcceptSubject(bus.ShardOf(m.From, p.two.Shards), m.ID.String())
 	metrics := p.env.Metrics().TwoPhase
 	durability, err := p.durability(ctx)
 	if err != nil {
@@ -32,27 +31,55 @@ func (p *post) accept(ctx context.Context, c *fn.Call, m *store.NewMessage) (ack
 		return ack, err
 	}
 	writing := time.Now()
-	taken, err := p.env.Bus().Accept(ctx, bus.Acceptance{Subject: subject, Fingerprint: fn.Print(m.Fingerprint), Event: event})
+	taken, err := p.env.Bus().Accept(ctx, bus.Acceptance{
+		Subject: bus.AcceptSubject(m.From, m.ID.String()), Fingerprint: fn.Print(m.Fingerprint), Event: event,
+	})
 	if err != nil {
 		metrics.PublishFail.Inc()
 		return ack, err
 	}
 	metrics.AcceptedWrite.Observe(time.Since(writing))
 	metrics.AcceptedAck.Observe(time.Since(m.AcceptedAt))
-	at := m.AcceptedAt
 	if taken.Replayed {
-		if taken.Fingerprint != fn.Print(m.Fingerprint) {
-			return ack, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
-		}
-		at = taken.Event.Time()
-		c.Header().Set("Idempotency-Replayed", "true")
+		return p.again(c, m, durability, taken.Seq, taken.Event.Time(), taken.Fingerprint)
 	}
+	return p.taken(c, m, durability, taken.Seq, m.AcceptedAt), nil
+}
+
+// again answers for a message whose id the stream has since at.
+func (p *post) again(c *fn.Call, m *store.NewMessage, durability bus.Durability, seq uint64, at time.Time, print string) (ack api.MessageAck, err error) {
+	if print != fn.Print(m.Fingerprint) {
+		return ack, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
+	}
+	c.Header().Set("Idempotency-Replayed", "true")
+	return p.taken(c, m, durability, seq, at), nil
+}
+
+func (p *post) taken(c *fn.Call, m *store.NewMessage, durability bus.Durability, seq uint64, at time.Time) api.MessageAck {
 	c.Header().Set("Location", location(m.ID))
 	c.Status(http.StatusAccepted)
 	return api.MessageAck{
 		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: ackAccepted, State: ackAccepted,
-		Durability: durability.String(), AcceptedAt: fn.Instant(at), AcceptSeq: int64(taken.Seq),
-	}, nil
+		Durability: durability.String(), AcceptedAt: fn.Instant(at), AcceptSeq: int64(seq),
+	}
+}
+
+// refused answers for a message that may not be accepted: a repeat of one that
+// was, before it might not, is still a repeat.
+func (p *post) refused(ctx context.Context, c *fn.Call, m *store.NewMessage) (any, error) {
+	found, err := p.env.Bus().LookUp(ctx, m.ID.String())
+	switch {
+	case err != nil:
+		c.Log("not_looked_up", err.Error())
+		return nil, busy()
+	case found == nil:
+		return p.save(c, m)
+	}
+	durability, err := p.durability(ctx)
+	if err != nil {
+		return nil, busy()
+	}
+	return p.again(c, m, durability, found.Seq, found.Event.Time(), found.Fingerprint)
 }
 
 // producer names this process for whoever looks into the stream.
@@ -119,25 +146,22 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 	if p.env.Bus() == nil {
 		return nil, noMessage()
 	}
-	for shard := range p.two.Shards {
-		found, err := p.env.Bus().LookUp(ctx, bus.AcceptSubject(shard, id.String()))
-		if err != nil {
-			return nil, &task.Error{Code: task.CodeServerBusy, Message: "it cannot be told now whether there is such a message; repeat the same call later", RetryAfter: time.Second}
-		}
-		if found == nil {
-			continue
-		}
-		m, err := fn.AcceptedMessage(found.Event, found.Seq, found.Fingerprint)
-		if err != nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-			break
-		}
-		return api.MessageResponse{
-			ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To.String(),
-			ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
-			State: ackAccepted, Confirm: m.Confirm, MaxSends: int(m.MaxSends), RemainingSends: int(m.MaxSends), Epoch: 1,
-			ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),
-			AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
-		}, nil
+	found, err := p.env.Bus().LookUp(ctx, id.String())
+	if err != nil {
+		return nil, &task.Error{Code: task.CodeServerBusy, Message: "it cannot be told now whether there is such a message; repeat the same call later", RetryAfter: time.Second}
 	}
-	return nil, noMessage()
+	if found == nil {
+		return nil, noMessage()
+	}
+	m, err := fn.AcceptedMessage(found.Event, found.Seq, found.Fingerprint)
+	if err != nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
+		return nil, noMessage()
+	}
+	return api.MessageResponse{
+		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To.String(),
+		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
+		State: ackAccepted, Confirm: m.Confirm, MaxSends: int(m.MaxSends), RemainingSends: int(m.MaxSends), Epoch: 1,
+		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),
+		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
+	}, nil
 }

@@ -92,8 +92,11 @@ func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	if req.Ack != ackAccepted || !p.two.Enabled || m.Refused != nil {
+	switch {
+	case req.Ack != ackAccepted || !p.two.Enabled:
 		return p.save(c, m)
+	case m.Refused != nil:
+		return p.refused(ctx, c, m)
 	}
 	ack, err := p.accept(ctx, c, m)
 	if !errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrRefused) {

@@ -32,12 +32,6 @@ func New(env *fn.Env, _ struct{}) (fn.EventHandler, fn.BatchHandler) {
 	return s.one, s.batch
 }
 
-const (
-	overdue    = 30 * time.Second // an accepted message is looked for that is not saved by then
-	walkRows   = 500
-	forgetRows = 500
-)
-
 type saver struct {
 	db    *store.DB
 	env   *fn.Env
@@ -48,11 +42,10 @@ func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error 
 	if e.Type() == fn.AcceptedType {
 		return s.batch(ctx, c, []cloudevents.Event{e})
 	}
-	checked, err := s.db.Checked(ctx)
-	if err != nil || s.env.Bus() == nil { // without NATS there is no stream
-		return err
+	if s.env.Bus() == nil { // then there is no stream
+		return nil
 	}
-	err = s.reconcile(ctx, c, checked)
+	err := s.reconcile(ctx, c)
 	if errors.Is(err, bus.ErrAway) {
 		err = &task.Error{Code: task.CodeServerBusy, Message: "NATS is away: " + err.Error(), RetryAfter: time.Second}
 	}
@@ -113,111 +106,4 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 	}
 	c.Log("saved", counts[store.SavedNow], "repeated", counts[store.SavedBefore], "rejected", counts[store.SaveRejected]+counts[store.SavePoisoned])
 	return nil
-}
-
-// reconcile goes through what the stream has accepted after the place up to
-// which nothing is missing.
-func (s *saver) reconcile(ctx context.Context, c *fn.Call, after uint64) error {
-	state, err := s.env.Bus().Accepting(ctx)
-	if err != nil {
-		return err
-	}
-	if state.LastSeq < after {
-		after = 0 // the stream was made anew
-	}
-	return errors.Join(s.forget(ctx, s.window(state)), s.findUnsaved(ctx, c, after))
-}
-
-// fullWindow is how long a message is kept for the sake of its repeats once the
-// stream is half full: taking new ones is more, and the primary key knows repeats
-// too.
-const fullWindow = 15 * time.Minute
-
-func (s *saver) window(state bus.AcceptState) time.Duration {
-	window := s.env.Config.TwoPhase.DedupeWindow
-	switch full := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
-	case state.MaxBytes <= 0 || full < 0.5:
-		return window
-	case full < 0.9:
-		return min(window, fullWindow)
-	default:
-		return 0
-	}
-}
-
-// forget takes out of the stream what was saved a window ago.
-func (s *saver) forget(ctx context.Context, window time.Duration) error {
-	for {
-		saved, err := s.db.Forgettable(ctx, window, forgetRows)
-		if err != nil || len(saved) == 0 {
-			return err
-		}
-		places := make([]bus.Place, len(saved))
-		for i, p := range saved {
-			places[i] = bus.Place{ID: p.ID.String(), Seq: uint64(p.Seq)}
-		}
-		if err := s.env.Bus().Forget(ctx, places); err != nil {
-			return err
-		}
-		if err := s.db.Forgotten(ctx, saved); err != nil {
-			return err
-		}
-	}
-}
-
-// findUnsaved saves what was accepted a while ago and is neither saved nor a
-// dead letter. It stops before what is too new to judge.
-func (s *saver) findUnsaved(ctx context.Context, c *fn.Call, after uint64) error {
-	for {
-		var page []bus.AcceptedMessage
-		young := false
-		last, err := s.env.Bus().Walk(ctx, after, walkRows, func(m bus.AcceptedMessage) {
-			young = young || time.Since(m.At) < overdue
-			if !young {
-				page = append(page, m)
-			}
-		})
-		if err != nil {
-			return err
-		}
-		if err := s.settle(ctx, c, page); err != nil {
-			return err
-		}
-		switch {
-		case len(page) > 0:
-			last = page[len(page)-1].Seq
-		case young || last == after:
-			return nil
-		}
-		if err := s.db.SetChecked(ctx, last); err != nil {
-			return err
-		}
-		if after = last; young {
-			return nil
-		}
-	}
-}
-
-// settle saves those of a page that are missing.
-func (s *saver) settle(ctx context.Context, c *fn.Call, page []bus.AcceptedMessage) error {
-	found := map[task.ID]*store.NewMessage{}
-	var ids []task.ID
-	for _, a := range page {
-		m, err := fn.AcceptedMessage(a.Event, a.Seq, a.Fingerprint)
-		if err != nil {
-			continue // the trigger has posted it, and it is a dead letter
-		}
-		found[m.ID] = m
-		ids = append(ids, m.ID)
-	}
-	missing, err := s.db.Unsaved(ctx, ids)
-	if err != nil || len(missing) == 0 {
-		return err
-	}
-	s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(missing))
-	rows := make([]*store.NewMessage, len(missing))
-	for i, id := range missing {
-		rows[i] = found[id]
-	}
-	return s.save(ctx, c, rows)
 }

@@ -26,20 +26,37 @@ const (
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 )
 
-// ShardOf is the shard of everything that a sender sends: 0 to shards-1.
-func ShardOf(from string, shards int) int {
+// acceptSlots are the parts that the subjects of accepted messages have for good;
+// shards, of which there may be another number some day, are made of them.
+const acceptSlots = 64
+
+// slotOf is the slot of everything that a sender sends: 0 to acceptSlots-1.
+func slotOf(from string) int {
 	h := fnv.New32a()
 	h.Write([]byte(from))
-	return int(h.Sum32() % uint32(max(shards, 1)))
+	return int(h.Sum32() % acceptSlots)
 }
 
-// AcceptSubject is where the message id, of a sender of shard, is accepted. id
-// must be one token: no dots, blanks or wildcards.
-func AcceptSubject(shard int, id string) string {
-	return acceptShard(shard) + id
-}
+// ShardOf is the shard of everything that a sender sends: 0 to shards-1, and 0
+// when there are none.
+func ShardOf(from string, shards int) int { return slotOf(from) % max(shards, 1) }
 
-func acceptShard(shard int) string { return acceptPrefix + strconv.Itoa(shard) + "." }
+// AcceptSubject is where the message id of a sender is accepted. id must be one
+// token: no dots, blanks or wildcards.
+func AcceptSubject(from, id string) string { return acceptSlot(slotOf(from)) + id }
+
+func acceptSlot(slot int) string { return acceptPrefix + strconv.Itoa(slot) + "." }
+
+// acceptFilters are the subjects of one of so many shards.
+func acceptFilters(shard, shards int) (filters []string) {
+	if shards == 1 {
+		return []string{acceptPrefix + ">"}
+	}
+	for slot := shard; slot < acceptSlots; slot += shards {
+		filters = append(filters, acceptSlot(slot)+">")
+	}
+	return filters
+}
 
 // Acceptance is a message that is to be kept until it is saved.
 type Acceptance struct {
@@ -131,24 +148,24 @@ type AcceptedMessage struct {
 	Event       cloudevents.Event
 }
 
-// LookUp gives the message that was accepted at subject; nil, nil when the
-// stream has none: it was never accepted there, or is forgotten. ErrAway when
+// LookUp gives the message that was accepted under id, whoever sent it; nil, nil
+// when the stream has none: it was never accepted, or is forgotten. ErrAway when
 // nobody can say. It takes 2 s at most.
-func (b *Bus) LookUp(ctx context.Context, subject string) (*AcceptedMessage, error) {
+func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	l, err := b.reach(ctx)
 	if err != nil {
 		return nil, away(err)
 	}
-	if !publishable(subject) {
-		return nil, refused(fmt.Errorf("%q is no subject of an accepted message", subject))
+	if !publishable(id) || strings.Contains(id, ".") {
+		return nil, refused(fmt.Errorf("%q is no id of an accepted message", id))
 	}
 	ctx, unbind := l.bound(ctx)
 	defer unbind()
-	m, err := b.stored(ctx, l, subject)
+	m, err := b.stored(ctx, l, acceptPrefix+"*."+id)
 	if err != nil {
-		return nil, away(fmt.Errorf("look up %s: %w", subject, err))
+		return nil, away(fmt.Errorf("look up %s: %w", id, err))
 	}
 	return m, nil
 }
@@ -156,19 +173,24 @@ func (b *Bus) LookUp(ctx context.Context, subject string) (*AcceptedMessage, err
 // stored asks whoever is nearest, and the leader before it believes that there
 // is nothing: nobody may be told "never accepted" by a replica that lags behind.
 func (b *Bus) stored(ctx context.Context, l *link, subject string) (*AcceptedMessage, error) {
-	stream, nc := b.cfg.acceptStream(), l.js.Conn()
-	resp, err := nc.RequestWithContext(ctx, directGet+stream+"."+subject, nil)
+	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	if err != nil {
+		return nil, err
+	}
+	resp, err := l.js.Conn().RequestWithContext(ctx, directGet+b.cfg.acceptStream(), request)
 	switch {
 	case err == nil && resp.Header.Get("Status") == "":
 		return ofDirect(resp)
 	case err != nil && !errors.Is(err, nats.ErrNoResponders): // those of a stream that does not allow it
 		return nil, err
 	}
-	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	return b.leaders(ctx, l, request)
+}
+
+// leaders is what the leader of the stream has; nil, nil when it has none.
+func (b *Bus) leaders(ctx context.Context, l *link, request []byte) (*AcceptedMessage, error) {
+	resp, err := l.js.Conn().RequestWithContext(ctx, leaderGet+b.cfg.acceptStream(), request)
 	if err != nil {
-		return nil, err
-	}
-	if resp, err = nc.RequestWithContext(ctx, leaderGet+stream, request); err != nil {
 		return nil, err
 	}
 	return ofLeader(resp.Data)
@@ -207,15 +229,22 @@ func ofLeader(answer []byte) (*AcceptedMessage, error) {
 	}
 	header, err := nats.DecodeHeadersMsg(found.Message.Header)
 	if err != nil {
-		return nil, err
+		return nil, noEvent(found.Message.Seq, err)
 	}
 	return acceptedOf(found.Message.Seq, found.Message.Time, header, found.Message.Data)
+}
+
+// errNoEvent says that something is stored that Accept did not store.
+var errNoEvent = errors.New("it is no event")
+
+func noEvent(seq uint64, err error) error {
+	return fmt.Errorf("message %d: %w: %w", seq, errNoEvent, err)
 }
 
 func acceptedOf(seq uint64, at time.Time, h nats.Header, data []byte) (*AcceptedMessage, error) {
 	event, err := parse(attributes(h), data)
 	if err != nil {
-		return nil, fmt.Errorf("message %d: %w", seq, err)
+		return nil, noEvent(seq, err)
 	}
 	return &AcceptedMessage{Seq: seq, At: at, Fingerprint: h.Get(fingerprintHeader), Event: event}, nil
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// anybody is a sender.
+const anybody = "shop"
+
 func acceptance(t *testing.T, id, text string) Acceptance {
 	t.Helper()
 	e := newEvent(id)
@@ -22,7 +25,7 @@ func acceptance(t *testing.T, id, text string) Acceptance {
 	e.SetSubject("shop/東京 <1>")
 	e.SetTime(time.Date(2026, 11, 20, 12, 0, 0, 5, time.UTC))
 	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]string{"text": text}))
-	return Acceptance{Subject: AcceptSubject(0, id), Fingerprint: "print of " + text, Event: e}
+	return Acceptance{Subject: AcceptSubject(anybody, id), Fingerprint: "print of " + text, Event: e}
 }
 
 func acceptAll(t *testing.T, b *Bus, from, to int) {
@@ -51,7 +54,7 @@ func TestARepeatedCallGetsTheFirstOnesMessage(t *testing.T) {
 		require.Equal(t, Accepted{Seq: 3, Replayed: true, Fingerprint: "print of hello", Event: again.Event}, again)
 		require.Equal(t, first.Event.Context, again.Event.Context)
 		require.JSONEq(t, `{"text":"hello"}`, string(again.Event.Data()))
-		found, err := b.LookUp(within(t, soon), first.Subject)
+		found, err := b.LookUp(within(t, soon), "a")
 		require.NoError(t, err)
 		require.Equal(t, *again.Event, found.Event)
 		require.Equal(t, "print of hello", found.Fingerprint)
@@ -62,7 +65,7 @@ func TestARepeatedCallGetsTheFirstOnesMessage(t *testing.T) {
 	broker.stop()
 	_, err = b.Accept(within(t, soon), first)
 	require.ErrorIs(t, err, ErrAway)
-	_, err = b.LookUp(within(t, soon), first.Subject)
+	_, err = b.LookUp(within(t, soon), "a")
 	require.ErrorIs(t, err, ErrAway)
 	broker.start(broker.dir)
 	replayed(newBus(t, broker.server.URL()))
@@ -75,14 +78,14 @@ func TestWhatWasNeverAcceptedIsNotFound(t *testing.T) {
 	b, js := newBus(t, broker.server.URL()), broker.js()
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 1)
-	found, err := b.LookUp(t.Context(), AcceptSubject(0, "2"))
+	found, err := b.LookUp(t.Context(), "2")
 	require.NoError(t, err)
 	require.Nil(t, found)
-	_, err = b.LookUp(t.Context(), "acc.0.*")
+	_, err = b.LookUp(t.Context(), "*")
 	require.ErrorIs(t, err, ErrRefused)
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
-	_, err = b.LookUp(t.Context(), AcceptSubject(0, "1"))
+	_, err = b.LookUp(t.Context(), "1")
 	require.ErrorIs(t, err, ErrAway, "nobody knows what a stream held that is gone")
 }
 
@@ -104,7 +107,7 @@ func TestTheLeaderIsAskedWhereNobodyElseMayAnswer(t *testing.T) {
 	require.Equal(t, "print of hello", again.Fingerprint)
 	require.Equal(t, first.Event.Context, again.Event.Context)
 	require.Equal(t, first.Event.Data(), again.Event.Data())
-	none, err := b.LookUp(t.Context(), AcceptSubject(0, "2"))
+	none, err := b.LookUp(t.Context(), "2")
 	require.NoError(t, err)
 	require.Nil(t, none)
 }
@@ -127,7 +130,7 @@ func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
 	require.NotErrorIs(t, err, ErrRefused)
 	require.Positive(t, accepted)
 	require.EqualValues(t, accepted, broker.info(js, StreamAccepted).State.Msgs)
-	none, err := b.LookUp(t.Context(), AcceptSubject(0, strconv.Itoa(accepted+1)))
+	none, err := b.LookUp(t.Context(), strconv.Itoa(accepted+1))
 	require.NoError(t, err)
 	require.Nil(t, none)
 	again, err := b.Accept(t.Context(), acceptance(t, "1", strings.Repeat("x", 200)))
@@ -186,15 +189,15 @@ func TestWhatCannotBeAcceptedIsRefused(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	for what, a := range map[string]Acceptance{
 		"too large":         acceptance(t, "1", strings.Repeat("x", 2*mib)),
-		"no event":          {Subject: AcceptSubject(0, "1"), Event: cloudevents.NewEvent()},
+		"no event":          {Subject: AcceptSubject(anybody, "1"), Event: cloudevents.NewEvent()},
 		"a wildcard":        {Subject: "acc.0.*", Event: newEvent("1")},
 		"elsewhere":         {Subject: "msg.1", Event: newEvent("1")},
-		"an id with blanks": {Subject: AcceptSubject(0, "a b"), Event: newEvent("1")},
+		"an id with blanks": {Subject: AcceptSubject(anybody, "a b"), Event: newEvent("1")},
 	} {
 		_, err := b.Accept(t.Context(), a)
 		require.ErrorIs(t, err, ErrRefused, what)
 	}
-	found, err := b.LookUp(t.Context(), AcceptSubject(0, "1"))
+	found, err := b.LookUp(t.Context(), "1")
 	require.NoError(t, err)
 	require.Nil(t, found)
 }
@@ -228,48 +231,44 @@ func TestWithoutNATSNothingIsAccepted(t *testing.T) {
 	var none *Bus
 	_, err := none.Accept(t.Context(), acceptance(t, "1", "x"))
 	require.ErrorIs(t, err, ErrAway)
-	_, err = none.LookUp(t.Context(), AcceptSubject(0, "1"))
+	_, err = none.LookUp(t.Context(), "1")
 	require.ErrorIs(t, err, ErrAway)
-	_, err = none.Walk(t.Context(), 0, 1, nil)
+	_, err = none.At(t.Context(), []uint64{1})
 	require.ErrorIs(t, err, ErrAway)
 	require.ErrorIs(t, none.Forget(t.Context(), places(1)), ErrAway)
 	_, err = none.Accepting(t.Context())
 	require.ErrorIs(t, err, ErrAway)
 }
 
-func TestAWalkGoesThroughTheStreamInPieces(t *testing.T) {
+func TestWhatIsAtAPlaceIsFoundUntilItIsForgotten(t *testing.T) {
 	t.Parallel()
-	b := newBus(t, newBroker(t).server.URL())
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 7)
+	_, err := broker.js().Publish(t.Context(), "acc.0.junk", []byte("no event"))
+	require.NoError(t, err)
 	require.NoError(t, b.Forget(t.Context(), places(2, 3, 7, 99)))
 	require.NoError(t, b.Forget(t.Context(), places(2)), "forgotten before")
-	walk := func(after uint64, limit int) (ids []string, last uint64) {
-		last, err := b.Walk(t.Context(), after, limit, func(m AcceptedMessage) {
-			require.Equal(t, strconv.FormatUint(m.Seq, 10), m.Event.ID())
-			require.Equal(t, "print of x", m.Fingerprint)
-			require.WithinDuration(t, time.Now(), m.At, time.Minute)
-			ids = append(ids, m.Event.ID())
-		})
-		require.NoError(t, err)
-		return ids, last
-	}
-	ids, last := walk(0, 2)
-	require.Equal(t, []string{"1", "4"}, ids)
-	require.EqualValues(t, 4, last)
-	ids, last = walk(last, 10)
-	require.Equal(t, []string{"5", "6"}, ids)
-	require.EqualValues(t, 6, last)
-	ids, last = walk(last, 10)
-	require.Empty(t, ids)
-	require.EqualValues(t, 6, last)
-
-	found, err := b.LookUp(t.Context(), AcceptSubject(0, "2"))
+	found, err := b.At(t.Context(), []uint64{1, 2, 6, 7, 8, 99})
 	require.NoError(t, err)
-	require.Nil(t, found)
+	require.Len(t, found, 2, "neither what is gone nor what is no event")
+	for i, id := range []string{"1", "6"} {
+		require.Equal(t, id, found[i].Event.ID())
+		require.Equal(t, id, strconv.FormatUint(found[i].Seq, 10))
+		require.Equal(t, "print of x", found[i].Fingerprint)
+		require.WithinDuration(t, time.Now(), found[i].At, time.Minute)
+	}
+	none, err := b.LookUp(t.Context(), "2")
+	require.NoError(t, err)
+	require.Nil(t, none)
 	again, err := b.Accept(t.Context(), acceptance(t, "2", "x"))
 	require.NoError(t, err)
-	require.Equal(t, Accepted{Seq: 8, Fingerprint: "print of x"}, again, "what is forgotten may come again")
+	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "what is forgotten may come again")
+
+	broker.stop()
+	_, err = b.At(t.Context(), []uint64{1})
+	require.ErrorIs(t, err, ErrAway)
 }
 
 func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
@@ -277,49 +276,70 @@ func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
 	require.NoError(t, b.Ensure(t.Context()))
-	state, err := b.Accepting(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, AcceptState{MaxBytes: 1 << 30, Replicas: 1, Pending: map[string]uint64{}}, state)
+	asked := func() AcceptState {
+		state, err := b.Accepting(t.Context())
+		require.NoError(t, err)
+		require.WithinDuration(t, time.Now(), state.Created, time.Minute)
+		state.Created = time.Time{}
+		return state
+	}
+	require.Equal(t, AcceptState{MaxBytes: 1 << 30, Pending: map[string]uint64{}}, asked())
 
 	acceptAll(t, b, 1, 5)
+	require.Zero(t, asked().Taken, "nobody takes anything")
 	route := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 2})[1]
-	c, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer(false))
+	c, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
 	require.NoError(t, err)
-	batch, err := c.Fetch(2)
+	_, err = js.CreateConsumer(t.Context(), route.Stream, SaveRoutes(SaveConfig{Shards: 2, BatchSize: 2})[1].consumer())
+	require.NoError(t, err)
+	batch, err := c.Fetch(3, jetstream.FetchPriorityGroup(oneTrigger))
 	require.NoError(t, err)
 	var taken []jetstream.Msg
 	for m := range batch.Messages() {
 		taken = append(taken, m)
 	}
-	require.NoError(t, taken[1].Nak())
-	pending := func() uint64 {
-		state, err = b.Accepting(t.Context())
-		require.NoError(t, err)
-		return state.Pending["save-0"]
-	}
-	require.EqualValues(t, 5, pending(), "waiting, in hands and on the way back")
+	require.Len(t, taken, 3)
+	require.NoError(t, taken[1].DoubleAck(t.Context()))
+	require.NoError(t, taken[2].Nak())
+	state := asked()
+	require.Equal(t, map[string]uint64{"save-1-of-1": 3}, state.Pending, "waiting and on the way back; of another number of shards nothing")
+	require.EqualValues(t, 2, state.Taken, "one acknowledgement settles what was before")
 	require.EqualValues(t, 5, state.Messages)
 	require.EqualValues(t, 5, state.LastSeq)
 	require.Positive(t, state.Bytes)
 
 	f := newFunction(t, answering(204))
 	runTrigger(t, b, testConfig(f), route)
-	require.NoError(t, taken[0].DoubleAck(t.Context()))
-	eventually(t, func() bool { return pending() == 0 }, "all acknowledged")
-	require.EqualValues(t, 5, state.Messages, "and still there to recognise repeats")
+	eventually(t, func() bool { return asked().Pending["save-1-of-1"] == 0 }, "all acknowledged")
+	require.EqualValues(t, 5, asked().Taken)
+	require.EqualValues(t, 5, asked().Messages, "and still there to recognise repeats")
 }
 
 func TestShardsAreStable(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, 0, ShardOf("anybody", 1))
 	require.Equal(t, 0, ShardOf("anybody", 0))
-	require.Equal(t, int(3826002220%8), ShardOf("a", 8)) // FNV-1a of "a" is e40c292c
+	require.Equal(t, int(3826002220%64%8), ShardOf("a", 8)) // FNV-1a of "a" is e40c292c
 	used := map[int]bool{}
 	for i := range 1000 {
 		used[ShardOf(strconv.Itoa(i), 64)] = true
 	}
 	require.Len(t, used, 64)
-	require.Equal(t, "acc.7.id", AcceptSubject(7, "id"))
+	require.Equal(t, "acc.44.id", AcceptSubject("a", "id"))
+	for _, shards := range []int{1, 2, 3, 64} {
+		filters := map[string]int{}
+		for shard := range shards {
+			for _, filter := range acceptFilters(shard, shards) {
+				filters[filter]++
+			}
+		}
+		if shards == 1 {
+			require.Equal(t, map[string]int{"acc.>": 1}, filters)
+			continue
+		}
+		require.Len(t, filters, 64, "each slot is in one of %d shards", shards)
+		require.Contains(t, acceptFilters(ShardOf("a", shards), shards), "acc.44.>")
+	}
 }
 
 func TestTheStreamMayHaveAnotherName(t *testing.T) {

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
@@ -13,33 +16,25 @@ import (
 // stream's replicas.
 const forgetAtOnce = 16
 
-// Walk calls each with the messages after the sequence after, oldest first, at
-// most limit of them. last is the sequence of the last one, or after when there
-// was none. Fewer calls than limit mean that the end was reached, which may lag
-// a moment behind Accept.
-func (b *Bus) Walk(ctx context.Context, after uint64, limit int, each func(AcceptedMessage)) (last uint64, err error) {
-	s, err := b.accepted(ctx)
-	if err != nil {
-		return after, err
-	}
-	last = after
-	for range limit {
-		raw, err := s.GetMsg(ctx, last+1, jetstream.WithGetMsgSubject(acceptPrefix+">"))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			break
+// At gives the messages that the stream has at these places, in their order;
+// those that it has no more are left out. ErrAway when nobody can say.
+func (b *Bus) At(ctx context.Context, places []uint64) (found []AcceptedMessage, err error) {
+	err = b.onAccepted(ctx, func(ctx context.Context, l *link, _ jetstream.Stream) error {
+		for _, place := range places {
+			// A replica that lags behind would not have it yet.
+			m, err := b.leaders(ctx, l, []byte(`{"seq":`+strconv.FormatUint(place, 10)+`}`))
+			switch {
+			case errors.Is(err, errNoEvent):
+				b.log.Warn("what is in the stream of accepted messages is no event", "sequence", place, "error", err)
+			case err != nil:
+				return fmt.Errorf("get message %d: %w", place, err)
+			case m != nil:
+				found = append(found, *m)
+			}
 		}
-		if err != nil {
-			return last, away(fmt.Errorf("get the message after %d: %w", last, err))
-		}
-		last = raw.Sequence
-		m, err := acceptedOf(raw.Sequence, raw.Time, raw.Header, raw.Data)
-		if err != nil {
-			b.log.Warn("what is in the stream of accepted messages is no event", "sequence", raw.Sequence, "error", err)
-			continue
-		}
-		each(*m)
-	}
-	return last, nil
+		return nil
+	})
+	return found, err
 }
 
 // Place is where the stream holds the message with an id.
@@ -53,27 +48,25 @@ type Place struct {
 // are saved, and past the time in which somebody may repeat them. A consumer that
 // has not had them yet never gets them.
 func (b *Bus) Forget(ctx context.Context, places []Place) error {
-	s, err := b.accepted(ctx)
-	if err != nil {
-		return err
-	}
-	errs := make([]error, len(places))
-	slots := make(chan struct{}, forgetAtOnce)
-	var deleting sync.WaitGroup
-	for i, place := range places {
-		slots <- struct{}{}
-		deleting.Go(func() {
-			errs[i] = forget(ctx, s, place)
-			<-slots
-		})
-	}
-	deleting.Wait()
-	for i, err := range errs {
-		if err != nil {
-			return away(fmt.Errorf("forget message %d: %w", places[i].Seq, err))
+	return b.onAccepted(ctx, func(ctx context.Context, _ *link, s jetstream.Stream) error {
+		errs := make([]error, len(places))
+		slots := make(chan struct{}, forgetAtOnce)
+		var deleting sync.WaitGroup
+		for i, place := range places {
+			slots <- struct{}{}
+			deleting.Go(func() {
+				errs[i] = forget(ctx, s, place)
+				<-slots
+			})
 		}
-	}
-	return nil
+		deleting.Wait()
+		for i, err := range errs {
+			if err != nil {
+				return fmt.Errorf("forget message %d: %w", places[i].Seq, err)
+			}
+		}
+		return nil
+	})
 }
 
 // forget names the message by its id too: in a stream that was made anew its
@@ -85,47 +78,68 @@ func forget(ctx context.Context, s jetstream.Stream, p Place) error {
 // AcceptState is how full the stream of accepted messages is, and who has yet
 // to work on it.
 type AcceptState struct {
+	Created  time.Time // of the stream: places are only worth something within one
 	Messages uint64
 	Bytes    uint64
 	MaxBytes int64 // when it has so many, Accept answers ErrAway; -1 = no limit
+	FirstSeq uint64
 	LastSeq  uint64
-	Replicas int               // copies of the stream
-	Pending  map[string]uint64 // messages that are not acknowledged, those being worked on included, by durable
+
+	// By the durables of Config.AcceptShards.
+	Pending map[string]uint64 // messages that are not acknowledged, those being worked on included, by durable
+	Taken   uint64            // the function save has answered for everything up to here; 0 while one of its durables is missing
 }
 
 // Accepting tells the state of the stream of accepted messages. ErrAway when
 // nobody can.
-func (b *Bus) Accepting(ctx context.Context) (AcceptState, error) {
-	s, err := b.accepted(ctx)
-	if err != nil {
-		return AcceptState{}, err
-	}
-	has := s.CachedInfo()
-	state := AcceptState{
-		Messages: has.State.Msgs, Bytes: has.State.Bytes, MaxBytes: has.Config.MaxBytes,
-		LastSeq: has.State.LastSeq, Replicas: has.Config.Replicas, Pending: map[string]uint64{},
-	}
-	consumers := s.ListConsumers(ctx)
-	for c := range consumers.Info() {
-		if c.Config.Durable != "" {
-			state.Pending[c.Config.Durable] = c.NumPending + uint64(c.NumAckPending) // redeliveries are among the latter
+func (b *Bus) Accepting(ctx context.Context) (state AcceptState, err error) {
+	err = b.onAccepted(ctx, func(ctx context.Context, _ *link, s jetstream.Stream) error {
+		has := s.CachedInfo()
+		state = AcceptState{
+			Created: has.Created, Messages: has.State.Msgs, Bytes: has.State.Bytes, MaxBytes: has.Config.MaxBytes,
+			FirstSeq: has.State.FirstSeq, LastSeq: has.State.LastSeq, Pending: map[string]uint64{}, Taken: has.State.LastSeq,
 		}
-	}
-	if err := consumers.Err(); err != nil {
-		return AcceptState{}, away(fmt.Errorf("list consumers: %w", err))
-	}
-	return state, nil
+		saving, ours := 0, ofShards(b.cfg.acceptShards())
+		consumers := s.ListConsumers(ctx)
+		for c := range consumers.Info() {
+			if !strings.HasSuffix(c.Config.Durable, ours) {
+				continue
+			}
+			left := c.NumPending + uint64(c.NumAckPending) // redeliveries are among the latter
+			state.Pending[c.Config.Durable] = left
+			if strings.HasPrefix(c.Config.Durable, saveDurable) {
+				saving++
+				if left > 0 {
+					state.Taken = min(state.Taken, c.AckFloor.Stream)
+				}
+			}
+		}
+		if saving < b.cfg.acceptShards() {
+			state.Taken = 0
+		}
+		if err := consumers.Err(); err != nil {
+			return fmt.Errorf("list consumers: %w", err)
+		}
+		return nil
+	})
+	return state, err
 }
 
-// accepted is the stream, asked for a moment ago.
-func (b *Bus) accepted(ctx context.Context) (jetstream.Stream, error) {
+// onAccepted does something with the stream, asked for a moment ago, as long as
+// the connection lasts. Its error is ErrAway.
+func (b *Bus) onAccepted(ctx context.Context, do func(ctx context.Context, l *link, s jetstream.Stream) error) error {
 	l, err := b.reach(ctx)
 	if err != nil {
-		return nil, away(err)
+		return away(err)
 	}
+	ctx, unbind := l.bound(ctx)
+	defer unbind()
 	s, err := l.js.Stream(ctx, b.cfg.acceptStream())
 	if err != nil {
-		return nil, away(fmt.Errorf("stream %s: %w", b.cfg.acceptStream(), err))
+		return away(fmt.Errorf("stream %s: %w", b.cfg.acceptStream(), err))
 	}
-	return s, nil
+	if err := do(ctx, l, s); err != nil {
+		return away(err)
+	}
+	return nil
 }

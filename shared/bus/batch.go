@@ -1,23 +1,30 @@
 package bus
 
 import (
-	"bytes"
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"mime"
+	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
 	batchType       = "application/cloudevents-batch+json"
 	batchBytes      = 4 << 20          // of data in one POST
+	attributeBytes  = 512              // about, of an event beside its data
+	triesTogether   = 3                // of a batch that the function breaks over
+	triesHere       = 5                // before another trigger may try
 	batchBackoffMax = 10 * time.Second // everything behind the batch waits, and it costs one call
 	gatherWait      = 250 * time.Millisecond
 	unpinTimeout    = 2 * time.Second
@@ -29,18 +36,18 @@ const (
 // Its order rests on one rule: a batch begins when no message is in other hands,
 // neither of a trigger that was active before and still works nor on its way
 // back from one that is gone. NATS numbers its deliveries, so as long as none is
-// missing here there is nothing to ask.
+// missing here there is nothing to ask. So what is held begins with the oldest
+// message that is not settled, and one acknowledgement settles a batch.
 type lane struct {
 	t        *Trigger
 	r        *route
 	consumer jetstream.Consumer
-	group    string // "" = nothing keeps other triggers from taking messages at the same time
 	pin      string // under which the last message came
 	next     uint64 // number of the delivery to come
 	apart    bool   // messages may be in other hands
 
 	mu   sync.Mutex
-	held []*item // in the order of the stream; changed under mu, by the lane alone
+	held []*item // in the order of the stream; under mu
 }
 
 // item is a message in the trigger's hands.
@@ -53,28 +60,49 @@ type item struct {
 // pullBatches delivers batches as long as the connection and the consumer last.
 func (t *Trigger) pullBatches(ctx, work context.Context, l *link, consumer jetstream.Consumer, r *route) error {
 	a := &lane{t: t, r: r, consumer: consumer, apart: true}
-	if config := consumer.CachedInfo().Config; config.PriorityPolicy == jetstream.PriorityPolicyPinned {
-		a.group = config.PriorityGroups[0]
-	} else {
-		t.warn(r.Durable + ": without a priority group (nats-server 2.11 or later has them) the order is only kept while one trigger runs")
+	if has := consumer.CachedInfo().Config; has.PriorityPolicy != jetstream.PriorityPolicyPinned || has.AckPolicy != jetstream.AckAllPolicy {
+		return fmt.Errorf("consumer %s cannot keep the order of batches: delete it, and it will be made as it must be", r.Durable)
 	}
 	for {
 		err := a.turn(ctx, work)
-		if ctx.Err() != nil && l.ctx.Err() == nil {
+		var way giveWay
+		away := errors.As(err, &way)
+		if l.ctx.Err() == nil && (away || ctx.Err() != nil) {
 			a.unpin(l)
 		}
-		if err != nil {
+		switch {
+		case away:
+			rest(ctx, way.after)
+		case err != nil:
 			return err
 		}
 	}
 }
 
-// turn collects and delivers one batch. What it could not settle goes back.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// giveWay ends the turn of a trigger that could not deliver what others perhaps
+// can, for so long.
+type giveWay struct{ after time.Duration }
+
+func (giveWay) Error() string { return "perhaps another trigger can deliver it" }
+
+// turn collects and delivers until nothing is there. What it could not settle
+// goes back.
 func (a *lane) turn(ctx, work context.Context) error {
 	stop := heartbeat(a.r.AckWait/3, a.beat)
 	err := a.collect(ctx)
-	if err == nil {
-		err = a.deliver(ctx, work)
+	for err == nil {
+		items := a.first()
+		if len(items) == 0 {
+			break
+		}
+		err = a.deliver(ctx, work, items)
 	}
 	stop()
 	a.letGo(work)
@@ -99,35 +127,40 @@ func (a *lane) collect(ctx context.Context) error {
 	// A trigger that only waits must ask again before its pin runs out.
 	idle, cancel := context.WithTimeout(ctx, min(pullFor, a.r.AckWait/2))
 	defer cancel()
-	if err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || len(a.held) == 0 {
+	if err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.holds() == 0 {
 		return cmp.Or(ctx.Err(), err)
 	}
-	// From here on the server ends each wait: a message that it sent to somebody
-	// who has just left would only come again after AckWait.
 	if a.r.Batch > 1 {
-		if err := a.fetch(a.r.Batch-1, jetstream.FetchMaxWait(max(a.r.BatchWait, time.Millisecond))); err != nil {
+		if err := a.fetch(a.r.Batch-1, a.shortly()); err != nil {
 			return err
 		}
 	}
 	return a.gather(ctx)
 }
 
+// shortly has the server end the wait: a message that it sent to somebody who
+// has just left would only come again after AckWait.
+func (a *lane) shortly() jetstream.FetchOpt {
+	return jetstream.FetchMaxWait(max(a.r.BatchWait, time.Millisecond))
+}
+
 // gather waits until no message is in other hands: those of a trigger that is
 // gone come here, those of one that works disappear.
 func (a *lane) gather(ctx context.Context) error {
-	for told := false; a.apart && a.group != ""; told = true {
+	for told := false; a.apart; told = true {
 		info, err := a.consumer.Info(ctx)
 		if err != nil {
 			return err
 		}
-		if a.apart = info.NumAckPending > len(a.held); !a.apart {
-			return nil
+		held := a.holds()
+		if a.apart = info.NumAckPending > held; !a.apart {
+			break
 		}
 		if !told {
 			a.t.bus.log.Info("messages are in the hands of another trigger: waiting for them",
-				"route", a.r.Durable, "elsewhere", info.NumAckPending-len(a.held), "here", len(a.held))
+				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}
-		if err := a.fetch(max(a.r.Batch-len(a.held), 1), jetstream.FetchMaxWait(gatherWait)); err != nil {
+		if err := a.fetch(max(a.r.Batch-held, 1), jetstream.FetchMaxWait(gatherWait)); err != nil {
 			return err
 		}
 	}
@@ -135,11 +168,7 @@ func (a *lane) gather(ctx context.Context) error {
 }
 
 func (a *lane) fetch(n int, wait jetstream.FetchOpt) error {
-	options := []jetstream.FetchOpt{wait}
-	if a.group != "" {
-		options = append(options, jetstream.FetchPriorityGroup(a.group))
-	}
-	batch, err := a.consumer.Fetch(n, options...)
+	batch, err := a.consumer.Fetch(n, wait, jetstream.FetchPriorityGroup(oneTrigger))
 	if err != nil {
 		return err
 	}
@@ -175,20 +204,20 @@ func (a *lane) hold(msg jetstream.Msg) {
 	a.held = slices.Insert(a.held, at, it)
 }
 
-// deliver works off what is held. It ends early when ctx does.
-func (a *lane) deliver(ctx, work context.Context) error {
-	for len(a.held) > 0 {
-		if err := a.give(ctx, work, a.held[:chunk(a.held)]); err != nil {
-			return err
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-	}
-	return nil
+func (a *lane) holds() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.held)
 }
 
-// chunk says how many of the first go in one POST.
+// first is what goes in the next POST.
+func (a *lane) first() []*item {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.Clone(a.held[:min(chunk(a.held), a.r.Batch)])
+}
+
+// chunk says how many of the first fit in one POST.
 func chunk(held []*item) int {
 	size := 0
 	for i, it := range held {
@@ -200,8 +229,25 @@ func chunk(held []*item) int {
 	return len(held)
 }
 
+// deliver works off the first that are held, and fetches the next meanwhile. It
+// ends early when ctx does.
+func (a *lane) deliver(ctx, work context.Context, items []*item) error {
+	fetched := make(chan error, 1)
+	if room := 2*a.r.Batch - a.holds(); room > 0 {
+		go func() { fetched <- a.fetch(min(room, a.r.Batch), a.shortly()) }()
+	} else {
+		fetched <- nil
+	}
+	err := a.give(ctx, work, items)
+	if err = cmp.Or(err, <-fetched, ctx.Err()); err != nil {
+		return err
+	}
+	return a.gather(ctx)
+}
+
 // give posts the messages until the function has taken them. If it refuses them
-// together each is posted alone, and buried if it is refused then too.
+// together, or breaks over them again and again, each is posted alone, and buried
+// if it is refused then too.
 func (a *lane) give(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		v := a.post(work, items, tries)
@@ -210,8 +256,8 @@ func (a *lane) give(ctx, work context.Context, items []*item) error {
 		switch {
 		case v.kind == done:
 			return a.acknowledge(work, items)
-		case v.kind == dead && len(items) > 1:
-			log.Warn("a batch was refused: posting its events one by one")
+		case len(items) > 1 && (v.kind == dead || v.status == http.StatusInternalServerError && tries >= triesTogether):
+			log.Warn("a batch is not taken: posting its events one by one")
 			return a.giveEach(ctx, work, items)
 		case v.kind == dead:
 			if err = a.bury(work, items[0], v); err == nil {
@@ -227,9 +273,10 @@ func (a *lane) give(ctx, work context.Context, items []*item) error {
 		}
 		delay := max(min(a.t.pause(v, tries), batchBackoffMax), v.after)
 		log.Info("a batch will be posted again", "after", delay, "error", err)
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
+		if tries == triesHere {
+			return giveWay{delay}
+		}
+		if rest(ctx, delay); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
@@ -254,83 +301,112 @@ func (a *lane) post(ctx context.Context, items []*item, tries uint64) verdict {
 	if len(items) == 1 {
 		return a.t.post(ctx, a.r, items[0].event.attempt(items[0].meta.NumDelivered+tries-1))
 	}
-	body, err := batchOf(items, tries)
-	if err != nil {
-		return verdict{kind: again, reason: err.Error()}
-	}
-	return a.t.post(ctx, a.r, delivered{headers: map[string]string{contentType: batchType}, data: body})
+	return a.t.post(ctx, a.r, delivered{headers: map[string]string{contentType: batchType}, data: batchOf(items, tries)})
 }
 
 // batchOf is the events in the JSON batch format.
-func batchOf(items []*item, tries uint64) ([]byte, error) {
-	events := make([]map[string]any, len(items))
-	for i, it := range items {
-		events[i] = it.event.attempt(it.meta.NumDelivered + tries - 1).structured()
+func batchOf(items []*item, tries uint64) []byte {
+	size := 2
+	for _, it := range items {
+		size += len(it.event.data) + attributeBytes
 	}
-	var body bytes.Buffer
-	encoder := json.NewEncoder(&body)
-	encoder.SetEscapeHTML(false) // would rewrite the data
-	err := encoder.Encode(events)
-	return body.Bytes(), err
+	body := append(make([]byte, 0, size), '[')
+	for i, it := range items {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = it.event.appendTo(body, it.meta.NumDelivered+tries-1)
+	}
+	return append(body, ']')
 }
 
-// structured is an event that is in binary mode as a JSON object.
-func (d delivered) structured() map[string]any {
-	event := make(map[string]any, len(d.headers)+1)
+// appendTo adds an event that is in binary mode as a JSON object, with the
+// number of its delivery. Its data stays as it is.
+func (d delivered) appendTo(b []byte, attempt uint64) []byte {
+	b = append(b, `{"deliveryattempt":"`...)
+	b = append(strconv.AppendUint(b, attempt, 10), '"')
 	for name, value := range d.headers {
 		if name == contentType {
-			event["datacontenttype"] = value
-			continue
+			name = "datacontenttype"
 		}
-		event[strings.TrimPrefix(name, attributePrefix)] = value
+		b = append(b, `,"`...)
+		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits alone
+		b = append(b, `":`...)
+		b = appendText(b, value)
 	}
 	switch {
 	case len(d.data) == 0:
 	case isJSON(d.headers[contentType]) && json.Valid(d.data):
-		event["data"] = json.RawMessage(d.data)
+		b = append(append(b, `,"data":`...), d.data...)
 	default:
-		event["data_base64"] = d.data
+		b = append(b, `,"data_base64":"`...)
+		b = append(base64.StdEncoding.AppendEncode(b, d.data), '"')
 	}
-	return event
+	return append(b, '}')
+}
+
+func appendText(b []byte, text string) []byte {
+	plain := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
+	if plain {
+		return append(append(append(b, '"'), text...), '"')
+	}
+	quoted, _ := json.Marshal(text) // no text fails
+	return append(b, quoted...)
 }
 
 func isJSON(contentType string) bool {
+	if contentType == cloudevents.ApplicationJSON {
+		return true
+	}
 	media, _, err := mime.ParseMediaType(contentType)
 	return err == nil && (strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json"))
 }
 
-// acknowledge settles what the function has taken, all at the same time.
+// acknowledge settles the first that are held, and with them everything before:
+// the function has taken them.
 func (a *lane) acknowledge(work context.Context, items []*item) error {
-	errs := make([]error, len(items))
-	var settling sync.WaitGroup
-	for i, it := range items {
-		settling.Go(func() {
-			errs[i] = a.t.settle(work, func(ctx context.Context, _ jetstream.JetStream) error {
-				return counted(&a.r.acked, it.msg.DoubleAck(ctx))
-			})
-		})
+	last, err := a.last(items)
+	if err != nil {
+		return err
 	}
-	settling.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
+	err = a.t.settle(work, func(ctx context.Context, _ jetstream.JetStream) error { return last.DoubleAck(ctx) })
+	if err != nil {
+		return err
 	}
+	a.r.acked.Add(uint64(len(items)))
 	a.drop(len(items))
 	return nil
 }
 
 func (a *lane) bury(work context.Context, it *item, v verdict) error {
-	err := a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
+	last, err := a.last([]*item{it})
+	if err != nil {
+		return err
+	}
+	err = a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
 		if err := bury(ctx, js, a.r, it.msg, it.meta, it.event, v); err != nil {
 			return err
 		}
-		return counted(&a.r.deadLettered, it.msg.Term())
+		return counted(&a.r.deadLettered, last.DoubleAck(ctx))
 	})
 	if err == nil {
 		a.drop(1)
 	}
 	return err
+}
+
+// last is the newest delivery of the last of items, which must be the first that
+// are held: else there is something before them that an acknowledgement would
+// settle too.
+func (a *lane) last(items []*item) (jetstream.Msg, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := len(items)
+	if len(a.held) < n || a.held[0].meta.Sequence.Stream != items[0].meta.Sequence.Stream ||
+		a.held[n-1].meta.Sequence.Stream != items[n-1].meta.Sequence.Stream {
+		return nil, errors.New("an earlier message came while a batch was delivered")
+	}
+	return a.held[n-1].msg, nil
 }
 
 // drop ends holding the first n messages.
@@ -377,7 +453,7 @@ func (a *lane) unpin(l *link) {
 	}
 	s, err := l.js.Stream(ctx, a.r.Stream)
 	if err == nil {
-		err = s.UnpinConsumer(ctx, a.r.Durable, a.group)
+		err = s.UnpinConsumer(ctx, a.r.Durable, oneTrigger)
 	}
 	if err != nil {
 		a.t.bus.log.Debug("unpin", "route", a.r.Durable, "error", err)

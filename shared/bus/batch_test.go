@@ -84,8 +84,8 @@ func TestABatchCarriesWhatIsThereInItsOrder(t *testing.T) {
 	require.NoError(t, err)
 	acceptAll(t, b, 3, 25)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 25 }, "acknowledged")
-	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 25}, trigger.Counts()["save-0"])
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 25 }, "acknowledged")
+	require.Equal(t, RouteCounts{Deliveries: 3, Acked: 25}, trigger.Counts()["save-1-of-1"])
 	calls := f.seen()
 	require.Equal(t, numbers(1, 10), idsOf(t, calls[0]))
 	require.Equal(t, numbers(11, 20), idsOf(t, calls[1]))
@@ -112,7 +112,7 @@ func TestASingleEventIsPostedByItself(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 1, 1)
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 1 }, "acknowledged")
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 1 }, "acknowledged")
 	c := f.seen()[0]
 	require.JSONEq(t, `{"text":"x"}`, c.body)
 	for name, want := range map[string]string{
@@ -140,9 +140,9 @@ func TestABatchIsRetriedInPlaceAndNothingOvertakesIt(t *testing.T) {
 	acceptAll(t, b, 1, 5)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
 	acceptAll(t, b, 6, 60)
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 60 }, "acknowledged")
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 60 }, "acknowledged")
 	require.Equal(t, numbers(1, 60), l.taken())
-	counts := trigger.Counts()["save-0"]
+	counts := trigger.Counts()["save-1-of-1"]
 	require.Positive(t, counts.Retried)
 	require.Positive(t, counts.Denied)
 	calls := f.seen()
@@ -167,23 +167,23 @@ func TestAPoisonedEventIsBuriedAlone(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	acceptAll(t, b, 1, 25)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 24 }, "acknowledged")
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 24 }, "acknowledged")
 	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.taken())
-	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-0"])
+	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-1-of-1"])
 	eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
 	s, err := js.Stream(t.Context(), StreamDeadLetters)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
-	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.ACCEPTED.save-0")
+	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.ACCEPTED.save-1-of-1")
 	require.NoError(t, err)
 	require.JSONEq(t, `{"text":"x"}`, string(m.Data))
 	for name, want := range map[string]string{
-		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-0", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
-		"dlq-function": "save", "dlq-subject": "acc.0.4", "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
+		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-1-of-1", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
+		"dlq-function": "save", "dlq-subject": AcceptSubject(anybody, "4"), "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
 	} {
 		require.Equal(t, want, m.Header.Get(name), name)
 	}
-	kept, err := b.LookUp(t.Context(), AcceptSubject(0, "4"))
+	kept, err := b.LookUp(t.Context(), "4")
 	require.NoError(t, err)
 	require.NotNil(t, kept, "and it is still where it was accepted")
 }
@@ -206,12 +206,12 @@ func TestAPoisonedEventWaitsForItsGrave(t *testing.T) {
 	require.NoError(t, err)
 	acceptAll(t, b, 1, 3)
 	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Retried >= 2 }, "tried again while there is no room")
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried >= 2 }, "tried again while there is no room")
 	require.Equal(t, numbers(1, 1), l.taken())
 	_, err = js.UpdateStream(t.Context(), room)
 	require.NoError(t, err)
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 2 }, "acknowledged")
-	require.EqualValues(t, 1, trigger.Counts()["save-0"].DeadLettered)
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 2 }, "acknowledged")
+	require.EqualValues(t, 1, trigger.Counts()["save-1-of-1"].DeadLettered)
 	require.EqualValues(t, 1, broker.info(js, StreamDeadLetters).State.Msgs)
 }
 
@@ -226,7 +226,7 @@ func TestASlowBatchIsPostedOnce(t *testing.T) {
 	require.NoError(t, one.Ensure(t.Context()))
 	acceptAll(t, one, 1, 10)
 	a, b := runTrigger(t, one, testConfig(f), route), runTrigger(t, two, testConfig(f), route)
-	eventually(t, func() bool { return a.Counts()["save-0"].Acked+b.Counts()["save-0"].Acked == 10 }, "acknowledged")
+	eventually(t, func() bool { return a.Counts()["save-1-of-1"].Acked+b.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
 	require.Len(t, f.seen(), 1)
 }
 
@@ -245,28 +245,96 @@ func TestALargeBatchGoesInPieces(t *testing.T) {
 	route := batchRoute()
 	route.BatchWait = 2 * time.Second // ends when all ten are there
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 10 }, "acknowledged")
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 10 }, "acknowledged")
 	require.Equal(t, numbers(1, 10), l.taken())
 	for _, c := range f.seen() {
 		require.LessOrEqual(t, len(c.body), batchBytes+4096)
 	}
-	require.EqualValues(t, 3, trigger.Counts()["save-0"].Deliveries)
+	require.EqualValues(t, 3, trigger.Counts()["save-1-of-1"].Deliveries)
 }
 
-func TestAnOldConsumerIsServedWithoutPins(t *testing.T) {
+func TestAConsumerThatCannotKeepTheOrderIsNotServed(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	log := &logged{}
 	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	route := batchRoute()
-	_, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer(false))
+	config := route.consumer()
+	config.AckPolicy, config.PriorityPolicy, config.PriorityGroups, config.PinnedTTL = jetstream.AckExplicitPolicy, jetstream.PriorityPolicyNone, nil, 0
+	_, err := js.CreateConsumer(t.Context(), route.Stream, config)
 	require.NoError(t, err)
-	acceptAll(t, b, 1, 25)
+	acceptAll(t, b, 1, 3)
 	trigger := runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return trigger.Counts()["save-0"].Acked == 25 }, "acknowledged")
-	require.EqualValues(t, 3, trigger.Counts()["save-0"].Deliveries)
-	require.Equal(t, 1, strings.Count(log.String(), "order is only kept while one trigger runs"))
+	eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "said")
+	require.Empty(t, f.seen())
+	require.NoError(t, js.DeleteConsumer(t.Context(), route.Stream, route.Durable))
+	eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "made as it must be")
+}
+
+func TestABatchThatBreaksTheFunctionIsPostedOneByOne(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	var l ledger
+	broken := 0
+	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		if ids := idsOf(t, c); slices.Contains(ids, "3") && (len(ids) > 1 || broken < 2) {
+			broken++
+			w.WriteHeader(500)
+			return
+		}
+		l.take(t, c)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 5)
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 5 }, "acknowledged")
+	require.Equal(t, numbers(1, 5), l.taken())
+}
+
+// TestAnotherNumberOfShardsLosesNothing goes from one shard to four and back
+// while messages are accepted and their senders' order is watched.
+func TestAnotherNumberOfShardsLosesNothing(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	var l ledger
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	require.NoError(t, b.Ensure(t.Context()))
+	const senders = 20
+	accepted := 0
+	accept := func(n int) {
+		for range n {
+			accepted++
+			a := acceptance(t, strconv.Itoa(accepted), "x")
+			a.Subject = AcceptSubject("sender "+strconv.Itoa(accepted%senders), strconv.Itoa(accepted))
+			_, err := b.Accept(within(t, soon), a)
+			require.NoError(t, err)
+		}
+	}
+	for _, shards := range []int{1, 4, 1} {
+		accept(50)
+		var running []*running
+		for _, route := range SaveRoutes(SaveConfig{Shards: shards, BatchSize: 10})[1:] {
+			route.AckWait, route.Timeout = 2*time.Second, soon
+			running = append(running, runTrigger(t, b, testConfig(f), route))
+		}
+		accept(50)
+		want := accepted - 10
+		eventually(t, func() bool { return len(l.taken()) >= want }, "nearly all taken")
+		for _, r := range running {
+			r.stop()
+		}
+	}
+	runTrigger(t, b, testConfig(f), SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})[1])
+	eventually(t, func() bool { return len(l.taken()) == accepted }, "all taken")
+	newest := map[int]int{}
+	for _, id := range l.taken() {
+		n, err := strconv.Atoi(id)
+		require.NoError(t, err)
+		require.Greater(t, n, newest[n%senders], "the order of each sender")
+		newest[n%senders] = n
+	}
 }
 
 func TestEverythingAcceptedHasARoute(t *testing.T) {
@@ -274,17 +342,17 @@ func TestEverythingAcceptedHasARoute(t *testing.T) {
 	routes := SaveRoutes(SaveConfig{Shards: 2, BatchSize: 100, BatchWait: 2 * time.Millisecond, DeliverBeforeSaved: true, Tick: time.Minute})
 	durables := make([]string, len(routes))
 	for i, r := range routes {
-		durables[i] = r.Durable + " " + r.Stream + " " + r.Filter + " " + r.Function
+		durables[i] = r.Durable + " " + r.Stream + " " + strconv.Itoa(len(r.Filters)) + " " + r.Filters[0] + " " + r.Function
 	}
 	require.Equal(t, []string{
-		"save WAKE wake.save save",
-		"save-0 ACCEPTED acc.0.> save", "deliver-0 ACCEPTED acc.0.> deliver",
-		"save-1 ACCEPTED acc.1.> save", "deliver-1 ACCEPTED acc.1.> deliver",
+		"save WAKE 1 wake.save save",
+		"save-1-of-2 ACCEPTED 32 acc.0.> save", "deliver-1-of-2 ACCEPTED 32 acc.0.> deliver",
+		"save-2-of-2 ACCEPTED 32 acc.1.> save", "deliver-2-of-2 ACCEPTED 32 acc.1.> deliver",
 	}, durables)
 	_, err := NewTrigger(newBus(t, "nats://127.0.0.1:1"), TriggerConfig{BaseURL: "http://h"}, routes)
 	require.NoError(t, err)
-	c := routes[1].consumer(true)
-	require.Equal(t, 100, c.MaxAckPending)
+	c := routes[1].consumer()
+	require.Equal(t, 200, c.MaxAckPending)
 	require.Equal(t, jetstream.PriorityPolicyPinned, c.PriorityPolicy)
 	require.Greater(t, c.PinnedTTL, c.AckWait)
 	require.Len(t, SaveRoutes(SaveConfig{Shards: 3, BatchSize: 1, Stream: "OTHER"}), 4)

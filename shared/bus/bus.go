@@ -35,6 +35,7 @@ type Config struct {
 	Name            string `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
 	Replicas        int    `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
 	AcceptStream    string `envconfig:"-"` // names the stream of accepted messages; "" = ACCEPTED
+	AcceptShards    int    `envconfig:"-"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
 }
 
 func (c *Config) check() error {
@@ -54,6 +55,8 @@ func (c *Config) check() error {
 }
 
 func (c *Config) acceptStream() string { return cmp.Or(c.AcceptStream, StreamAccepted) }
+
+func (c *Config) acceptShards() int { return cmp.Or(c.AcceptShards, 1) }
 
 // Bus is one connection to NATS, shared by everything in a process. All methods
 // may be called at the same time. A nil *Bus stands for no NATS at all: its

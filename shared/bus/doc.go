@@ -48,6 +48,11 @@
 // the other replicas. What a sender is told of a message that was never accepted
 // is final: it sends another.
 //
+// The subjects have 64 slots by sender, and a shard is some of the slots. Another
+// number of shards uses other durables, which begin with the stream: whichever of
+// them saves a message, it has seen all earlier ones of its sender, so two numbers
+// may be at work at once.
+//
 // # Time
 //
 // A due time becomes one message schedule per time bucket, made by whoever writes

@@ -75,18 +75,17 @@ func (d *Durability) Decode(word string) (err error) {
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	s, err := b.accepted(ctx)
+	has, err := b.acceptInfo(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		var differs *MismatchError
 		if err := b.Ensure(ctx); err != nil && !errors.As(err, &differs) {
 			return 0, away(err)
 		}
-		s, err = b.accepted(ctx)
+		has, err = b.acceptInfo(ctx)
 	}
 	if err != nil {
 		return 0, err
 	}
-	has := s.CachedInfo()
 	if has.Config.Storage != jetstream.FileStorage {
 		return 0, nil
 	}
@@ -109,6 +108,14 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 		return gives, away(err)
 	}
 	return gives, nil
+}
+
+func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {
+	err = b.onAccepted(ctx, func(_ context.Context, _ *link, s jetstream.Stream) error {
+		has = s.CachedInfo()
+		return nil
+	})
+	return has, err
 }
 
 // keepersOf names the servers that keep a copy of a stream.

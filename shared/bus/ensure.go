@@ -68,7 +68,7 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, wants jetstream.S
 
 // ensureConsumer creates the durable of a route, or reports how it differs.
 func ensureConsumer(ctx context.Context, l *link, r Route) (jetstream.Consumer, error) {
-	wants, js := r.consumer(l.pins), l.js
+	wants, js := r.consumer(), l.js
 	c, err := js.Consumer(ctx, r.Stream, r.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		c, err = js.CreateConsumer(ctx, r.Stream, wants)
@@ -125,7 +125,7 @@ func streamFields(c jetstream.StreamConfig) []field {
 
 func consumerFields(c jetstream.ConsumerConfig) []field {
 	return []field{
-		{"filter_subject", c.FilterSubject},
+		{"filter_subjects", append(slices.Sorted(slices.Values(c.FilterSubjects)), c.FilterSubject)},
 		{"deliver_policy", c.DeliverPolicy},
 		{"ack_policy", c.AckPolicy},
 		{"ack_wait", c.AckWait},

@@ -178,7 +178,7 @@ func (f *function) of(id string) int {
 }
 
 func testRoute() Route {
-	return Route{Stream: StreamEvents, Durable: "d", Filter: "evt.>", Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: soon}
+	return Route{Stream: StreamEvents, Durable: "d", Filters: []string{"evt.>"}, Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: soon}
 }
 
 func testConfig(f *function) TriggerConfig {

@@ -49,7 +49,7 @@ func TestTheOrderSurvivesAKilledTrigger(t *testing.T) {
 			triggers := []*running{runTrigger(t, buses[0], testConfig(f), route), runTrigger(t, buses[1], testConfig(f), route)}
 			acked := func() (n uint64) {
 				for _, r := range triggers {
-					n += r.Counts()["save-0"].Acked
+					n += r.Counts()["save-1-of-1"].Acked
 				}
 				return n
 			}
@@ -66,7 +66,7 @@ func TestTheOrderSurvivesAKilledTrigger(t *testing.T) {
 				want := uint64(50 * (round + 1))
 				eventually(t, func() bool { return acked() >= want }, "going")
 				active := 0
-				if triggers[1].Counts()["save-0"].Acked > triggers[0].Counts()["save-0"].Acked {
+				if triggers[1].Counts()["save-1-of-1"].Acked > triggers[0].Counts()["save-1-of-1"].Acked {
 					active = 1
 				}
 				end(triggers[active], buses[active])
@@ -111,8 +111,8 @@ func TestNothingOvertakesABatchWhoseTriggerLostItsPin(t *testing.T) {
 	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "the other has the rest and waits")
 	require.Len(t, f.seen(), 1)
 	release()
-	eventually(t, func() bool { return second.Counts()["save-0"].Acked == 4 }, "then it goes on")
-	require.EqualValues(t, 1, first.Counts()["save-0"].Acked)
+	eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 4 }, "then it goes on")
+	require.EqualValues(t, 1, first.Counts()["save-1-of-1"].Acked)
 	require.Equal(t, numbers(1, 5), l.taken())
 }
 
@@ -136,11 +136,11 @@ func TestATriggerThatEndsIsSucceededAtOnce(t *testing.T) {
 	cfg.MinBackoff, cfg.MaxBackoff = soon, soon
 	first := runTrigger(t, one, cfg, route)
 	acceptAll(t, one, 1, 5)
-	eventually(t, func() bool { return first.Counts()["save-0"].Retried == 1 }, "it holds the batch for another try")
+	eventually(t, func() bool { return first.Counts()["save-1-of-1"].Retried == 1 }, "it holds the batch for another try")
 	second := runTrigger(t, two, testConfig(f), route)
 	first.stop()
 	acceptAll(t, two, 6, 9)
-	eventually(t, func() bool { return second.Counts()["save-0"].Acked == 9 }, "acknowledged")
+	eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 9 }, "acknowledged")
 	require.Equal(t, numbers(1, 9), l.taken())
 }
 
@@ -169,4 +169,23 @@ func TestTheOrderSurvivesARestartOfNATS(t *testing.T) {
 	}, "accepted")
 	eventually(t, func() bool { return broker.settled(broker.js(), batchRoute()) }, "settled")
 	require.Equal(t, numbers(1, 41), l.taken())
+}
+
+func TestATriggerThatReachesNoFunctionGivesWayToOneThatDoes(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	url := broker.server.URL()
+	var l ledger
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	nowhere := testConfig(f)
+	nowhere.BaseURL = "http://127.0.0.1:1"
+	nowhere.MaxBackoff = 50 * time.Millisecond
+	one, two := newBus(t, url), newBus(t, url)
+	require.NoError(t, one.Ensure(t.Context()))
+	acceptAll(t, one, 1, 30)
+	lost := runTrigger(t, one, nowhere, batchRoute())
+	eventually(t, func() bool { return lost.Counts()["save-1-of-1"].Retried > 0 }, "it holds what it cannot deliver")
+	runTrigger(t, two, testConfig(f), batchRoute())
+	eventually(t, func() bool { return len(l.taken()) == 30 }, "the other delivers")
+	require.Equal(t, numbers(1, 30), l.taken())
 }

@@ -12,16 +12,19 @@ import (
 type Route struct {
 	Stream   string
 	Durable  string        // names the consumer and this route everywhere
-	Filter   string        // the subjects of Stream that are meant
+	Filters  []string      // the subjects of Stream that are meant
 	Function string        // events are posted to /events/{Function}
 	InFlight int           // deliveries at once, all triggers together, those that wait to come again included; at least 1. Without meaning for batches
 	AckWait  time.Duration // silence of a trigger after which another delivers; heartbeats are sent three times as often
 	Timeout  time.Duration // of one delivery; 0 = the trigger's
-	Every    time.Duration // a safety tick to Filter, at least 1 s; 0 = none. Only for subjects that Wake takes
+	Every    time.Duration // a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects that Wake takes
+
+	Idle time.Duration // the consumer is forgotten when no trigger has asked for so long; 0 = never
 
 	// Above 0, up to so many messages go in one POST, in their order, and none
 	// goes before those ahead of it are settled, in whichever trigger. A function
-	// that does not take a batch is given the same one until it does.
+	// that does not take a batch is given the same one until it does. It needs
+	// nats-server 2.11 or later.
 	Batch     int
 	BatchWait time.Duration // for how long a batch waits for more after its first message
 }
@@ -33,11 +36,11 @@ const recordRoute = "record"
 // tick.
 func Routes(tick time.Duration) []Route {
 	return []Route{
-		{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
-		{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
+		{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
+		{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
 		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
-		{Stream: StreamWake, Durable: "deliver", Filter: WakeDeliver, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
-		{Stream: StreamEvents, Durable: recordRoute, Filter: EventPrefix + ">", Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
+		{Stream: StreamWake, Durable: "deliver", Filters: []string{WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
+		{Stream: StreamEvents, Durable: recordRoute, Filters: []string{EventPrefix + ">"}, Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
 	}
 }
 
@@ -51,11 +54,23 @@ type SaveConfig struct {
 	Tick               time.Duration // the safety tick of the function save, at least 1 s; 0 = none
 }
 
+// acceptedIdle is how long what one number of shards has taken is remembered
+// after there is another. A consumer that is made again begins at the start of
+// the stream: what was saved before passes without effect.
+const acceptedIdle = 24 * time.Hour
+
+// saveDurable begins the names of the durables by which messages are saved.
+const saveDurable = "save-"
+
+// ofShards ends the names of the durables of so many shards: with another number
+// others are used, since each must have seen its messages from the first on.
+func ofShards(shards int) string { return "-of-" + strconv.Itoa(shards) }
+
 // SaveRoutes feeds the function save with everything that is accepted, in the
 // order of each shard, and wakes it by WakeSave.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
-		Stream: StreamWake, Durable: "save", Filter: WakeSave, Function: "save", InFlight: 1, AckWait: 5 * time.Second, Every: cfg.Tick,
+		Stream: StreamWake, Durable: "save", Filters: []string{WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, Every: cfg.Tick,
 	}}
 	functions := []string{"save"}
 	if cfg.DeliverBeforeSaved {
@@ -64,7 +79,8 @@ func SaveRoutes(cfg SaveConfig) []Route {
 	for shard := range cfg.Shards {
 		for _, function := range functions {
 			routes = append(routes, Route{
-				Stream: cmp.Or(cfg.Stream, StreamAccepted), Durable: function + "-" + strconv.Itoa(shard), Filter: acceptShard(shard) + ">",
+				Stream: cmp.Or(cfg.Stream, StreamAccepted), Durable: function + "-" + strconv.Itoa(shard+1) + ofShards(cfg.Shards),
+				Filters: acceptFilters(shard, cfg.Shards), Idle: acceptedIdle,
 				Function: function, AckWait: 5 * time.Second, Batch: cfg.BatchSize, BatchWait: cfg.BatchWait,
 			})
 		}
@@ -76,19 +92,21 @@ func SaveRoutes(cfg SaveConfig) []Route {
 // one of those that ask, until that has not asked for a while.
 const oneTrigger = "trigger"
 
-// consumer is what the route needs of a server that has, or has not, priority
-// groups.
-func (r *Route) consumer(pins bool) jetstream.ConsumerConfig {
+func (r *Route) consumer() jetstream.ConsumerConfig {
 	c := jetstream.ConsumerConfig{
-		Durable: r.Durable, FilterSubject: r.Filter,
+		Durable:       r.Durable,
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: r.AckWait, MaxAckPending: r.InFlight,
+		AckWait: r.AckWait, MaxAckPending: r.InFlight, InactiveThreshold: r.Idle,
 		MaxDeliver: -1, // a message that used up its deliveries would just stay, unseen
 	}
-	if r.Batch > 0 {
-		c.MaxAckPending = r.Batch
+	if len(r.Filters) == 1 {
+		c.FilterSubject = r.Filters[0]
+	} else {
+		c.FilterSubjects = r.Filters
 	}
-	if r.Batch > 0 && pins {
+	if r.Batch > 0 {
+		c.AckPolicy = jetstream.AckAllPolicy // one in hand at a time, so one acknowledgement settles all before it
+		c.MaxAckPending = 2 * r.Batch        // the one that is posted and the next
 		c.PriorityPolicy, c.PriorityGroups = jetstream.PriorityPolicyPinned, []string{oneTrigger}
 		c.PinnedTTL = r.AckWait * 3 / 2 // what a dead trigger held comes again before anything new
 	}

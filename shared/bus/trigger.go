@@ -119,14 +119,16 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
 		return nil, fmt.Errorf("%q is no base URL such as http://localhost:8000", base)
-	case r.Stream == "" || r.Durable == "" || r.Filter == "" || r.Function == "":
-		return nil, errors.New("stream, durable, filter and function must be named")
+	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
+		return nil, errors.New("stream, durable, filters and function must be named")
 	case r.Batch < 0 || r.BatchWait < 0:
 		return nil, errors.New("must have a batch size and wait of at least 0")
 	case r.InFlight < 1 && r.Batch == 0:
 		return nil, errors.New("must have at least one delivery in flight")
 	case r.AckWait < time.Second:
 		return nil, errors.New("must wait at least 1s for an acknowledgement")
+	case r.Every != 0 && len(r.Filters) != 1:
+		return nil, errors.New("must have one filter to tick")
 	case r.Every != 0 && r.Every < time.Second:
 		return nil, errors.New("must not tick more often than every 1s")
 	}
@@ -218,6 +220,9 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 
 // setUp makes what is missing for r.
 func (t *Trigger) setUp(ctx context.Context, l *link, r *route, under *sync.WaitGroup) (jetstream.Consumer, error) {
+	if r.Batch > 0 && !l.pins {
+		return nil, errors.New("this NATS cannot keep the order of batches: 2.11 or later can")
+	}
 	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	if err := t.report(t.bus.Ensure(bounded)); err != nil {
@@ -230,13 +235,13 @@ func (t *Trigger) setUp(ctx context.Context, l *link, r *route, under *sync.Wait
 	if r.Every == 0 {
 		return consumer, nil
 	}
-	err = t.bus.EnsureTick(bounded, r.Filter, r.Every)
+	err = t.bus.EnsureTick(bounded, r.Filters[0], r.Every)
 	if errors.Is(err, ErrNoSchedules) {
 		under.Go(func() { t.tick(ctx, r) })
 		err = nil
 	}
 	if err == nil {
-		t.bus.Wake(r.Filter, 1)
+		t.bus.Wake(r.Filters[0], 1)
 	}
 	return consumer, err
 }
@@ -268,7 +273,7 @@ func (t *Trigger) tick(ctx context.Context, r *route) {
 	for {
 		select {
 		case <-ticker.C:
-			t.bus.Wake(r.Filter, 1)
+			t.bus.Wake(r.Filters[0], 1)
 		case <-ctx.Done():
 			return
 		}

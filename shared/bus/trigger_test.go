@@ -42,7 +42,7 @@ func TestAHintBecomesAnEventOfTheTrigger(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Second}
+	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Second}
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
 	first, second := f.seen()[0], f.seen()[1]
@@ -73,7 +73,7 @@ func TestANewerHintDoesNotWaitForTheOneBefore(t *testing.T) {
 			<-gate
 		}
 	})
-	route := Route{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: time.Minute}
+	route := Route{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Minute}
 	cfg := testConfig(f)
 	cfg.MinBackoff, cfg.MaxBackoff = time.Hour, time.Hour
 	require.NoError(t, b.Ensure(t.Context()))
@@ -93,8 +93,8 @@ func TestATriggerLooksForWhatNobodyCouldTellWheneverItIsConnected(t *testing.T) 
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filter: WakeSweep, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Hour}
-	quiet := Route{Stream: StreamWake, Durable: "relay", Filter: WakeRelay, Function: "relay", InFlight: 1, AckWait: time.Second}
+	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Hour}
+	quiet := Route{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
 	trigger := runTrigger(t, b, testConfig(f), route, quiet)
 	acked := func(n uint64) func() bool {
 		return func() bool { return trigger.Counts()["sweep"].Acked == n }
@@ -118,7 +118,9 @@ func TestTheTriggerTicksForAServerThatCannot(t *testing.T) {
 	h := listenTo(t, broker.conn(), WakeSweep)
 	var ticking sync.WaitGroup
 	ctx := within(t, 150*time.Millisecond)
-	ticking.Go(func() { trigger.tick(ctx, &route{Route: Route{Filter: WakeSweep, Every: 20 * time.Millisecond}}) })
+	ticking.Go(func() {
+		trigger.tick(ctx, &route{Route: Route{Filters: []string{WakeSweep}, Every: 20 * time.Millisecond}})
+	})
 	ticking.Wait()
 	eventually(t, func() bool { _, total := h.sum(); return total >= 2 }, "ticked")
 }
@@ -287,7 +289,7 @@ func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
 	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
-	other := route.consumer(true)
+	other := route.consumer()
 	other.MaxAckPending = 2
 	_, err := js.CreateConsumer(t.Context(), route.Stream, other)
 	require.NoError(t, err)

@@ -42,7 +42,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls)}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
-	cfg.Bus.AcceptStream = cfg.TwoPhase.Stream
+	cfg.Bus.AcceptStream, cfg.Bus.AcceptShards = cfg.TwoPhase.Stream, cfg.TwoPhase.Shards
 	if env.bus, err = bus.Open(cfg.Bus, log); err != nil {
 		return nil, err
 	}

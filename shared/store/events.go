@@ -108,12 +108,13 @@ with o as materialized (
 )
 select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
-    coalesce(m.sender, ''), coalesce(m.client_msg_id, ''), coalesce(m.accept_seq, 0)
+    coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0)
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
 left join lateral (select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%' offset 0) t on true
 left join lateral (select * from task_done where task_done.id = i.id and o.kind like 'task.%' offset 0) d
     on o.kind = case d.status when 2 then 'task.succeeded' else 'task.failed' end and d.reason = o.reason
 left join lateral (select sender, client_msg_id, accept_seq from messages where messages.id = i.id and o.kind like 'message.%' offset 0) m on true
+left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
 left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
 order by o.id, i.place`
 

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -29,7 +30,7 @@ const (
 func (db *DB) SaveAccepted(ctx context.Context, rows []*NewMessage) ([]Saving, error) {
 	out, err := db.saveAccepted(ctx, rows)
 	if len(rows) == 1 && isPoison(err) {
-		return []Saving{SavePoisoned}, db.Bury(ctx, acceptedLetter(rows[0], err.Error()))
+		return []Saving{SavePoisoned}, failed("bury an accepted message", db.buryAccepted(ctx, rows[0], err.Error()))
 	}
 	if len(rows) < 2 || !oneRowsFault(err) {
 		return out, failed("save accepted messages", err)
@@ -58,7 +59,24 @@ func acceptedLetter(m *NewMessage, reason string) DeadLetter {
 	}
 }
 
+// buryAccepted keeps a message that the database will never take as a dead
+// letter, and has its sender told.
+func (db *DB) buryAccepted(ctx context.Context, m *NewMessage, reason string) error {
+	told := &news{db: db}
+	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+		var batch pgx.Batch
+		queueDeadLetter(&batch, acceptedLetter(m, reason))
+		batch.Queue(rememberRefusedSQL, m.AcceptSeq, m.ID, storable(m.From), storable(m.ClientMsgID))
+		told.expect(batch.Queue(insertAcksSQL, kindRejected, []task.ID{m.ID}))
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return told.after(err)
+}
+
 const (
+	rememberRefusedSQL = `
+insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
+on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
 	rememberAcceptedSQL = `
 insert into accepted_messages (accept_seq, id) select max(seq), id from unnest($1::bigint[], $2::uuid[]) as t (seq, id) group by id
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now()`
@@ -134,7 +152,7 @@ func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
 }
 
 const forgettableSQL = `
-select id, accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by saved_at limit $2`
+select id, accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
 
 // AcceptedPlace is where the stream holds a message.
 type AcceptedPlace struct {
@@ -163,36 +181,96 @@ func (db *DB) Forgotten(ctx context.Context, places []AcceptedPlace) error {
 	return failed("forgotten messages", err)
 }
 
-const checkedSQL = `select coalesce(max(accept_seq), 0) from accepted_checked`
+const checkedSQL = `
+select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
 
-// Checked is how far the stream was compared with what is saved.
-func (db *DB) Checked(ctx context.Context) (seq uint64, err error) {
-	var n int64
-	err = db.hot.QueryRow(ctx, checkedSQL).Scan(&n)
-	return uint64(n), failed("checked messages", err)
+// beginStreamSQL forgets what is known of another stream: its places would be
+// taken for those of this one.
+const beginStreamSQL = `
+with other as (
+    insert into accepted_checked (accept_seq, stream_created) values (0, $1)
+    on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = now(), stream_created = excluded.stream_created
+    where accepted_checked.stream_created <> excluded.stream_created
+    returning 1
+)
+delete from accepted_messages where saved_at < $1 and exists (select from other)`
+
+// Checked is how far a stream was compared with what is saved, and what the last
+// look at it found.
+type Checked struct {
+	Place uint64 // nothing is missing up to here
+	Last  uint64 // the last place of the stream then
+	Taken uint64 // up to where everything was taken from it then
+	Ago   time.Duration
+}
+
+// Checked is about the stream that was made at created.
+func (db *DB) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
+	var place, last, taken int64
+	var ago float64
+	err = db.hot.QueryRow(ctx, checkedSQL, created).Scan(&place, &last, &taken, &ago)
+	if errors.Is(err, pgx.ErrNoRows) {
+		_, err = db.hot.Exec(ctx, beginStreamSQL, created)
+	}
+	return Checked{Place: uint64(place), Last: uint64(last), Taken: uint64(taken), Ago: time.Duration(ago * float64(time.Second))}, failed("checked messages", err)
+}
+
+const lookedSQL = `
+update accepted_checked set looked_seq = $1, looked_taken = $2, looked_at = now() where stream_created = $3`
+
+// Looked keeps what a look at the stream found.
+func (db *DB) Looked(ctx context.Context, created time.Time, last, taken uint64) error {
+	_, err := db.hot.Exec(ctx, lookedSQL, int64(last), int64(taken), created)
+	return failed("looked at messages", err)
 }
 
 const setCheckedSQL = `
-insert into accepted_checked (accept_seq) values ($1)
-on conflict (one) do update set accept_seq = greatest(accepted_checked.accept_seq, excluded.accept_seq)`
+update accepted_checked set accept_seq = greatest(accept_seq, $1) where stream_created = $2`
 
-// SetChecked says that nothing at or before seq is missing; it never goes back.
-func (db *DB) SetChecked(ctx context.Context, seq uint64) error {
-	_, err := db.hot.Exec(ctx, setCheckedSQL, int64(seq))
+// SetChecked says that nothing at or before place is missing; it never goes back.
+func (db *DB) SetChecked(ctx context.Context, created time.Time, place uint64) error {
+	_, err := db.hot.Exec(ctx, setCheckedSQL, int64(place), created)
 	return failed("checked messages", err)
 }
 
-const settledSQL = `
-select id::text from messages where id = any($1::uuid[])
-union select event_id from dead_letters where dead and function = 'save' and event_id = any($1::uuid[]::text[])`
+const unaccountedSQL = `
+select place from generate_series($1::bigint, $2::bigint) as place
+where not exists (select from accepted_messages a where a.accept_seq = place)`
 
-// Unsaved gives those of the ids that are neither saved nor dead letters.
-func (db *DB) Unsaved(ctx context.Context, ids []task.ID) ([]task.ID, error) {
-	rows, err := db.hot.Query(ctx, settledSQL, ids)
+// Unaccounted gives the places of the stream, from first to last, in their order,
+// that no message is known to have had: what the stream has there is not saved.
+// It looks at each.
+func (db *DB) Unaccounted(ctx context.Context, first, last uint64) ([]uint64, error) {
+	rows, err := db.hot.Query(ctx, unaccountedSQL, int64(first), int64(last))
 	if err != nil {
-		return nil, failed("unsaved messages", err)
+		return nil, failed("unaccounted messages", err)
 	}
-	settled, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { return slices.Contains(settled, id.String()) })
-	return missing, failed("unsaved messages", err)
+	places, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (place uint64, err error) {
+		var n int64
+		err = row.Scan(&n)
+		return uint64(n), err
+	})
+	slices.Sort(places)
+	return places, failed("unaccounted messages", err)
+}
+
+const buriedSQL = `
+select event_id from dead_letters where dead and function = 'save' and event_id = any($1::text[])`
+
+// Buried gives those of the ids of accepted events that are dead letters.
+func (db *DB) Buried(ctx context.Context, ids []string) ([]string, error) {
+	rows, err := db.hot.Query(ctx, buriedSQL, ids)
+	if err != nil {
+		return nil, failed("buried messages", err)
+	}
+	buried, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return buried, failed("buried messages", err)
+}
+
+const countBuriedSQL = `select count(*) from dead_letters where dead and function = 'save'`
+
+// CountBuried says how many accepted events are dead letters.
+func (db *DB) CountBuried(ctx context.Context) (n int, err error) {
+	err = db.read.QueryRow(ctx, countBuriedSQL).Scan(&n)
+	return n, failed("count buried messages", err)
 }

@@ -1,0 +1,147 @@
+package save
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+const (
+	standstill  = 30 * time.Second // nothing was taken from the stream for so long
+	checkPlaces = 10_000           // of the stream, compared with what is saved at a time
+	saveRows    = 500
+	forgetRows  = 500
+)
+
+// reconcile compares what this function has answered for with what is saved,
+// and with all that the stream had a while ago when it has answered for nothing
+// since.
+func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
+	state, err := s.env.Bus().Accepting(ctx)
+	if err != nil {
+		return err
+	}
+	checked, err := s.db.Checked(ctx, state.Created)
+	if err != nil {
+		return err
+	}
+	upTo := state.Taken
+	if checked.Ago >= standstill {
+		if checked.Taken == state.Taken {
+			upTo = max(upTo, checked.Last)
+		}
+		if err := s.db.Looked(ctx, state.Created, state.LastSeq, state.Taken); err != nil {
+			return err
+		}
+	}
+	err = unsaved(ctx, s.env, checked.Place, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
+		if err := s.saveMissing(ctx, c, found); err != nil {
+			return err
+		}
+		return s.db.SetChecked(ctx, state.Created, last)
+	})
+	return errors.Join(err, s.forget(ctx, s.window(state)))
+}
+
+// unsaved calls each with what is neither saved nor a dead letter of the stream,
+// after one place and up to another, part by part, oldest first, and with the
+// place where the part ends.
+func unsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
+	for first := max(after+1, state.FirstSeq); first <= upTo; first += checkPlaces {
+		last := min(first+checkPlaces-1, upTo)
+		places, err := env.DB().Unaccounted(ctx, first, last)
+		if err != nil {
+			return err
+		}
+		found, err := env.Bus().At(ctx, places)
+		if err != nil {
+			return err
+		}
+		if found, err = withoutBuried(ctx, env, found); err != nil {
+			return err
+		}
+		if err := each(found, last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func withoutBuried(ctx context.Context, env *fn.Env, found []bus.AcceptedMessage) ([]bus.AcceptedMessage, error) {
+	if len(found) == 0 {
+		return nil, nil
+	}
+	ids := make([]string, len(found))
+	for i, a := range found {
+		ids[i] = a.Event.ID()
+	}
+	buried, err := env.DB().Buried(ctx, ids)
+	return slices.DeleteFunc(found, func(a bus.AcceptedMessage) bool { return slices.Contains(buried, a.Event.ID()) }), err
+}
+
+// saveMissing saves what was taken from the stream and is not saved, which only
+// a mistake brings about.
+func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.AcceptedMessage) error {
+	if len(found) > 0 {
+		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(found))
+	}
+	var rows []*store.NewMessage
+	for i, a := range found {
+		m, err := fn.AcceptedMessage(a.Event, a.Seq, a.Fingerprint)
+		if err != nil {
+			return fmt.Errorf("message %d: %w", a.Seq, err)
+		}
+		rows = append(rows, m)
+		if len(rows) == saveRows || i == len(found)-1 {
+			if err := s.save(ctx, c, rows); err != nil {
+				return err
+			}
+			rows = nil
+		}
+	}
+	return nil
+}
+
+// fullWindow is how long a message is kept for the sake of its repeats once the
+// stream is half full: taking new ones is more, and the primary key knows repeats
+// too.
+const fullWindow = 15 * time.Minute
+
+func (s *saver) window(state bus.AcceptState) time.Duration {
+	window := s.env.Config.TwoPhase.DedupeWindow
+	switch full := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
+	case state.MaxBytes <= 0 || full < 0.5:
+		return window
+	case full < 0.9:
+		return min(window, fullWindow)
+	default:
+		return 0
+	}
+}
+
+// forget takes out of the stream what was saved a window ago. What is delivered
+// before it is saved is so within a minute of being accepted, or by the relay.
+func (s *saver) forget(ctx context.Context, window time.Duration) error {
+	for {
+		saved, err := s.db.Forgettable(ctx, window, forgetRows)
+		if err != nil || len(saved) == 0 {
+			return err
+		}
+		places := make([]bus.Place, len(saved))
+		for i, p := range saved {
+			places[i] = bus.Place{ID: p.ID.String(), Seq: uint64(p.Seq)}
+		}
+		if err := s.env.Bus().Forget(ctx, places); err != nil {
+			return err
+		}
+		if err := s.db.Forgotten(ctx, saved); err != nil {
+			return err
+		}
+	}
+}
