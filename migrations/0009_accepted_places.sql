@@ -12,3 +12,7 @@ ALTER TABLE accepted_checked ALTER COLUMN stream_created DROP DEFAULT;
 -- What the last look found, so that the next sees whether saving stands still: the end of the stream, and how far it was taken.
 ALTER TABLE accepted_checked ADD COLUMN looked_seq bigint NOT NULL DEFAULT 0, ADD COLUMN looked_taken bigint NOT NULL DEFAULT 0,
     ADD COLUMN looked_at timestamptz NOT NULL DEFAULT now();
+
+-- When the broker, or the receiver behind a URL, first had it.
+ALTER TABLE message_live ADD COLUMN delivered_at timestamptz;
+ALTER TABLE message_done ADD COLUMN delivered_at timestamptz;

@@ -73,7 +73,8 @@ CREATE TABLE message_done (
     epoch integer NOT NULL,
     finished_at timestamp with time zone NOT NULL DEFAULT now(),
     finished_by text,
-    last_error character varying(500));
+    last_error character varying(500),
+    delivered_at timestamp with time zone);
 
 CREATE TABLE message_live (
     id uuid NOT NULL,
@@ -85,7 +86,8 @@ CREATE TABLE message_live (
     updated_at timestamp with time zone NOT NULL DEFAULT now(),
     last_error character varying(500),
     kind smallint NOT NULL,
-    lane text)
+    lane text,
+    delivered_at timestamp with time zone)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_receipts (

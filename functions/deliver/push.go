@@ -38,7 +38,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []cloudevents.E
 	failed := 0
 	for _, err := range d.env.Bus().Publish(ctx, messages) {
 		switch {
-		case errors.Is(err, bus.ErrAway):
+		case errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrStreamAway):
 			return &task.Error{Code: task.CodeServerBusy, Message: "cannot publish now: " + err.Error(), RetryAfter: time.Second}
 		case err != nil:
 			failed++
@@ -56,5 +56,5 @@ func firstSend(m *store.NewMessage) (bus.Message, error) {
 		subject = bus.UserSubject(m.To.Name)
 	}
 	event, err := fn.MessageEvent(store.MessageDetail{ID: m.ID, From: m.From, Type: m.Type, Data: m.Data, CreatedAt: m.AcceptedAt})
-	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String()), Event: event}, err
+	return bus.Message{Subject: subject, MsgID: message.Message{Epoch: 1}.MsgID(m.ID.String(), m.Fingerprint), Event: event}, err
 }

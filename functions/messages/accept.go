@@ -162,6 +162,6 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
 		State: ackAccepted, Confirm: m.Confirm, MaxSends: int(m.MaxSends), RemainingSends: int(m.MaxSends), Epoch: 1,
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),
-		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
+		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), Producer: m.Producer, CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
 	}, nil
 }

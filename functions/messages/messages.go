@@ -249,7 +249,7 @@ func wire(m store.MessageDetail) api.MessageResponse {
 		Status: int(m.Status), State: m.State(), Stuck: m.Stuck(), Confirm: m.Confirm,
 		MaxSends: int(m.MaxSends), RemainingSends: int(m.Remaining), Epoch: int(m.Epoch),
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: receipts, LastError: m.LastError, FinishedBy: m.FinishedBy,
-		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt),
+		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), Producer: m.Producer, DeliveredAt: fn.Instant(m.DeliveredAt),
 		NextSendAt: fn.Instant(m.NextAt), SentAt: fn.Instant(m.SentAt), CreatedAt: m.CreatedAt.UTC(), UpdatedAt: m.UpdatedAt.UTC(),
 	}
 }

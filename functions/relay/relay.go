@@ -4,13 +4,17 @@
 //	POST /events/relay
 //
 // It publishes what is due while it holds the rows, so a relay that dies has
-// changed nothing, and any number may run at once. What one stream refuses never
-// holds up anything else.
+// changed nothing, and any number may run at once. What one stream refuses or
+// cannot take never holds up anything else. While NATS is away every message keeps
+// its place, and so a sender's messages to one receiver their order; as away
+// counts a stream, too, that no server serves. What is for a stream that is full,
+// or does not answer, steps aside and may be overtaken by what is saved meanwhile.
 package relay
 
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -44,25 +48,30 @@ type relayer struct {
 
 // batch is what one batch came to.
 type batch struct {
-	rows int
-	more bool // there may be more that is due
-	away bool // NATS could not be asked
+	rows   int
+	more   bool // there may be more that is due
+	away   bool // it would come again at once
+	rested bool // some of it will come again after a pause
 }
 
 func (b batch) goesOn() bool { return b.more && !b.away }
 
 // relay publishes all that is due, messages and events in turn, batch by batch,
 // and has itself woken for what must be sent again. While NATS, or the stream of
-// one of them, is away that one rests after a batch: nothing is used up, and all
-// is due again soon.
+// events, is away they pause after a batch: nothing is used up, and all is due as
+// before.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	var sent, told int
 	var messagesErr, eventsErr error
 	messages, events := batch{more: true}, batch{more: true}
+	began := time.Now()
 	for messages.goesOn() || events.goesOn() {
 		if messages.goesOn() {
 			if messages, messagesErr = r.relayMessages(ctx); messagesErr != nil {
 				messages.more = false
+			}
+			if messages.rested && time.Since(began) > awayPause {
+				messages.more = false // what rested first is due again
 			}
 			sent += messages.rows
 		}
@@ -83,12 +92,12 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext makes up for a relay that died before it could say when the
-// messages that it had sent are due again.
+// scheduleNext ends the pause of what met nobody, and makes up for a relay that
+// died before it could say when the messages that it had sent are due again.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.db.NextMessage(ctx)
 	if err == nil && !next.IsZero() {
-		r.env.RelayAt(fn.NotBefore(next, time.Second))
+		r.env.RelayAt(fn.NotBefore(next, awayPause))
 	}
 	return err
 }
@@ -96,7 +105,8 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 func (r *relayer) relayMessages(ctx context.Context) (b batch, err error) {
 	relayed, err := r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
 		results := r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofMessage(due[i]) })
-		b.away = anyAway(results)
+		b.away = !slices.ContainsFunc(results, func(r message.Result) bool { return !r.InPlace })
+		b.rested = slices.ContainsFunc(results, func(r message.Result) bool { return r.Outcome == message.Away && !r.InPlace })
 		return results, nil
 	})
 	for _, at := range relayed.Again {
@@ -109,20 +119,12 @@ func (r *relayer) relayMessages(ctx context.Context) (b batch, err error) {
 func (r *relayer) relayEvents(ctx context.Context) (b batch, err error) {
 	rows, err := r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
 		results := r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofEvent(due[i]) })
-		b.rows, b.away = len(due), anyAway(results)
+		b.rows = len(due)
+		b.away = slices.ContainsFunc(results, func(r message.Result) bool { return r.Outcome == message.Away })
 		return results, nil
 	})
 	b.more = rows == batchEvents
 	return b, err
-}
-
-func anyAway(results []message.Result) bool {
-	for _, result := range results {
-		if result.Outcome == message.Away {
-			return true
-		}
-	}
-	return false
 }
 
 // publish gives what became of each of n messages.
@@ -143,7 +145,7 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 		case errors.Is(err, bus.ErrRefused):
 			results[i] = message.Result{Outcome: message.Refused, Reason: err.Error()}
 		default:
-			results[i] = message.Result{Outcome: message.Away, Reason: err.Error()}
+			results[i] = message.Result{Outcome: message.Away, Reason: err.Error(), InPlace: !errors.Is(err, bus.ErrStreamAway)}
 		}
 	}
 	return results

@@ -77,9 +77,11 @@ type MessageResponse struct {
 	SentAt           *time.Time `json:"sent_at,omitempty"`
 	CreatedAt        time.Time  `json:"created_at"`
 	UpdatedAt        time.Time  `json:"updated_at"`
-	FinishedBy       string     `json:"finished_by,omitempty"` // the consumer that confirmed last, or who abandoned it
-	AcceptSeq        int64      `json:"accept_seq,omitempty"`  // of one that was accepted before it was saved
-	AcceptedAt       *time.Time `json:"accepted_at,omitempty"` // likewise
+	FinishedBy       string     `json:"finished_by,omitempty"`  // the consumer that confirmed last, or who abandoned it
+	AcceptSeq        int64      `json:"accept_seq,omitempty"`   // of one that was accepted before it was saved
+	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // likewise
+	Producer         string     `json:"producer,omitempty"`     // likewise: the process that accepted it
+	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver behind a URL, first had it
 }
 
 // Receipt is the confirmation of one consumer.

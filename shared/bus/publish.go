@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,6 +22,10 @@ var (
 	// message now. It may have stored it all the same: publish it again with the
 	// same MsgID.
 	ErrAway = errors.New("the broker is away")
+	// ErrStreamAway is an ErrAway of one stream alone: the broker is there, and
+	// this stream is full or hears what it is given and does not answer. Messages
+	// to other streams need not wait for it.
+	ErrStreamAway = fmt.Errorf("%w for one stream", ErrAway)
 )
 
 // Message is an event for a subject.
@@ -35,29 +40,28 @@ const answerTimeout = 5 * time.Second
 
 // Publish publishes all messages and waits until each is stored or ctx ends.
 // The result has one error per message, in their order: nil when its stream has
-// it (now or since an earlier try), ErrRefused or ErrAway. Messages to one stream
-// are stored in their order. A bad message delays no other.
+// it (now or since an earlier try), ErrRefused, ErrStreamAway or ErrAway. A bad
+// message delays no other.
+//
+// Messages to one stream are stored in their order, and of those that the broker
+// did not get these are the last: once the connection is lost nothing more is
+// sent, not even over the next one. Only where a stream itself changes its mind
+// in between may a later message be stored and an earlier one not: when room is
+// made in a full stream, and when a cluster moves a stream to another server.
 func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
-	errs := make([]error, len(messages))
 	if len(messages) == 0 {
-		return errs
+		return nil
 	}
 	l, err := b.reach(ctx)
 	if err != nil {
-		for i := range errs {
-			errs[i] = away(err)
-		}
-		return errs
+		return slices.Repeat([]error{away(err)}, len(messages))
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 	}
-	futures := make([]jetstream.PubAckFuture, len(messages))
-	for i := range messages {
-		futures[i], errs[i] = l.send(&messages[i])
-	}
+	futures, errs := l.sendAll(messages)
 	waiting, cancel := most(ctx)
 	defer cancel()
 	verdicts := map[string]error{}
@@ -91,6 +95,26 @@ func (b *Bus) reach(ctx context.Context) (*link, error) {
 func most(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, _ := ctx.Deadline()
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
+}
+
+// sendAll sends the messages in their order over this connection and no other:
+// what comes after one that cannot be sent must not get ahead of it.
+func (l *link) sendAll(messages []Message) ([]jetstream.PubAckFuture, []error) {
+	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
+	for i := range messages {
+		if l.ctx.Err() != nil {
+			errs[i] = away(errNotConnected)
+		} else {
+			futures[i], errs[i] = l.send(&messages[i])
+		}
+		if errors.Is(errs[i], ErrAway) {
+			for j := i + 1; j < len(messages); j++ {
+				errs[j] = errs[i]
+			}
+			break
+		}
+	}
+	return futures, errs
 }
 
 func (l *link) send(m *Message) (jetstream.PubAckFuture, error) {
@@ -133,17 +157,25 @@ func unanswered(err error) bool {
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
-// lookUp tells a subject that no stream takes from a broker that is away. That
-// one of our own streams is missing is nobody's typo: it is made.
+// lookUp tells a subject that no stream takes from a stream and from a broker
+// that is away. A stream that nobody serves just now, as while a server starts
+// or a cluster elects, counts as the broker's absence. That one of our own
+// streams is missing is nobody's typo: it is made.
 func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
-	case err == nil:
+	case err == nil && (errors.Is(cause, jetstream.ErrNoStreamResponse) || errors.Is(cause, nats.ErrNoResponders)):
 		return away(cause)
+	case err == nil:
+		return streamAway(cause)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return away(fmt.Errorf("%w; look up %s: %w", cause, subject, err))
 	case ours(subject):
-		return away(errors.Join(fmt.Errorf("the stream of %s was missing", subject), b.Ensure(ctx)))
+		missing := fmt.Errorf("the stream of %s was missing", subject)
+		if err := b.Ensure(ctx); err != nil {
+			return streamAway(errors.Join(missing, err))
+		}
+		return away(missing)
 	}
 	return refused(fmt.Errorf("no stream takes the subject %s", subject))
 }
@@ -157,6 +189,8 @@ func classify(err error) error {
 		return refused(err)
 	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return refused(err)
+	case api != nil:
+		return streamAway(err)
 	}
 	return away(err)
 }
@@ -164,6 +198,8 @@ func classify(err error) error {
 func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
 
 func away(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }
+
+func streamAway(err error) error { return fmt.Errorf("%w: %w", ErrStreamAway, err) }
 
 // publishable says whether a message can be published to subject: tokens that
 // are neither empty nor wildcards.

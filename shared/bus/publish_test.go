@@ -103,7 +103,52 @@ func TestAFullStreamIsAway(t *testing.T) {
 	})
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ErrAway)
+	require.ErrorIs(t, errs[1], ErrStreamAway, "alone")
 	require.ErrorContains(t, errs[1], "maximum messages exceeded")
+}
+
+func TestAStreamThatDoesNotAnswerIsAwayAlone(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
+	require.NoError(t, err)
+	errs := b.Publish(within(t, 400*time.Millisecond), []Message{{Subject: "mute", Event: newEvent("1")}, eventMessage("2")})
+	require.ErrorIs(t, errs[0], ErrStreamAway)
+	require.NoError(t, errs[1])
+}
+
+func TestABatchIsNotContinuedOverAnotherConnection(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	require.NoError(t, b.Ensure(t.Context()))
+	l, err := b.link(t.Context())
+	require.NoError(t, err)
+	publishAll(t, b, eventMessage("1"))
+	l.lost() // and what it stands on works again
+	for _, err := range b.Publish(within(t, soon), []Message{eventMessage("2"), eventMessage("3")}) {
+		require.ErrorIs(t, err, ErrAway)
+		require.NotErrorIs(t, err, ErrStreamAway)
+	}
+	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs)
+}
+
+func TestNothingIsSentPastAMessageThatTheConnectionDidNotTake(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	l, err := b.link(t.Context())
+	require.NoError(t, err)
+	l.js.Conn().Close()
+	futures, errs := l.sendAll([]Message{eventMessage("1"), {Subject: "evt.*", Event: newEvent("2")}, eventMessage("3")})
+	require.Equal(t, make([]jetstream.PubAckFuture, 3), futures)
+	for _, err := range errs {
+		require.ErrorIs(t, err, ErrAway)
+		require.Equal(t, errs[0], err)
+	}
 }
 
 func TestASubjectThatOnlyAListenerHasIsRefused(t *testing.T) {
@@ -128,7 +173,9 @@ func TestABrokerThatWasNeverThereIsAway(t *testing.T) {
 	broker := newBroker(t)
 	broker.stop()
 	b := newBus(t, broker.server.URL())
-	require.ErrorIs(t, b.Publish(within(t, soon), []Message{eventMessage("1")})[0], ErrAway)
+	err := b.Publish(within(t, soon), []Message{eventMessage("1")})[0]
+	require.ErrorIs(t, err, ErrAway)
+	require.NotErrorIs(t, err, ErrStreamAway)
 
 	broker.start(broker.dir)
 	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("1")})[0] == nil }, "published once it came")

@@ -33,14 +33,15 @@ type Message struct {
 	MaxSends         int16 // in one epoch
 	ExpectedReceipts int16 // distinct consumers that have to confirm; 1 without Confirm
 
-	Status     Status
-	Abandoned  bool      // given up by hand
-	Remaining  int16     // sends left in this epoch
-	SendNo     int16     // sends used in this epoch
-	Epoch      int32     // 1, and one more with each redrive
-	NextAt     time.Time // when it is to be sent (again); zero when it is not
-	LastError  string    // why the last send was refused or met nobody; "" after one that was taken
-	FinishedBy string    // the consumer whose confirmation was the last one needed, or who abandoned it
+	Status      Status
+	Abandoned   bool      // given up by hand
+	Remaining   int16     // sends left in this epoch
+	SendNo      int16     // sends used in this epoch
+	Epoch       int32     // 1, and one more with each redrive
+	NextAt      time.Time // when it is to be sent (again); zero when it is not
+	LastError   string    // why the last send was refused or met nobody; "" after one that was taken
+	DeliveredAt time.Time // when the broker, or the URL's receiver, first had it
+	FinishedBy  string    // the consumer whose confirmation was the last one needed, or who abandoned it
 }
 
 // State is the message's word on the wire: sending, sent, received, abandoned.
@@ -72,9 +73,13 @@ func (m Message) Final() bool {
 // Stuck tells whether the message waits for an operator.
 func (m Message) Stuck() bool { return !m.Final() && m.Remaining == 0 }
 
-// MsgID names the coming send of the message with this id: <id>.<epoch>.<send>.
-// It is what a broker recognises a repeated publication by.
-func (m Message) MsgID(id string) string { return fmt.Sprintf("%s.%d.%d", id, m.Epoch, m.SendNo+1) }
+// MsgID names the coming send of the message with this id and fingerprint:
+// <id>.<fingerprint's first 8 digits>.<epoch>.<send>. It is what a broker
+// recognises a repeated publication by; another message under the same id, which
+// was published before anybody knew that it cannot be saved, is none.
+func (m Message) MsgID(id string, fingerprint [16]byte) string {
+	return fmt.Sprintf("%s.%x.%d.%d", id, fingerprint[:4], m.Epoch, m.SendNo+1)
+}
 
 // Outcome is what became of one send.
 type Outcome int8
@@ -90,11 +95,13 @@ const (
 type Result struct {
 	Outcome Outcome
 	Reason  string // of Refused and Away, for an operator to read
+	InPlace bool   // of Away: there was nobody for any message, so none may pass this one
 
 	RetryAfter time.Duration // what the receiver of a URL asked for, which counts up to an hour; 0 = nothing
 }
 
-// awayPause is how long a message waits that met nobody.
+// awayPause is how long a message makes room for others whose receivers may be
+// there when its own is not.
 const awayPause = 2 * time.Second
 
 // longestPause is the longest time between two sends: what a receiver's inbox
@@ -118,13 +125,16 @@ func jittered(d time.Duration, jitter float64) time.Duration {
 func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	m.LastError = r.Reason
 	if r.Outcome == Away {
-		m.NextAt = now.Add(jittered(awayPause, jitter))
+		if !r.InPlace {
+			m.NextAt = now.Add(awayPause) // no jitter: what rests stays in its order
+		}
 		return m
 	}
 	m.SendNo++
 	m.Remaining--
 	if r.Outcome == Taken {
 		m.LastError = ""
+		m = m.delivered(now)
 		m.Status = max(m.Status, m.takenStatus())
 	}
 	m.NextAt = time.Time{}
@@ -144,9 +154,16 @@ func (m Message) SettlePost(begun Message, r Result, now time.Time, jitter float
 	case r.Outcome != Taken:
 		return m
 	case m.takenStatus() == Received:
-		return m.Receive("", 1)
+		return m.delivered(now).Receive("", 1)
 	}
 	m.Status = max(m.Status, Sent)
+	return m.delivered(now)
+}
+
+func (m Message) delivered(now time.Time) Message {
+	if m.DeliveredAt.IsZero() {
+		m.DeliveredAt = now
+	}
 	return m
 }
 

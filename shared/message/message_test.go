@@ -23,8 +23,11 @@ func fresh(change ...func(*Message)) Message {
 var (
 	taken   = Result{Outcome: Taken}
 	refused = Result{Outcome: Refused, Reason: "no stream"}
-	away    = Result{Outcome: Away, Reason: "no connection"}
+	away    = Result{Outcome: Away, Reason: "the stream is full"}
+	nobody  = Result{Outcome: Away, Reason: "no connection", InPlace: true}
 )
+
+var body = [16]byte{10, 11, 12, 13, 14} // a fingerprint
 
 func TestTheEndOfAMessageDependsOnItsAddress(t *testing.T) {
 	t.Parallel()
@@ -53,7 +56,7 @@ func TestAMessageIsSentAgainByTheScheduleUntilNoSendIsLeft(t *testing.T) {
 	for _, result := range []Result{taken, refused} {
 		m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 6, 6 })
 		for i, pause := range []time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, time.Hour} {
-			require.Equal(t, fmt.Sprintf("x.1.%d", i+1), m.MsgID("x"))
+			require.Equal(t, fmt.Sprintf("x.0a0b0c0d.1.%d", i+1), m.MsgID("x", body))
 			require.Equal(t, now.Add(pause*8/10), m.Settle(result, now, 0).NextAt)
 			require.Less(t, m.Settle(result, now, 0.999).NextAt, now.Add(pause*12/10))
 			m = m.Settle(result, now, 0.5)
@@ -71,14 +74,16 @@ func TestAMessageIsSentAgainByTheScheduleUntilNoSendIsLeft(t *testing.T) {
 func TestASendThatMetNobodyIsNoSend(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 })
-	for range 100 {
+	for i := range 100 {
 		before := m
-		m = m.Settle(away, now, 0.5)
-		require.Equal(t, before.MsgID("x"), m.MsgID("x"))
+		m = m.Settle(away, now, float64(i)/100)
+		require.Equal(t, before.MsgID("x", body), m.MsgID("x", body))
 		require.Equal(t, now.Add(awayPause), m.NextAt)
-		require.Equal(t, "no connection", m.LastError)
+		require.Equal(t, "the stream is full", m.LastError)
 		m.LastError, m.NextAt = before.LastError, before.NextAt
 		require.Equal(t, before, m)
+		before.LastError = "no connection"
+		require.Equal(t, before, m.Settle(nobody, now.Add(time.Hour), 0.5), "it keeps its place")
 	}
 	m = m.Settle(taken, now, 0.5)
 	require.Equal(t, "", m.LastError)
@@ -122,7 +127,7 @@ func TestARedriveGivesAllSendsAgainUnderNewNames(t *testing.T) {
 	for name, m := range map[string]Message{"stuck": stuck, "abandoned": abandoned} {
 		got, err := m.Redrive(now)
 		require.NoError(t, err, name)
-		require.Equal(t, "x.2.1", got.MsgID("x"), name)
+		require.Equal(t, "x.0a0b0c0d.2.1", got.MsgID("x", body), name)
 		require.EqualValues(t, 1, got.Remaining, name)
 		require.Equal(t, now, got.NextAt, name)
 		require.Equal(t, "sent", got.State(), "%s: the status does not go back", name)
@@ -167,10 +172,10 @@ func TestTheInvariantsHoldOnEveryPath(t *testing.T) {
 			before := m
 			switch step := random.IntN(10); {
 			case step < 6 && !m.NextAt.IsZero():
-				r := []Result{taken, refused, away}[random.IntN(3)]
+				r := []Result{taken, refused, away, nobody}[random.IntN(4)]
 				if r.Outcome != Away {
-					require.False(t, counted[m.MsgID("x")], "a name is used for one send that counts")
-					counted[m.MsgID("x")] = true
+					require.False(t, counted[m.MsgID("x", body)], "a name is used for one send that counts")
+					counted[m.MsgID("x", body)] = true
 				}
 				m = m.Settle(r, now, random.Float64())
 			case step == 6:

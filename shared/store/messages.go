@@ -15,12 +15,12 @@ import (
 // followed by messageLive or messageDone, its receipts and now().
 const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
     coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
-    coalesce(m.accept_seq, 0), m.accepted_at`
+    coalesce(m.accept_seq, 0), m.accepted_at, coalesce(m.producer, ''), m.fingerprint`
 
-const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at`
+const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at`
 
 const messageDone = `d.status, d.abandoned, d.remaining_sends, d.send_no, d.epoch, null::timestamptz, coalesce(d.last_error, ''),
-    coalesce(d.finished_by, ''), d.finished_at`
+    coalesce(d.finished_by, ''), d.finished_at, d.delivered_at`
 
 const receiptsOfBody = `(select coalesce(jsonb_agg(jsonb_build_object('consumer', r.consumer, 'confirmedAt', r.confirmed_at,
     'sendNo', r.send_no) order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
@@ -49,6 +49,8 @@ type MessageDetail struct {
 	CreatedAt   time.Time
 	AcceptSeq   int64     // its place in the stream that accepted it; 0 = it was saved at once
 	AcceptedAt  time.Time // zero likewise
+	Producer    string    // the process that accepted it; "" likewise
+	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
 	Receipts    []Receipt // in time order; only where a method says so
 }
@@ -70,17 +72,18 @@ func (m *MessageDetail) To() msg.Address {
 func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time)) error {
 	var m MessageDetail
 	var data string
-	var sent, accepted, next *time.Time
+	var sent, accepted, next, delivered *time.Time
 	var now time.Time
 	targets := []any{
 		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
 		&m.RoutingKey, &m.Type, &data, &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
-		&m.AcceptSeq, &accepted,
-		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt,
+		&m.AcceptSeq, &accepted, &m.Producer, &m.Fingerprint,
+		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt, &delivered,
 		&m.Receipts, &now,
 	}
 	_, err := pgx.ForEachRow(rows, targets, func() error {
 		m.Data, m.SentAt, m.AcceptedAt, m.NextAt = json.RawMessage(data), orZero(sent), orZero(accepted), orZero(next)
+		m.DeliveredAt = orZero(delivered)
 		each(m, now)
 		m.Receipts = nil // else the next row's would be written over these
 		return nil

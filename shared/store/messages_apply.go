@@ -83,27 +83,27 @@ const deleteDoneMessagesSQL = `delete from message_done where id = any($1::uuid[
 
 const updateLiveMessagesSQL = `
 update message_live l set status = t.status, remaining_sends = t.remaining_sends, send_no = t.send_no, epoch = t.epoch,
-    next_at = t.next_at, last_error = nullif(t.last_error, ''), updated_at = now()
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, next_at)
+    next_at = t.next_at, last_error = nullif(t.last_error, ''), delivered_at = t.delivered_at, updated_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 where l.id = t.id`
 
 const insertLiveMessagesSQL = `
-insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, next_at, kind, lane)
-select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), next_at, m.kind, ` + laneOfMessage + `
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, next_at)
+insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, kind, lane)
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.kind, ` + laneOfMessage + `
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
 
 const insertDoneMessagesSQL = `
-insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, abandoned, finished_by)
-select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), abandoned, nullif(finished_by, '')
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::boolean[], $8::text[])
-    as t (id, status, remaining_sends, send_no, epoch, last_error, abandoned, finished_by)`
+insert into message_done (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)
+select id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, abandoned, nullif(finished_by, '')
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::boolean[], $9::text[])
+    as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, abandoned, finished_by)`
 
 const updateDoneMessagesSQL = `
-update message_done d set status = t.status, abandoned = t.abandoned, finished_by = nullif(t.finished_by, ''), finished_at = now()
-from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[]) as t (id, status, abandoned, finished_by)
+update message_done d set status = t.status, abandoned = t.abandoned, finished_by = nullif(t.finished_by, ''), delivered_at = t.delivered_at, finished_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::boolean[], $4::text[], $5::timestamptz[]) as t (id, status, abandoned, finished_by, delivered_at)
 where d.id = t.id`
 
 // queueMessageChanges adds the statements that make the changes so: the second
@@ -131,7 +131,7 @@ func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 		batch.Queue(updateLiveMessagesSQL, append(progress(update), column(update, nextAt))...)
 	}
 	if len(amend) > 0 {
-		batch.Queue(updateDoneMessagesSQL, column(amend, changedID), column(amend, messageStatus), column(amend, abandoned), column(amend, finishedBy))
+		batch.Queue(updateDoneMessagesSQL, column(amend, changedID), column(amend, messageStatus), column(amend, abandoned), column(amend, finishedBy), column(amend, deliveredAt))
 	}
 	if len(revive) > 0 {
 		batch.Queue(deleteDoneMessagesSQL, column(revive, changedID))
@@ -147,6 +147,7 @@ func progress(changes []messageChange) []any {
 		column(changes, func(c messageChange) int16 { return c.after.SendNo }),
 		column(changes, func(c messageChange) int32 { return c.after.Epoch }),
 		column(changes, func(c messageChange) string { return task.Cut(storable(c.after.LastError), msg.MaxError) }),
+		column(changes, deliveredAt),
 	}
 }
 
@@ -154,7 +155,10 @@ func changedID(c messageChange) task.ID   { return c.id }
 func messageStatus(c messageChange) int16 { return int16(c.after.Status) }
 func abandoned(c messageChange) bool      { return c.after.Abandoned }
 func finishedBy(c messageChange) string   { return storable(c.after.FinishedBy) }
-func nextAt(c messageChange) *time.Time   { return timeOrNull(c.after.NextAt) }
+func deliveredAt(c messageChange) *time.Time {
+	return timeOrNull(c.after.DeliveredAt)
+}
+func nextAt(c messageChange) *time.Time { return timeOrNull(c.after.NextAt) }
 
 const consumersSQL = `select consumer from message_receipts where message_id = $1`
 

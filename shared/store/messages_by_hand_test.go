@@ -75,7 +75,7 @@ func TestARedriveIsSentUnderNewNamesAndRecorded(t *testing.T) {
 	relayed, err := db.RelayMessages(t.Context(), 10, b.publish)
 	require.NoError(t, err)
 	require.Equal(t, 1, relayed.Rows, "at once")
-	require.Equal(t, []string{idOf("s1").String() + ".2.1"}, b.msgIDs())
+	require.Equal(t, []string{reliable("s1").send("2.1")}, b.msgIDs())
 
 	_, err = db.ReceiveMessage(t.Context(), idOf("s1"), "points")
 	require.NoError(t, err)

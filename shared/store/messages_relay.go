@@ -46,7 +46,7 @@ type DueMessage struct {
 // Relayed is what one batch of a relay did.
 type Relayed struct {
 	Rows  int         // messages that were due; fewer than the limit: no more were
-	Again []time.Time // when those of them are due again that are not at their end, by the database's clock
+	Again []time.Time // when those of them are due again that were given another time, by the database's clock
 }
 
 // settleLimit bounds the second half of a relay's transaction: what was
@@ -58,6 +58,11 @@ const settleLimit = 5 * time.Second
 // one result per message, in their order, and must return within 3 s, else
 // confirmations stop waiting and, after 10 s, the database takes the locks away.
 // Any number of relays may run at once; each message is in the hands of one.
+//
+// What met nobody stays due in its place (msg.Result.InPlace): the caller must
+// pause, or the next call takes the same. A sender's messages to one receiver
+// keep their order so while one relay is at work; another one beside it takes
+// what is due behind the messages that the first has in hand.
 //
 // When publish fails, the process dies or the settling is lost, nothing is
 // settled: the messages are due as before and will be sent again with the same
@@ -87,10 +92,10 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	relayed := Relayed{Rows: len(due)}
 	changes, jitter := make([]messageChange, len(due)), rand.Float64()
 	for i, m := range due {
-		// What met nobody stays in its order: one jitter, and a microsecond each.
+		// What must wait stays in its order: one jitter, and a microsecond each.
 		after := m.Settle(results[i], now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
-		if !after.NextAt.IsZero() {
+		if after.NextAt.After(now) {
 			relayed.Again = append(relayed.Again, after.NextAt)
 		}
 	}
@@ -113,7 +118,7 @@ func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueM
 	batch.Queue("begin")
 	batch.Queue(lockDueMessagesSQL, limit).Query(func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m MessageDetail, at time.Time) {
-			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String())}), at
+			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint)}), at
 		})
 	})
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {

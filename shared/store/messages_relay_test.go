@@ -42,7 +42,8 @@ func always(r msg.Result) *broker {
 var (
 	takes   = msg.Result{Outcome: msg.Taken}
 	refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
-	isAway  = msg.Result{Outcome: msg.Away, Reason: "no connection"}
+	isAway  = msg.Result{Outcome: msg.Away, Reason: "the stream is full"}
+	nobody  = msg.Result{Outcome: msg.Away, Reason: "no connection", InPlace: true}
 )
 
 // relay makes everything due and lets one relay send it.
@@ -107,11 +108,54 @@ func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
 		relayed := db.relay(t, b)
 		require.WithinRange(t, relayed.Again[0], time.Now(), time.Now().Add(4*time.Second))
 	}
-	require.Equal(t, slices.Repeat([]string{m.ID.String() + ".1.1"}, 10), b.msgIDs())
+	require.Equal(t, slices.Repeat([]string{m.send("1.1")}, 10), b.msgIDs())
 	d := db.mustMessage(t, m.ID)
 	require.EqualValues(t, 2, d.Remaining)
-	require.Equal(t, "no connection", d.LastError)
+	require.Equal(t, "the stream is full", d.LastError)
 	require.Equal(t, "sending", d.State())
+}
+
+// send is the MsgID of a send, given as <epoch>.<number>.
+func (m *NewMessage) send(name string) string {
+	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
+}
+
+func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	var rows []*NewMessage
+	var sends []string
+	for i := range 5 {
+		rows = append(rows, reliable(fmt.Sprint(i)))
+		sends = append(sends, rows[i].send("1.1"))
+	}
+	db.mustSave(t, rows[0])
+	db.mustSave(t, rows[1])
+	db.mustSave(t, rows[2])
+	before := db.mustMessage(t, rows[0].ID)
+	relay := func(b *broker) Relayed {
+		relayed, err := db.RelayMessages(t.Context(), 100, b.publish)
+		require.NoError(t, err)
+		return relayed
+	}
+	for range 3 {
+		b := always(nobody)
+		require.Equal(t, Relayed{Rows: 3}, relay(b), "none is due at another time")
+		require.Equal(t, sends[:3], b.msgIDs())
+	}
+	after := db.mustMessage(t, rows[0].ID)
+	require.Equal(t, "no connection", after.LastError)
+	written := after.UpdatedAt
+	after.LastError, after.UpdatedAt = before.LastError, before.UpdatedAt
+	require.Equal(t, before, after)
+	relay(always(nobody))
+	require.Equal(t, written, db.mustMessage(t, rows[0].ID).UpdatedAt, "the same reason is not written again")
+
+	db.mustSave(t, rows[3])
+	db.mustSave(t, rows[4])
+	b := always(takes)
+	require.Len(t, relay(b).Again, 5)
+	require.Equal(t, sends, b.msgIDs())
 }
 
 func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) {
@@ -138,7 +182,7 @@ func TestARelayThatDiedBetweenPublishAndMarkSendsUnderTheSameName(t *testing.T) 
 	})
 	require.ErrorContains(t, err, "0 results for 1 messages")
 	require.Equal(t, 1, db.relay(t, b).Rows)
-	require.Equal(t, slices.Repeat([]string{m.ID.String() + ".1.1"}, 4), b.msgIDs())
+	require.Equal(t, slices.Repeat([]string{m.send("1.1")}, 4), b.msgIDs())
 	require.EqualValues(t, 1, db.mustMessage(t, m.ID).Remaining)
 }
 

@@ -77,7 +77,7 @@ func wholeMessageLife(t *testing.T, db *DB) {
 	require.NoError(t, err)
 	require.Equal(t, 1, relayed.Rows)
 	require.WithinRange(t, relayed.Again[0], time.Now().Add(7*time.Second), time.Now().Add(12*time.Second))
-	require.Equal(t, []string{m.ID.String() + ".1.1"}, b.msgIDs())
+	require.Equal(t, []string{m.send("1.1")}, b.msgIDs())
 	require.Equal(t, "order.paid.v1", b.sends[0].Type)
 	require.Equal(t, "sent", db.mustMessage(t, m.ID).State())
 	relayed, err = db.RelayMessages(ctx, 100, b.publish)

@@ -202,8 +202,8 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"lockLiveMessagesSQL":   someIDs,
 			"lockDoneMessagesSQL":   someIDs,
 			"lockStuckMessagesSQL":  "1::smallint, null, 0, 100",
-			"updateLiveMessagesSQL": someIDs + one + one + one + `, array[1], array['']::text[], array[now()]`,
-			"updateDoneMessagesSQL": someIDs + one + `, array[false], array['']::text[]`,
+			"updateLiveMessagesSQL": someIDs + one + one + one + `, array[1], array['']::text[], array[now()], array[now()]`,
+			"updateDoneMessagesSQL": someIDs + one + `, array[false], array['']::text[], array[now()]`,
 			"deleteLiveMessagesSQL": someIDs,
 			"deleteDoneMessagesSQL": someIDs,
 		},
@@ -212,6 +212,20 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"claimPostsSQL": "message_live_posts", "nextPostSQL": "message_live_posts", "nextMessageSQL": "message_live_due", "lockStuckMessagesSQL": "message_live_stuck",
 		},
 		sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextMessageSQL"},
+	}.require(t)
+}
+
+func TestPlansOfAcceptedMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
+	t.Parallel()
+	planned{
+		burst:  `insert into accepted_messages (accept_seq, id) select g, gen_random_uuid() from generate_series(1, 40000) g`,
+		tables: []string{"accepted_messages"},
+		cases: map[string]string{
+			"unaccountedSQL": "1, 10000",
+			"forgettableSQL": "60, 500",
+			"forgottenSQL":   someIDs + `, array[1]::bigint[]`,
+		},
+		index: map[string]string{"unaccountedSQL": "accepted_messages_place", "forgettableSQL": "accepted_messages_place"},
 	}.require(t)
 }
 
