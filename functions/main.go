@@ -49,6 +49,7 @@ func catalogue() []fn.Function {
 func words() []fn.Word {
 	return []fn.Word{
 		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
+		{Name: "archive", Help: "drop old logs and move old finished tasks to archived_tasks now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
 		save.Drain,
 	}

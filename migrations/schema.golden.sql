@@ -13,6 +13,34 @@ CREATE TABLE accepted_messages (
     sender text,
     client_msg_id text);
 
+CREATE TABLE archived_tasks (
+    id uuid NOT NULL,
+    seq bigint NOT NULL,
+    caller_id bigint NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    priority smallint NOT NULL,
+    max_retries smallint NOT NULL,
+    on_unknown smallint NOT NULL,
+    phone_number character varying(20) NOT NULL,
+    content character varying(200) NOT NULL,
+    source character varying(50),
+    send_at timestamp with time zone,
+    expires_at timestamp with time zone,
+    callback_url text,
+    metadata jsonb,
+    created_at timestamp with time zone NOT NULL,
+    status smallint NOT NULL,
+    reason smallint NOT NULL,
+    retry_count smallint NOT NULL,
+    ended smallint NOT NULL,
+    claim_id bigint,
+    app_id character varying(50),
+    reported_at timestamp with time zone NOT NULL,
+    sent_at timestamp with time zone,
+    result character varying(500),
+    error_code character varying(50),
+    archived_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE blocked_words (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
     word character varying(100) NOT NULL,
@@ -311,6 +339,8 @@ ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_pkey PRIMARY KEY (o
 
 ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY (id);
 
+ALTER TABLE archived_tasks ADD CONSTRAINT archived_tasks_pkey PRIMARY KEY (id);
+
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
@@ -507,6 +537,25 @@ CREATE VIEW sms_tasks AS
      LEFT JOIN task_live l ON ((l.id = t.id)))
      LEFT JOIN task_done d ON ((d.id = t.id)));
 
+CREATE OR REPLACE FUNCTION public.drop_log_partition(partition text, before timestamp with time zone)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'public', 'pg_temp'
+ SET lock_timeout TO '100ms'
+AS $function$
+BEGIN
+    IF before > now() - interval '1 day' THEN
+        RAISE EXCEPTION 'logs of the last day are not dropped';
+    END IF;
+    IF NOT EXISTS (SELECT FROM old_log_partitions(before) WHERE name = partition) THEN
+        RETURN false;
+    END IF;
+    EXECUTE format('DROP TABLE IF EXISTS %I', partition);
+    RETURN true;
+END $function$
+;
+
 CREATE OR REPLACE FUNCTION public.make_log_partitions(ahead integer)
  RETURNS void
  LANGUAGE plpgsql
@@ -530,4 +579,22 @@ BEGIN
         END LOOP;
     END LOOP;
 END $function$
+;
+
+CREATE OR REPLACE FUNCTION public.old_log_partitions(before timestamp with time zone)
+ RETURNS TABLE(name text, ends timestamp with time zone)
+ LANGUAGE sql
+ STABLE
+ SET search_path TO 'public', 'pg_temp'
+ SET "TimeZone" TO 'UTC'
+ SET "DateStyle" TO 'ISO'
+AS $function$
+    SELECT * FROM (
+        SELECT c.relname::text, (regexp_match(pg_get_expr(c.relpartbound, c.oid), 'TO \(''([^'']+)''\)'))[1]::timestamptz AS upper_bound
+        FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent IN ('receive_logs'::regclass, 'send_logs'::regclass, 'report_logs'::regclass)
+    ) partitions
+    WHERE upper_bound <= before
+    ORDER BY 2, 1
+$function$
 ;

@@ -142,7 +142,7 @@ func response(out store.Submitted) api.SendResponse {
 	segments, encoding := task.Segments(out.Text)
 	return api.SendResponse{
 		TaskID: out.ID.String(), Status: out.State.Status(), State: out.State.String(), FinalContent: out.Text,
-		Segments: segments, Encoding: string(encoding), UnusedParams: out.Unused,
+		Segments: segments, Encoding: string(encoding), UnusedParams: out.Unused, Archived: out.Archived,
 	}
 }
 

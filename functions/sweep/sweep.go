@@ -1,6 +1,6 @@
 // Package sweep is the event function that lets happen what time brings:
 // scheduled tasks become pending, zombies are recovered (seed 001 sections
-// 6.3.3 and 8.4), and what is past its time expires.
+// 6.3.3 and 8.4), what is past its time expires, and what is old is archived.
 //
 //	POST /events/sweep
 //
@@ -35,7 +35,8 @@ type sweeper struct {
 	env *fn.Env
 }
 
-// sweep settles everything that is due, batch by batch, then keeps house.
+// sweep settles everything that is due, batch by batch, then keeps house, for a
+// moment at a time: what is due meanwhile must not wait for that.
 // When the call's time ends first, the next tick goes on.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
@@ -60,5 +61,9 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		return err
 	}
 	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed or submitted may have died before it said so
-	return s.db.KeepHouse(ctx)
+	more, err := s.db.KeepHouse(ctx)
+	if more {
+		s.env.Due(time.Now().Add(time.Second))
+	}
+	return err
 }

@@ -37,6 +37,7 @@ type SendResponse struct {
 	Segments     int      `json:"segments"`
 	Encoding     string   `json:"encoding"` // GSM-7 or UCS-2
 	UnusedParams []string `json:"unused_params,omitempty"`
+	Archived     bool     `json:"archived,omitempty"` // the key is that of a task which is final and old
 }
 
 // SendBatchRequest submits up to 1,000 SMS: POST /api/v1/sms/send/batch. The
@@ -85,6 +86,7 @@ type TaskResponse struct {
 	ExpiresAt   *time.Time      `json:"expires_at,omitempty"`
 	SentAt      *time.Time      `json:"sent_at,omitempty"`
 	ReportedAt  *time.Time      `json:"reported_at,omitempty"`
+	Archived    bool            `json:"archived,omitempty"` // final, old, and changes no more
 }
 
 // ClaimRequest asks for work: GET or POST /api/v1/sms/tasks/pending (seed 001 section 5.3.1).

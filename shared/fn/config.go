@@ -37,6 +37,9 @@ type Config struct {
 	HotRole        string          `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
 	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
+	RetryBackoff   task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"how long retries wait, by queue, as wechat=5s,30s;*=1m: the nth retry the nth time, further ones the last; * is every other queue; without it the others retry at once"`
+	RetentionDays  int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which a finished task moves from the main tables to archived_tasks; 0 = never"`
+	LogDays        int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months; 0 = never"`
 	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
@@ -51,6 +54,13 @@ func (c *Config) Validate() []task.Field {
 	if c.Username == "" || strings.Contains(c.Username, ":") {
 		bad = append(bad, task.Field{Name: "BASIC_AUTH_USERNAME", Message: "must not be empty or contain a colon"})
 	}
+	const centuryOfDays = 36500
+	if c.RetentionDays < 0 || c.RetentionDays > centuryOfDays {
+		bad = append(bad, task.Field{Name: "RETENTION_DAYS", Message: "must be between 0 and 36500, where 0 keeps for ever"})
+	}
+	if c.LogDays < 0 || c.LogDays > centuryOfDays {
+		bad = append(bad, task.Field{Name: "RETENTION_LOG_DAYS", Message: "must be between 0 and 36500, where 0 keeps for ever"})
+	}
 	if c.MaxConns < 1 || c.MaxConns > 1000 {
 		bad = append(bad, task.Field{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: "must be between 1 and 1000"})
 	}
@@ -64,7 +74,10 @@ func (c *Config) Validate() []task.Field {
 }
 
 func (c *Config) storeConfig() store.Config {
-	return store.Config{URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf, Events: c.TaskEvents}
+	return store.Config{
+		URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
+		Events: c.TaskEvents, Backoff: c.RetryBackoff, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+	}
 }
 
 // address is where the server listens.

@@ -47,6 +47,8 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	require.Equal(t, Config{
 		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
 		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
+		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},
+		RetentionDays: 90, LogDays: 30,
 		Bus:      bus.Config{Name: "sendonce", Replicas: 1},
 		TwoPhase: TwoPhase{FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 100, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
 	}, cfg)
@@ -60,7 +62,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 	setAll(t, map[string]string{
 		"PORT": "8080", "APP_PORT": "9000", "APP_HOST": "::1", "SENDONCE_HOT_ROLE": "", "DEBUG": "true",
-		"TRUSTED_PROXIES": "10.0.0.0/8", "FNTEST_BACKOFF": "1s", "SENDONCE_HOME": "/somewhere",
+		"TRUSTED_PROXIES": "10.0.0.0/8", "FNTEST_BACKOFF": "1s", "SENDONCE_HOME": "/somewhere", "RETRY_BACKOFF": "*=1m;bulk=0", "RETENTION_DAYS": "0",
 	})
 	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
@@ -68,12 +70,14 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 	require.Empty(t, cfg.HotRole, "set to empty is not unset")
 	require.True(t, cfg.Debug)
 	require.Len(t, cfg.TrustedProxies, 1)
+	require.Equal(t, task.Backoff{"*": {time.Minute}, "bulk": {0}}, cfg.RetryBackoff, "all of it takes the place of the default")
+	require.Zero(t, cfg.RetentionDays)
 }
 
 func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
 	setAll(t, map[string]string{
 		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
-		"TRUSTED_PROXIES": "proxy", "SENDONCE_MAX_CALL": "1", "APP_PROT": "1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
+		"TRUSTED_PROXIES": "proxy", "RETRY_BACKOFF": "wechat=5", "SENDONCE_MAX_CALL": "1", "APP_PROT": "1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
 		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", "FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
 	})
 	var got senderConfig
@@ -83,6 +87,7 @@ func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
   PORT is "80a" but must be an integer between 0 and 65535
   DEBUG is "maybe" but must be true or false
   TRUSTED_PROXIES is "proxy" but must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; "proxy" is none
+  RETRY_BACKOFF is "wechat=5" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0", where * is every other queue; "5" is no time from 0 to 168h
   SENDONCE_MAX_CALLS is "1.5" but must be an integer
   SENDONCE_DRAIN_TIMEOUT is "25" but must be a duration such as 500ms, 25s or 2m
   APP_PROT is no setting; `+"`sendonce config`"+` lists them all
@@ -105,11 +110,13 @@ func databaseURLProblem(t *testing.T) string {
 
 func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	setAll(t, map[string]string{
-		"BASIC_AUTH_USERNAME": "a:b", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
+		"BASIC_AUTH_USERNAME": "a:b", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
 	})
 	_, problems := configFromEnvironment(nil, nil)
 	require.Equal(t, []problem{
 		{"BASIC_AUTH_USERNAME", `is "a:b" but must not be empty or contain a colon`},
+		{"RETENTION_DAYS", `is "-1" but must be between 0 and 36500, where 0 keeps for ever`},
+		{"RETENTION_LOG_DAYS", `is "36501" but must be between 0 and 36500, where 0 keeps for ever`},
 		{"SENDONCE_DATABASE_MAX_CONNS", `is "0" but must be between 1 and 1000`},
 		{"SENDONCE_MAX_CALLS", `is "-1" but must be between 1 and 1000000`},
 		{"SENDONCE_DRAIN_TIMEOUT", `is "2h" but must be more than 0 and at most 1h`},

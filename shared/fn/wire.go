@@ -35,6 +35,7 @@ func TaskResponse(t store.Detail) api.TaskResponse {
 		OnUnknown: t.OnUnknown.String(), Segments: segments, Encoding: string(encoding), CallbackURL: t.CallbackURL,
 		Metadata: t.Metadata, CreatedAt: t.CreatedAt.UTC(),
 		SendAt: Instant(t.SendAt), ExpiresAt: Instant(t.ExpiresAt), SentAt: Instant(t.SentAt), ReportedAt: Instant(t.FinishedAt),
+		Archived: t.Archived,
 	}
 }
 

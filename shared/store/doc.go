@@ -47,6 +47,24 @@
 // acknowledgements to the senders are one commit. The primary key of messages
 // joins it with the other path.
 //
+// A retry that RETRY_BACKOFF lets wait is scheduled, as one that was released for
+// a while: the domain says until when, and task_live_due finds it.
+//
+// # What is old
+//
+// Archive moves the final tasks that are older than RETENTION_DAYS from tasks and
+// task_done to archived_tasks, body and result in one row, found by its id alone.
+// It walks the results by id, since ids are in order of creation and no index on
+// an age is worth its writes. Rows that a late report holds are skipped, and a
+// report that waited for a row that moved finds it archived: there it is judged
+// as ever, and what would have changed it is stale_claim, kept in report_logs.
+// Key rows stay, so a replay is answered for ever. An archived task is answered by
+// id and by key; it is in no list, and not in the view sms_tasks, which is of the
+// main tables. Only closed days are archived, and task_totals keep them counted.
+//
+// The logs go by whole months, one DROP in a transaction of its own, which waits
+// at most 100 ms for its lock: as long as it waits it keeps writers out.
+//
 // # Group commit
 //
 // Submit, SubmitMessages and Report share transactions between calls (coalescer).

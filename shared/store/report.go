@@ -21,6 +21,9 @@ type Reported struct {
 	Task    task.Task // after the report
 	Verdict task.Verdict
 	Found   bool // false: no such task, or not one of the caller's queues
+
+	archived bool
+	err      error // of this report alone
 }
 
 // Report decides the reports, together with those of other calls, and returns
@@ -28,6 +31,9 @@ type Reported struct {
 func (db *DB) Report(reports []*Report) ([]Reported, []error) {
 	outs, errs := db.reports.do(reports)
 	for i, err := range errs {
+		if err == nil {
+			err = outs[i].err
+		}
 		errs[i] = failed("report", err)
 	}
 	return outs, errs
@@ -49,6 +55,9 @@ func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) (
 		out, xid, err = db.reportOnce(ctx, reports, alone)
 		return err
 	})
+	if err == nil {
+		db.reportArchived(ctx, reports, out)
+	}
 	return out, err
 }
 
@@ -68,7 +77,7 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (ou
 	if err != nil {
 		return nil, "", markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
 	}
-	out, changes, logs := decideReports(held, reports)
+	out, changes, logs := decideReports(held, reports, db.backoff)
 	var batch pgx.Batch
 	told := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
@@ -79,19 +88,19 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (ou
 
 // decideReports runs the reports against the locked tasks, each against what
 // the ones before it left.
-func decideReports(held locked, reports []*Report) ([]Reported, []change, []verdictLog) {
+func decideReports(held locked, reports []*Report, backoff task.Backoff) ([]Reported, []change, []verdictLog) {
 	out := make([]Reported, len(reports))
 	now := make(map[task.ID]task.Task, len(held.tasks))
 	logs := make([]verdictLog, 0, len(reports))
 	for i, r := range reports {
 		t, ok := held.tasks[r.TaskID]
-		if !ok || len(r.Queues) > 0 && !slices.Contains(r.Queues, t.Queue) {
+		if !ok || !r.mayOf(t) {
 			continue
 		}
 		if newer, touched := now[r.TaskID]; touched {
 			t = newer
 		}
-		after, verdict := t.Report(r.Report, held.now)
+		after, verdict := t.Report(r.Report, backoff, held.now)
 		if verdict == task.Applied {
 			now[r.TaskID] = after
 		}
@@ -106,6 +115,11 @@ func decideReports(held locked, reports []*Report) ([]Reported, []change, []verd
 		}
 	}
 	return out, changes, logs
+}
+
+// mayOf tells whether the caller may report on tasks of this one's queue.
+func (r *Report) mayOf(t task.Task) bool {
+	return len(r.Queues) == 0 || slices.Contains(r.Queues, t.Queue)
 }
 
 func (r *Report) log(t task.Task, verdict task.Verdict) verdictLog {

@@ -210,3 +210,43 @@ func TestChangesByHandAreRecordedWithTheirChange(t *testing.T) {
 	require.Len(t, db.claim(t), 1)
 	require.Equal(t, 2, db.count(t, `select count(*) from operator_actions where subject = $1 and caller_name = 'ann' and before is not null and after is not null`, held.ID.String()))
 }
+
+func TestARetryThatWaitsIsScheduledAndPromotedInTime(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Backoff = task.Backoff{"slow": {time.Hour, 2 * time.Hour}} })
+	slow := func(s *Submission) { s.Queue = "slow" }
+	fromSlow := func(r *ClaimRequest) { r.Queue = "slow" }
+	failed, lapsed, quick := message(slow), message(slow), message()
+	db.mustSubmit(t, failed, lapsed, quick)
+	require.Len(t, db.claim(t, fromSlow), 2)
+	require.Len(t, db.claim(t), 1)
+	again := func(s *Submission) task.Report {
+		return task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentFailed, ShouldRetry: true}
+	}
+	require.Equal(t, task.Pending, db.mustReport(t, again(quick)).Task.State, "a queue that is not named retries at once")
+	waits := db.mustReport(t, again(failed)).Task
+	require.Equal(t, task.Scheduled, waits.State)
+	require.WithinDuration(t, time.Now().Add(time.Hour), waits.DueAt, 10*time.Second)
+	db.lapse(t)
+	require.Empty(t, db.claim(t, fromSlow), "what a claim finds lapsed waits as well")
+	swept := db.mustTask(t, lapsed.ID)
+	require.Equal(t, task.Scheduled, swept.State)
+	require.Equal(t, task.ResultTimeoutRetry, swept.Result)
+	require.WithinDuration(t, time.Now().Add(time.Hour), swept.DueAt, 10*time.Second)
+	next, err := db.NextDue(t.Context())
+	require.NoError(t, err)
+	require.WithinDuration(t, waits.DueAt, next, 0)
+	require.Equal(t, int64(2), db.mustCount(t).Live.Scheduled)
+
+	_, err = db.hot.Exec(t.Context(), `update task_live set due_at = now() where state = 0`)
+	require.NoError(t, err)
+	batch, err := db.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, Touched{"slow": 2}, batch.Pending)
+	require.Len(t, db.claim(t, fromSlow), 2)
+	second := db.mustReport(t, again(failed)).Task
+	require.WithinDuration(t, time.Now().Add(2*time.Hour), second.DueAt, 10*time.Second)
+	require.Equal(t, 2, db.count(t, `select retry_count from sms_tasks where task_id = $1 and status = 0`, failed.ID))
+	late := task.Report{TaskID: failed.ID, AppID: "app", Outcome: task.SentOK}
+	require.Equal(t, task.Applied, db.mustReport(t, late).Verdict, "a late success ends the waiting")
+}

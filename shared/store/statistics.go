@@ -73,17 +73,28 @@ left join (
 ) live on true
 order by live.queue`
 
-// Statistics counts all tasks. What it costs grows with the tasks outstanding
-// and with the results since the last closed day (see CloseDays).
-func (db *DB) Statistics(ctx context.Context) (Statistics, error) {
+// Statistics counts all tasks, in one snapshot: a day that is closed meanwhile,
+// and what is archived then, must not be counted twice or not at all. What it
+// costs grows with the tasks outstanding and with the results since the last
+// closed day (see CloseDays).
+func (db *DB) Statistics(ctx context.Context) (s Statistics, err error) {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, db.read, snapshot, func(tx pgx.Tx) error {
+		s, err = countTasks(ctx, tx)
+		return err
+	})
+	return s, failed("statistics", err)
+}
+
+func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	var s Statistics
 	var day time.Time
-	if err := db.read.QueryRow(ctx, firstOpenDaySQL).Scan(&day); err != nil {
-		return s, failed("statistics", err)
+	if err := tx.QueryRow(ctx, firstOpenDaySQL).Scan(&day); err != nil {
+		return s, err
 	}
-	rows, err := db.read.Query(ctx, statisticsSQL, planAnew, day)
+	rows, err := tx.Query(ctx, statisticsSQL, planAnew, day)
 	if err != nil {
-		return s, failed("statistics", err)
+		return s, err
 	}
 	var queue *string // null in the one row that there is without live tasks
 	var scheduled, fresh, retry, processing, held *int64
@@ -102,7 +113,7 @@ func (db *DB) Statistics(ctx context.Context) (Statistics, error) {
 		s.Live.add(q.LiveCounts)
 		return nil
 	})
-	return s, failed("statistics", err)
+	return s, err
 }
 
 // planAnew keeps a query from meeting new parameters with an old plan: its

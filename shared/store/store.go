@@ -23,6 +23,8 @@ type Config struct {
 	StatusOf func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
 	Pooler   bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
 	Events   EventMode             // which changes of tasks are told
+	Backoff  task.Backoff          // how long retries wait, by queue
+	Keep     Retention             // how long what is over stays
 	OnEvents func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 }
 
@@ -31,16 +33,19 @@ type DB struct {
 	hot  *pgxpool.Pool
 	read *pgxpool.Pool
 
-	submits  *coalescer[*Submission, Submitted]
-	reports  *coalescer[*Report, Reported]
-	messages *coalescer[*NewMessage, SavedMessage]
-	blocked  blockedWords
-	floors   claimFloors
-	claimIDs claimIDs
-	housed   atomic.Int64 // when KeepHouse last ran here, in Unix nanoseconds
-	statusOf func(code string) int
-	events   EventMode
-	onEvents func()
+	submits    *coalescer[*Submission, Submitted]
+	reports    *coalescer[*Report, Reported]
+	messages   *coalescer[*NewMessage, SavedMessage]
+	blocked    blockedWords
+	floors     claimFloors
+	claimIDs   claimIDs
+	housed     atomic.Int64 // when KeepHouse last ran here, in Unix nanoseconds
+	statusOf   func(code string) int
+	events     EventMode
+	onEvents   func()
+	backoff    task.Backoff
+	keep       Retention
+	archivedTo atomic.Pointer[task.ID] // where archiveSome goes on; nil = from the beginning
 }
 
 // Open prepares the two pools without connecting: the first call that needs
@@ -55,7 +60,7 @@ func Open(cfg Config) (*DB, error) {
 		hot.Close()
 		return nil, err
 	}
-	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, onEvents: cfg.OnEvents}
+	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, onEvents: cfg.OnEvents, backoff: cfg.Backoff, keep: cfg.Keep}
 	if db.onEvents == nil {
 		db.onEvents = func() {}
 	}

@@ -63,6 +63,7 @@ type Submitted struct {
 	ID       task.ID
 	State    task.State
 	Replayed bool // the key was known: ID and State are those of the first call
+	Archived bool // with Replayed: the task is final and old
 	Text     string
 	Unused   []string
 	Refused  *task.Error // nothing was done; only the log has it
@@ -265,7 +266,7 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 		if !ok {
 			return errors.New("a submission was neither inserted nor found")
 		}
-		f.out[i] = Submitted{ID: first.id, State: first.state, Text: first.content, Replayed: first.id != s.ID}
+		f.out[i] = Submitted{ID: first.id, State: first.state, Text: first.content, Replayed: first.id != s.ID, Archived: first.archived}
 		if s.Key != nil && first.fingerprint != s.Fingerprint {
 			f.out[i] = Submitted{ID: s.ID, Refused: task.Refuse(task.CodeKeyReused, "this idempotency key was used with another request; use a new key for a new message")}
 		}

@@ -333,11 +333,19 @@ left join task_live l on l.id = t.id
 left join task_done d on d.id = t.id
 where t.id = any($2::uuid[])`
 
+// archivedCallsSQL finds those whose task has left the main tables. An id
+// without a key is never so old: it was made by this very call.
+const archivedCallsSQL = `
+select k.key, k.fingerprint, k.id, a.content, a.status + 2
+from submission_keys k join archived_tasks a on a.id = k.id
+where k.key = any($1::uuid[])`
+
 type firstCall struct {
 	id          task.ID
 	fingerprint task.Hash
 	content     string
 	state       task.State
+	archived    bool
 }
 
 type knownCalls struct {
@@ -361,16 +369,31 @@ func firstCalls(ctx context.Context, pool *pgxpool.Pool, ids []task.ID, keys []t
 	if err != nil {
 		return known, err
 	}
+	if err := known.read(rows, false); err != nil {
+		return known, err
+	}
+	archived := slices.DeleteFunc(slices.Clone(keys), func(k task.Hash) bool { _, found := known.byKey[k]; return found })
+	if len(archived) == 0 {
+		return known, nil
+	}
+	rows, err = pool.Query(ctx, archivedCallsSQL, archived)
+	if err != nil {
+		return known, err
+	}
+	return known, known.read(rows, true)
+}
+
+func (k knownCalls) read(rows pgx.Rows, archived bool) error {
 	var key, fingerprint *task.Hash
-	var first firstCall
-	_, err = pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() error {
+	first := firstCall{archived: archived}
+	_, err := pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() error {
 		if key == nil {
-			known.byID[first.id] = first
+			k.byID[first.id] = first
 			return nil
 		}
 		first.fingerprint = *fingerprint
-		known.byKey[*key] = first
+		k.byKey[*key] = first
 		return nil
 	})
-	return known, err
+	return err
 }

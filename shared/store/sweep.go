@@ -64,7 +64,7 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 	batch.Queue("begin")
 	batch.Queue(lockDueSQL, limit).Query(func(rows pgx.Rows) error {
 		return scanTasks(rows, func(t task.Task, now time.Time) {
-			after, verdict := t.Due(now)
+			after, verdict := t.Due(db.backoff, now)
 			changes = append(changes, change{t, after})
 			if verdict != task.Promoted {
 				logs = append(logs, verdictLog{id: t.ID, claimID: t.ClaimID, appID: t.AppID, verdict: verdict, message: after.Result})
@@ -92,19 +92,23 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 // houseEvery is how often one instance looks after partitions and totals.
 const houseEvery = 10 * time.Minute
 
-// KeepHouse makes the coming log partitions and closes finished days, at most
-// every ten minutes in one instance; any number of instances may do so.
-func (db *DB) KeepHouse(ctx context.Context) error {
+// KeepHouse makes the coming log partitions, closes finished days and archives
+// what is old, at most every ten minutes in one instance; any number of instances
+// may do so. It archives for a moment only: more says that there is more to do.
+func (db *DB) KeepHouse(ctx context.Context) (more bool, err error) {
 	last, now := db.housed.Load(), time.Now().UnixNano()
 	if now-last < int64(houseEvery) || !db.housed.CompareAndSwap(last, now) {
-		return nil
+		return false, nil
 	}
-	err := db.MakeLogPartitions(ctx)
+	err = db.MakeLogPartitions(ctx)
 	if err == nil {
 		err = db.CloseDays(ctx)
 	}
-	if err != nil {
-		db.housed.Store(last) // the next tick tries again
+	if err == nil {
+		more, err = db.archiveSome(ctx)
 	}
-	return failed("keep house", err)
+	if err != nil || more {
+		db.housed.Store(last) // the next call goes on
+	}
+	return more, failed("keep house", err)
 }

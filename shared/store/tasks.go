@@ -25,6 +25,7 @@ type Detail struct {
 	Metadata    json.RawMessage // a JSON object or nil
 	SendAt      time.Time
 	CreatedAt   time.Time
+	Archived    bool // final, old, and out of the main tables
 }
 
 const detailSQL = `
@@ -32,13 +33,17 @@ select ` + bodyColumns + `, ` + liveColumns + `, now() from tasks t join task_li
 union all
 select ` + bodyColumns + `, ` + doneColumns + `, now() from tasks t join task_done d on d.id = t.id where t.id = $1`
 
-// Task finds a task by its id, live or final; task.CodeNotFound when there is none.
+// Task finds a task by its id, live, final or archived; task.CodeNotFound when
+// there is none.
 func (db *DB) Task(ctx context.Context, id task.ID) (Detail, error) {
 	rows, err := db.hot.Query(ctx, detailSQL, id)
 	if err != nil {
 		return Detail{}, failed("task", err)
 	}
 	found, err := scanDetails(rows)
+	if err == nil && len(found) == 0 {
+		found, err = db.archived(ctx, id)
+	}
 	switch {
 	case err != nil:
 		return Detail{}, failed("task", err)
@@ -83,7 +88,7 @@ func (db *DB) TaskByKey(ctx context.Context, key task.Hash) (Detail, error) {
 // Cancel withdraws a task that no sender has. by is nil when the submitter
 // cancels its own task, else the operator who does it by hand.
 func (db *DB) Cancel(ctx context.Context, id task.ID, by *Operator) (task.Task, error) {
-	t, err := db.decide(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
+	t, err := db.decideAnywhere(ctx, id, task.Task.Cancel, func(batch *pgx.Batch, before, after task.Task) {
 		log := verdictLog{id: id, verdict: task.CancelledByHand, message: after.Result}
 		if by != nil {
 			log.message = cmp.Or(by.Reason, after.Result)
@@ -96,7 +101,7 @@ func (db *DB) Cancel(ctx context.Context, id task.ID, by *Operator) (task.Task, 
 
 // RetryFailed gives a failed task a new life.
 func (db *DB) RetryFailed(ctx context.Context, id task.ID, by Operator) (task.Task, error) {
-	t, err := db.decide(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
+	t, err := db.decideAnywhere(ctx, id, task.Task.Retry, func(batch *pgx.Batch, before, after task.Task) {
 		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.RetriedByHand, message: by.Reason}})
 		by.queueAction(batch, "task.retry", id.String(), taskJSON(before), taskJSON(after))
 	})
@@ -106,7 +111,7 @@ func (db *DB) RetryFailed(ctx context.Context, id task.ID, by Operator) (task.Ta
 // Resolve settles a held task; the operator's reason becomes its result.
 func (db *DB) Resolve(ctx context.Context, id task.ID, how task.Resolution, by Operator) (task.Task, error) {
 	decision := func(t task.Task, now time.Time) (task.Task, error) { return t.Resolve(how, by.Reason, now) }
-	t, err := db.decide(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
+	t, err := db.decideAnywhere(ctx, id, decision, func(batch *pgx.Batch, before, after task.Task) {
 		queueVerdicts(batch, []verdictLog{{id: id, claimID: before.ClaimID, verdict: task.ResolvedByHand, message: by.Reason}})
 		by.queueAction(batch, "task.resolve", id.String(), taskJSON(before), taskJSON(after))
 	})

@@ -4,11 +4,11 @@ import "time"
 
 // Due decides what happens to a task whose DueAt has passed: a scheduled task
 // becomes pending, what is past its time fails, and a lease that ran out is a
-// zombie (seed 001 sections 6.3.3 and 8.4).
-func (t Task) Due(now time.Time) (Task, Verdict) {
+// zombie (seed 001 sections 6.3.3 and 8.4), whose next try waits as backoff says.
+func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
-		return t.lapse(now)
+		return t.lapse(backoff, now)
 	case t.expired(now):
 		t.Result = ResultExpired
 		return t.fail(Expired, now), ExpiredVerdict
@@ -20,18 +20,18 @@ func (t Task) Due(now time.Time) (Task, Verdict) {
 // lapse ends the newest claim of a sender that fell silent. A claim that
 // promised to mark each send and did not is known not to have sent, so it is
 // safe to send again; of every other the outcome is unknown.
-func (t Task) lapse(now time.Time) (Task, Verdict) {
+func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 	policy := t.OnUnknown
 	if t.MarksSending && t.SendingAt.IsZero() {
 		policy = Resend
 	}
 	t.Ended, t.ErrorCode = EndedByTimeout, ""
-	next := t.settleUnknown(policy, TimedOut, now)
+	next := t.settleUnknown(policy, TimedOut, backoff, now)
 	switch {
 	case next.State == Held:
 		next.Result = ResultTimeoutUnknown
 		return next, TimeoutHeld
-	case next.State == Pending:
+	case next.State == Pending || next.State == Scheduled:
 		next.Result = ResultTimeoutRetry
 		return next, TimeoutRetry
 	case next.Reason == TimedOut:

@@ -40,7 +40,7 @@ const (
 	Already         Verdict = "already"       // the same report was applied before
 	Stale           Verdict = "stale_claim"   // an older claim, or a contradiction of a final state; nothing changed
 	Promoted        Verdict = "promoted"      // a scheduled task became pending
-	TimeoutRetry    Verdict = "timeout_retry" // the lease ran out; the task is pending again
+	TimeoutRetry    Verdict = "timeout_retry" // the lease ran out; the task is in line again
 	TimeoutHeld     Verdict = "timeout_held"
 	TimeoutFailed   Verdict = "timeout_failed"
 	ExpiredVerdict  Verdict = "expired"
@@ -50,21 +50,22 @@ const (
 )
 
 // Report decides what a report changes (seed 001 section 8.3, fenced). The
-// returned task equals t unless the verdict is Applied.
+// returned task equals t unless the verdict is Applied. backoff is how long a retry
+// waits.
 //
 // Only the newest claim is heard. While it is open its report decides; after
 // it ended, the same report again is Already, a late success still counts
 // wherever the outcome was open, and everything else is Stale.
-func (t Task) Report(r Report, now time.Time) (Task, Verdict) {
+func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case !t.claimedBy(r):
 		return t, Stale
 	case t.State == Processing:
-		return t.end(r, now), Applied
+		return t.end(r, backoff, now), Applied
 	case t.Ended == r.Outcome.ending():
 		return t, Already
 	case r.Outcome == SentOK && t.outcomeOpen():
-		return t.end(r, now), Applied
+		return t.end(r, backoff, now), Applied
 	default:
 		return t, Stale
 	}
@@ -88,7 +89,7 @@ func (t Task) outcomeOpen() bool {
 	}
 }
 
-func (t Task) end(r Report, now time.Time) Task {
+func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
 	t.Ended, t.Result, t.ErrorCode = r.Outcome.ending(), Cut(r.Message, MaxResult), r.ErrorCode
 	switch r.Outcome {
 	case SentOK:
@@ -100,7 +101,7 @@ func (t Task) end(r Report, now time.Time) Task {
 	case Released:
 		return t.wait(now, r.RetryAfter)
 	case SentUnknown:
-		return t.settleUnknown(t.OnUnknown, UnknownOutcome, now)
+		return t.settleUnknown(t.OnUnknown, UnknownOutcome, backoff, now)
 	}
 	switch {
 	case !r.ShouldRetry:
@@ -111,13 +112,12 @@ func (t Task) end(r Report, now time.Time) Task {
 	case t.expired(now):
 		return t.fail(Expired, now)
 	}
-	t.RetryCount++
-	return t.wait(now, 0)
+	return t.retry(backoff, now)
 }
 
 // settleUnknown applies a policy to an attempt that nobody knows the outcome
 // of; exhausted is the reason when resending is not allowed any more.
-func (t Task) settleUnknown(p Policy, exhausted Reason, now time.Time) Task {
+func (t Task) settleUnknown(p Policy, exhausted Reason, backoff Backoff, now time.Time) Task {
 	switch {
 	case p == Hold:
 		return t.hold()
@@ -128,6 +128,5 @@ func (t Task) settleUnknown(p Policy, exhausted Reason, now time.Time) Task {
 	case t.expired(now):
 		return t.fail(Expired, now)
 	}
-	t.RetryCount++
-	return t.wait(now, 0)
+	return t.retry(backoff, now)
 }

@@ -8,7 +8,7 @@ type State int16
 
 // The states of a task. Only Pending tasks are claimed.
 const (
-	Scheduled  State = iota // waits for its send time
+	Scheduled  State = iota // waits for its send time, or for the time of its next try
 	Pending                 // waits for a sender
 	Processing              // one sender has it under a lease
 	Held                    // outcome unknown; waits for an operator
@@ -174,6 +174,12 @@ func (t Task) wait(now time.Time, after time.Duration) Task {
 		}
 	}
 	return t
+}
+
+// retry puts the task back in line for its next try.
+func (t Task) retry(backoff Backoff, now time.Time) Task {
+	t.RetryCount++
+	return t.wait(now, backoff.wait(t.Queue, t.RetryCount))
 }
 
 func (t Task) succeed(now time.Time) Task {

@@ -51,14 +51,14 @@ func TestAnOpenClaimsReportDecides(t *testing.T) {
 		{"unknown fails", claimed(policy(Fail)), Report{Outcome: SentUnknown}, Failed, UnknownOutcome, 0, ""},
 	} {
 		c.report.AppID = "a"
-		got, verdict := c.task.Report(c.report, now)
+		got, verdict := c.task.Report(c.report, nil, now)
 		require.Equal(t, Applied, verdict, c.name)
 		require.Equal(t, c.state, got.State, c.name)
 		require.Equal(t, c.reason, got.Reason, c.name)
 		require.Equal(t, c.retries, got.RetryCount, c.name)
 		require.Equal(t, c.result, got.Result, c.name)
 
-		again, verdict := got.Report(c.report, now)
+		again, verdict := got.Report(c.report, nil, now)
 		require.Equal(t, Already, verdict, "%s: the same report again", c.name)
 		require.Equal(t, got, again, c.name)
 	}
@@ -78,7 +78,7 @@ func TestNoReportEverBreaksAnInvariant(t *testing.T) {
 					before := Task{State: state, Reason: reason, Ended: ended, ClaimID: 7, AppID: "a", MaxRetries: 3}
 					for _, r := range []Report{{AppID: "a"}, {AppID: "a", ClaimID: 7}, {AppID: "a", ClaimID: 6}, {AppID: "b"}, {AppID: "b", ClaimID: 7}} {
 						r.Outcome = outcome
-						after, verdict := before.Report(r, now)
+						after, verdict := before.Report(r, nil, now)
 						mine := r.AppID == "a" && r.ClaimID != 6
 						switch {
 						case verdict != Applied:
@@ -104,7 +104,7 @@ func TestAReleasedTaskExpiresOnTime(t *testing.T) {
 	t.Parallel()
 	soon := now.Add(time.Minute)
 	for after, due := range map[time.Duration]time.Time{time.Hour: soon, time.Second: now.Add(time.Second)} {
-		got, _ := claimed(func(t *Task) { t.ExpiresAt = soon }).Report(Report{AppID: "a", Outcome: Released, RetryAfter: after}, now)
+		got, _ := claimed(func(t *Task) { t.ExpiresAt = soon }).Report(Report{AppID: "a", Outcome: Released, RetryAfter: after}, nil, now)
 		require.Equal(t, Scheduled, got.State)
 		require.Equal(t, due, got.DueAt)
 	}
@@ -112,7 +112,7 @@ func TestAReleasedTaskExpiresOnTime(t *testing.T) {
 
 func TestATaskNeverClaimedHearsNoReport(t *testing.T) {
 	t.Parallel()
-	_, verdict := Task{State: Pending}.Report(Report{Outcome: SentOK}, now)
+	_, verdict := Task{State: Pending}.Report(Report{Outcome: SentOK}, nil, now)
 	require.Equal(t, Stale, verdict)
 }
 
@@ -142,7 +142,7 @@ func TestWhatFallsDue(t *testing.T) {
 		{"an unmarked claim that marks is safe to resend", claimed(hold, marks), Pending, NoReason, TimeoutRetry, "处理超时，自动重试"},
 		{"a marked claim is unknown", claimed(hold, marks, marked), Held, NoReason, TimeoutHeld, ResultTimeoutUnknown},
 	} {
-		got, verdict := c.task.Due(now)
+		got, verdict := c.task.Due(nil, now)
 		require.Equal(t, c.state, got.State, c.name)
 		require.Equal(t, c.reason, got.Reason, c.name)
 		require.Equal(t, c.verdict, verdict, c.name)

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// firstWait is what the first retry of queue wechat waits unless RETRY_BACKOFF
+// says otherwise.
+const firstWait = 5 * time.Second
+
+// claimFrom claims from queue wechat, waiting up to so many seconds.
+func (d *deployment) claimFrom(wait int) []api.ClaimedTask {
+	d.t.Helper()
+	lease := 10 // the shortest
+	tasks, err := d.clients["claim"].Claim(d.t.Context(), api.ClaimRequest{AppID: "app", Queue: "wechat", Wait: &wait, LeaseSeconds: &lease})
+	require.NoError(d.t, err)
+	return tasks
+}
+
+func toWeChat(r *api.SendRequest) { r.Queue = "wechat" }
+
+func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	id := d.submit(toWeChat)
+	claimed := d.claimFrom(0)
+	require.Len(t, claimed, 1)
+	failed := 3
+	before := time.Now()
+	answer, err := d.clients["report"].Report(t.Context(), api.ReportRequest{
+		TaskID: id, AppID: "app", ClaimID: claimed[0].ClaimID, Status: &failed, ShouldRetry: true, ErrorMessage: "busy",
+	})
+	require.NoError(t, err)
+	require.Equal(t, "scheduled", answer.State)
+	require.Equal(t, 0, answer.Status)
+	require.Equal(t, 1, answer.RetryCount)
+	require.Empty(t, d.claimFrom(0), "it waits")
+
+	again := d.claimFrom(30)
+	took := time.Since(before)
+	t.Logf("claimed again %v after the report", took)
+	require.Len(t, again, 1, "the safety tick is an hour away: a schedule woke sweep, and sweep the claim")
+	require.Equal(t, id, again[0].TaskID)
+	require.Equal(t, 1, again[0].RetryCount)
+	require.GreaterOrEqual(t, took, firstWait-100*time.Millisecond)
+	require.Less(t, took, firstWait+10*time.Second)
+	require.NoError(t, d.sweep.WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
+}
+
+func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
+	t.Parallel()
+	d := deploy(t)
+	id := d.submit(toWeChat)
+	claimed := d.claimFrom(0)
+	require.Len(t, claimed, 1)
+	again := d.claimFrom(30)
+	late := time.Since(claimed[0].LeaseUntil)
+	t.Logf("claimed again %v after the lease", late)
+	require.Len(t, again, 1)
+	require.Equal(t, id, again[0].TaskID)
+	require.Equal(t, 1, again[0].RetryCount)
+	require.GreaterOrEqual(t, late, firstWait-100*time.Millisecond)
+	require.Less(t, late, firstWait+10*time.Second)
+}
+
+func TestARetryBackoffThatMakesNoSenseStopsTheStart(t *testing.T) {
+	t.Parallel()
+	p := sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
+	exited(t, p)
+	require.Equal(t, 2, p.ExitCode())
+	require.Contains(t, p.Output(), `RETRY_BACKOFF is "5s,30s" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0"`)
+}

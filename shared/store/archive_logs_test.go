@@ -1,0 +1,139 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// monthAgo names the month so many months ago.
+func monthAgo(n int) time.Time {
+	now := time.Now().UTC()
+	return time.Date(now.Year(), now.Month()-time.Month(n), 1, 0, 0, 0, 0, time.UTC)
+}
+
+// oldLogs makes partitions of the logs for the months up to so many ago, with a
+// row in each.
+func oldLogs(t *testing.T, url string, months int) {
+	t.Helper()
+	conn := owner(t, url)
+	for n := 1; n <= months; n++ {
+		from, to := monthAgo(n), monthAgo(n-1)
+		for _, parent := range []string{"receive_logs", "send_logs", "report_logs"} {
+			_, err := conn.Exec(t.Context(), fmt.Sprintf(`create table %[1]s_%[2]s partition of %[1]s for values from ('%[3]s') to ('%[4]s')`,
+				parent, from.Format("200601"), from.Format(time.RFC3339), to.Format(time.RFC3339)))
+			require.NoError(t, err)
+		}
+		_, err := conn.Exec(t.Context(), `insert into receive_logs (caller_id, status_code, created_at) values (0, 200, $1)`, to.Add(-time.Second))
+		require.NoError(t, err)
+	}
+}
+
+func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	oldLogs(t, url, 4)
+	db := keeping(t, url, 0, 30)
+	use := func() {
+		s := message()
+		db.mustSubmit(t, s)
+		db.claim(t)
+		require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+		_, err := db.Timeline(t.Context(), s.ID, 10)
+		require.NoError(t, err)
+	}
+	for range 3 {
+		use() // statements are prepared
+	}
+	var want []string
+	for n := 4; n >= 1; n-- {
+		if monthAgo(n - 1).After(time.Now().AddDate(0, 0, -30)) {
+			continue
+		}
+		for _, parent := range []string{"receive_logs", "report_logs", "send_logs"} {
+			want = append(want, parent+"_"+monthAgo(n).Format("200601"))
+		}
+	}
+	require.NotEmpty(t, want)
+	_, dry := db.mustArchive(t, ArchiveRun{DryRun: true})
+	require.Equal(t, want, dry)
+	require.Equal(t, 4, db.count(t, `select count(*) from receive_logs where caller_id = 0 and task_id is null`))
+	_, dropped := db.mustArchive(t, ArchiveRun{})
+	require.Equal(t, want, dropped)
+	require.Zero(t, db.count(t, `select count(*) from pg_class where relname = any($1)`, want))
+	require.Equal(t, 4-len(want)/3, db.count(t, `select count(*) from receive_logs where task_id is null`))
+	use()
+
+	_, dropped = db.mustArchive(t, ArchiveRun{Before: monthAgo(0)})
+	require.Len(t, dropped, 12-len(want), "up to the date that was given, to the very second")
+	require.Zero(t, db.count(t, `select count(*) from receive_logs where task_id is null`))
+	_, dropped = db.mustArchive(t, ArchiveRun{Before: time.Now().AddDate(9, 0, 0)})
+	require.Empty(t, dropped, "this month stays")
+	use()
+}
+
+func TestAPartitionThatSomebodyReadsIsLeftAndHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	oldLogs(t, url, 3)
+	db, reader := keeping(t, url, 0, 30), owner(t, url)
+	tx, err := reader.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `select count(*) from receive_logs`)
+	require.NoError(t, err)
+
+	stop, done := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var worst time.Duration
+		for {
+			select {
+			case <-stop:
+				done <- worst
+				return
+			default:
+			}
+			start := time.Now()
+			db.Submit([]*Submission{message()})
+			worst = max(worst, time.Since(start))
+		}
+	}()
+	var inUse, dropped []string
+	for step, err := range db.Archive(t.Context(), ArchiveRun{}) {
+		require.NoError(t, err)
+		if step.InUse {
+			inUse = append(inUse, step.Partition)
+		} else {
+			dropped = append(dropped, step.Partition)
+		}
+	}
+	close(stop)
+	worst := <-done
+	t.Logf("the slowest submission took %v", worst)
+	require.Less(t, worst, 1500*time.Millisecond, "the role's patience would be 2 s")
+	require.NotEmpty(t, inUse)
+	require.Len(t, dropped, 2*len(inUse), "the other logs are free")
+	require.NoError(t, tx.Rollback(t.Context()))
+	_, dropped = db.mustArchive(t, ArchiveRun{})
+	require.Equal(t, inUse, dropped)
+}
+
+func TestTheFunctionsRoleCanDropNothingButOldLogs(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	oldLogs(t, url, 3)
+	db := openAt(t, url)
+	for _, name := range []string{"tasks", "receive_logs", "receive_logs_" + monthAgo(0).Format("200601"), "receive_logs_" + monthAgo(1).Format("200601"), "no such"} {
+		var dropped bool
+		require.NoError(t, db.hot.QueryRow(t.Context(), dropPartitionSQL, name, monthAgo(0).AddDate(0, 0, -1)).Scan(&dropped))
+		require.False(t, dropped, name)
+	}
+	_, err := db.hot.Exec(t.Context(), dropPartitionSQL, "receive_logs_"+monthAgo(0).Format("200601"), time.Now().AddDate(1, 0, 0))
+	require.ErrorContains(t, err, "logs of the last day are not dropped")
+	_, err = db.read.Exec(t.Context(), dropPartitionSQL, "receive_logs_"+monthAgo(3).Format("200601"), monthAgo(1))
+	require.ErrorContains(t, err, "permission denied")
+}
