@@ -1,0 +1,196 @@
+// Package wechat sends subscribe messages through WeChat (seed 000).
+package wechat
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+)
+
+const (
+	answerBytes  = 64 << 10 // of an answer's body; WeChat's have a few hundred
+	headerBytes  = 16 << 10
+	messageRunes = 300 // of a text that came from outside
+
+	idleConnsPerHost = 32
+	// Short: a message written to a kept connection in the moment in which WeChat
+	// closes it is one whose outcome nobody knows.
+	idleTimeout = 15 * time.Second
+)
+
+// message is one subscribe message as WeChat takes it.
+type message struct {
+	OpenID           string          `json:"touser"`
+	TemplateID       string          `json:"template_id"`
+	Page             string          `json:"page,omitempty"`
+	Data             json.RawMessage `json:"data"` // {"thing1": {"value": "Tea"}}
+	MiniprogramState string          `json:"miniprogram_state,omitempty"`
+	Lang             string          `json:"lang,omitempty"`
+}
+
+// client calls WeChat for one app. Its methods may be called by many goroutines
+// at once.
+type client struct {
+	base          *url.URL
+	appID, secret string
+	timeout       time.Duration
+	transport     *http.Transport
+	shared        tokens
+	held          heldToken
+}
+
+// newClient makes the client of an app; base is https://api.weixin.qq.com or what
+// stands for it. Each call gets the timeout for all of it, and half of it for each
+// of connecting and the TLS handshake.
+func newClient(base *url.URL, appID, secret string, timeout time.Duration, shared tokens) *client {
+	only1 := new(http.Protocols)
+	only1.SetHTTP1(true) // exchange relies on what the transport does there
+	return &client{base: base, appID: appID, secret: secret, timeout: timeout, shared: shared, transport: &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: timeout / 2}).DialContext,
+		TLSHandshakeTimeout:    timeout / 2,
+		Protocols:              only1,
+		MaxIdleConnsPerHost:    idleConnsPerHost,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: headerBytes,
+		DisableCompression:     true,
+	}}
+}
+
+// send makes one attempt to send m, with a token that token gave. When WeChat
+// refuses the token, and so surely did not send, it is replaced and the attempt
+// goes on with the new one, once.
+func (c *client) send(ctx context.Context, t token, m message) result {
+	r := c.post(ctx, t, m)
+	if r.class != tokenRefused {
+		return r
+	}
+	t, err := c.replace(ctx, t)
+	if err != nil {
+		return withoutToken(err)
+	}
+	return c.post(ctx, t, m)
+}
+
+func (c *client) post(ctx context.Context, t token, m message) result {
+	if !json.Valid(m.Data) {
+		return result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}
+	}
+	var a answer
+	left, err := c.exchange(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
+	switch {
+	case err != nil && !left:
+		return result{verdict{class: away, retryAfter: awayFor}, codeNotSent, c.clean(err.Error(), t.Value)}
+	case err != nil:
+		return result{verdict{class: unknown}, codeOf(err), c.clean(err.Error(), t.Value)}
+	case a.Errcode == nil:
+		return result{verdict{class: unknown}, codeBadAnswer, "the answer has no errcode"}
+	}
+	return refusedBy(&refusal{*a.Errcode, c.clean(a.Errmsg, t.Value)})
+}
+
+// answer is what WeChat answers, to any call.
+type answer struct {
+	Errcode     *int   `json:"errcode"`
+	Errmsg      string `json:"errmsg"`
+	AccessToken string `json:"access_token"`
+	ExpiresIn   int64  `json:"expires_in"` // seconds
+}
+
+// exchange makes one POST of a JSON body and reads the answer into a. After an
+// error, left tells whether the request may have left; without it, WeChat surely
+// has not seen it. Errors may quote what was sent: clean them.
+func (c *client) exchange(ctx context.Context, a *answer, path, query string, body any) (left bool, err error) {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // WeChat would show < as \u003c
+	if err := encoder.Encode(body); err != nil {
+		return false, err
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("timed out after %s", c.timeout))
+	defer cancel()
+
+	// RoundTrip returns an error only when its writing has ended, so the hook has
+	// been called by then if a byte was written. It takes a second connection only
+	// when nothing was written on the first, as long as the request has no header
+	// Idempotency-Key: that word would have it send a message twice.
+	var wrote atomic.Bool
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(limited, &httptrace.ClientTrace{
+		GetConn:      func(string) { wrote.Store(false) },
+		WroteRequest: func(httptrace.WroteRequestInfo) { wrote.Store(true) },
+	}), http.MethodPost, c.base.JoinPath(path).String(), bytes.NewReader(text.Bytes()))
+	if err != nil {
+		return false, err
+	}
+	req.URL.RawQuery = query
+	req.Header.Set("Content-Type", "application/json; charset=utf-8")
+	req.Header.Set("User-Agent", "Sendonce")
+
+	res, err := c.transport.RoundTrip(req) // not a Client, which follows redirects
+	if err != nil {
+		return wrote.Load(), err
+	}
+	defer res.Body.Close()
+	return true, read(res, a)
+}
+
+// badAnswer is an answer that WeChat itself would not give.
+type badAnswer string
+
+func (b badAnswer) Error() string { return string(b) }
+
+func codeOf(err error) string {
+	if _, ok := errors.AsType[badAnswer](err); ok {
+		return codeBadAnswer
+	}
+	return codeNoAnswer
+}
+
+func read(res *http.Response, a *answer) error {
+	if res.StatusCode != http.StatusOK {
+		return badAnswer(strings.TrimSpace(fmt.Sprintf("answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
+	}
+	text, err := io.ReadAll(io.LimitReader(res.Body, answerBytes+1))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if len(text) > answerBytes {
+		return badAnswer(fmt.Sprintf("the answer has more than %d bytes", answerBytes))
+	}
+	if json.Unmarshal(text, a) != nil {
+		return badAnswer("the answer is not the JSON that WeChat answers")
+	}
+	return nil
+}
+
+// clean makes one printable line of a text that may quote the token or our
+// secret, without them.
+func (c *client) clean(text, token string) string {
+	text = strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case r == unicode.ReplacementChar || !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, text)
+	text = strings.Join(strings.Fields(text), " ")
+	for _, secret := range []string{token, c.secret} {
+		if secret != "" {
+			text = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(text)
+		}
+	}
+	runes := []rune(text)
+	return string(runes[:min(len(runes), messageRunes)])
+}

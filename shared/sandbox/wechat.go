@@ -1,0 +1,342 @@
+package sandbox
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// What a fake WeChat takes when its options do not say otherwise.
+const (
+	WeChatAppID  = "wx0123456789abcdef"
+	WeChatSecret = "a-secret-of-the-sandbox"
+)
+
+const wechatBody = 1 << 20 // bytes of a request
+
+// WeChatOptions says how StartWeChat starts a fake WeChat. The zero value is one
+// where every openid, template and page exists and every user consents.
+type WeChatOptions struct {
+	Port      int           // on 127.0.0.1; 0 = a free one
+	AppID     string        // "" = WeChatAppID
+	Secret    string        // "" = WeChatSecret
+	TokenLife time.Duration // of a new access token; 0 = 2 hours
+	OpenIDs   []string      // those that exist; none = all
+	Templates []string      // those that exist; none = all
+	Pages     []string      // those that exist, without a query; none = all
+	OneTime   bool          // each message needs a Grant of its own
+	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
+
+	Log func(format string, args ...any) // gets a line of each call, from any goroutine; nil = nobody
+}
+
+// WeChat is a server that behaves like api.weixin.qq.com for subscribe messages
+// and the stable access token, keeps a ledger of what it was asked and what
+// users got, and fails as it is told. GET /ledger shows the ledger. All methods
+// may be called from any goroutine.
+type WeChat struct {
+	o      WeChatOptions
+	server *http.Server
+	port   int
+	stop   chan struct{}
+	calls  sync.WaitGroup
+
+	mu         sync.Mutex
+	stopped    bool
+	mended     chan struct{} // closed by Mend
+	faults     []wechatFault
+	sends      []*WeChatSend
+	tokenCalls int
+	tokens     map[string]*wechatToken
+	newest     string // token; "" = none yet
+	grants     map[wechatGrant]int
+	day        string // that today counts
+	today      int
+}
+
+// WeChatSend is one call that asked for a message, in the ledger from the moment
+// it arrived.
+type WeChatSend struct {
+	At         time.Time       `json:"at"`
+	OpenID     string          `json:"openid"`
+	TemplateID string          `json:"template_id"`
+	Page       string          `json:"page,omitempty"`
+	Data       json.RawMessage `json:"data,omitempty"` // as it came
+	State      string          `json:"miniprogram_state,omitempty"`
+	Lang       string          `json:"lang,omitempty"`
+
+	Delivered bool   `json:"delivered"` // the user has it
+	Errcode   int    `json:"errcode"`   // of the refusal; 0 = delivered, or never judged
+	Fault     string `json:"fault"`     // what was done instead of answering so; "" = nothing
+}
+
+type wechatGrant struct{ openID, templateID string }
+
+// StartWeChat starts a fake WeChat, which answers when this returns.
+func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
+	o.AppID, o.Secret = cmp.Or(o.AppID, WeChatAppID), cmp.Or(o.Secret, WeChatSecret)
+	o.TokenLife = cmp.Or(o.TokenLife, 2*time.Hour)
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(o.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("start a fake wechat: %w", err)
+	}
+	w := &WeChat{o: o, port: listener.Addr().(*net.TCPAddr).Port, stop: make(chan struct{}), mended: make(chan struct{}),
+		tokens: map[string]*wechatToken{}, grants: map[wechatGrant]int{}}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)
+	mux.HandleFunc("POST /cgi-bin/message/subscribe/send", w.send)
+	mux.HandleFunc("GET /ledger", w.ledger)
+	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0)}
+	go func() { _ = w.server.Serve(listener) }()
+	return w, nil
+}
+
+// NewWeChat starts a fake WeChat for the length of the test.
+func NewWeChat(t testing.TB, o WeChatOptions) *WeChat {
+	t.Helper()
+	w, err := StartWeChat(t.Context(), o)
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := w.Stop(); err != nil {
+			t.Errorf("sandbox: %v", err)
+		}
+	})
+	return w
+}
+
+// URL stands for https://api.weixin.qq.com.
+func (w *WeChat) URL() string { return "http://127.0.0.1:" + strconv.Itoa(w.port) }
+
+// Port is what StartWeChat may be given to start a successor at the same URL.
+func (w *WeChat) Port() int { return w.port }
+
+// Stop ends the server and every delay, and returns when no call is under way.
+// The ledger can still be read.
+func (w *WeChat) Stop() error {
+	w.mu.Lock()
+	again := w.stopped
+	w.stopped = true
+	w.mu.Unlock()
+	if again {
+		return nil
+	}
+	close(w.stop)
+	err := w.server.Close()
+	w.calls.Wait()
+	return err
+}
+
+// counted lets Stop wait for the calls under way, so that nothing is logged
+// after it.
+func (w *WeChat) counted(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		w.mu.Lock()
+		if w.stopped {
+			w.mu.Unlock()
+			panic(http.ErrAbortHandler) // no answer
+		}
+		w.calls.Add(1)
+		w.mu.Unlock()
+		defer w.calls.Done()
+		next.ServeHTTP(rw, r)
+	})
+}
+
+// Grant has a user accept n more messages of a template, where OneTime asks for
+// that.
+func (w *WeChat) Grant(openID, templateID string, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.grants[wechatGrant{openID, templateID}] += n
+}
+
+// AllowPerDay changes the option Daily.
+func (w *WeChat) AllowPerDay(n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.o.Daily = n
+}
+
+// Sends gives every call for a message that arrived, the oldest first.
+func (w *WeChat) Sends() []WeChatSend {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sends := make([]WeChatSend, len(w.sends))
+	for i, s := range w.sends {
+		sends[i] = *s
+	}
+	return sends
+}
+
+// Delivered gives those of Sends whose message the user got.
+func (w *WeChat) Delivered() []WeChatSend {
+	return slices.DeleteFunc(w.Sends(), func(s WeChatSend) bool { return !s.Delivered })
+}
+
+// TokenCalls counts the calls for an access token.
+func (w *WeChat) TokenCalls() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tokenCalls
+}
+
+func (w *WeChat) ledger(rw http.ResponseWriter, _ *http.Request) {
+	answerWeChat(rw, struct {
+		TokenCalls int          `json:"token_calls"`
+		Sends      []WeChatSend `json:"sends"`
+	}{w.TokenCalls(), w.Sends()})
+}
+
+// send is POST /cgi-bin/message/subscribe/send.
+func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
+	var body struct {
+		OpenID     string          `json:"touser"`
+		TemplateID string          `json:"template_id"`
+		Page       string          `json:"page"`
+		Data       json.RawMessage `json:"data"`
+		State      string          `json:"miniprogram_state"`
+		Lang       string          `json:"lang"`
+	}
+	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatBody)).Decode(&body)
+	s := &WeChatSend{At: time.Now(), OpenID: body.OpenID, TemplateID: body.TemplateID, Page: body.Page, Data: body.Data,
+		State: body.State, Lang: body.Lang}
+	w.mu.Lock()
+	w.sends = append(w.sends, s)
+	f := w.take(func(f wechatFault) bool { return f.hits(s) })
+	w.mu.Unlock()
+
+	w.perform(rw, f, func(judged bool) any {
+		w.mu.Lock()
+		answer := wechatRefusal{f.Errcode, "scripted"}
+		if judged {
+			answer = w.judge(s, r.URL.Query().Get("access_token"), err)
+		}
+		s.Errcode, s.Delivered, s.Fault = answer.code, judged && answer.code == 0, f.String()
+		line := *s
+		w.mu.Unlock()
+		w.logf("%s", line)
+		return answer
+	})
+}
+
+// String is the line of a log.
+func (s WeChatSend) String() string {
+	outcome := "delivered to " + s.OpenID
+	if !s.Delivered {
+		outcome = "not delivered to " + s.OpenID
+	}
+	if s.Errcode != 0 {
+		outcome += fmt.Sprintf(" (errcode %d)", s.Errcode)
+	}
+	if s.Fault != "" {
+		outcome += ", " + s.Fault
+	}
+	return fmt.Sprintf("template %s %s: %s", s.TemplateID, outcome, s.Data)
+}
+
+// judge says what WeChat makes of a call, and delivers. The caller holds w.mu.
+func (w *WeChat) judge(s *WeChatSend, token string, malformed error) wechatRefusal {
+	page, _, _ := strings.Cut(s.Page, "?")
+	keyword, why := badKeyword(s.Data)
+	permission := wechatGrant{s.OpenID, s.TemplateID}
+	if refused := w.check(token); refused.code != 0 {
+		return refused
+	}
+	switch {
+	case !w.withinDay():
+		return wechatRefusal{45009, "reach max api daily quota limit"}
+	case malformed != nil:
+		return wechatRefusal{47001, "data format error"}
+	case !exists(w.o.OpenIDs, s.OpenID):
+		return wechatRefusal{40003, "invalid openid"}
+	case !exists(w.o.Templates, s.TemplateID):
+		return wechatRefusal{40037, "invalid template_id"}
+	case page != "" && !exists(w.o.Pages, page):
+		return wechatRefusal{41030, "invalid page"}
+	case why != "":
+		return wechatRefusal{47003, fmt.Sprintf("argument invalid! data.%s.value %s", keyword, why)}
+	case w.o.OneTime && w.grants[permission] == 0:
+		return wechatRefusal{43101, "user refuse to accept the msg"}
+	case w.o.OneTime:
+		w.grants[permission]--
+	}
+	return wechatRefusal{0, "ok"}
+}
+
+// withinDay counts a call against the day of Asia/Shanghai.
+func (w *WeChat) withinDay() bool {
+	if day := time.Now().In(time.FixedZone("Asia/Shanghai", 8*60*60)).Format(time.DateOnly); day != w.day {
+		w.day, w.today = day, 0
+	}
+	if w.o.Daily > 0 && w.today >= w.o.Daily {
+		return false
+	}
+	w.today++
+	return true
+}
+
+func exists(known []string, name string) bool {
+	return name != "" && (len(known) == 0 || slices.Contains(known, name))
+}
+
+// badKeyword finds a keyword without a value, or a thing of more than 20
+// characters; the other types are not looked at.
+func badKeyword(raw json.RawMessage) (name, why string) {
+	var data map[string]struct {
+		Value any `json:"value"`
+	}
+	if json.Unmarshal(raw, &data) != nil || len(data) == 0 {
+		return "keyword", "is empty"
+	}
+	for name, keyword := range data {
+		switch text := fmt.Sprint(keyword.Value); {
+		case keyword.Value == nil || text == "":
+			return name, "is empty"
+		case strings.HasPrefix(name, "thing") && len([]rune(text)) > 20:
+			return name, "invalid"
+		}
+	}
+	return "", ""
+}
+
+// wechatRefusal is WeChat's answer when it has no better one; code 0 is its success.
+type wechatRefusal struct {
+	code    int
+	message string
+}
+
+// MarshalJSON gives it the id of a request, as WeChat does.
+func (r wechatRefusal) MarshalJSON() ([]byte, error) {
+	return json.Marshal(map[string]any{"errcode": r.code, "errmsg": r.message + " rid: " + strings.ToLower(rand.Text()[:16])})
+}
+
+func (w *WeChat) logf(format string, args ...any) {
+	if w.o.Log != nil {
+		w.o.Log(format, args...)
+	}
+}
+
+func answerWeChat(rw http.ResponseWriter, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		http.Error(rw, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	rw.Header().Set("Content-Type", "application/json; encoding=utf-8")
+	_, _ = rw.Write(text) // a caller that is gone is no fault of ours
+}

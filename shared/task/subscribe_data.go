@@ -1,0 +1,204 @@
+package task
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// CheckSubscribeData names, sorted, each keyword of a WeChat subscribe message's
+// data that WeChat would refuse (its errcode 47003), and why. The data has the
+// one shape that WeChat takes, {"thing1": {"value": "Tea"}, ...}, where a value
+// is a string or a number. A keyword's type is its name without the number at
+// the end; what WeChat documents of the types is checked, and types that are not
+// known here pass. Nil is no promise: which keywords a template has, only
+// WeChat knows.
+func CheckSubscribeData(raw []byte) []Field {
+	var keywords map[string]json.RawMessage
+	if !utf8.Valid(raw) || json.Unmarshal(raw, &keywords) != nil || len(keywords) == 0 {
+		return []Field{{"message_data", `must be an object such as {"thing1": {"value": "Tea"}}`}}
+	}
+	var bad []Field
+	for _, name := range slices.Sorted(maps.Keys(keywords)) {
+		if message := keywordFault(name, keywords[name]); message != "" {
+			bad = append(bad, Field{"message_data." + name, message})
+		}
+	}
+	return bad
+}
+
+func keywordFault(name string, raw json.RawMessage) string {
+	value, ok := keywordValue(raw)
+	switch {
+	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "":
+		return "must have a name of letters, digits and _, such as thing1"
+	case !ok:
+		return `must be {"value": ...} with a string or a number and nothing else`
+	case value == "":
+		return "must not be empty"
+	case strings.ContainsAny(value, "\x00"+string(utf8.RuneError)):
+		return "contains a character that is none"
+	}
+	if fits, says := keywordRule(strings.TrimRight(name, "0123456789")); fits != nil && !fits(value) {
+		return says
+	}
+	return ""
+}
+
+// keywordValue gives the text of {"value": ...}: a number's as it was written,
+// which must be without an exponent.
+func keywordValue(raw json.RawMessage) (text string, ok bool) {
+	var object map[string]any
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	if d.Decode(&object) != nil || len(object) != 1 {
+		return "", false
+	}
+	switch value := object["value"].(type) {
+	case string:
+		return value, true
+	case json.Number:
+		return value.String(), !strings.ContainsAny(value.String(), "eE")
+	}
+	return "", false
+}
+
+// keywordRule is the documented limit of a type of keywords, or nil when there
+// is none. Where the documents can be read in two ways, the wider one counts: a
+// message that WeChat would take must not be refused.
+func keywordRule(kind string) (fits func(value string) bool, says string) {
+	switch kind {
+	case "thing":
+		return upTo(20, isPrintable), "must be at most 20 characters without line breaks"
+	case "number":
+		return func(s string) bool { return isDecimal(s, 32) }, "must be a number of at most 32 digits, with or without decimals"
+	case "letter":
+		return upTo(32, isLatin), "must be at most 32 letters a-z, A-Z"
+	case "symbol":
+		return upTo(5, isSymbol), "must be at most 5 symbols: neither letters nor digits"
+	case "character_string":
+		return upTo(32, isNotChinese), "must be at most 32 digits, letters and symbols, none of them Chinese"
+	case "time":
+		return isTime, "must be a 24-hour time such as 15:01 or 2019年10月1日 15:01, or two of them with ~ between"
+	case "date":
+		return isDate, "must be a date such as 2019年10月1日, 2019-10-01 or 2019年10月1日 15:01, or two of them with ~ between"
+	case "amount":
+		return isAmount, "must be at most 10 digits, with or without decimals, a currency sign before and 元 after"
+	case "phone_number":
+		return upTo(17, isPhoneSign), "must be at most 17 digits and symbols"
+	case "car_number":
+		return isCarNumber, "must be at most 8 letters and digits, the first and the last may be Chinese"
+	case "name":
+		return isName, "must be at most 10 characters with Chinese ones among them or 20 letters, without digits"
+	case "phrase":
+		return upTo(5, isHan), "must be at most 5 Chinese characters"
+	}
+	return nil, ""
+}
+
+// upTo takes that many characters of one sort.
+func upTo(limit int, is func(rune) bool) func(string) bool {
+	return func(s string) bool { return within(s, limit) && all(s, is) }
+}
+
+func within(s string, limit int) bool { return utf8.RuneCountInString(s) <= limit }
+
+func all(s string, is func(rune) bool) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !is(r) })
+}
+
+func isDigit(r rune) bool      { return '0' <= r && r <= '9' }
+func isLatin(r rune) bool      { return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' }
+func isHan(r rune) bool        { return unicode.Is(unicode.Han, r) }
+func isPrintable(r rune) bool  { return !unicode.IsControl(r) && r != '\u2028' && r != '\u2029' }
+func isSymbol(r rune) bool     { return isPrintable(r) && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
+func isNotChinese(r rune) bool { return isPrintable(r) && !isHan(r) }
+func isPhoneSign(r rune) bool  { return isDigit(r) || isSymbol(r) }
+
+// isDecimal takes at most so many digits before the point and after it.
+func isDecimal(s string, digits int) bool {
+	whole, fraction, point := strings.Cut(s, ".")
+	return whole != "" && within(whole, digits) && all(whole, isDigit) &&
+		(!point || fraction != "" && within(fraction, digits) && all(fraction, isDigit))
+}
+
+func isAmount(s string) bool {
+	if sign, size := utf8.DecodeRuneInString(s); unicode.Is(unicode.Sc, sign) {
+		s = s[size:]
+	}
+	return isDecimal(strings.TrimSuffix(s, "元"), 10)
+}
+
+func isCarNumber(s string) bool {
+	last, size := utf8.DecodeLastRuneInString(s)
+	middle := s[:len(s)-size]
+	if first, size := utf8.DecodeRuneInString(middle); isHan(first) {
+		middle = middle[size:]
+	}
+	plain := func(r rune) bool { return isDigit(r) || isLatin(r) }
+	return within(s, 8) && (plain(last) || isHan(last)) && all(middle, plain)
+}
+
+func isName(s string) bool {
+	limit := 20
+	if strings.ContainsFunc(s, isHan) {
+		limit = 10
+	}
+	return within(s, limit) && all(s, func(r rune) bool { return isPrintable(r) && !unicode.IsDigit(r) })
+}
+
+// isTime takes one time of day or two, each with or without a date.
+func isTime(s string) bool {
+	from, to, ranged := strings.Cut(s, "~")
+	_, timed := moment(from)
+	if ranged {
+		_, end := moment(to)
+		return timed && end
+	}
+	return timed
+}
+
+// isDate takes one date or two, each with or without a time of day; the second
+// may be a time of day alone.
+func isDate(s string) bool {
+	from, to, ranged := strings.Cut(s, "~")
+	dated, _ := moment(from)
+	if ranged {
+		day, hour := moment(to)
+		return dated && (day || hour)
+	}
+	return dated
+}
+
+// moment tells what s gives: a date, a time of day, both, or neither when it is
+// something else.
+func moment(s string) (dated, timed bool) {
+	s = strings.Join(strings.Fields(strings.Replace(s, "日", "日 ", 1)), " ")
+	hours := []string{"15:04", "15:04:05"}
+	if parses(s, "", hours) {
+		return false, true
+	}
+	for _, day := range []string{
+		"2006年1月2日", "2006年1月", "1月2日", "2006-1-2", "2006-1", "1-2", "2006/1/2", "2006/1", "1/2", "2006.1.2", "2006.1", "1.2",
+	} {
+		if parses(s, day, []string{""}) {
+			return true, false
+		}
+		if parses(s, day+" ", hours) {
+			return true, true
+		}
+	}
+	return false, false
+}
+
+func parses(s, prefix string, layouts []string) bool {
+	return slices.ContainsFunc(layouts, func(layout string) bool {
+		_, err := time.Parse(prefix+layout, s)
+		return err == nil
+	})
+}
