@@ -218,6 +218,39 @@ CREATE TABLE submission_keys (
     fingerprint uuid NOT NULL,
     id uuid NOT NULL);
 
+CREATE TABLE subscribe_message_logs (
+    id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
+    template_id character varying(100) NOT NULL,
+    template_type character varying(50) NOT NULL,
+    business_type character varying(50) NOT NULL,
+    business_id numeric(20,0) NOT NULL,
+    receiver_user_id numeric(20,0) NOT NULL,
+    receiver_openid character varying(100) NOT NULL,
+    message_data jsonb NOT NULL,
+    page_path character varying(1024),
+    send_status smallint NOT NULL DEFAULT 0,
+    send_time timestamp with time zone NOT NULL DEFAULT now(),
+    retry_count integer NOT NULL DEFAULT 0,
+    error_code character varying(50),
+    error_message text,
+    caller_id bigint NOT NULL,
+    task_id uuid NOT NULL,
+    retries_before integer NOT NULL DEFAULT 0,
+    doubtful boolean NOT NULL DEFAULT false,
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    updated_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE subscribe_message_sends (
+    task_id uuid NOT NULL,
+    log_id bigint NOT NULL,
+    template_id character varying(100) NOT NULL,
+    receiver_openid character varying(100) NOT NULL,
+    message_data jsonb NOT NULL,
+    page_path character varying(1024),
+    lang character varying(10),
+    miniprogram_state character varying(20),
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE task_done (
     id uuid NOT NULL,
     status smallint NOT NULL,
@@ -331,6 +364,8 @@ CREATE SEQUENCE send_logs_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
 CREATE SEQUENCE sms_templates_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
 
+CREATE SEQUENCE subscribe_message_logs_id_seq AS bigint INCREMENT 1 START 1 CACHE 1;
+
 CREATE SEQUENCE tasks_seq_seq AS bigint INCREMENT 1 START 1 CACHE 1;
 
 ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_one_check CHECK (one);
@@ -403,6 +438,16 @@ ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_pkey PRIMARY KEY (id);
 
 ALTER TABLE submission_keys ADD CONSTRAINT submission_keys_pkey PRIMARY KEY (key);
 
+ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_business_id_check CHECK (((business_id >= (0)::numeric) AND (business_id <= '18446744073709551615'::numeric)));
+
+ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_pkey PRIMARY KEY (id);
+
+ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_receiver_user_id_check CHECK (((receiver_user_id >= (0)::numeric) AND (receiver_user_id <= '18446744073709551615'::numeric)));
+
+ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_send_status_check CHECK (((send_status >= 0) AND (send_status <= 2)));
+
+ALTER TABLE subscribe_message_sends ADD CONSTRAINT subscribe_message_sends_pkey PRIMARY KEY (task_id);
+
 ALTER TABLE task_done ADD CONSTRAINT task_done_check CHECK (((status = 2) = (reason = 0)));
 
 ALTER TABLE task_done ADD CONSTRAINT task_done_pkey PRIMARY KEY (id);
@@ -471,6 +516,10 @@ CREATE INDEX messages_between ON public.messages USING btree (sender, destinatio
 
 CREATE INDEX operator_actions_subject ON public.operator_actions USING btree (subject, id);
 
+CREATE INDEX subscribe_message_logs_failed ON public.subscribe_message_logs USING btree (send_time) WHERE (send_status = 2);
+
+CREATE INDEX subscribe_message_sends_log ON public.subscribe_message_sends USING btree (log_id, created_at);
+
 CREATE INDEX task_done_failed ON public.task_done USING btree (id) WHERE (status = 3);
 
 CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WITH (pages_per_range='32');
@@ -478,6 +527,8 @@ CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WIT
 CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE (due_at IS NOT NULL);
 
 CREATE INDEX task_live_ready ON public.task_live USING btree (queue, priority, retry_count, id) WHERE (state = 1);
+
+CREATE UNIQUE INDEX uk_business_template_receiver ON public.subscribe_message_logs USING btree (business_type, business_id, template_type, receiver_user_id);
 
 CREATE INDEX webhook_deliveries_caller ON public.webhook_deliveries USING btree (caller_id, id);
 

@@ -254,6 +254,7 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode),
 			column(revive, callerID), column(revive, callback))
 	}
+	queueSubscriptions(batch, changes)
 	return db.queueEvents(batch, changes)
 }
 

@@ -1,0 +1,308 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Subscription is an order to send one subscribe message. Business, type of
+// template and receiver together name the message: there is one row for them, for
+// ever (seed 000).
+type Subscription struct {
+	TaskID task.ID // made before the commit, so that a commit whose answer was lost is recognised
+
+	TemplateID       string
+	TemplateType     string
+	BusinessType     string
+	BusinessID       uint64
+	ReceiverUserID   uint64
+	ReceiverOpenID   string
+	Data             []byte // JSON
+	Page             string // "" = none
+	Lang             string // "" = WeChat's default
+	MiniprogramState string // "" likewise
+
+	CallerID    int64
+	Queue       string // task.WeChatQueue or task.RecordedQueue
+	MaxRetries  int16
+	OnUnknown   task.Policy
+	CallbackURL string
+	Metadata    []byte    // a JSON object for the task's events
+	SendAt      time.Time // zero = at once
+	TTL         time.Duration
+
+	// Of one that its submitter sends itself: it is claimed as it is made.
+	AppID string
+	Lease time.Duration
+}
+
+// Subscribed is what became of an order.
+type Subscribed struct {
+	ID          int64 // of the row
+	TaskID      task.ID
+	Status      task.SendStatus
+	State       task.State // of the task; of one that is archived its end
+	Skipped     bool       // it is sent, or being sent: nothing was done
+	DataDiffers bool       // with Skipped: this order would have sent something else
+	Again       bool       // the row had failed before
+	ClaimID     int64      // of a recorded one
+	LeaseUntil  time.Time
+}
+
+// newLogSQL is decided by the unique index: of all orders for one message, one
+// makes the row.
+const newLogSQL = `
+with g as (
+    insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
+        message_data, page_path, caller_id, task_id)
+    values ($21, $22::text::numeric, $23, $24::text::numeric, $2, $3, $4::jsonb, nullif($5, ''), $8, $1)
+    on conflict (business_type, business_id, template_type, receiver_user_id) do nothing
+    returning id
+)` + subscribeBody
+
+// againLogSQL gives a row its next send; what it sent before stays in its history.
+const againLogSQL = `
+with g as (
+    update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4::jsonb, page_path = nullif($5, ''),
+        task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
+        retry_count = retry_count + 1, retries_before = retry_count + 1
+    where id = $21
+    returning id
+)` + subscribeBody
+
+// subscribeBody makes the task of a send: the rest of a statement that has the
+// row's id in g. A claim is one from the start.
+const subscribeBody = `
+, w as materialized (
+    select g.id, case when $16::bigint > 0 then 2 when $13::timestamptz > now() then 0 else 1 end as state,
+        greatest($13::timestamptz, now()) + make_interval(secs => nullif($14::float8, 0)) as ends_at,
+        now() + make_interval(secs => $17::float8) as lease_until
+    from g
+), s as (
+    insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state)
+    select $1, id, $2, $3, $4::jsonb, nullif($5, ''), nullif($6, ''), nullif($7, '') from w
+), b as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, send_at, expires_at, callback_url, metadata)
+    select $1, $8, $9, 5, $10, $11, '', $18, $13, ends_at, nullif($12, ''), $19::jsonb || jsonb_build_object('subscribe_id', id::text) from w
+), l as (
+    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback, claim_id, app_id)
+    select $1, state, 5, $10, $11, $9, case state when 2 then lease_until when 0 then $13 else ends_at end, ends_at, $8, $12 <> '',
+        nullif($16::bigint, 0), nullif($15, '')
+    from w
+), c as (
+    insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w where state = 2
+), e as (
+    insert into event_outbox (kind, ids)
+    select 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1], array[$1]
+    from w cross join (select $8::bigint as caller_id) told where $20 and ($12 <> '' or ` + endpointed + `)
+)
+select id, state, lease_until from w`
+
+func (s *Subscription) args(claimID int64, events EventMode) []any {
+	return []any{
+		s.TaskID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page, s.Lang, s.MiniprogramState, s.CallerID, s.Queue, s.MaxRetries,
+		int16(s.OnUnknown), s.CallbackURL, timeOrNull(s.SendAt), s.TTL.Seconds(), s.AppID, claimID, s.Lease.Seconds(),
+		task.Cut(s.summary(), task.MaxContent), string(s.Metadata), events == AllEvents,
+	}
+}
+
+// summary is the text of the task, for people: what is sent is kept apart.
+func (s *Subscription) summary() string {
+	return fmt.Sprintf("%s %s/%d -> %d", s.TemplateType, s.BusinessType, s.BusinessID, s.ReceiverUserID)
+}
+
+func (s *Subscription) name() []any {
+	return []any{s.BusinessType, strconv.FormatUint(s.BusinessID, 10), s.TemplateType, strconv.FormatUint(s.ReceiverUserID, 10)}
+}
+
+// Subscribe makes the row of a message, or sends one again that failed, or finds
+// that it is sent or being sent and does nothing.
+func (db *DB) Subscribe(ctx context.Context, s *Subscription) (out Subscribed, err error) {
+	claimID := int64(0)
+	if s.Lease > 0 {
+		if claimID, err = db.claimIDs.next(ctx, db.hot); err != nil {
+			return out, failed("subscribe", err)
+		}
+	}
+	err = db.retrying(ctx, func(bool) error {
+		out, err = db.subscribeOnce(ctx, s, claimID)
+		return err
+	})
+	if pgCode(err) == codeLockTimeout {
+		err = errKeyInFlight()
+	}
+	return out, failed("subscribe", err)
+}
+
+func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64) (out Subscribed, err error) {
+	conn, err := db.hot.Acquire(ctx)
+	if err != nil {
+		return out, err
+	}
+	defer conn.Release()
+	out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
+	var batch pgx.Batch
+	batch.Queue(setPatienceSQL, keyPatience)
+	batch.Queue(newLogSQL, append(s.args(claimID, db.events), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		return out, markLost(conn.Conn(), err)
+	}
+	if out.ID != 0 {
+		db.onEvents()
+		return out, nil
+	}
+	for {
+		out, err = db.subscribeAgain(ctx, conn.Conn(), s, claimID)
+		err = markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
+		if !errors.Is(err, errOvertaken) {
+			return out, err
+		}
+	}
+}
+
+// errOvertaken says that another order gave the row a new task meanwhile.
+var errOvertaken = errors.New("another order was faster")
+
+// scan reads what subscribeBody gives; no row leaves all as it is.
+func (o *Subscribed) scan(row pgx.Row) error {
+	var state int16
+	err := row.Scan(&o.ID, &state, &o.LeaseUntil)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	o.State = task.State(state)
+	if o.State != task.Processing {
+		o.LeaseUntil = time.Time{}
+	}
+	return err
+}
+
+// logOfSQL finds the row of a message.
+const logOfSQL = `
+select id, task_id from subscribe_message_logs
+where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
+
+// lockLogSQL tells whether an order would send what the row has.
+const lockLogSQL = `
+select task_id, send_status,
+    template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
+from subscribe_message_logs where id = $1 for update`
+
+// subscribeAgain decides an order for a message that has its row.
+func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, claimID int64) (out Subscribed, err error) {
+	var newest task.ID
+	if err := conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest); err != nil {
+		return out, err
+	}
+	held, err := lockTasks(ctx, conn, []task.ID{newest}, lockPatience) // tasks before rows, as those do who settle tasks
+	if err != nil {
+		return out, err
+	}
+	var same bool
+	before, found := held.tasks[newest]
+	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &same)
+	switch {
+	case err != nil:
+		return out, err
+	case out.TaskID != newest:
+		return out, errOvertaken
+	case newest == s.TaskID: // an earlier try of this very call
+		rollback(conn)
+		return Subscribed{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}, nil
+	case out.Status == task.SubscribeSent, found && !before.SendAgain():
+		rollback(conn)
+		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same
+		return out, nil
+	}
+	return db.sendAgain(ctx, conn, s, out.ID, before, claimID, held.now, func(*pgx.Batch) {})
+}
+
+// endOf is the state of a task that may be archived.
+func endOf(t task.Task, found bool, status task.SendStatus) task.State {
+	switch {
+	case found:
+		return t.State
+	case status == task.SubscribeSent:
+		return task.Succeeded
+	default:
+		return task.Failed
+	}
+}
+
+// sendAgain gives the locked row its next send; a task that waits for another try
+// makes way.
+func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id int64, before task.Task, claimID int64, now time.Time,
+	extra func(*pgx.Batch)) (Subscribed, error) {
+	out := Subscribed{TaskID: s.TaskID, ClaimID: claimID, Again: true}
+	var batch pgx.Batch
+	var told *news
+	if !before.ID.IsZero() && !before.State.Final() {
+		after, err := before.Cancel(now)
+		if err != nil {
+			return out, err
+		}
+		told = db.queueChanges(&batch, []change{{before, after}})
+		queueVerdicts(&batch, []verdictLog{{id: before.ID, verdict: task.CancelledByHand, message: "a newer order takes its place"}})
+	}
+	batch.Queue(againLogSQL, append(s.args(claimID, db.events), id)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	extra(&batch)
+	batch.Queue("commit")
+	err := told.after(conn.SendBatch(ctx, &batch).Close())
+	db.onEvents()
+	return out, err
+}
+
+// ResendSubscription sends the message of a row again as it is, by hand: one that failed,
+// or, with force, one that was sent. One that is being sent is a conflict. s is
+// completed from the row: it needs no more than TaskID, MaxRetries and OnUnknown.
+func (db *DB) ResendSubscription(ctx context.Context, id int64, s *Subscription, force bool, by Operator) (out Subscribed, err error) {
+	err = db.withPartitions(ctx, func() error {
+		conn, err := db.hot.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer conn.Release()
+		out, err = db.resendOnce(ctx, conn.Conn(), id, s, force, by)
+		return rollbackOn(conn.Conn(), err)
+	})
+	return out, failed("resend", err)
+}
+
+const lockLogTaskSQL = `select task_id from subscribe_message_logs where id = $1 for update`
+
+func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subscription, force bool, by Operator) (out Subscribed, err error) {
+	l, err := db.SubscribeLog(ctx, id)
+	if err != nil {
+		return out, err
+	}
+	held, err := lockTasks(ctx, conn, []task.ID{l.TaskID}, lockPatience)
+	if err != nil {
+		return out, err
+	}
+	var newest task.ID
+	if err := conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest); err != nil {
+		return out, err
+	}
+	before, found := held.tasks[newest]
+	switch {
+	case newest != l.TaskID:
+		return out, errBusy()
+	case found && !before.State.Final() && !before.SendAgain():
+		return out, task.Refuse(task.CodeConflict, "the message is "+before.State.String()+"; one that is being sent is not sent again")
+	case l.Status == task.SubscribeSent && !force:
+		return out, task.Refuse(task.CodeConflict, `the message was sent; give "force": true to send it twice`)
+	}
+	s.TemplateID, s.TemplateType, s.BusinessType, s.BusinessID = l.TemplateID, l.TemplateType, l.BusinessType, l.BusinessID
+	s.ReceiverUserID, s.ReceiverOpenID, s.Data, s.Page, s.CallerID, s.Queue = l.ReceiverUserID, l.ReceiverOpenID, l.Data, l.Page, l.CallerID, task.WeChatQueue
+	return db.sendAgain(ctx, conn, s, id, before, 0, held.now, func(batch *pgx.Batch) {
+		by.queueAction(batch, "subscribe.resend", strconv.FormatInt(id, 10), mustJSON(map[string]any{"task_id": l.TaskID, "send_status": l.Status}),
+			mustJSON(map[string]any{"task_id": s.TaskID, "send_status": task.SubscribeSending}))
+	})
+}

@@ -1,0 +1,206 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// SubscribeLog is a row of subscribe_message_logs.
+type SubscribeLog struct {
+	ID             int64
+	TemplateID     string
+	TemplateType   string
+	BusinessType   string
+	BusinessID     uint64
+	ReceiverUserID uint64
+	ReceiverOpenID string
+	Data           json.RawMessage
+	Page           string
+	Status         task.SendStatus
+	SendTime       time.Time // when it was ordered, or when the status became what it is
+	RetryCount     int
+	ErrorCode      string
+	ErrorMessage   string
+	CallerID       int64
+	TaskID         task.ID // its newest send
+	CreatedAt      time.Time
+	UpdatedAt      time.Time
+}
+
+// logColumns are those of subscribe_message_logs g that make a SubscribeLog.
+const logColumns = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
+    g.message_data::text, coalesce(g.page_path, ''), g.send_status, g.send_time, g.retry_count, coalesce(g.error_code, ''),
+    coalesce(g.error_message, ''), g.caller_id, g.task_id, g.created_at, g.updated_at`
+
+func scanLog(row pgx.CollectableRow) (l SubscribeLog, err error) {
+	var business, receiver, data string
+	err = row.Scan(&l.ID, &l.TemplateID, &l.TemplateType, &l.BusinessType, &business, &receiver, &l.ReceiverOpenID, &data, &l.Page, &l.Status,
+		&l.SendTime, &l.RetryCount, &l.ErrorCode, &l.ErrorMessage, &l.CallerID, &l.TaskID, &l.CreatedAt, &l.UpdatedAt)
+	if err != nil {
+		return l, err
+	}
+	l.Data = json.RawMessage(data)
+	if l.BusinessID, err = strconv.ParseUint(business, 10, 64); err != nil {
+		return l, err
+	}
+	l.ReceiverUserID, err = strconv.ParseUint(receiver, 10, 64)
+	return l, err
+}
+
+func (db *DB) logs(ctx context.Context, doing, sql string, args ...any) ([]SubscribeLog, error) {
+	rows, err := db.read.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, failed(doing, err)
+	}
+	logs, err := pgx.CollectRows(rows, scanLog)
+	return logs, failed(doing, err)
+}
+
+const logSQL = `select ` + logColumns + ` from subscribe_message_logs g where g.id = $1`
+
+// SubscribeLog finds a row by its id; task.CodeNotFound when there is none.
+func (db *DB) SubscribeLog(ctx context.Context, id int64) (SubscribeLog, error) {
+	found, err := db.logs(ctx, "subscribe log", logSQL, id)
+	if err == nil && len(found) == 0 {
+		err = errNotFound("subscribe message")
+	}
+	if err != nil {
+		return SubscribeLog{}, err
+	}
+	return found[0], nil
+}
+
+const messageLogSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
+
+// SubscribeLogOf finds the row of a message by what names it; task.CodeNotFound
+// when it was never ordered.
+func (db *DB) SubscribeLogOf(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (SubscribeLog, error) {
+	found, err := db.logs(ctx, "subscribe log", messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
+	if err == nil && len(found) == 0 {
+		err = errNotFound("subscribe message")
+	}
+	if err != nil {
+		return SubscribeLog{}, err
+	}
+	return found[0], nil
+}
+
+// businessLogsSQL is the seed's first query (seed 000, 查看某个预约的消息发送情况).
+const businessLogsSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)
+order by g.id limit $5`
+
+// BusinessLogs pages the rows of one business event by id; of is whose, nil =
+// everybody's.
+func (db *DB) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]SubscribeLog, bool, error) {
+	logs, err := db.logs(ctx, "subscribe logs", businessLogsSQL, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
+	return logs[:min(len(logs), limit)], len(logs) > limit, err
+}
+
+const failedLogsSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.send_status = 2 and ($1::bigint is null or g.caller_id = $1)
+order by g.send_time desc limit $2`
+
+// FailedLogs gives the newest failures (seed 000, 查看最近的失败记录).
+func (db *DB) FailedLogs(ctx context.Context, of *int64, limit int) ([]SubscribeLog, error) {
+	return db.logs(ctx, "failed subscribe logs", failedLogsSQL, of, limit)
+}
+
+// TemplateRate is how many messages of a type of template were sent.
+type TemplateRate struct {
+	TemplateType           string
+	Total, Success, Failed int64
+	SuccessRate            float64 // percent, two digits, of the total
+}
+
+const templateRatesSQL = `
+select template_type, count(*), count(*) filter (where send_status = 1), count(*) filter (where send_status = 2),
+    round(count(*) filter (where send_status = 1) * 100.0 / count(*), 2)::float8
+from subscribe_message_logs
+where send_time >= $1 and ($2::bigint is null or caller_id = $2)
+group by template_type order by template_type`
+
+// TemplateRates counts the rows since a time, by type of template (seed 000,
+// 统计消息发送成功率).
+func (db *DB) TemplateRates(ctx context.Context, since time.Time, of *int64) ([]TemplateRate, error) {
+	rows, err := db.read.Query(ctx, templateRatesSQL, since, of)
+	if err != nil {
+		return nil, failed("template rates", err)
+	}
+	rates, err := pgx.CollectRows(rows, pgx.RowToStructByPos[TemplateRate])
+	return rates, failed("template rates", err)
+}
+
+// SubscribeSend is one send of a row.
+type SubscribeSend struct {
+	TaskID           task.ID
+	LogID            int64
+	TemplateID       string
+	ReceiverOpenID   string
+	Data             json.RawMessage
+	Page             string
+	Lang             string
+	MiniprogramState string
+	CreatedAt        time.Time
+
+	Doubtful bool // of an earlier try of this message nobody knows whether it was delivered
+	Sent     bool // the message is sent: nothing is left to do
+}
+
+const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
+    coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
+
+// beginSendsSQL says that rows which waited after a failed try are being sent.
+const beginSendsSQL = `
+update subscribe_message_logs set send_status = 0, updated_at = now() where send_status = 2 and id = any(array(
+    select log_id from subscribe_message_sends where task_id = any($1::uuid[]))) and task_id = any($1::uuid[])`
+
+const claimedSendsSQL = `
+select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id where s.task_id = any($1::uuid[])`
+
+// BeginSends gives what the claimed tasks send, and takes their rows for being
+// sent.
+func (db *DB) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]SubscribeSend, err error) {
+	sends = make(map[task.ID]SubscribeSend, len(ids))
+	var batch pgx.Batch
+	batch.Queue(beginSendsSQL, ids)
+	batch.Queue(claimedSendsSQL, ids).Query(func(rows pgx.Rows) error {
+		found, err := pgx.CollectRows(rows, scanSend)
+		for _, s := range found {
+			sends[s.TaskID] = s
+		}
+		return err
+	})
+	return sends, failed("begin sends", db.hot.SendBatch(ctx, &batch).Close())
+}
+
+func scanSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
+	var data string
+	err = row.Scan(&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt, &s.Doubtful, &s.Sent)
+	s.Data = json.RawMessage(data)
+	return s, err
+}
+
+const historySQL = `
+select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id
+where s.log_id = $1 order by s.created_at desc limit $2`
+
+// SubscribeHistory gives the sends of a row, newest first.
+func (db *DB) SubscribeHistory(ctx context.Context, id int64, limit int) ([]SubscribeSend, error) {
+	rows, err := db.read.Query(ctx, historySQL, id, limit)
+	if err != nil {
+		return nil, failed("subscribe history", err)
+	}
+	sends, err := pgx.CollectRows(rows, scanSend)
+	return sends, failed("subscribe history", err)
+}

@@ -1,0 +1,50 @@
+package store
+
+import (
+	"cmp"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// settleLogsSQL takes over into the rows what became of their tasks. A message
+// that is sent stays so, whichever of its sends it was: a late success may be that
+// of an earlier one.
+const settleLogsSQL = `
+update subscribe_message_logs g set send_status = t.send_status, retry_count = g.retries_before + t.retry_count,
+    doubtful = g.doubtful or t.doubtful, error_code = nullif(t.error_code, ''), error_message = nullif(t.error_message, ''),
+    send_time = coalesce(t.sent_at, now()), updated_at = now()
+from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::boolean[], $5::text[], $6::text[], $7::timestamptz[])
+    as t (task_id, send_status, retry_count, doubtful, error_code, error_message, sent_at)
+join subscribe_message_sends s on s.task_id = t.task_id
+where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.send_status = 1)`
+
+// queueSubscriptions adds what the changes of tasks mean for the rows of their
+// subscribe messages.
+func queueSubscriptions(batch *pgx.Batch, changes []change) {
+	var told []task.Task
+	for _, c := range changes {
+		if task.IsSubscription(c.after.Queue) && c.before != c.after {
+			told = append(told, c.after)
+		}
+	}
+	if len(told) == 0 {
+		return
+	}
+	failed := func(t task.Task) bool { return t.SendStatus() == task.SubscribeFailed }
+	batch.Queue(settleLogsSQL, column(told, taskID), column(told, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(told, retryCount),
+		column(told, task.Task.Doubtful),
+		column(told, func(t task.Task) string {
+			if failed(t) {
+				return cmp.Or(t.ErrorCode, task.SendFailedCode)
+			}
+			return t.ErrorCode
+		}),
+		column(told, func(t task.Task) string {
+			if failed(t) {
+				return cmp.Or(t.Result, task.SendFailedMessage)
+			}
+			return t.Result
+		}), column(told, sentAt))
+}

@@ -1,0 +1,269 @@
+package store
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// booking is the order for the confirmation of a booking.
+func booking(id uint64, data string) *Subscription {
+	return &Subscription{
+		TaskID: task.NewID(), TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: id, ReceiverUserID: 9,
+		ReceiverOpenID: "openid", Data: []byte(data), Page: "pages/booking", CallerID: 7, Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
+	}
+}
+
+func (db *DB) subscribe(t *testing.T, s *Subscription) Subscribed {
+	t.Helper()
+	out, err := db.Subscribe(t.Context(), s)
+	require.NoError(t, err)
+	return out
+}
+
+// try claims the only pending subscribe message and reports on it.
+func (db *DB) try(t *testing.T, r task.Report) task.Task {
+	t.Helper()
+	claimed, _, err := db.Claim(t.Context(), ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
+	require.NoError(t, err)
+	require.Len(t, claimed, 1)
+	r.TaskID, r.AppID, r.ClaimID = claimed[0].ID, "wechat", claimed[0].ClaimID
+	outs, errs := db.Report([]*Report{{Request: []byte(`{}`), Report: r}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Applied, outs[0].Verdict)
+	return outs[0].Task
+}
+
+func (db *DB) mustLog(t *testing.T, id int64) SubscribeLog {
+	t.Helper()
+	l, err := db.SubscribeLog(t.Context(), id)
+	require.NoError(t, err)
+	return l
+}
+
+func TestOneBusinessEventIsOneMessage(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	const largest uint64 = 1<<64 - 1
+	first := db.subscribe(t, booking(largest, `{"thing1":{"value":"Tea"}}`))
+	require.False(t, first.Skipped)
+	require.Equal(t, task.Pending, first.State)
+	again := db.subscribe(t, booking(largest, `{"thing1": {"value": "Tea"}}`))
+	require.Equal(t, Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true}, again)
+	require.True(t, db.subscribe(t, booking(largest, `{"thing1":{"value":"Coffee"}}`)).DataDiffers)
+	l := db.mustLog(t, first.ID)
+	require.Equal(t, largest, l.BusinessID)
+	require.Equal(t, task.SubscribeSending, l.Status)
+
+	db.try(t, task.Report{Outcome: task.SentOK})
+	again = db.subscribe(t, booking(largest, `{"thing1":{"value":"Tea"}}`))
+	require.Equal(t, Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true}, again)
+	require.Equal(t, 1, db.count(t, `select count(*) from tasks`))
+	require.Equal(t, 1, db.count(t, `select count(*) from subscribe_message_sends`))
+}
+
+func TestOfManyOrdersAtOnceOneIsSent(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	var made atomic.Int64
+	var callers sync.WaitGroup
+	order := func() {
+		defer callers.Done()
+		out, err := db.Subscribe(t.Context(), booking(1, `{}`))
+		switch {
+		case err != nil:
+			t.Error(err)
+		case !out.Skipped:
+			made.Add(1)
+		}
+	}
+	for range 2 {
+		callers.Add(30)
+		for range 30 {
+			go order()
+		}
+		callers.Wait()
+		require.EqualValues(t, 1, made.Swap(0))
+		require.Equal(t, 1, db.count(t, `select count(*) from task_live`))
+		db.try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003"}) // and once more from failed
+	}
+}
+
+func TestAFailedMessageIsSentAgainOnItsRowWithTheNewData(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	first := db.subscribe(t, booking(1, `{"thing1":{"value":"Tea"}}`))
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	l := db.mustLog(t, first.ID)
+	require.Equal(t, task.SubscribeFailed, l.Status)
+	require.Equal(t, task.SendFailedCode, l.ErrorCode)
+	require.Equal(t, task.SendFailedMessage, l.ErrorMessage)
+
+	second := db.subscribe(t, booking(1, `{"thing1":{"value":"Coffee"}}`))
+	require.Equal(t, first.ID, second.ID)
+	require.True(t, second.Again)
+	require.False(t, second.Skipped)
+	l = db.mustLog(t, first.ID)
+	require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
+	require.Equal(t, task.SubscribeSending, l.Status)
+	require.Empty(t, l.ErrorCode)
+	require.Equal(t, 1, l.RetryCount)
+	history, err := db.SubscribeHistory(t.Context(), first.ID, 10)
+	require.NoError(t, err)
+	require.Len(t, history, 2)
+	require.JSONEq(t, `{"thing1":{"value":"Tea"}}`, string(history[1].Data))
+}
+
+func TestAMessageThatWaitsAfterAFailedTryMakesWayForANewOrder(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	first := db.subscribe(t, booking(1, `{"a":1}`))
+	require.Equal(t, task.Pending, db.try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true, ErrorCode: "-1"}).State)
+	require.Equal(t, task.SubscribeFailed, db.mustLog(t, first.ID).Status)
+	second := db.subscribe(t, booking(1, `{"a":2}`))
+	require.True(t, second.Again)
+	old, err := db.Task(t.Context(), first.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, task.Cancelled, old.Reason)
+	sends, err := db.BeginSends(t.Context(), []task.ID{second.TaskID})
+	require.NoError(t, err)
+	require.JSONEq(t, `{"a":2}`, string(sends[second.TaskID].Data))
+}
+
+func TestALateSuccessOfAnEarlierSendCountsForTheMessage(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	s := booking(1, `{"a":1}`)
+	s.OnUnknown = task.Fail
+	first := db.subscribe(t, s)
+	claimed, _, err := db.Claim(t.Context(), ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	report := func(o task.Outcome) task.Verdict {
+		outs, errs := db.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "wechat", ClaimID: claimed[0].ClaimID, Outcome: o}}})
+		require.NoError(t, errs[0])
+		return outs[0].Verdict
+	}
+	require.Equal(t, task.Applied, report(task.SentUnknown))
+	second := db.subscribe(t, booking(1, `{"a":2}`))
+	require.True(t, second.Again)
+	require.Equal(t, task.Applied, report(task.SentOK), "it was delivered after all")
+	require.Equal(t, task.SubscribeSent, db.mustLog(t, first.ID).Status)
+	sends, err := db.BeginSends(t.Context(), []task.ID{second.TaskID})
+	require.NoError(t, err)
+	require.True(t, sends[second.TaskID].Sent)
+	require.True(t, sends[second.TaskID].Doubtful)
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	require.Equal(t, task.SubscribeSent, db.mustLog(t, first.ID).Status, "and stays so")
+	require.True(t, db.subscribe(t, booking(1, `{"a":3}`)).Skipped)
+}
+
+func TestARecordedMessageIsClaimedByWhoRecordsIt(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	record := func() Subscribed {
+		s := booking(1, `{"a":1}`)
+		s.Queue, s.AppID, s.Lease, s.OnUnknown = task.RecordedQueue, "shop", time.Minute, task.Resend
+		return db.subscribe(t, s)
+	}
+	first := record()
+	require.Equal(t, task.Processing, first.State)
+	require.Positive(t, first.ClaimID)
+	require.WithinDuration(t, time.Now().Add(time.Minute), first.LeaseUntil, 10*time.Second)
+	require.True(t, record().Skipped, "it is in somebody's hands")
+	db.exec(t, `update task_live set due_at = now()`)
+	_, err := db.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	second := record()
+	require.True(t, second.Again, "who had it fell silent")
+	outs, errs := db.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: "shop", ClaimID: first.ClaimID, Outcome: task.SentFailed}}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Stale, outs[0].Verdict)
+	outs, errs = db.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: second.TaskID, AppID: "shop", ClaimID: second.ClaimID, Outcome: task.SentOK}}})
+	require.NoError(t, errs[0])
+	require.Equal(t, task.Applied, outs[0].Verdict)
+	require.Equal(t, task.SubscribeSent, db.mustLog(t, first.ID).Status)
+}
+
+func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	first := db.subscribe(t, booking(1, `{"a":1}`))
+	by := Operator{CallerID: 1, Name: "ann", Reason: "the user asked"}
+	resend := func(force bool) (Subscribed, error) {
+		return db.ResendSubscription(t.Context(), first.ID, &Subscription{TaskID: task.NewID(), MaxRetries: 3, Metadata: []byte(`{}`)}, force, by)
+	}
+	_, err := resend(true)
+	require.Equal(t, task.CodeConflict, task.CodeOf(err), "it is being sent")
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	out, err := resend(false)
+	require.NoError(t, err)
+	require.True(t, out.Again)
+	db.try(t, task.Report{Outcome: task.SentOK})
+	_, err = resend(false)
+	require.ErrorContains(t, err, "force")
+	_, err = resend(true)
+	require.NoError(t, err)
+	require.Equal(t, 2, db.count(t, `select count(*) from operator_actions where action = 'subscribe.resend' and reason = 'the user asked'`))
+	_, err = db.ResendSubscription(t.Context(), 99, &Subscription{TaskID: task.NewID()}, false, by)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+// TestTheQueriesOfTheSeedRun runs the three of seed 000 as they stand there; its
+// dialect needs no change.
+func TestTheQueriesOfTheSeedRun(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.subscribe(t, booking(123, `{}`))
+	db.try(t, task.Report{Outcome: task.SentOK})
+	db.subscribe(t, booking(124, `{}`))
+	db.try(t, task.Report{Outcome: task.SentFailed, ErrorCode: "40003", Message: "invalid openid"})
+	require.Equal(t, 1, db.count(t, `select count(*) from (SELECT
+  id,
+  template_type,
+  receiver_user_id,
+  send_status,
+  send_time,
+  error_message
+FROM subscribe_message_logs
+WHERE business_type = 'course_booking'
+  AND business_id = 123) q where send_status = 1 and error_message is null`))
+	require.Equal(t, 1, db.count(t, `select count(*) from (SELECT
+  template_type,
+  COUNT(*) as total,
+  SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) as success,
+  SUM(CASE WHEN send_status = 2 THEN 1 ELSE 0 END) as failed,
+  ROUND(SUM(CASE WHEN send_status = 1 THEN 1 ELSE 0 END) * 100.0 / COUNT(*), 2) as success_rate
+FROM subscribe_message_logs
+GROUP BY template_type) q where total = 2 and success = 1 and failed = 1 and success_rate = 50.00`))
+	require.Equal(t, 1, db.count(t, `select count(*) from (SELECT
+  id,
+  template_type,
+  business_id,
+  receiver_user_id,
+  error_code,
+  error_message,
+  send_time
+FROM subscribe_message_logs
+WHERE send_status = 2
+ORDER BY send_time DESC
+LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message = 'invalid openid'`))
+	rates, err := db.TemplateRates(t.Context(), time.Time{}, nil)
+	require.NoError(t, err)
+	require.Equal(t, []TemplateRate{{"BOOKING_CONFIRM", 2, 1, 1, 50}}, rates)
+	failed, err := db.FailedLogs(t.Context(), nil, 10)
+	require.NoError(t, err)
+	require.Len(t, failed, 1)
+	logs, more, err := db.BusinessLogs(t.Context(), "course_booking", 123, nil, 0, 10)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, logs, 1)
+	other := int64(8)
+	logs, _, err = db.BusinessLogs(t.Context(), "course_booking", 123, &other, 0, 10)
+	require.NoError(t, err)
+	require.Empty(t, logs, "another caller's")
+}
