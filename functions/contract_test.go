@@ -25,7 +25,7 @@ func TestTheContractHasEveryRouteAndNoOther(t *testing.T) {
 	defer env.Close()
 	roles, err := fn.Patterns(env, catalogue()...)
 	require.NoError(t, err)
-	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil}
+	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil, "GET /metrics": nil}
 	for pattern, some := range roles {
 		for _, role := range some {
 			want[pattern] = append(want[pattern], string(role))

@@ -379,7 +379,7 @@ func (c *contract) bodyProblems(answer place, header http.Header, got []byte) []
 	if err != nil || !known || cmp.Or(params["charset"], "utf-8") != "utf-8" {
 		return []string{"the contract does not have this Content-Type: " + header.Get("Content-Type")}
 	}
-	if kind == "text/event-stream" { // is no JSON as a whole
+	if strings.HasPrefix(kind, "text/") { // is no JSON as a whole
 		err = c.check(content.at+"/schema", string(got))
 	} else {
 		err = c.checkJSON(content.at+"/schema", got)

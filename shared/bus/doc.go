@@ -37,7 +37,8 @@
 // Three outcomes, because three things follow: stored; refused (trying the same
 // again is no use, a person must act); away (nothing is known against the
 // message). No answer is only a refusal when a look-up by subject says that no
-// stream takes it. A full stream is "away": it is emptied some time.
+// stream takes it. A full stream is "away": it is emptied some time, and says so
+// of itself alone, so that what is for others need not wait.
 //
 // # Accepting
 //
