@@ -37,11 +37,13 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/api":     {},
 	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/sender":  {ours: []string{"shared/api"}},
+	"shared/sender/": {ours: []string{"shared/sender"}},
 	"shared/bus":     {outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours:    []string{"shared/api", "shared/inbox", "shared/outbox", "shared/sandbox"},
+		ours:    []string{"shared/api", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "golang.org/x/sync/errgroup"},
 	},
 }

@@ -4,78 +4,41 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sender"
 )
 
-const (
-	demoApp     = "demo-sender"
-	demoLimit   = 10
-	demoWait    = 20 // seconds that a claim waits for work
-	succeeded   = 2
-	firstPause  = 500 * time.Millisecond
-	longestRest = 10 * time.Second
-)
+const demoApp = "demo-sender"
 
 // demoSender plays the phone: what it claims it prints and reports as sent.
 type demoSender struct {
-	client *api.Client
-	out    io.Writer
+	client  *api.Client
+	out     io.Writer
+	journal string // path
 }
 
-// run claims until ctx is done. It never asks twice within a moment, whatever
-// the server answers.
+// run prints messages until ctx is done.
 func (d demoSender) run(ctx context.Context) {
-	limit, wait := demoLimit, demoWait
-	rest := firstPause
-	for ctx.Err() == nil {
-		asked := time.Now()
-		tasks, err := d.client.Claim(ctx, api.ClaimRequest{AppID: demoApp, Limit: &limit, Wait: &wait})
-		for _, task := range tasks {
-			fmt.Fprintf(d.out, "sent to %s: %s\n", mask(task.PhoneNumber), printable(task.Content))
-			// What was sent is reported even when we are asked to stop.
-			d.report(context.WithoutCancel(ctx), task)
-		}
-		switch {
-		case err != nil && ctx.Err() == nil:
-			fmt.Fprintf(d.out, "demo sender: claim: %v; again in %s\n", err, rest)
-			pause(ctx, rest)
-			rest = min(2*rest, longestRest)
-		case len(tasks) == 0 && time.Since(asked) < firstPause:
-			pause(ctx, firstPause)
-		default:
-			rest = firstPause
-		}
+	if err := d.print(ctx); err != nil {
+		fmt.Fprintf(d.out, "demo sender: %v\n", err)
 	}
 }
 
-// report tells the server that task was sent; the client repeats it while the
-// server is busy. A task whose report is lost for good is claimed again when its
-// lease ends.
-func (d demoSender) report(ctx context.Context, task api.ClaimedTask) {
-	ctx, cancel := context.WithTimeout(ctx, longestRest)
-	defer cancel()
-	status := succeeded
-	_, err := d.client.Report(ctx, api.ReportRequest{TaskID: task.TaskID, AppID: demoApp, ClaimID: task.ClaimID, Status: &status})
+func (d demoSender) print(ctx context.Context) error {
+	phone, err := sender.New(sender.Config{
+		Client: d.client, AppID: demoApp, Gateway: sender.NewConsole(d.out), Journal: d.journal,
+		Concurrency: 1, // in order
+		Log:         slog.New(slog.NewTextHandler(d.out, nil)),
+	})
 	if err != nil {
-		fmt.Fprintf(d.out, "demo sender: report of task %s: %v\n", task.TaskID, err)
+		return err
 	}
-}
-
-// mask hides the middle of a phone number, or all of a short one.
-func mask(phone string) string {
-	digits := []rune(printable(phone))
-	switch {
-	case len(digits) >= 8:
-		return string(digits[:3]) + "****" + string(digits[len(digits)-4:])
-	case len(digits) >= 5:
-		return string(digits[:1]) + "****" + string(digits[len(digits)-1:])
-	default:
-		return "****"
-	}
+	return phone.Run(ctx)
 }
 
 // printable keeps a message from moving the cursor of the terminal.

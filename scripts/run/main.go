@@ -154,7 +154,7 @@ func accompany(ctx context.Context, s settings, children map[string]child, runEn
 	defer beside.Wait()
 	defer stop()
 	if s.demoSender {
-		sender := demoSender{api.NewClient(s.url(), s.username, s.password), out}
+		sender := demoSender{api.NewClient(s.url(), s.username, s.password), out, filepath.Join(s.home, "demo-sender.journal")}
 		beside.Go(func() { sender.run(ctx) })
 	}
 	ended := make(chan string, len(children))

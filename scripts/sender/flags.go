@@ -1,0 +1,233 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sender"
+)
+
+const introduction = `sender claims messages from a Sendonce service and sends them, until Ctrl-C.
+
+  beside make run, started with DEMO_SENDER=false:
+    go run ./scripts/sender
+  a provider that takes JSON and answers {"code": 0}:
+    go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
+      -http-header 'Authorization: Bearer …' -http-body '{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}' -http-ok code=0
+  a gateway that fails:
+    go run ./scripts/sender -gateway flaky -flaky failed=0.1,retryable=0.2,hang=0.05
+
+Each flag may come from the environment instead, -http-url as SENDER_HTTP_URL; the service's three are
+SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, as make run writes them into .sendonce/run.env.
+A template sees {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}, escaped for its place.
+Outcomes are ok, failed, retryable, released and unknown.
+
+`
+
+// options is what a sender may be told.
+type options struct {
+	url, user, password string
+	gateway             string
+	rate                float64
+	http                sender.HTTPConfig
+	flaky               sender.FlakyConfig
+	config              sender.Config
+}
+
+func newFlags(o *options) *flag.FlagSet {
+	o.http.Header, o.http.Outcomes, o.flaky.Shares = map[string]string{}, map[string]sender.Outcome{}, map[string]float64{}
+	f := flag.NewFlagSet("sender", flag.ContinueOnError)
+	f.SetOutput(io.Discard) // what is wrong is collected
+	f.StringVar(&o.url, "url", "http://127.0.0.1:8080", "the service's `address`")
+	f.StringVar(&o.user, "user", "admin", "the caller's `name`, which must have the role sender")
+	f.StringVar(&o.password, "password", "sendonce-local", "its `token`; others on this machine see flags, but not the environment")
+	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, kept with each attempt")
+	f.StringVar(&o.config.Queue, "queue", "default", "the `queue` to claim from")
+	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that remembers what was begun, on a disk that outlives the process; one for each sender")
+	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once")
+	f.Float64Var(&o.rate, "rate", 0, "`sends` per second, at most; 0 = as fast as can be")
+	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which the messages of a sender that died go to another one, 10s to 1h")
+	f.DurationVar(&o.config.Timeout, "timeout", 30*time.Second, "the `time` that one send may take")
+	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends under way have after Ctrl-C")
+	f.StringVar(&o.gateway, "gateway", "console", "what sends, `console|http|flaky`")
+	f.StringVar(&o.http.URL, "http-url", "", "the provider's URL, a `template`")
+	f.StringVar(&o.http.Method, "http-method", "POST", "the request's `method`")
+	f.Func("http-header", "a header of the request, `'Name: template'`; may be given often, in the environment one on each line", each("\n", o.header))
+	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or what the header Content-Type says")
+	f.Func("http-outcome", "what answers mean, a `list` as 404=failed,5xx=retryable,unreachable=retryable", each(",", o.outcome))
+	f.Func("http-ok", "what the JSON answer must have to be ok, `field=value`, as result.code=0", o.okField)
+	f.Func("flaky", "shares of the sends, a `list` as failed=0.1,panic=0.01,hang=0.05; the rest is ok", each(",", o.share))
+	f.Func("flaky-script", "what happens to the first sends, a `list` as ok,retryable,panic", each(",", o.scene))
+	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the same `number` makes the same choices")
+	return f
+}
+
+// each makes a flag of a list.
+func each(between string, take func(string) error) func(string) error {
+	return func(list string) error {
+		for part := range strings.SplitSeq(list, between) {
+			if err := take(strings.TrimSpace(part)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+func (o *options) header(line string) error {
+	name, value, found := strings.Cut(line, ":")
+	if !found || strings.TrimSpace(name) == "" {
+		return fmt.Errorf("%q is not of the form Name: value", line)
+	}
+	o.http.Header[strings.TrimSpace(name)] = strings.TrimSpace(value)
+	return nil
+}
+
+func (o *options) outcome(pair string) error {
+	on, word, _ := strings.Cut(pair, "=")
+	outcome, known := sender.ParseOutcome(word)
+	if !known {
+		return fmt.Errorf("%q is not of the form 404=failed", pair)
+	}
+	o.http.Outcomes[on] = outcome
+	return nil
+}
+
+func (o *options) okField(pair string) error {
+	var found bool
+	if o.http.OKField, o.http.OKValue, found = strings.Cut(pair, "="); !found || o.http.OKField == "" {
+		return fmt.Errorf("%q is not of the form field=value", pair)
+	}
+	return nil
+}
+
+func (o *options) share(pair string) error {
+	word, text, _ := strings.Cut(pair, "=")
+	share, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return fmt.Errorf("%q is not of the form failed=0.1", pair)
+	}
+	o.flaky.Shares[word] = share
+	return nil
+}
+
+func (o *options) scene(word string) error {
+	o.flaky.Script = append(o.flaky.Script, word)
+	return nil
+}
+
+// usage is what -h tells.
+func usage() string {
+	var text strings.Builder
+	f := newFlags(&options{})
+	f.SetOutput(&text)
+	f.PrintDefaults()
+	return introduction + text.String()
+}
+
+// parse makes the sender that the flags and the environment describe. The error
+// names all that is wrong, or is flag.ErrHelp.
+func parse(args []string, env func(string) (string, bool), log *slog.Logger) (*sender.Sender, error) {
+	var o options
+	f := newFlags(&o)
+	bad, help := read(f, args)
+	if help {
+		return nil, flag.ErrHelp
+	}
+	bad = append(bad, readEnv(f, env)...)
+	f.Visit(func(set *flag.Flag) {
+		kind, _, _ := strings.Cut(set.Name, "-")
+		if (kind == "http" || kind == "flaky") && kind != o.gateway {
+			bad = append(bad, fmt.Errorf("-%s is for -gateway %s", set.Name, kind))
+		}
+	})
+	if !(o.rate >= 0 && o.rate <= 1e6) {
+		bad = append(bad, errors.New("-rate must be from 0 to 1000000"))
+	} else if o.rate > 0 {
+		o.config.Interval = time.Duration(float64(time.Second) / o.rate)
+	}
+	if at, err := url.Parse(o.url); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
+		bad = append(bad, fmt.Errorf("-url is %q: it must be http://… or https://…", o.url))
+	}
+	gateway, err := o.newGateway()
+	bad = append(bad, err)
+	o.config.Gateway, o.config.Client, o.config.Log = gateway, api.NewClient(o.url, o.user, o.password), log
+	worker, err := sender.New(o.config)
+	if err := errors.Join(append(bad, err)...); err != nil {
+		return nil, err
+	}
+	return worker, nil
+}
+
+// newGateway gives one that does nothing beside an error.
+func (o *options) newGateway() (sender.Gateway, error) {
+	var gateway sender.Gateway
+	var err error
+	switch o.gateway {
+	case "console":
+		return sender.NewConsole(os.Stdout), nil
+	case "http":
+		gateway, err = sender.NewHTTP(o.http)
+	case "flaky":
+		gateway, err = sender.NewFlaky(o.flaky)
+	default:
+		err = fmt.Errorf("-gateway is %q: it must be console, http or flaky", o.gateway)
+	}
+	if err != nil {
+		return sender.NewConsole(io.Discard), err
+	}
+	return gateway, nil
+}
+
+// read goes on behind what is wrong, so that all of it is told.
+func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
+	for len(args) > 0 {
+		err := f.Parse(args)
+		if errors.Is(err, flag.ErrHelp) {
+			return nil, true
+		}
+		args = f.Args()
+		if err == nil && len(args) > 0 {
+			err, args = fmt.Errorf("%q is no flag", args[0]), args[1:]
+		}
+		if err != nil {
+			bad = append(bad, err)
+		}
+	}
+	return bad, false
+}
+
+// readEnv sets what the flags did not.
+func readEnv(f *flag.FlagSet, env func(string) (string, bool)) (bad []error) {
+	given := map[string]bool{}
+	f.Visit(func(set *flag.Flag) { given[set.Name] = true })
+	f.VisitAll(func(unset *flag.Flag) {
+		name := envName(unset.Name)
+		value, found := env(name)
+		if !found || value == "" || given[unset.Name] {
+			return
+		}
+		if err := f.Set(unset.Name, value); err != nil {
+			bad = append(bad, fmt.Errorf("%s is %q: %w", name, value, err))
+		}
+	})
+	return bad
+}
+
+func envName(flag string) string {
+	prefix := "SENDER_"
+	switch flag {
+	case "url", "user", "password":
+		prefix = "SENDONCE_"
+	}
+	return prefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}

@@ -1,0 +1,41 @@
+// Command sender is a sender app: it claims messages from a Sendonce service and
+// gives them to a gateway, which prints them, calls a provider over HTTP, or
+// fails on demand. It may be killed at any instant: its journal tells the next
+// start what was begun.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+const badFlags = 2
+
+func main() {
+	worker, err := parse(os.Args[1:], os.LookupEnv, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Print(usage())
+		return
+	case err != nil:
+		for line := range strings.Lines(err.Error()) {
+			fmt.Fprint(os.Stderr, "sender: ", line)
+		}
+		fmt.Fprintln(os.Stderr, "\nsender: -h tells what there is")
+		os.Exit(badFlags)
+	}
+	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	// A second Ctrl-C does not wait for what is under way.
+	context.AfterFunc(ctx, release)
+	if err := worker.Run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}

@@ -1,0 +1,56 @@
+package sender_test
+
+import (
+	"context"
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sender"
+)
+
+// A sender app: what it is called, how it sends, and where it remembers what it
+// began.
+func Example() {
+	service, journal, end := aService("0198c0de-0000-7000-8000-000000000001")
+	defer end()
+	ctx, stop := context.WithCancel(context.Background()) // an app takes signal.NotifyContext
+	defer stop()
+
+	modem := sender.GatewayFunc(func(_ context.Context, m sender.Message) sender.Result {
+		fmt.Println("sending to", m.PhoneNumber)
+		stop() // an app goes on
+		return sender.Result{Outcome: sender.OK}
+	})
+	app, err := sender.New(sender.Config{
+		Client:  api.NewClient(service, "phone-1", "its token"),
+		AppID:   "phone-1",
+		Gateway: modem,
+		Journal: journal,
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("ended:", app.Run(ctx))
+	// Output:
+	// sending to 13800138000
+	// ended: <nil>
+}
+
+// aService has one task, and a place for a journal beside it.
+func aService(task string) (url, journal string, end func()) {
+	dir, err := os.MkdirTemp("", "so-sender-")
+	if err != nil {
+		panic(err)
+	}
+	door := httptest.NewServer(newDesk(task))
+	return door.URL, filepath.Join(dir, "journal"), func() {
+		door.Close()
+		if err := os.RemoveAll(dir); err != nil {
+			panic(err)
+		}
+	}
+}

@@ -1,0 +1,139 @@
+package sender
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// answerRules says what an answer means.
+type answerRules struct {
+	outcomes map[string]Outcome
+	path     []string // of the field that must be value; empty = the status alone decides
+	value    string
+}
+
+func parseRules(cfg HTTPConfig) (answerRules, error) {
+	rules := answerRules{value: cfg.OKValue, outcomes: map[string]Outcome{
+		unreachable: Released,
+		"2xx":       OK, "3xx": Unknown, "4xx": Failed, "5xx": Unknown,
+		"401": Released, "407": Released, "408": Retryable, "429": Released,
+	}}
+	var bad []error
+	status := regexp.MustCompile(`^([2-5]xx|[2-5][0-9][0-9])$`)
+	for _, on := range slices.Sorted(maps.Keys(cfg.Outcomes)) {
+		if on != unreachable && !status.MatchString(on) {
+			bad = append(bad, fmt.Errorf("%q is no status, as 404, no class, as 5xx, and not %s", on, unreachable))
+		}
+		if on == unreachable && cfg.Outcomes[on] == OK {
+			bad = append(bad, errors.New("what did not leave cannot be ok"))
+		}
+		rules.outcomes[on] = cfg.Outcomes[on]
+	}
+	if cfg.OKField != "" {
+		rules.path = strings.Split(cfg.OKField, ".")
+	} else if cfg.OKValue != "" {
+		bad = append(bad, errors.New("a value for ok needs the field that has it"))
+	}
+	return rules, errors.Join(bad...)
+}
+
+// outcome is that of the status, or of its class.
+func (r answerRules) outcome(res *http.Response, away time.Duration) Outcome {
+	on := strconv.Itoa(res.StatusCode)
+	outcome, known := r.outcomes[on]
+	if !known && res.StatusCode == http.StatusServiceUnavailable && away > 0 {
+		return Released
+	}
+	if !known {
+		outcome = r.outcomes[on[:1]+"xx"]
+	}
+	return outcome
+}
+
+// judge reads an answer; unread is why its body may not be whole.
+func (r answerRules) judge(res *http.Response, body []byte, unread error) Result {
+	away := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	outcome := r.outcome(res, away)
+	if outcome == OK && len(r.path) > 0 {
+		return r.judgeField(body, unread)
+	}
+	if outcome == OK {
+		return Result{Outcome: OK}
+	}
+	message := res.Status
+	if text := excerpt(body); text != "" {
+		message += ": " + text
+	}
+	return released(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, away)
+}
+
+func (r answerRules) judgeField(body []byte, unread error) Result {
+	value, found := lookUp(body, r.path)
+	switch {
+	case found && value == r.value:
+		return Result{Outcome: OK}
+	case found:
+		return Result{Outcome: Failed, Code: value, Message: excerpt(body)}
+	case unread != nil:
+		return Result{Message: "the answer was cut off: " + unread.Error()}
+	default:
+		return Result{Message: "the answer has no " + strings.Join(r.path, ".") + ": " + excerpt(body)}
+	}
+}
+
+// lookUp finds a text, number, truth value or null in JSON.
+func lookUp(body []byte, path []string) (value string, found bool) {
+	decoder := json.NewDecoder(bytes.NewReader(body))
+	decoder.UseNumber()
+	var at any
+	if decoder.Decode(&at) != nil {
+		return "", false
+	}
+	for _, name := range path {
+		switch inner := at.(type) {
+		case map[string]any:
+			if at, found = inner[name]; !found {
+				return "", false
+			}
+		case []any:
+			i, err := strconv.Atoi(name)
+			if err != nil || i < 0 || i >= len(inner) {
+				return "", false
+			}
+			at = inner[i]
+		default:
+			return "", false
+		}
+	}
+	switch leaf := at.(type) {
+	case string:
+		return leaf, true
+	case json.Number:
+		return leaf.String(), true
+	case bool:
+		return strconv.FormatBool(leaf), true
+	case nil:
+		return "null", true
+	}
+	return "", false
+}
+
+// retryAfter reads seconds or a date; 0 = neither, or the time has come.
+func retryAfter(text string, now time.Time) time.Duration {
+	if seconds, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return time.Duration(min(max(seconds, 0), int64(longestAway/time.Second))) * time.Second
+	}
+	if at, err := http.ParseTime(text); err == nil {
+		return max(at.Sub(now), 0)
+	}
+	return 0
+}

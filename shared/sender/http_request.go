@@ -1,0 +1,131 @@
+package sender
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"text/template"
+)
+
+// requestTemplate makes the request of a message.
+type requestTemplate struct {
+	method string
+	url    *template.Template
+	header map[string]*template.Template
+	body   *template.Template // nil = none
+	escape func(string) string
+}
+
+// fields is what templates see.
+type fields struct{ TaskID, ClaimID, PhoneNumber, Content, RetryCount string }
+
+func fieldsOf(m Message, escape func(string) string) fields {
+	return fields{
+		TaskID: escape(m.TaskID), ClaimID: strconv.FormatInt(m.ClaimID, 10), PhoneNumber: escape(m.PhoneNumber),
+		Content: escape(m.Content), RetryCount: strconv.Itoa(m.RetryCount),
+	}
+}
+
+const contentType = "Content-Type"
+
+func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
+	r := requestTemplate{method: cfg.Method, header: map[string]*template.Template{}}
+	if r.method == "" {
+		r.method = http.MethodPost
+	}
+	var bad []error
+	parse := func(what, text string) *template.Template {
+		t, err := template.New(what).Parse(text)
+		bad = append(bad, err)
+		return t
+	}
+	r.url = parse("URL", cfg.URL)
+	media := "application/json"
+	for name, value := range cfg.Header {
+		if http.CanonicalHeaderKey(name) == contentType {
+			media = value
+		}
+		r.header[name] = parse("header "+name, value)
+	}
+	if cfg.Body != "" {
+		r.body = parse("body", cfg.Body)
+		r.header[contentType] = parse("header "+contentType, media)
+	}
+	escape, err := escapeFor(media)
+	r.escape, bad = escape, append(bad, err)
+	if err := errors.Join(bad...); err != nil {
+		return r, err
+	}
+	// A sample shows what is wrong with a template before a message meets it.
+	req, err := r.of(context.Background(), Message{TaskID: "t", ClaimID: 1, PhoneNumber: "+8613800138000", Content: "hello"})
+	if err != nil {
+		return r, err
+	}
+	if scheme := req.URL.Scheme; scheme != "http" && scheme != "https" || req.URL.Host == "" {
+		return r, errors.New("the URL must be http://… or https://…")
+	}
+	return r, nil
+}
+
+// escapeFor keeps a field from ending its place in a body.
+func escapeFor(media string) (func(string) string, error) {
+	kind, _, err := mime.ParseMediaType(media)
+	switch {
+	case err != nil:
+	case kind == "application/json" || strings.HasSuffix(kind, "+json"):
+		return jsonEscape, nil
+	case kind == "application/x-www-form-urlencoded":
+		return url.QueryEscape, nil
+	case kind == "text/plain":
+		return func(text string) string { return text }, nil
+	}
+	return nil, fmt.Errorf("%s %q: a body can be JSON, a form or text/plain", contentType, media)
+}
+
+func jsonEscape(text string) string {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		panic(err) // a string always has a JSON form
+	}
+	return string(quoted[1 : len(quoted)-1])
+}
+
+// percent escapes for a path as well as for a query.
+func percent(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
+
+func (r requestTemplate) of(ctx context.Context, m Message) (*http.Request, error) {
+	address, err := expand(r.url, m, percent)
+	if err != nil {
+		return nil, err
+	}
+	body := ""
+	if r.body != nil {
+		if body, err = expand(r.body, m, r.escape); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, r.method, address, strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for name, value := range r.header {
+		text, err := expand(value, m, printable)
+		if err != nil {
+			return nil, err
+		}
+		req.Header.Set(name, text)
+	}
+	return req, nil
+}
+
+func expand(t *template.Template, m Message, escape func(string) string) (string, error) {
+	var b strings.Builder
+	err := t.Execute(&b, fieldsOf(m, escape))
+	return b.String(), err
+}

@@ -1,0 +1,260 @@
+package sender_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sender"
+)
+
+const jsonBody = `{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}`
+
+func httpGateway(t *testing.T, cfg sender.HTTPConfig) sender.Gateway {
+	t.Helper()
+	g, err := sender.NewHTTP(cfg)
+	require.NoError(t, err)
+	return g
+}
+
+var hello = sender.Message{TaskID: "id-1", ClaimID: 7, PhoneNumber: "+8613800138000", Content: "hello", RetryCount: 2}
+
+func TestTheStatusDecides(t *testing.T) {
+	t.Parallel()
+	own := map[string]sender.Outcome{"404": sender.Retryable, "5xx": sender.Retryable, "500": sender.Failed, "401": sender.Failed}
+	for _, c := range []struct {
+		status     int
+		retryAfter string
+		outcomes   map[string]sender.Outcome
+		want       sender.Outcome
+		away       time.Duration
+	}{
+		{status: 200, want: sender.OK},
+		{status: 204, want: sender.OK},
+		{status: 303, want: sender.Unknown},
+		{status: 400, want: sender.Failed},
+		{status: 401, want: sender.Released, away: 30 * time.Second},
+		{status: 408, want: sender.Retryable},
+		{status: 429, want: sender.Released, away: 30 * time.Second},
+		{status: 429, retryAfter: "7", want: sender.Released, away: 7 * time.Second},
+		{status: 500, want: sender.Unknown},
+		{status: 500, retryAfter: "7", want: sender.Unknown},
+		{status: 503, want: sender.Unknown},
+		{status: 503, retryAfter: "7", want: sender.Released, away: 7 * time.Second},
+		{status: 503, retryAfter: "99999999999", want: sender.Released, away: 7 * 24 * time.Hour},
+		{status: 401, outcomes: own, want: sender.Failed},
+		{status: 404, outcomes: own, want: sender.Retryable},
+		{status: 410, outcomes: own, want: sender.Failed},
+		{status: 500, outcomes: own, want: sender.Failed},
+		{status: 502, outcomes: own, want: sender.Retryable},
+		{status: 503, retryAfter: "7", outcomes: own, want: sender.Released, away: 7 * time.Second},
+	} {
+		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if c.retryAfter != "" {
+				w.Header().Set("Retry-After", c.retryAfter)
+			}
+			w.WriteHeader(c.status)
+			if c.status != http.StatusNoContent {
+				_, _ = io.WriteString(w, "because\n")
+			}
+		}))
+		result := httpGateway(t, sender.HTTPConfig{URL: provider.URL, Outcomes: c.outcomes}).Send(t.Context(), hello)
+		provider.Close()
+		require.Equal(t, c.want, result.Outcome, c)
+		require.Equal(t, c.away, result.RetryAfter, c)
+		if c.want != sender.OK {
+			require.Equal(t, fmt.Sprint(c.status), result.Code)
+			require.Contains(t, result.Message, "because")
+		}
+	}
+}
+
+func TestADateTellsForHowLongToStayAway(t *testing.T) {
+	t.Parallel()
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
+		w.WriteHeader(http.StatusTooManyRequests)
+	}))
+	defer provider.Close()
+	result := httpGateway(t, sender.HTTPConfig{URL: provider.URL}).Send(t.Context(), hello)
+	require.InDelta(t, time.Hour, result.RetryAfter, float64(time.Minute))
+}
+
+func TestAFieldOfTheAnswerDecides(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]sender.Result{
+		`{"result":{"code":0}}`:            {Outcome: sender.OK},
+		`{"result":{"code":"0"}}`:          {Outcome: sender.OK},
+		`{"result":{"code":17,"why":"x"}}`: {Outcome: sender.Failed, Code: "17", Message: `{"result":{"code":17,"why":"x"}}`},
+		`{"result":{"code":null}}`:         {Outcome: sender.Failed, Code: "null", Message: `{"result":{"code":null}}`},
+		`{"result":{}}`:                    {Message: `the answer has no result.code: {"result":{}}`},
+		`{"result":0}`:                     {Message: `the answer has no result.code: {"result":0}`},
+		`{"result":[0]}`:                   {Message: `the answer has no result.code: {"result":[0]}`},
+		`{"result":{"code":{}}}`:           {Message: `the answer has no result.code: {"result":{"code":{}}}`},
+		`<html>`:                           {Message: `the answer has no result.code: <html>`},
+		``:                                 {Message: `the answer has no result.code: `},
+	} {
+		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) }))
+		g := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "result.code", OKValue: "0"})
+		require.Equal(t, want, g.Send(t.Context(), hello), body)
+		provider.Close()
+	}
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"messages":[{"ok":false},{"ok":true}]}`)
+	}))
+	defer provider.Close()
+	g := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "messages.1.ok", OKValue: "true"})
+	require.Equal(t, sender.OK, g.Send(t.Context(), hello).Outcome)
+}
+
+// request is what a provider was asked.
+type request struct {
+	method, path, query, body string
+	header                    http.Header
+}
+
+func asked(t *testing.T, cfg sender.HTTPConfig, m sender.Message) request {
+	t.Helper()
+	requests := make(chan request, 1)
+	provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		requests <- request{r.Method, r.URL.Path, r.URL.RawQuery, string(body), r.Header}
+	}))
+	defer provider.Close()
+	cfg.URL = provider.URL + cfg.URL
+	require.Equal(t, sender.OK, httpGateway(t, cfg).Send(t.Context(), m).Outcome)
+	return <-requests
+}
+
+func TestAMessageIsEscapedForItsPlace(t *testing.T) {
+	t.Parallel()
+	m := hello
+	m.Content = "a \"b\"\r\nX-Evil: 1&c=d+e/../你"
+	r := asked(t, sender.HTTPConfig{
+		URL: "/send/{{.Content}}?to={{.PhoneNumber}}&text={{.Content}}", Body: jsonBody,
+		Header: map[string]string{"Idempotency-Key": "{{.TaskID}}-{{.ClaimID}}-{{.RetryCount}}", "X-Text": "{{.Content}}"},
+	}, m)
+	require.Equal(t, "POST", r.method)
+	require.Equal(t, "/send/"+m.Content, r.path)
+	require.Equal(t, `to=%2B8613800138000&text=a%20%22b%22%0D%0AX-Evil%3A%201%26c%3Dd%2Be%2F..%2F%E4%BD%A0`, r.query)
+	require.JSONEq(t, `{"to":"+8613800138000","text":"a \"b\"\r\nX-Evil: 1&c=d+e/../你"}`, r.body)
+	require.Equal(t, "application/json", r.header.Get("Content-Type"))
+	require.Equal(t, "id-1-7-2", r.header.Get("Idempotency-Key"))
+	require.Empty(t, r.header.Get("X-Evil"))
+	require.Equal(t, m.Content, strings.Replace(r.header.Get("X-Text"), "  ", "\r\n", 1))
+
+	r = asked(t, sender.HTTPConfig{Body: "text={{.Content}}", Header: map[string]string{"content-type": "application/x-www-form-urlencoded; charset=utf-8"}}, m)
+	require.Equal(t, "text=a+%22b%22%0D%0AX-Evil%3A+1%26c%3Dd%2Be%2F..%2F%E4%BD%A0", r.body)
+	r = asked(t, sender.HTTPConfig{Body: "{{.Content}}", Header: map[string]string{"Content-Type": "text/plain"}}, m)
+	require.Equal(t, m.Content, r.body)
+	r = asked(t, sender.HTTPConfig{Method: "GET", URL: "/?t={{.Content}}"}, m)
+	require.Equal(t, "GET", r.method)
+	require.Empty(t, r.body)
+}
+
+func TestWhatDidNotLeaveMayBeTriedAgain(t *testing.T) {
+	t.Parallel()
+	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, free.Close())
+	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
+	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
+	secure.StartTLS() // its certificate is not trusted
+	defer secure.Close()
+	for _, at := range []string{"http://" + free.Addr().String() + "/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
+		result := httpGateway(t, sender.HTTPConfig{URL: at}).Send(t.Context(), hello)
+		require.Equal(t, sender.Released, result.Outcome, "a provider that is away uses up no retry: %s", result.Message)
+		require.Equal(t, "unreachable", result.Code)
+		require.Equal(t, 30*time.Second, result.RetryAfter)
+		require.NotContains(t, result.Message, "secret")
+
+		result = httpGateway(t, sender.HTTPConfig{URL: at, Outcomes: map[string]sender.Outcome{"unreachable": sender.Retryable}}).Send(t.Context(), hello)
+		require.Equal(t, sender.Retryable, result.Outcome)
+	}
+}
+
+func TestWhatLeftAndWasNotAnsweredIsUnknown(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"the connection breaks":     func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"no answer comes":           func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"the answer is no HTTP":     func(w http.ResponseWriter, _ *http.Request) { hijack(w, "hello\r\n\r\n") },
+		"the answer's head is half": func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 200 OK\r\nContent-") },
+	} {
+		for _, method := range []string{"POST", "GET"} {
+			t.Run(name+" after a "+method, func(t *testing.T) {
+				t.Parallel()
+				var calls atomic.Int64
+				provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					_, _ = io.Copy(io.Discard, r.Body)
+					calls.Add(1)
+					answer(w, r)
+				}))
+				defer provider.Close()
+				g := httpGateway(t, sender.HTTPConfig{
+					URL: provider.URL + "/?token=secret", Method: method, Header: map[string]string{"Idempotency-Key": "{{.TaskID}}"},
+				})
+				for n := range 3 {
+					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+					result := g.Send(ctx, hello)
+					cancel()
+					require.Equal(t, sender.Unknown, result.Outcome)
+					require.NotContains(t, result.Message, "secret")
+					require.EqualValues(t, n+1, calls.Load(), "nothing is repeated on its own")
+				}
+			})
+		}
+	}
+}
+
+// hijack answers with text that is not the server's own, and hangs up.
+func hijack(w http.ResponseWriter, text string) {
+	conn, _, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	_, _ = io.WriteString(conn, text)
+	_ = conn.Close()
+}
+
+func TestAStatusWithoutItsBodyStillDecides(t *testing.T) {
+	t.Parallel()
+	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		hijack(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"code\":")
+	}))
+	defer provider.Close()
+	require.Equal(t, sender.OK, httpGateway(t, sender.HTTPConfig{URL: provider.URL}).Send(t.Context(), hello).Outcome)
+	result := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "code", OKValue: "0"}).Send(t.Context(), hello)
+	require.Equal(t, sender.Unknown, result.Outcome)
+	require.Contains(t, result.Message, "cut off")
+}
+
+func TestAllThatIsWrongWithAProviderIsNamed(t *testing.T) {
+	t.Parallel()
+	_, err := sender.NewHTTP(sender.HTTPConfig{
+		URL: "http://x/{{.Phone", Header: map[string]string{"Content-Type": "application/xml", "A": "{{"}, Body: "{{end}}",
+		Outcomes: map[string]sender.Outcome{"6xx": sender.OK, "unreachable": sender.OK}, OKValue: "0",
+	})
+	for _, word := range []string{"URL", "header A", "body", "application/xml", `"6xx"`, "what did not leave", "needs the field"} {
+		require.ErrorContains(t, err, word)
+	}
+	for _, at := range []string{"", "/send", "ftp://x/", "http:///send", "http://x/{{.Phone}}", ":"} {
+		_, err := sender.NewHTTP(sender.HTTPConfig{URL: at})
+		require.Error(t, err, at)
+	}
+	_, err = sender.NewHTTP(sender.HTTPConfig{URL: "http://x/", Method: "GE T"})
+	require.ErrorContains(t, err, "method")
+}
