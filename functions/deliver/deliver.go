@@ -84,7 +84,7 @@ func (d *deliverer) isDraining() bool {
 // due delivered.
 func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == fn.AcceptedType {
-		return d.push(ctx, c, []cloudevents.Event{e})
+		return d.push(ctx, c, []fn.Posted{fn.PostedAlone(e)})
 	}
 	if kind, ours := kindOf(e.Type()); ours {
 		return d.record(ctx, kind, e)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
-
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
@@ -22,10 +20,10 @@ const recent = time.Minute
 // their order. The relay publishes the same send again once they are, under the
 // same MsgID, which the stream recognises within its window; so what cannot be
 // published here is nobody's loss. Messages to URLs wait for the save.
-func (d *deliverer) push(ctx context.Context, c *fn.Call, events []cloudevents.Event) error {
+func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) error {
 	var messages []bus.Message
-	for _, e := range events {
-		m, err := fn.DeliveredMessage(e)
+	for i := range events {
+		m, err := events[i].Message()
 		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > recent {
 			continue // what is none of ours is buried by save
 		}

@@ -12,6 +12,7 @@ package save
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -40,7 +41,7 @@ type saver struct {
 
 func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == fn.AcceptedType {
-		return s.batch(ctx, c, []cloudevents.Event{e})
+		return s.batch(ctx, c, []fn.Posted{fn.PostedAlone(e)})
 	}
 	if s.env.Bus() == nil { // then there is no stream
 		return nil
@@ -54,13 +55,14 @@ func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error 
 
 // batch saves the events in their order. One that is none of ours is a dead
 // letter and holds up no other.
-func (s *saver) batch(ctx context.Context, c *fn.Call, events []cloudevents.Event) error {
+func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.Posted) error {
 	rows := make([]*store.NewMessage, 0, len(events))
-	for _, e := range events {
-		m, err := fn.DeliveredMessage(e)
+	for i := range events {
+		e := &events[i]
+		m, err := e.Message()
 		if err != nil {
 			if err := s.db.Bury(ctx, store.DeadLetter{
-				Function: "save", EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Reason: err.Error(), Attempts: 1,
+				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.NoJSON)), Reason: err.Error(), Attempts: 1,
 			}); err != nil {
 				return err
 			}

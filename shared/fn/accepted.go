@@ -61,23 +61,44 @@ func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
 // Print is the text of a fingerprint, as a stream keeps it beside the event.
 func Print(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
-// AcceptedMessage is the message that an accepted event holds. seq is its place
-// in the stream and print its fingerprint's text, both kept beside the event.
-// What is not ours is an error.
-func AcceptedMessage(e cloudevents.Event, seq uint64, print string) (*store.NewMessage, error) {
-	id, err := task.ParseID(e.ID())
-	if err != nil || e.Type() != AcceptedType {
+// Posted is an event of a stream as it is in the JSON of a batch, with what the
+// trigger adds to it. Only an accepted message has a meaning here.
+type Posted struct {
+	ID        string          `json:"id"`
+	Type      string          `json:"type"`
+	Time      time.Time       `json:"time"`
+	AcceptSeq string          `json:"acceptseq"` // its place in the stream
+	Print     string          `json:"fp"`        // the text of its fingerprint
+	Data      json.RawMessage `json:"data"`
+	NoJSON    []byte          `json:"data_base64"` // instead of Data
+}
+
+// PostedAlone is the same of an event that was not posted in a batch.
+func PostedAlone(e cloudevents.Event) Posted {
+	seq, _ := e.Extensions()["acceptseq"].(string)
+	print, _ := e.Extensions()["fp"].(string)
+	return Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: seq, Print: print, Data: e.Data()}
+}
+
+// Message is the message that was accepted. What is not ours is an error.
+func (p *Posted) Message() (*store.NewMessage, error) {
+	id, err := task.ParseID(p.ID)
+	if err != nil || p.Type != AcceptedType {
 		return nil, errors.New("is no accepted message")
 	}
+	seq, err := strconv.ParseUint(p.AcceptSeq, 10, 63)
+	if err != nil {
+		return nil, errors.New("has no place in the stream")
+	}
 	var a accepted
-	if err := json.Unmarshal(e.Data(), &a); err != nil {
+	if err := json.Unmarshal(p.Data, &a); err != nil {
 		return nil, fmt.Errorf("its data: %w", err)
 	}
 	m := &store.NewMessage{
 		ID: id, CallID: task.NewID(), CallerID: a.CallerID, From: a.From, ClientMsgID: a.ClientMsgID,
 		To: message.Address{Kind: a.Kind, Name: a.Destination}, Exchange: a.Exchange, RoutingKey: a.RoutingKey, Type: a.Type, Data: a.Data,
 		Confirm: a.Confirm, MaxSends: a.MaxSends, ExpectedReceipts: a.ExpectedReceipts,
-		AcceptSeq: int64(seq), AcceptedAt: e.Time(), Producer: a.Producer,
+		AcceptSeq: int64(seq), AcceptedAt: p.Time, Producer: a.Producer,
 	}
 	if a.SentAt != nil {
 		m.SentAt = *a.SentAt
@@ -85,19 +106,16 @@ func AcceptedMessage(e cloudevents.Event, seq uint64, print string) (*store.NewM
 	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
 		return nil, errors.New("its id is not that of its sender and client_msg_id")
 	}
-	if n, err := hex.Decode(m.Fingerprint[:], []byte(print)); err != nil || n != len(m.Fingerprint) {
+	if n, err := hex.Decode(m.Fingerprint[:], []byte(p.Print)); err != nil || n != len(m.Fingerprint) {
 		return nil, errors.New("has no fingerprint")
 	}
 	return m, nil
 }
 
-// DeliveredMessage is AcceptedMessage for an event as the trigger posts it.
-func DeliveredMessage(e cloudevents.Event) (*store.NewMessage, error) {
-	text, _ := e.Extensions()["acceptseq"].(string)
-	seq, err := strconv.ParseUint(text, 10, 63)
-	if err != nil {
-		return nil, errors.New("has no place in the stream")
-	}
-	print, _ := e.Extensions()["fp"].(string)
-	return AcceptedMessage(e, seq, print)
+// AcceptedMessage is the message that an accepted event holds. seq is its place
+// in the stream and print its fingerprint's text, both kept beside the event.
+// What is not ours is an error.
+func AcceptedMessage(e cloudevents.Event, seq uint64, print string) (*store.NewMessage, error) {
+	p := Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Print: print, Data: e.Data()}
+	return p.Message()
 }

@@ -1,0 +1,101 @@
+package fn
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// acceptedEvent is an accepted message, and its event as the trigger posts it.
+func acceptedEvent(t *testing.T) (*store.NewMessage, cloudevents.Event) {
+	t.Helper()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 6000, time.UTC)
+	m := &store.NewMessage{
+		CallerID: 7, From: "shop", ClientMsgID: "k", To: message.Address{Kind: message.User, Name: "bob"}, Exchange: "orders", RoutingKey: "paid",
+		Type: "order.paid.v1", Data: []byte(`{"a":"<é>","b":1e400}`), SentAt: at.Add(-time.Hour), Confirm: true, MaxSends: 3, ExpectedReceipts: 2,
+		AcceptSeq: 1 << 53, AcceptedAt: at, Producer: "host",
+	}
+	m.ID = task.ID(message.ID(m.CallerID, m.From, m.ClientMsgID))
+	m.Fingerprint, _ = task.Fingerprint("x")
+	e, err := AcceptedEvent(m)
+	require.NoError(t, err)
+	e.SetExtension("acceptseq", "9007199254740992")
+	e.SetExtension("fp", Print(m.Fingerprint))
+	return m, e
+}
+
+// takerOf is an event function that gives take what it is posted in batches.
+func takerOf(take func([]Posted) error) Function {
+	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
+		return func(context.Context, *Call, cloudevents.Event) error { return nil },
+			func(_ context.Context, _ *Call, events []Posted) error { return take(events) }
+	})
+}
+
+func TestAnAcceptedMessageIsTheSameOnEveryWay(t *testing.T) {
+	t.Parallel()
+	want, e := acceptedEvent(t)
+	var posted []Posted
+	h := startHouse(t, nil, takerOf(func(events []Posted) error {
+		posted = events
+		return nil
+	}))
+	body, err := e.MarshalJSON()
+	require.NoError(t, err)
+	require.Equal(t, 204, h.call("POST", "/events/taker", "["+string(body)+"]", as("trigger", "token"), header("Content-Type", batchType)).status)
+	require.Len(t, posted, 1)
+	alone := PostedAlone(e)
+	for name, read := range map[string]func() (*store.NewMessage, error){
+		"in a batch":             posted[0].Message,
+		"alone":                  alone.Message,
+		"read out of the stream": func() (*store.NewMessage, error) { return AcceptedMessage(e, 1<<53, Print(want.Fingerprint)) },
+	} {
+		got, err := read()
+		require.NoError(t, err, name)
+		require.NotZero(t, got.CallID)
+		got.CallID = task.ID{}
+		require.Equal(t, want, got, name)
+	}
+}
+
+func TestWhatIsNoAcceptedMessageIsToldApart(t *testing.T) {
+	t.Parallel()
+	for reason, change := range map[string]func(*cloudevents.Event){
+		"is no accepted message":           func(e *cloudevents.Event) { e.SetType("sendonce.tick.save.v1") },
+		"has no place in the stream":       func(e *cloudevents.Event) { e.SetExtension("acceptseq", "-1") },
+		"its data: unexpected end":         func(e *cloudevents.Event) { require.NoError(t, e.SetData("text/plain", []byte("\xff"))) },
+		"its data: json: cannot unmarshal": func(e *cloudevents.Event) { e.DataEncoded = []byte(`{"kind":"x"}`) },
+		"its id is not that of its sender": func(e *cloudevents.Event) {
+			e.DataEncoded = []byte(strings.Replace(string(e.Data()), "shop", "other", 1))
+		},
+		"has no fingerprint": func(e *cloudevents.Event) { e.SetExtension("fp", "00") },
+	} {
+		_, e := acceptedEvent(t)
+		change(&e)
+		body, err := json.Marshal(e)
+		require.NoError(t, err)
+		var p Posted
+		require.NoError(t, json.Unmarshal(body, &p))
+		_, err = p.Message()
+		require.ErrorContains(t, err, reason)
+	}
+}
+
+func TestWhatIsNoBatchIsRefused(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, takerOf(func([]Posted) error { return nil }))
+	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
+		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", batchType))
+		require.Equal(t, 400, r.status, body)
+		require.Equal(t, "body", r.Fields[0].Field)
+	}
+}
