@@ -89,23 +89,18 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 	}
 	told := &news{db: db}
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
-		inserted, known := map[task.ID]bool{}, map[task.ID]task.Hash{}
+		inserted := map[task.ID]bool{}
 		fresh := freshMessages(rows)
 		var batch pgx.Batch
 		batch.Queue(insertMessagesSQL, messageColumns(fresh)...).Query(collectSet(inserted))
-		batch.Queue(fingerprintsSQL, column(fresh, func(m *NewMessage) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
-			var id task.ID
-			var print task.Hash
-			_, err := pgx.ForEachRow(rows, []any{&id, &print}, func() error {
-				known[id] = print
-				return nil
-			})
-			return err
-		})
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
-		out = judgeAccepted(rows, inserted, known)
+		prints, err := fingerprints(ctx, tx, fresh, inserted)
+		if err != nil {
+			return err
+		}
+		out = judgeAccepted(rows, inserted, prints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, told, rows, out)
 		return tx.SendBatch(ctx, &batch).Close()
@@ -115,11 +110,39 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 
 const fingerprintsSQL = `select id, fingerprint from messages where id = any($1::uuid[])`
 
-func judgeAccepted(rows []*NewMessage, inserted map[task.ID]bool, known map[task.ID]task.Hash) []Saving {
+// fingerprints are those of the rows that were inserted, and of what is saved in
+// place of the others.
+func fingerprints(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]bool) (map[task.ID]task.Hash, error) {
+	prints := make(map[task.ID]task.Hash, len(fresh))
+	var before []task.ID
+	for _, m := range fresh {
+		if inserted[m.ID] {
+			prints[m.ID] = m.Fingerprint
+		} else {
+			before = append(before, m.ID)
+		}
+	}
+	if len(before) == 0 {
+		return prints, nil
+	}
+	rows, err := tx.Query(ctx, fingerprintsSQL, before)
+	if err != nil {
+		return nil, err
+	}
+	var id task.ID
+	var print task.Hash
+	_, err = pgx.ForEachRow(rows, []any{&id, &print}, func() error {
+		prints[id] = print
+		return nil
+	})
+	return prints, err
+}
+
+func judgeAccepted(rows []*NewMessage, inserted map[task.ID]bool, prints map[task.ID]task.Hash) []Saving {
 	out := make([]Saving, len(rows))
 	for i, m := range rows {
 		switch {
-		case known[m.ID] != m.Fingerprint:
+		case prints[m.ID] != m.Fingerprint:
 			out[i] = SaveRejected
 		case inserted[m.ID]:
 			inserted[m.ID] = false
