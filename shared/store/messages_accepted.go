@@ -208,11 +208,11 @@ const checkedSQL = `
 select accept_seq, looked_seq, looked_taken, extract(epoch from now() - looked_at)::float8 from accepted_checked where stream_created = $1`
 
 // beginStreamSQL forgets what is known of another stream: its places would be
-// taken for those of this one.
+// taken for those of this one. Nobody has looked at this one: that was long ago.
 const beginStreamSQL = `
 with other as (
-    insert into accepted_checked (accept_seq, stream_created) values (0, $1)
-    on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = now(), stream_created = excluded.stream_created
+    insert into accepted_checked (accept_seq, stream_created, looked_at) values (0, $1, 'epoch')
+    on conflict (one) do update set accept_seq = 0, looked_seq = 0, looked_taken = 0, looked_at = 'epoch', stream_created = excluded.stream_created
     where accepted_checked.stream_created <> excluded.stream_created
     returning 1
 )

@@ -1,0 +1,95 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// accepted is a message as a stream has it at a place.
+func accepted(place int64, key string, change ...func(*NewMessage)) *NewMessage {
+	return reliable(key, append(change, func(m *NewMessage) { m.AcceptSeq, m.AcceptedAt, m.Producer = place, time.Now(), "host" })...)
+}
+
+func (db *DB) mustSaveAccepted(t *testing.T, rows ...*NewMessage) []Saving {
+	t.Helper()
+	out, err := db.SaveAccepted(t.Context(), rows)
+	require.NoError(t, err)
+	return out
+}
+
+func TestABatchOfAcceptedMessagesIsJudgedRowByRow(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.mustSave(t, reliable("first-by-hand"), reliable("other-by-hand"))
+	require.Equal(t, []Saving{SavedNow, SavedNow}, db.mustSaveAccepted(t, accepted(1, "a"), accepted(2, "b")))
+	out := db.mustSaveAccepted(t, accepted(1, "a"), accepted(2, "b"), accepted(3, "c"), accepted(4, "c"), accepted(5, "c", data(`"other"`)),
+		accepted(6, "a", data(`"other"`)), accepted(7, "first-by-hand"), accepted(8, "other-by-hand", data(`"other"`)))
+	require.Equal(t, []Saving{SavedBefore, SavedBefore, SavedNow, SavedBefore, SaveRejected, SaveRejected, SavedBefore, SaveRejected}, out)
+	require.Equal(t, 5, db.count(t, `select count(*) from messages`))
+	require.Equal(t, 5, db.count(t, `select count(*) from message_live`))
+	require.Equal(t, 3, db.count(t, `select count(*) from dead_letters where dead and function = 'save'`))
+}
+
+func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	var rows []*NewMessage
+	for i := range 50 {
+		rows = append(rows, accepted(int64(i+1), fmt.Sprint("k-", i)))
+	}
+	for _, o := range db.mustSaveAccepted(t, rows...) {
+		require.Equal(t, SavedNow, o)
+	}
+	require.Zero(t, db.count(t, `select count(*) from (
+		select accept_seq - lag(accept_seq) over (order by next_at, id) as step from messages join message_live using (id)) s where step <> 1`))
+	unaccounted, err := db.Unaccounted(t.Context(), 1, 52)
+	require.NoError(t, err)
+	require.Equal(t, []uint64{51, 52}, unaccounted)
+}
+
+func TestOneRowThatTheDatabaseNeverTakesHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	bad := accepted(2, "bad", func(m *NewMessage) { m.MaxSends = 21 })
+	require.Equal(t, []Saving{SavedNow, SavePoisoned, SavedNow}, db.mustSaveAccepted(t, accepted(1, "a"), bad, accepted(3, "b")))
+	require.Equal(t, 2, db.count(t, `select count(*) from messages`))
+	buried, err := db.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})
+	require.NoError(t, err)
+	require.Equal(t, []string{bad.ID.String()}, buried)
+	unaccounted, err := db.Unaccounted(t.Context(), 1, 3)
+	require.NoError(t, err)
+	require.Empty(t, unaccounted)
+}
+
+func TestWhatIsKnownOfAStreamIsOfThatStream(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	made := time.Now().Add(-time.Hour).Truncate(time.Microsecond)
+	first, err := db.Checked(t.Context(), made)
+	require.NoError(t, err)
+	require.Equal(t, Checked{}, first)
+	begun, err := db.Checked(t.Context(), made)
+	require.NoError(t, err)
+	require.Greater(t, begun.Ago, 24*time.Hour, "nobody has looked yet")
+	require.NoError(t, db.Looked(t.Context(), made, 9, 4))
+	require.NoError(t, db.SetChecked(t.Context(), made, 7))
+	require.NoError(t, db.SetChecked(t.Context(), made, 5))
+	c, err := db.Checked(t.Context(), made)
+	require.NoError(t, err)
+	require.Less(t, c.Ago, time.Minute)
+	c.Ago = 0
+	require.Equal(t, Checked{Place: 7, Last: 9, Taken: 4}, c, "it never goes back")
+
+	again := made.Add(time.Second)
+	_, err = db.Checked(t.Context(), again)
+	require.NoError(t, err)
+	require.NoError(t, db.SetChecked(t.Context(), made, 8))
+	c, err = db.Checked(t.Context(), again)
+	require.NoError(t, err)
+	require.Zero(t, c.Place, "a stream that was made anew begins anew")
+}
