@@ -152,6 +152,7 @@ func (a *lane) gather(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		a.forget(info.AckFloor.Stream)
 		held := a.holds()
 		if a.apart = info.NumAckPending > held; !a.apart {
 			break
@@ -165,6 +166,14 @@ func (a *lane) gather(ctx context.Context) error {
 		}
 	}
 	return ctx.Err()
+}
+
+// forget ends holding what another trigger has settled after all: it would be
+// counted for what that one still has.
+func (a *lane) forget(settled uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held = slices.DeleteFunc(a.held, func(it *item) bool { return it.meta.Sequence.Stream <= settled })
 }
 
 func (a *lane) fetch(n int, wait jetstream.FetchOpt) error {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -188,4 +189,46 @@ func TestATriggerThatReachesNoFunctionGivesWayToOneThatDoes(t *testing.T) {
 	runTrigger(t, two, testConfig(f), batchRoute())
 	eventually(t, func() bool { return len(l.taken()) == 30 }, "the other delivers")
 	require.Equal(t, numbers(1, 30), l.taken())
+}
+
+func TestWhatAnotherTriggerSettlesLateDoesNotCountForWhatItStillHas(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	url, js := broker.server.URL(), broker.js()
+	var l ledger
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
+	b := newBus(t, url)
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 40)
+	route := batchRoute()
+	route.AckWait = 30 * time.Second // nothing is redelivered that nobody hands back
+	consumer, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
+	require.NoError(t, err)
+	fetched, err := consumer.Fetch(20, jetstream.FetchPriorityGroup(oneTrigger), jetstream.FetchMaxWait(soon))
+	require.NoError(t, err)
+	var had []jetstream.Msg
+	for m := range fetched.Messages() {
+		had = append(had, m)
+	}
+	require.Len(t, had, 20)
+
+	log := &logged{}
+	other := newBus(t, url)
+	other.log = newBusLogging(t, url, log).log
+	s, err := js.Stream(t.Context(), route.Stream)
+	require.NoError(t, err)
+	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, oneTrigger))
+	for _, m := range had[:10] {
+		require.NoError(t, m.Nak())
+	}
+	runTrigger(t, other, testConfig(f), route)
+	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "it has the first and waits for the rest")
+	_, err = js.Conn().RequestWithContext(t.Context(), had[9].Reply(), []byte("+ACK"))
+	require.NoError(t, err)
+	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*gatherWait, every, "the second ten are still elsewhere")
+	for _, m := range had[10:] {
+		require.NoError(t, m.Nak())
+	}
+	eventually(t, func() bool { return broker.settled(js, route) }, "settled")
+	require.Equal(t, numbers(11, 40), l.taken(), "the first ten were taken by the other")
 }
