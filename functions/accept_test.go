@@ -234,11 +234,18 @@ func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
 	}
 	lost := w.accept("lost", `1`)
 	require.EqualValues(t, 1, lost.AcceptSeq, "a place that another stream had")
-	_, err := js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
+	strange := nats.NewMsg("acc.0.strange")
+	for name, value := range map[string]string{"ce-specversion": "1.0", "ce-id": "strange", "ce-source": "/x", "ce-type": "x"} {
+		strange.Header.Set(name, value)
+	}
+	_, err := js.PublishMsg(t.Context(), strange)
+	require.NoError(t, err)
+	_, err = js.CreateConsumer(t.Context(), "ACCEPTED", jetstream.ConsumerConfig{Durable: "save-1-of-1", DeliverPolicy: jetstream.DeliverNewPolicy, AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	require.Equal(t, 204, w.looker.tick("save").status)
 	require.Equal(t, 6, w.saved())
 	require.NotEqual(t, "accepted", w.state(lost.ServerMsgID))
+	require.Equal(t, 1, w.looker.count(`select count(*) from dead_letters where function = 'save' and event_id = 'strange'`))
 	require.Equal(t, 1, w.looker.count(`select count(*) from accepted_messages`), "what is known of the other stream is forgotten")
 }
 

@@ -153,7 +153,8 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 	if found == nil {
 		return nil, noMessage()
 	}
-	m, err := fn.AcceptedMessage(found.Event, found.Seq, found.Fingerprint)
+	posted := fn.PostedOf(found.Event, found.Seq, found.Fingerprint)
+	m, err := posted.Message()
 	if err != nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return nil, noMessage()
 	}

@@ -3,13 +3,11 @@ package save
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/store"
 )
 
 const (
@@ -91,18 +89,13 @@ func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.Accepte
 	if len(found) > 0 {
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(found))
 	}
-	var rows []*store.NewMessage
-	for i, a := range found {
-		m, err := fn.AcceptedMessage(a.Event, a.Seq, a.Fingerprint)
-		if err != nil {
-			return fmt.Errorf("message %d: %w", a.Seq, err)
+	for part := range slices.Chunk(found, saveRows) {
+		events := make([]fn.Posted, len(part))
+		for i, a := range part {
+			events[i] = fn.PostedOf(a.Event, a.Seq, a.Fingerprint)
 		}
-		rows = append(rows, m)
-		if len(rows) == saveRows || i == len(found)-1 {
-			if err := s.save(ctx, c, rows); err != nil {
-				return err
-			}
-			rows = nil
+		if err := s.batch(ctx, c, events); err != nil {
+			return err
 		}
 	}
 	return nil

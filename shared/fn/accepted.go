@@ -80,6 +80,12 @@ func PostedAlone(e cloudevents.Event) Posted {
 	return Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: seq, Print: print, Data: e.Data()}
 }
 
+// PostedOf is the same of an event that was read out of the stream: seq is its
+// place and print its fingerprint's text, both kept beside the event.
+func PostedOf(e cloudevents.Event, seq uint64, print string) Posted {
+	return Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Print: print, Data: e.Data()}
+}
+
 // Message is the message that was accepted. What is not ours is an error.
 func (p *Posted) Message() (*store.NewMessage, error) {
 	id, err := task.ParseID(p.ID)
@@ -110,12 +116,4 @@ func (p *Posted) Message() (*store.NewMessage, error) {
 		return nil, errors.New("has no fingerprint")
 	}
 	return m, nil
-}
-
-// AcceptedMessage is the message that an accepted event holds. seq is its place
-// in the stream and print its fingerprint's text, both kept beside the event.
-// What is not ours is an error.
-func AcceptedMessage(e cloudevents.Event, seq uint64, print string) (*store.NewMessage, error) {
-	p := Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Print: print, Data: e.Data()}
-	return p.Message()
 }

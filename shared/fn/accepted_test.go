@@ -53,11 +53,11 @@ func TestAnAcceptedMessageIsTheSameOnEveryWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 204, h.call("POST", "/events/taker", "["+string(body)+"]", as("trigger", "token"), header("Content-Type", batchType)).status)
 	require.Len(t, posted, 1)
-	alone := PostedAlone(e)
+	alone, stored := PostedAlone(e), PostedOf(e, 1<<53, Print(want.Fingerprint))
 	for name, read := range map[string]func() (*store.NewMessage, error){
 		"in a batch":             posted[0].Message,
 		"alone":                  alone.Message,
-		"read out of the stream": func() (*store.NewMessage, error) { return AcceptedMessage(e, 1<<53, Print(want.Fingerprint)) },
+		"read out of the stream": stored.Message,
 	} {
 		got, err := read()
 		require.NoError(t, err, name)
