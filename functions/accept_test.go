@@ -142,7 +142,7 @@ func TestAnAcceptedMessageIsSavedAndSentAndItsSenderIsTold(t *testing.T) {
 
 	w.trigger(w.at)
 	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 2 && len(w.inbox("admin")) == 2 }, 20*time.Second, 10*time.Millisecond)
-	require.Equal(t, "sent", w.state(first.ServerMsgID))
+	require.Eventually(t, func() bool { return w.state(first.ServerMsgID) == "sent" }, 20*time.Second, 10*time.Millisecond, "committed after bob has it")
 	for i, m := range w.inbox("bob") {
 		require.Equal(t, []string{`"one"`, `"two"`}[i], string(m.Data), "in the order of the sender")
 	}

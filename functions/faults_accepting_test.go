@@ -249,8 +249,9 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
 	require.EqualValues(t, 2, again.data("accept_seq"))
 	w.trigger(w.at)
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 2 }, patience, 10*time.Millisecond)
-	require.Equal(t, "sent", w.state(again.data("server_msg_id").(string)))
+	id := again.data("server_msg_id").(string)
+	require.Eventually(t, func() bool { return w.state(id) == "sent" }, patience, 10*time.Millisecond, "committed after bob has it")
+	require.Len(t, w.inbox("bob"), 2)
 	require.Equal(t, 2, w.saved())
 }
 
