@@ -41,6 +41,12 @@ type Subscription struct {
 	// Of one that its submitter sends itself: it is claimed as it is made.
 	AppID string
 	Lease time.Duration
+
+	// Refused is why the order cannot be taken on. A repeat of an order that is sent,
+	// or being sent, is skipped before its refusal counts.
+	Refused *task.Error
+	// Anybodys lets the order send again what another caller had ordered.
+	Anybodys bool
 }
 
 // Subscribed is what became of an order.
@@ -68,11 +74,12 @@ with g as (
 )` + subscribeBody
 
 // againLogSQL gives a row its next send; what it sent before stays in its history.
+// A task that makes way while it waits for a retry has counted this one.
 const againLogSQL = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4::jsonb, page_path = nullif($5, ''),
         task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
-        retry_count = retry_count + 1, retries_before = retry_count + 1
+        retry_count = retry_count + $22, retries_before = retry_count + $22
     where id = $21
     returning id
 )` + subscribeBody
@@ -136,7 +143,7 @@ func (db *DB) Subscribe(ctx context.Context, s *Subscription) (out Subscribed, e
 		return err
 	})
 	if pgCode(err) == codeLockTimeout {
-		err = errKeyInFlight()
+		err = &task.Error{Code: task.CodeKeyInFlight, Message: "another call for this message is under way; repeat the same call", RetryAfter: time.Second}
 	}
 	return out, failed("subscribe", err)
 }
@@ -147,16 +154,18 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 		return out, err
 	}
 	defer conn.Release()
-	out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
-	var batch pgx.Batch
-	batch.Queue(setPatienceSQL, keyPatience)
-	batch.Queue(newLogSQL, append(s.args(claimID, db.events), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
-	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return out, markLost(conn.Conn(), err)
-	}
-	if out.ID != 0 {
-		db.onEvents()
-		return out, nil
+	if s.Refused == nil {
+		out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
+		var batch pgx.Batch
+		batch.Queue(setPatienceSQL, keyPatience)
+		batch.Queue(newLogSQL, append(s.args(claimID, db.events), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+			return out, markLost(conn.Conn(), err)
+		}
+		if out.ID != 0 {
+			db.onEvents()
+			return out, nil
+		}
 	}
 	for {
 		out, err = db.subscribeAgain(ctx, conn.Conn(), s, claimID)
@@ -191,23 +200,28 @@ where business_type = $1 and business_id = $2::text::numeric and template_type =
 
 // lockLogSQL tells whether an order would send what the row has.
 const lockLogSQL = `
-select task_id, send_status,
+select task_id, send_status, caller_id,
     template_id = $2 and receiver_openid = $3 and message_data = $4::jsonb and coalesce(page_path, '') = $5
 from subscribe_message_logs where id = $1 for update`
 
 // subscribeAgain decides an order for a message that has its row.
 func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, claimID int64) (out Subscribed, err error) {
 	var newest task.ID
-	if err := conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest); err != nil {
+	err = conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows) && s.Refused != nil:
+		return out, s.Refused
+	case err != nil:
 		return out, err
 	}
 	held, err := lockTasks(ctx, conn, []task.ID{newest}, lockPatience) // tasks before rows, as those do who settle tasks
 	if err != nil {
 		return out, err
 	}
+	var owner int64
 	var same bool
 	before, found := held.tasks[newest]
-	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &same)
+	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
 	switch {
 	case err != nil:
 		return out, err
@@ -220,6 +234,10 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 		rollback(conn)
 		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same
 		return out, nil
+	case s.Refused != nil:
+		return out, s.Refused
+	case owner != s.CallerID && !s.Anybodys:
+		return out, task.Refuse(task.CodeForbidden, "another caller ordered this message and it failed; that caller or an admin may send it again")
 	}
 	return db.sendAgain(ctx, conn, s, out.ID, before, claimID, held.now, func(*pgx.Batch) {})
 }
@@ -243,7 +261,9 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 	out := Subscribed{TaskID: s.TaskID, ClaimID: claimID, Again: true}
 	var batch pgx.Batch
 	var told *news
+	retries := 1
 	if !before.ID.IsZero() && !before.State.Final() {
+		retries = 0
 		after, err := before.Cancel(now)
 		if err != nil {
 			return out, err
@@ -251,7 +271,7 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 		told = db.queueChanges(&batch, []change{{before, after}})
 		queueVerdicts(&batch, []verdictLog{{id: before.ID, verdict: task.CancelledByHand, message: "a newer order takes its place"}})
 	}
-	batch.Queue(againLogSQL, append(s.args(claimID, db.events), id)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	batch.Queue(againLogSQL, append(s.args(claimID, db.events), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
 	err := told.after(conn.SendBatch(ctx, &batch).Close())
@@ -275,7 +295,10 @@ func (db *DB) ResendSubscription(ctx context.Context, id int64, s *Subscription,
 	return out, failed("resend", err)
 }
 
-const lockLogTaskSQL = `select task_id from subscribe_message_logs where id = $1 for update`
+const lockLogTaskSQL = `
+select g.task_id, coalesce((select lang from subscribe_message_sends where task_id = g.task_id), ''),
+    coalesce((select miniprogram_state from subscribe_message_sends where task_id = g.task_id), '')
+from subscribe_message_logs g where g.id = $1 for update`
 
 func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subscription, force bool, by Operator) (out Subscribed, err error) {
 	l, err := db.SubscribeLog(ctx, id)
@@ -287,7 +310,7 @@ func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subsc
 		return out, err
 	}
 	var newest task.ID
-	if err := conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest); err != nil {
+	if err := conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &s.Lang, &s.MiniprogramState); err != nil {
 		return out, err
 	}
 	before, found := held.tasks[newest]

@@ -113,6 +113,7 @@ func TestAFailedMessageIsSentAgainOnItsRowWithTheNewData(t *testing.T) {
 	require.Equal(t, task.SubscribeSending, l.Status)
 	require.Empty(t, l.ErrorCode)
 	require.Equal(t, 1, l.RetryCount)
+	require.Equal(t, 1, db.count(t, `select count(*) from subscribe_message_logs where retries_before = retry_count`))
 	history, err := db.SubscribeHistory(t.Context(), first.ID, 10)
 	require.NoError(t, err)
 	require.Len(t, history, 2)
@@ -127,6 +128,7 @@ func TestAMessageThatWaitsAfterAFailedTryMakesWayForANewOrder(t *testing.T) {
 	require.Equal(t, task.SubscribeFailed, db.mustLog(t, first.ID).Status)
 	second := db.subscribe(t, booking(1, `{"a":2}`))
 	require.True(t, second.Again)
+	require.Equal(t, 1, db.mustLog(t, first.ID).RetryCount, "the retry that it takes the place of was counted")
 	old, err := db.Task(t.Context(), first.TaskID)
 	require.NoError(t, err)
 	require.Equal(t, task.Cancelled, old.Reason)
@@ -199,10 +201,15 @@ func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
 	}
 	_, err := resend(true)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err), "it is being sent")
+	db.exec(t, `update subscribe_message_sends set lang = 'zh_TW', miniprogram_state = 'trial'`)
 	db.try(t, task.Report{Outcome: task.SentFailed})
 	out, err := resend(false)
 	require.NoError(t, err)
 	require.True(t, out.Again)
+	sends, err := db.BeginSends(t.Context(), []task.ID{out.TaskID})
+	require.NoError(t, err)
+	require.Equal(t, "zh_TW", sends[out.TaskID].Lang)
+	require.Equal(t, "trial", sends[out.TaskID].MiniprogramState)
 	db.try(t, task.Report{Outcome: task.SentOK})
 	_, err = resend(false)
 	require.ErrorContains(t, err, "force")
@@ -211,6 +218,42 @@ func TestAResendByHandIsForWhatFailedOrForced(t *testing.T) {
 	require.Equal(t, 2, db.count(t, `select count(*) from operator_actions where action = 'subscribe.resend' and reason = 'the user asked'`))
 	_, err = db.ResendSubscription(t.Context(), 99, &Subscription{TaskID: task.NewID()}, false, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
+}
+
+func TestARefusedOrderIsSkippedWhereItsMessageIsKnownAndDoesNothingElse(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	refuse := func(id uint64) (Subscribed, error) {
+		s := booking(id, `{"a":2}`)
+		s.Refused = task.Refuse(task.CodeBlocked, "blocked")
+		return db.Subscribe(t.Context(), s)
+	}
+	first := db.subscribe(t, booking(1, `{"a":1}`))
+	out, err := refuse(1)
+	require.NoError(t, err)
+	require.Equal(t, Subscribed{ID: first.ID, TaskID: first.TaskID, State: task.Pending, Skipped: true, DataDiffers: true}, out)
+	_, err = refuse(2)
+	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	_, err = refuse(1)
+	require.Equal(t, task.CodeBlocked, task.CodeOf(err))
+	require.Equal(t, 1, db.count(t, `select count(*) from subscribe_message_logs`))
+	require.Equal(t, 1, db.count(t, `select count(*) from tasks`))
+}
+
+func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	first := db.subscribe(t, booking(1, `{}`))
+	other := booking(1, `{}`)
+	other.CallerID = 8
+	require.True(t, db.subscribe(t, other).Skipped)
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	_, err := db.Subscribe(t.Context(), other)
+	require.Equal(t, task.CodeForbidden, task.CodeOf(err))
+	other.Anybodys = true
+	require.True(t, db.subscribe(t, other).Again)
+	require.EqualValues(t, 7, db.mustLog(t, first.ID).CallerID, "it stays whose it was")
 }
 
 // TestTheQueriesOfTheSeedRun runs the three of seed 000 as they stand there; its
