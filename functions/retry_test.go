@@ -10,25 +10,26 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// firstWait is what the first retry of queue wechat waits unless RETRY_BACKOFF
-// says otherwise.
+// firstWait is what the first retry of queue slow waits.
 const firstWait = 5 * time.Second
 
-// claimFrom claims from queue wechat, waiting up to so many seconds.
+const slowBackoff = "RETRY_BACKOFF=slow=5s,30s"
+
+// claimFrom claims from queue slow, waiting up to so many seconds.
 func (d *deployment) claimFrom(wait int) []api.ClaimedTask {
 	d.t.Helper()
 	lease := 10 // the shortest
-	tasks, err := d.clients["claim"].Claim(d.t.Context(), api.ClaimRequest{AppID: "app", Queue: "wechat", Wait: &wait, LeaseSeconds: &lease})
+	tasks, err := d.clients["claim"].Claim(d.t.Context(), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
 	require.NoError(d.t, err)
 	return tasks
 }
 
-func toWeChat(r *api.SendRequest) { r.Queue = "wechat" }
+func toSlow(r *api.SendRequest) { r.Queue = "slow" }
 
 func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	t.Parallel()
-	d := deploy(t)
-	id := d.submit(toWeChat)
+	d := deploy(t, slowBackoff)
+	id := d.submit(toSlow)
 	claimed := d.claimFrom(0)
 	require.Len(t, claimed, 1)
 	failed := 3
@@ -55,8 +56,8 @@ func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 
 func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	t.Parallel()
-	d := deploy(t)
-	id := d.submit(toWeChat)
+	d := deploy(t, slowBackoff)
+	id := d.submit(toSlow)
 	claimed := d.claimFrom(0)
 	require.Len(t, claimed, 1)
 	again := d.claimFrom(30)

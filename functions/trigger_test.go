@@ -28,11 +28,12 @@ type deployment struct {
 	trigger *sandbox.Process
 }
 
-func deploy(t *testing.T) *deployment {
+// deploy starts it with more settings than those it needs.
+func deploy(t *testing.T, more ...string) *deployment {
 	t.Helper()
 	d := &deployment{t: t, nats: sandbox.NewNATS(t), url: sandbox.NewDatabase(t), clients: map[string]*api.Client{}}
 	bin := sandbox.Build(t, module+"functions", false)
-	env := settings(d.url, "NATS_URL="+d.nats.URL(), "SENDONCE_SAFETY_TICK=1h")
+	env := settings(d.url, append(more, "NATS_URL="+d.nats.URL(), "SENDONCE_SAFETY_TICK=1h")...)
 	for _, name := range []string{"submit", "claim", "report", "sweep"} {
 		p := sandbox.StartProcess(t, bin, append(slices.Clone(env), "FUNCTION_TARGET="+name))
 		at := address(t, p)

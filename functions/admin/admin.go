@@ -10,7 +10,6 @@
 package admin
 
 import (
-	"strconv"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -83,17 +82,6 @@ type desk struct {
 
 // nothing is the request of a route that takes none.
 type nothing struct{}
-
-// pathID reads {id} in the one form in which ids are written; any other text
-// names nothing.
-func pathID[I int32 | int64](c *fn.Call, what string) (I, error) {
-	text := c.PathValue("id")
-	n, err := strconv.ParseInt(text, 10, 64)
-	if id := I(n); err == nil && n > 0 && int64(id) == n && strconv.FormatInt(n, 10) == text {
-		return id, nil
-	}
-	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
-}
 
 // rules are fn's with those that only an operator needs.
 type rules struct{ fn.Rules }

@@ -27,7 +27,7 @@ func (d *desk) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRe
 }
 
 func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID[int32](c, "blocked word")
+	id, err := fn.RowID[int32](c, "blocked word")
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func (d *desk) callers(ctx context.Context, _ *fn.Call, req listRequest) (any, e
 }
 
 func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID[int64](c, "caller")
+	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 }
 
 func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (any, error) {
-	id, err := pathID[int64](c, "caller")
+	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +116,7 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 }
 
 func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID[int64](c, "caller")
+	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 }
 
 func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID[int64](c, "caller")
+	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}

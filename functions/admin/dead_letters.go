@@ -26,7 +26,7 @@ func (r *dismissRequest) Validate() []task.Field {
 }
 
 func (d *desk) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) (any, error) {
-	id, err := pathID[int64](c, "dead letter")
+	id, err := fn.RowID[int64](c, "dead letter")
 	if err != nil {
 		return nil, err
 	}

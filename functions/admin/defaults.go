@@ -60,7 +60,7 @@ func (d *desk) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (a
 }
 
 func (d *desk) defaultSMS(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID[int32](c, noDefault)
+	id, err := fn.RowID[int32](c, noDefault)
 	if err != nil {
 		return nil, err
 	}
@@ -100,7 +100,7 @@ func (d *desk) resetDefault(ctx context.Context, c *fn.Call, _ nothing) (any, er
 }
 
 func (d *desk) changeDefault(ctx context.Context, c *fn.Call, edit func(*store.DefaultSMS) error) (any, error) {
-	id, err := pathID[int32](c, noDefault)
+	id, err := fn.RowID[int32](c, noDefault)
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +109,7 @@ func (d *desk) changeDefault(ctx context.Context, c *fn.Call, edit func(*store.D
 }
 
 func (d *desk) deleteDefault(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	id, err := pathID[int32](c, noDefault)
+	id, err := fn.RowID[int32](c, noDefault)
 	if err != nil {
 		return nil, err
 	}

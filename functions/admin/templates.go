@@ -52,7 +52,7 @@ func (d *desk) template(ctx context.Context, c *fn.Call, _ nothing) (any, error)
 }
 
 func (d *desk) storedTemplate(ctx context.Context, c *fn.Call) (store.Template, error) {
-	id, err := pathID[int32](c, "template")
+	id, err := fn.RowID[int32](c, "template")
 	if err != nil {
 		return store.Template{}, err
 	}
@@ -76,7 +76,7 @@ func (r *templateChange) Validate() []task.Field {
 }
 
 func (d *desk) editTemplate(ctx context.Context, c *fn.Call, req templateChange) (any, error) {
-	id, err := pathID[int32](c, "template")
+	id, err := fn.RowID[int32](c, "template")
 	if err != nil {
 		return nil, err
 	}

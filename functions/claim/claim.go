@@ -73,7 +73,7 @@ func (r *claimRequest) Validate() []task.Field {
 	bad.App(r.AppID)
 	bad.Between("limit", r.Limit, 1, maxLimit)
 	bad.Between("wait", r.Wait, 0, maxWait)
-	bad.Queue("queue", r.Queue)
+	bad.SMSQueue("queue", r.Queue, "the function wechat, or the service that recorded them, sends these")
 	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
 	return bad
 }

@@ -3,7 +3,6 @@ package submit
 import (
 	"bytes"
 	"encoding/json"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -18,8 +17,6 @@ const (
 	keyRule        = "must be 1 to 255 characters of A-Z a-z 0-9 . _ : -"
 	maxEncoded     = 4000 // characters of URL-encoded parameters
 	maxMetadata    = 4 << 10
-	maxCallback    = 2000
-	farthest       = 366 * 24 * time.Hour // how far ahead a task may be sent or expire
 	maxNumberChars = 40
 	maxExponent    = 300
 )
@@ -46,15 +43,13 @@ func (r *sendRequest) Validate() []task.Field {
 	bad.Phone(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
 	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", keyRule)
-	bad.Queue("queue", r.Queue)
+	bad.SMSQueue("queue", r.Queue, "POST /api/v1/subscribe/send")
 	bad.Between("priority", r.Priority, 0, task.LowestPriority)
 	bad.Between("max_retries", r.MaxRetries, 0, task.MaxRetriesCap)
-	if _, ok := task.ParsePolicy(r.OnUnknown); r.OnUnknown != "" && !ok {
-		bad.When(true, "on_unknown", "must be resend, hold or fail")
-	}
+	bad.OnUnknown("on_unknown", r.OnUnknown)
 	r.validateText(&bad)
 	r.validateTimes(&bad)
-	r.validateCallback(&bad)
+	bad.Callback("callback_url", r.CallbackURL)
 	r.validateMetadata(&bad)
 	return bad
 }
@@ -81,31 +76,20 @@ func (r *sendRequest) validateText(bad *fn.Rules) {
 }
 
 func (r *sendRequest) validateTimes(bad *fn.Rules) {
-	bad.When(r.TTLSeconds != nil && (*r.TTLSeconds < 1 || *r.TTLSeconds > int64(farthest/time.Second)), "ttl_seconds", "must be between 1 and 31622400")
+	bad.TTL("ttl_seconds", r.TTLSeconds)
 	bad.When(r.TTLSeconds != nil && r.ExpiresAt != nil, "expires_at", "must not be given together with ttl_seconds")
 	bad.When(r.SendAt != nil && r.ExpiresAt != nil && !r.ExpiresAt.After(*r.SendAt), "expires_at", "must be after send_at")
-	bad.When(r.SendAt != nil && !storableTime(*r.SendAt), "send_at", "must lie between the years 1 and 9999")
-	bad.When(r.ExpiresAt != nil && !storableTime(*r.ExpiresAt), "expires_at", "must lie between the years 1 and 9999")
+	bad.Time("send_at", r.SendAt)
+	bad.Time("expires_at", r.ExpiresAt)
 }
-
-func storableTime(t time.Time) bool { return t.UTC().Year() >= 1 && t.UTC().Year() <= 9999 }
 
 // pastTime refuses what this moment makes senseless; nil when nothing does.
 func (r *sendRequest) pastTime(now time.Time) *task.Error {
 	var bad fn.Rules
-	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(farthest)), "send_at", "must be at most a year ahead")
-	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*farthest)), "expires_at", "must be at most two years ahead")
+	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(fn.Farthest)), "send_at", "must be at most a year ahead")
+	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*fn.Farthest)), "expires_at", "must be at most two years ahead")
 	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
 	return task.Invalid(bad)
-}
-
-func (r *sendRequest) validateCallback(bad *fn.Rules) {
-	if r.CallbackURL == "" {
-		return
-	}
-	u, err := url.Parse(r.CallbackURL)
-	bad.When(err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil || len(r.CallbackURL) > maxCallback,
-		"callback_url", "must be an http or https URL without user name, at most 2000 bytes")
 }
 
 func (r *sendRequest) validateMetadata(bad *fn.Rules) {

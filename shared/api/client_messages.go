@@ -37,11 +37,7 @@ func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
 // Conversation lists what two users sent to each other, newest first, one page,
 // and how far each of them has read. The caller must be one of them, or an admin.
 func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (ConversationResponse, error) {
-	query, err := queryOf(r)
-	if err != nil {
-		return ConversationResponse{}, err
-	}
-	return get[ConversationResponse](ctx, c, "/api/v1/messages"+query)
+	return getFor[ConversationResponse](ctx, c, "/api/v1/messages", r)
 }
 
 // MarkRead tells how far a user has read a conversation. It never goes back, so

@@ -88,11 +88,16 @@ func endpointPath(id, deed string) string { return endpointsPath + "/" + url.Pat
 
 // list gets the page that filter, a struct, asks for.
 func list[T any](ctx context.Context, c *Client, path string, filter any) (Page[T], error) {
+	return getFor[Page[T]](ctx, c, path, filter)
+}
+
+// getFor gets what filter, a struct, asks for in the query string.
+func getFor[T any](ctx context.Context, c *Client, path string, filter any) (data T, err error) {
 	query, err := queryOf(filter)
 	if err != nil {
-		return Page[T]{}, err
+		return data, err
 	}
-	return get[Page[T]](ctx, c, path+query)
+	return get[T](ctx, c, path+query)
 }
 
 // queryOf writes what a JSON object of scalars holds as a query string, with

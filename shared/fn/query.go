@@ -54,6 +54,12 @@ func (p *plan) fromText(v reflect.Value, s string) string {
 		v.SetString(s)
 	case kindText:
 		return p.verdict(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+	case kindUnmarshaler: // what a JSON string of the text would be
+		text, err := json.Marshal(s)
+		if err != nil {
+			return err.Error()
+		}
+		return p.verdict(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text))
 	case kindBool:
 		return p.boolean(v, s)
 	case kindInt, kindUint, kindFloat:

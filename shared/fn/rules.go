@@ -2,7 +2,9 @@ package fn
 
 import (
 	"fmt"
+	"net/url"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/task"
@@ -37,6 +39,43 @@ func (r *Rules) Between(field string, n *int, low, high int) {
 
 // App asks for the name of a sender app (seed 001 section 3.1: 50 characters).
 func (r *Rules) App(app string) { r.Text("app_id", app, 50) }
+
+// Farthest is how far ahead a task may be sent, and how long it may wait for that.
+const Farthest = 366 * 24 * time.Hour
+
+// Time holds an optional time to what the database can keep.
+func (r *Rules) Time(field string, t *time.Time) {
+	r.When(t != nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999), field, "must lie between the years 1 and 9999")
+}
+
+// TTL holds an optional number of seconds that a task may wait to be sent.
+func (r *Rules) TTL(field string, seconds *int64) {
+	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(Farthest/time.Second)), field, "must be between 1 and 31622400")
+}
+
+const maxCallback = 2000
+
+// Callback holds an optional URL that is told of a task.
+func (r *Rules) Callback(field, callback string) {
+	if callback == "" {
+		return
+	}
+	u, err := url.Parse(callback)
+	r.When(err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil || len(callback) > maxCallback,
+		field, "must be an http or https URL without user name, at most 2000 bytes")
+}
+
+// OnUnknown holds an optional policy to its words.
+func (r *Rules) OnUnknown(field, word string) {
+	_, known := task.ParsePolicy(word)
+	r.When(word != "" && !known, field, "must be resend, hold or fail")
+}
+
+// SMSQueue is Queue, and keeps out what is for subscribe messages alone.
+func (r *Rules) SMSQueue(field, queue, instead string) {
+	r.Queue(field, queue)
+	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)
+}
 
 // Phone asks for a phone number; one with a space before it comes from a query
 // string whose + was not escaped.

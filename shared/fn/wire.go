@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -52,6 +53,17 @@ func (c *Call) pathID(name, what string) (task.ID, error) {
 		return id, task.Refuse(task.CodeNotFound, "no such "+what)
 	}
 	return id, nil
+}
+
+// RowID reads {id} of the path in the one form in which the ids of rows are written;
+// any other text names nothing. what is the kind of thing that it should name.
+func RowID[I int32 | int64](c *Call, what string) (I, error) {
+	text := c.PathValue("id")
+	n, err := strconv.ParseInt(text, 10, 64)
+	if id := I(n); err == nil && n > 0 && int64(id) == n && strconv.FormatInt(n, 10) == text {
+		return id, nil
+	}
+	return 0, task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
 // Operator is the caller as one who changes something by hand; reason is why.

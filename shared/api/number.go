@@ -1,0 +1,34 @@
+package api
+
+import (
+	"errors"
+	"strconv"
+)
+
+// Number is an unsigned 64-bit number in decimal digits, "" when there is none. On
+// the wire it is a string, as JavaScript loses digits of numbers above 2^53; a JSON
+// number is understood too when it has neither fraction nor exponent.
+type Number string
+
+// NumberOf writes n.
+func NumberOf(n uint64) Number { return Number(strconv.FormatUint(n, 10)) }
+
+// Uint64 reads n; "" is an error.
+func (n Number) Uint64() (uint64, error) { return strconv.ParseUint(string(n), 10, 64) }
+
+// UnmarshalJSON reads a string of digits or a number. null changes nothing.
+func (n *Number) UnmarshalJSON(raw []byte) error {
+	text := string(raw)
+	if text == "null" {
+		return nil
+	}
+	if len(text) > 1 && text[0] == '"' {
+		text = text[1 : len(text)-1]
+	}
+	value, err := strconv.ParseUint(text, 10, 64)
+	if err != nil || NumberOf(value) != Number(text) {
+		return errors.New("must be an integer between 0 and 18446744073709551615, as digits in a string or as a number without fraction and exponent")
+	}
+	*n = Number(text)
+	return nil
+}
