@@ -94,6 +94,7 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfSending()
 	s.tellOfRepair()
 	s.tellOfMessages()
+	s.tellOfSubscribeMessages()
 	s.tellOfConversations()
 	s.tellOfAccepting()
 	s.tellOfStreams()

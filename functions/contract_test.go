@@ -114,7 +114,9 @@ func inQuery() map[string]string {
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest",
 		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest",
 		"stream":        "StreamRequest",
-		"listEndpoints": "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest",
+		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest",
+		"subscribeStatistics": "SubscribeStatisticsRequest",
+		"listEndpoints":       "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest",
 	}
 }
 
@@ -275,7 +277,7 @@ func goKind(e ast.Expr, declared map[string]*ast.StructType) string {
 		if declared[e.Name] != nil {
 			return "object"
 		}
-		kinds := map[string]string{"string": "string", "int": "integer", "int32": "integer", "int64": "integer", "float64": "number", "bool": "boolean"}
+		kinds := map[string]string{"string": "string", "int": "integer", "int32": "integer", "int64": "integer", "float64": "number", "bool": "boolean", "Number": "string"}
 		if kind, ok := kinds[e.Name]; ok {
 			return kind
 		}

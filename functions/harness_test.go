@@ -47,6 +47,13 @@ func serveHandler(t *testing.T, h http.Handler) *server {
 // handler is all functions on a database.
 func handler(t *testing.T, url string) http.Handler {
 	t.Helper()
+	_, h := environment(t, url)
+	return h
+}
+
+// environment is handler with what the functions share.
+func environment(t *testing.T, url string) (*fn.Env, http.Handler) {
+	t.Helper()
 	env, err := fn.NewEnv(fn.Config{
 		DatabaseURL: url, Username: "admin", Password: "secret", HotRole: "sendonce_hot", ReadRole: "sendonce_read",
 	}, slog.New(slog.DiscardHandler))
@@ -54,7 +61,7 @@ func handler(t *testing.T, url string) http.Handler {
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, catalogue()...)
 	require.NoError(t, err)
-	return h
+	return env, h
 }
 
 // connect lets the test look into the database itself.

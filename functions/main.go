@@ -21,6 +21,7 @@ import (
 	"github.com/sendonce/sendonce/functions/save"
 	"github.com/sendonce/sendonce/functions/stream"
 	"github.com/sendonce/sendonce/functions/submit"
+	"github.com/sendonce/sendonce/functions/subscribe"
 	"github.com/sendonce/sendonce/functions/sweep"
 	"github.com/sendonce/sendonce/functions/webhooks"
 	"github.com/sendonce/sendonce/migrations"
@@ -34,6 +35,7 @@ func catalogue() []fn.Function {
 		submit.Function,
 		claim.Function,
 		report.Function,
+		subscribe.Function,
 		messages.Function,
 		stream.Function,
 		webhooks.Function,

@@ -25,6 +25,7 @@ var routes = map[string]string{
 	"/api/v1/messages":    "messages",
 	"/api/v1/messages/":   "messages",
 	"/api/v1/stream/":     "stream",
+	"/api/v1/subscribe/":  "subscribe",
 	"/api/v1/webhooks/":   "webhooks",
 	"/events/sweep":       "sweep",
 	"/events/relay":       "relay",

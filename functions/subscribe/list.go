@@ -1,0 +1,153 @@
+package subscribe
+
+import (
+	"context"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	shownSends      = 20 // of a message's history
+	defaultFailures = 10
+	maxFailures     = 200
+)
+
+// whose is the caller whose messages a list shows; nil for an admin, who sees all.
+func whose(c *fn.Call) *int64 {
+	if c.May(fn.Admin) {
+		return nil
+	}
+	return &c.Caller.ID
+}
+
+// sentRequest is api.SubscribeSentRequest with its rules.
+type sentRequest api.SubscribeSentRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *sentRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.Text("business_type", r.BusinessType, maxType)
+	number(&bad, "business_id", r.BusinessID)
+	bad.Text("template_type", r.TemplateType, maxType)
+	number(&bad, "receiver_user_id", r.ReceiverUserID)
+	return bad
+}
+
+// sent is the seed's isMessageSent. It tells of everybody's messages: a caller that
+// did not hear of another's would send it a second time.
+func (d *desk) sent(ctx context.Context, _ *fn.Call, req sentRequest) (any, error) {
+	business, _ := req.BusinessID.Uint64() // they decoded
+	receiver, _ := req.ReceiverUserID.Uint64()
+	l, err := d.db.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound:
+		return api.SubscribeSentResponse{}, nil
+	case err != nil:
+		return nil, err
+	}
+	status := int(l.Status)
+	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: l.ID, SendStatus: &status}, nil
+}
+
+// logsRequest is api.SubscribeLogsRequest with its rules.
+type logsRequest api.SubscribeLogsRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *logsRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.Text("business_type", r.BusinessType, maxType)
+	number(&bad, "business_id", r.BusinessID)
+	bad.Page(r.Limit, r.After)
+	return bad
+}
+
+func (d *desk) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, error) {
+	business, _ := req.BusinessID.Uint64() // it decoded
+	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), req.After, fn.LimitOf(req.Limit))
+	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) int64 { return l.ID }), err
+}
+
+// failuresRequest is api.SubscribeFailuresRequest with its rules.
+type failuresRequest api.SubscribeFailuresRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *failuresRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.Between("limit", r.Limit, 1, maxFailures)
+	return bad
+}
+
+func (d *desk) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
+	limit := defaultFailures
+	if req.Limit != nil {
+		limit = *req.Limit
+	}
+	rows, err := d.db.FailedLogs(ctx, whose(c), limit)
+	return fn.PageOf(rows, false, wire, func(l store.SubscribeLog) int64 { return l.ID }), err
+}
+
+// statisticsRequest is api.SubscribeStatisticsRequest with its rules.
+type statisticsRequest api.SubscribeStatisticsRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *statisticsRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.Time("since", r.Since)
+	return bad
+}
+
+func (d *desk) statistics(ctx context.Context, c *fn.Call, req statisticsRequest) (any, error) {
+	var since time.Time
+	if req.Since != nil {
+		since = *req.Since
+	}
+	rates, err := d.db.TemplateRates(ctx, since, whose(c))
+	if err != nil {
+		return nil, err
+	}
+	answer := api.SubscribeStatisticsResponse{Items: make([]api.SubscribeRate, len(rates))}
+	for i, r := range rates {
+		answer.Items[i] = api.SubscribeRate(r)
+	}
+	return answer, nil
+}
+
+// detail gives a message with its newest sends, each with what became of its task.
+func (d *desk) detail(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	l, err := d.own(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	sends, err := d.db.SubscribeHistory(ctx, l.ID, shownSends)
+	if err != nil {
+		return nil, err
+	}
+	answer := api.SubscribeDetailResponse{SubscribeLogResponse: wire(l), Sends: make([]api.SubscribeSend, len(sends))}
+	for i, s := range sends {
+		t, err := d.db.Task(ctx, s.TaskID)
+		if err != nil {
+			return nil, err
+		}
+		answer.Sends[i] = api.SubscribeSend{
+			TaskID: s.TaskID.String(), TemplateID: s.TemplateID, ReceiverOpenID: s.ReceiverOpenID, MessageData: s.Data, PagePath: s.Page,
+			Lang: s.Lang, MiniprogramState: s.MiniprogramState, State: t.State.String(), Reason: t.Reason.String(), Result: t.Result,
+			ErrorCode: t.ErrorCode, RetryCount: int(t.RetryCount), CreatedAt: s.CreatedAt.UTC(), SentAt: fn.Instant(t.SentAt),
+		}
+	}
+	return answer, nil
+}
+
+// wire is a row as its caller and an admin see it.
+func wire(l store.SubscribeLog) api.SubscribeLogResponse {
+	return api.SubscribeLogResponse{
+		ID: l.ID, TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,
+		BusinessID: api.NumberOf(l.BusinessID), ReceiverUserID: api.NumberOf(l.ReceiverUserID), ReceiverOpenID: l.ReceiverOpenID,
+		MessageData: l.Data, PagePath: l.Page, SendStatus: int(l.Status), SendTime: l.SendTime.UTC(), RetryCount: l.RetryCount,
+		ErrorCode: l.ErrorCode, ErrorMessage: l.ErrorMessage, CallerID: l.CallerID, TaskID: l.TaskID.String(),
+		CreatedAt: l.CreatedAt.UTC(), UpdatedAt: l.UpdatedAt.UTC(),
+	}
+}

@@ -1,0 +1,136 @@
+package subscribe
+
+import (
+	"context"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// recordRequest is api.SubscribeRecordRequest with its rules.
+type recordRequest api.SubscribeRecordRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *recordRequest) Validate() []task.Field {
+	bad := fn.Rules((*sendRequest)(&r.SubscribeRequest).Validate())
+	bad.App(r.AppID)
+	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
+	bad.When(r.SendAt != nil, "send_at", "must not be given: who records a message sends it now")
+	return bad
+}
+
+// record hands a message to a caller that sends it itself (seed 000, recordMessage):
+// its task is claimed as it is made.
+func (d *desk) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
+	s := (*sendRequest)(&req.SubscribeRequest).subscription(c, d.maxRetries)
+	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, d.leaseOf(req.LeaseSeconds)
+	out, err := d.order(ctx, c, s)
+	if err != nil {
+		return nil, err
+	}
+	answer := api.SubscribeRecordResponse{SubscribeResponse: response(out)}
+	if !out.Skipped {
+		d.env.Due(out.LeaseUntil)
+		answer.ClaimID, answer.LeaseUntil = out.ClaimID, fn.Instant(out.LeaseUntil)
+	}
+	return answer, nil
+}
+
+func (d *desk) leaseOf(seconds *int) time.Duration {
+	if seconds == nil {
+		return d.lease
+	}
+	return time.Duration(*seconds) * time.Second
+}
+
+// statusRequest is api.SubscribeStatusRequest with its rules.
+type statusRequest api.SubscribeStatusRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *statusRequest) Validate() []task.Field {
+	var bad fn.Rules
+	bad.App(r.AppID)
+	bad.When(r.ClaimID < 1, "claim_id", "is required: the claim_id that record gave")
+	bad.When(r.SendStatus == nil && r.Outcome == "", "send_status", "is required: 1 (sent), 2 (failed) or 0 (lengthens the lease), unless outcome is given")
+	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 1 (sent), 2 (failed) or 0 (lengthens the lease)")
+	bad.When(r.Outcome != "" && r.Outcome != "unknown", "outcome", "must be unknown")
+	bad.When(r.Outcome != "" && r.SendStatus != nil, "outcome", "must not be given together with send_status")
+	bad.AtMost("error_code", r.ErrorCode, maxErrorCode)
+	bad.When(r.ShouldRetry && !r.says(task.SubscribeFailed), "should_retry", "needs send_status 2")
+	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
+	bad.When(r.LeaseSeconds != nil && !r.says(task.SubscribeSending), "lease_seconds", "needs send_status 0")
+	return bad
+}
+
+func (r *statusRequest) says(status task.SendStatus) bool {
+	return r.SendStatus != nil && *r.SendStatus == int(status)
+}
+
+func (r *statusRequest) outcome() task.Outcome {
+	switch {
+	case r.says(task.SubscribeSent):
+		return task.SentOK
+	case r.says(task.SubscribeFailed):
+		return task.SentFailed
+	default:
+		return task.SentUnknown
+	}
+}
+
+// status is a report on the claim that record gave, under the names of seed 000
+// (updateSendStatus, and with should_retry incrementRetryCount).
+func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, error) {
+	l, err := d.own(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	newest, err := d.db.Task(ctx, l.TaskID)
+	switch {
+	case err != nil:
+		return nil, err
+	case newest.Queue != task.RecordedQueue:
+		return nil, task.Refuse(task.CodeConflict, "the newest send of this message was not recorded: the function wechat sends it and keeps its status")
+	case req.says(task.SubscribeSending):
+		return d.extend(ctx, c, l, &req)
+	}
+	outs, errs := d.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
+		TaskID: l.TaskID, AppID: req.AppID, ClaimID: req.ClaimID, Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
+		Message: req.ErrorMessage, ErrorCode: req.ErrorCode,
+	}}})
+	out := outs[0]
+	switch {
+	case errs[0] != nil:
+		return nil, errs[0]
+	case !out.Found:
+		return nil, noMessage()
+	case out.Verdict == task.Stale:
+		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the message's newest, or its outcome is settled otherwise; nothing was changed")
+	case out.Verdict == task.Applied:
+		d.env.Due(out.Task.DueAt)
+	}
+	if l, err = d.db.SubscribeLog(ctx, l.ID); err != nil { // as the report left it
+		return nil, err
+	}
+	return api.SubscribeStatusResponse{
+		ID: l.ID, TaskID: out.Task.ID.String(), SendStatus: int(l.Status), State: out.Task.State.String(), Reason: out.Task.Reason.String(),
+		RetryCount: l.RetryCount, Already: out.Verdict == task.Already,
+	}, nil
+}
+
+// extend lengthens the lease of a message that is still being sent.
+func (d *desk) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req *statusRequest) (any, error) {
+	lease, err := d.db.Extend(ctx, store.Extension{
+		TaskID: l.TaskID, AppID: req.AppID, ClaimID: req.ClaimID, Lease: d.leaseOf(req.LeaseSeconds),
+	}, c.Caller.Queues)
+	if err != nil {
+		return nil, err
+	}
+	d.env.Due(lease.LeaseUntil)
+	return api.SubscribeStatusResponse{
+		ID: l.ID, TaskID: l.TaskID.String(), SendStatus: int(l.Status), State: task.Processing.String(), RetryCount: l.RetryCount,
+		LeaseUntil: fn.Instant(lease.LeaseUntil),
+	}, nil
+}

@@ -1,0 +1,183 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// SubscribeRequest orders one WeChat subscribe message: POST
+// /api/v1/subscribe/send (seed 000). BusinessType, BusinessID, TemplateType and
+// ReceiverUserID together name the message: it is sent once.
+type SubscribeRequest struct {
+	TemplateID       string          `json:"template_id"`         // at most 100 characters
+	TemplateType     string          `json:"template_type"`       // at most 50 characters, as BOOKING_CONFIRM
+	BusinessType     string          `json:"business_type"`       // at most 50 characters, as course_booking
+	BusinessID       Number          `json:"business_id"`         // as the id of the booking
+	ReceiverUserID   Number          `json:"receiver_user_id"`    // as the business knows the receiver
+	ReceiverOpenID   string          `json:"receiver_openid"`     // as WeChat does; at most 100 characters
+	MessageData      json.RawMessage `json:"message_data"`        // {"thing1": {"value": "Tea"}, ...}
+	PagePath         string          `json:"page_path,omitempty"` // what a tap on the message opens; at most 1024 characters
+	Lang             string          `json:"lang,omitempty"`      // zh_CN, en_US, zh_HK or zh_TW
+	MiniprogramState string          `json:"miniprogram_state,omitempty"`
+	OnUnknown        string          `json:"on_unknown,omitempty"`  // hold (default), resend, fail
+	MaxRetries       *int            `json:"max_retries,omitempty"` // 0..10; default MAX_RETRY_COUNT
+	CallbackURL      string          `json:"callback_url,omitempty"`
+	SendAt           *time.Time      `json:"send_at,omitempty"`     // not before; at most a year ahead
+	TTLSeconds       *int64          `json:"ttl_seconds,omitempty"` // from SendAt, or from now
+}
+
+// SubscribeResponse is what became of an order.
+type SubscribeResponse struct {
+	ID          int64  `json:"id"`
+	TaskID      string `json:"task_id"`     // of its newest send
+	SendStatus  int    `json:"send_status"` // 0 sending, 1 sent, 2 failed
+	State       string `json:"state"`       // of the task
+	Skipped     bool   `json:"skipped,omitempty"`
+	DataDiffers bool   `json:"data_differs,omitempty"` // with Skipped: this order would have sent something else
+	Again       bool   `json:"again,omitempty"`        // it had failed before
+}
+
+// SubscribeRecordRequest tells that the caller is about to send the message
+// itself: POST /api/v1/subscribe/record.
+type SubscribeRecordRequest struct {
+	SubscribeRequest
+	AppID        string `json:"app_id"`                  // 1..50 characters, who has the message
+	LeaseSeconds *int   `json:"lease_seconds,omitempty"` // 10..3600; default PROCESSING_TIMEOUT_MINUTES
+}
+
+// SubscribeRecordResponse hands the message to its caller until LeaseUntil. One
+// that is skipped has no claim and must not be sent.
+type SubscribeRecordResponse struct {
+	SubscribeResponse
+	ClaimID    int64      `json:"claim_id,omitempty"`
+	LeaseUntil *time.Time `json:"lease_until,omitempty"`
+}
+
+// SubscribeStatusRequest tells what became of a recorded message: POST
+// /api/v1/subscribe/{id}/status. Exactly one of SendStatus and Outcome is given.
+type SubscribeStatusRequest struct {
+	AppID        string `json:"app_id"`
+	ClaimID      int64  `json:"claim_id"`                           // as record gave it
+	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent: lengthens the lease
+	Outcome      string `json:"outcome,omitempty"`                  // unknown, instead of a status
+	ErrorCode    string `json:"error_code,omitempty"`               // at most 50 characters; default SEND_FAILED
+	ErrorMessage string `json:"error_message,omitempty" text:"any"` // cut at 500 characters, never refused; default 消息发送失败
+	ShouldRetry  bool   `json:"should_retry,omitempty"`             // with 2: another try may help
+	LeaseSeconds *int   `json:"lease_seconds,omitempty"`            // with 0: 10..3600 from now; default PROCESSING_TIMEOUT_MINUTES
+}
+
+// SubscribeStatusResponse is a recorded message after a report.
+type SubscribeStatusResponse struct {
+	ID         int64      `json:"id"`
+	TaskID     string     `json:"task_id"`
+	SendStatus int        `json:"send_status"`
+	State      string     `json:"state"`
+	Reason     string     `json:"reason,omitempty"`
+	RetryCount int        `json:"retry_count"`
+	Already    bool       `json:"already,omitempty"`     // the same report was applied before
+	LeaseUntil *time.Time `json:"lease_until,omitempty"` // after send_status 0
+}
+
+// SubscribeSentRequest asks whether a message was sent: GET
+// /api/v1/subscribe/sent.
+type SubscribeSentRequest struct {
+	BusinessType   string `json:"business_type"`
+	BusinessID     Number `json:"business_id"`
+	TemplateType   string `json:"template_type"`
+	ReceiverUserID Number `json:"receiver_user_id"`
+}
+
+// SubscribeSentResponse says whether it was sent, whoever ordered it.
+type SubscribeSentResponse struct {
+	Sent       bool  `json:"sent"`
+	ID         int64 `json:"id,omitempty"` // absent, as SendStatus, when it was never ordered
+	SendStatus *int  `json:"send_status,omitempty"`
+}
+
+// SubscribeLogsRequest lists the messages of one business event: GET
+// /api/v1/subscribe/logs.
+type SubscribeLogsRequest struct {
+	BusinessType string `json:"business_type"`
+	BusinessID   Number `json:"business_id"`
+	Limit        *int   `json:"limit,omitempty"` // 1..200; default 50
+	After        int64  `json:"after,omitempty"` // next_after of the page before
+}
+
+// SubscribeFailuresRequest lists the newest failures: GET
+// /api/v1/subscribe/failures.
+type SubscribeFailuresRequest struct {
+	Limit *int `json:"limit,omitempty"` // 1..200; default 10
+}
+
+// SubscribeStatisticsRequest counts messages: GET /api/v1/subscribe/statistics.
+type SubscribeStatisticsRequest struct {
+	Since *time.Time `json:"since,omitempty"` // those whose send_time is not before it; default all
+}
+
+// SubscribeRate is how many messages of one type of template were sent.
+type SubscribeRate struct {
+	TemplateType string  `json:"template_type"`
+	Total        int64   `json:"total"`
+	Success      int64   `json:"success"`
+	Failed       int64   `json:"failed"`
+	SuccessRate  float64 `json:"success_rate"` // percent of the total, two digits
+}
+
+// SubscribeStatisticsResponse counts messages by type of template.
+type SubscribeStatisticsResponse struct {
+	Items []SubscribeRate `json:"items"`
+}
+
+// SubscribeLogResponse is a message: a row of subscribe_message_logs.
+type SubscribeLogResponse struct {
+	ID             int64           `json:"id"`
+	TemplateID     string          `json:"template_id"`
+	TemplateType   string          `json:"template_type"`
+	BusinessType   string          `json:"business_type"`
+	BusinessID     Number          `json:"business_id"`
+	ReceiverUserID Number          `json:"receiver_user_id"`
+	ReceiverOpenID string          `json:"receiver_openid"`
+	MessageData    json.RawMessage `json:"message_data"`
+	PagePath       string          `json:"page_path,omitempty"`
+	SendStatus     int             `json:"send_status"` // 0 sending, 1 sent, 2 failed
+	SendTime       time.Time       `json:"send_time"`   // when it was ordered, or when the status became what it is
+	RetryCount     int             `json:"retry_count"` // of all its sends
+	ErrorCode      string          `json:"error_code,omitempty"`
+	ErrorMessage   string          `json:"error_message,omitempty"`
+	CallerID       int64           `json:"caller_id"`
+	TaskID         string          `json:"task_id"` // of its newest send
+	CreatedAt      time.Time       `json:"created_at"`
+	UpdatedAt      time.Time       `json:"updated_at"`
+}
+
+// SubscribeDetailResponse is a message with its history: GET
+// /api/v1/subscribe/{id}.
+type SubscribeDetailResponse struct {
+	SubscribeLogResponse
+	Sends []SubscribeSend `json:"sends"` // newest first, at most 20
+}
+
+// SubscribeSend is one send of a message: a task of its own.
+type SubscribeSend struct {
+	TaskID           string          `json:"task_id"`
+	TemplateID       string          `json:"template_id"`
+	ReceiverOpenID   string          `json:"receiver_openid"`
+	MessageData      json.RawMessage `json:"message_data"`
+	PagePath         string          `json:"page_path,omitempty"`
+	Lang             string          `json:"lang,omitempty"`
+	MiniprogramState string          `json:"miniprogram_state,omitempty"`
+	State            string          `json:"state"`
+	Reason           string          `json:"reason,omitempty"`
+	Result           string          `json:"result,omitempty"`
+	ErrorCode        string          `json:"error_code,omitempty"`
+	RetryCount       int             `json:"retry_count"`
+	CreatedAt        time.Time       `json:"created_at"`
+	SentAt           *time.Time      `json:"sent_at,omitempty"`
+}
+
+// SubscribeResendRequest sends a message again by hand: POST
+// /api/v1/subscribe/{id}/resend.
+type SubscribeResendRequest struct {
+	Reason string `json:"reason,omitempty"` // at most 500 characters; required with Force
+	Force  bool   `json:"force,omitempty"`  // although it was sent
+}
