@@ -253,3 +253,33 @@ func TestAClaimTellsHowMuchItLeftToOthers(t *testing.T) {
 	require.Len(t, claimed, 8)
 	require.Equal(t, Touched{task.DefaultQueue: 6}, touched)
 }
+
+func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	db, direct := openAt(t, proxy.URL()), openAt(t, url)
+	record := func() Subscribed {
+		s := booking(1, `{"a":1}`)
+		s.Queue, s.AppID, s.Lease = task.RecordedQueue, "shop", time.Minute
+		fired := proxy.LoseAnswer(sandbox.Containing("insert into subscribe_message_sends"))
+		out := db.subscribe(t, s)
+		<-fired
+		require.Equal(t, s.TaskID, out.TaskID)
+		require.False(t, out.Skipped)
+		require.Equal(t, task.Processing, out.State)
+		require.WithinDuration(t, time.Now().Add(time.Minute), out.LeaseUntil, 10*time.Second)
+		return out
+	}
+	var rows []int64
+	for range 2 { // a new row, and the same row again
+		out := record()
+		rows = append(rows, out.ID)
+		outs, errs := direct.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: out.TaskID, AppID: "shop", ClaimID: out.ClaimID, Outcome: task.SentFailed}}})
+		require.NoError(t, errs[0])
+		require.Equal(t, task.Applied, outs[0].Verdict, "the claim is the caller's")
+	}
+	require.Equal(t, rows[0], rows[1])
+	require.Equal(t, 2, direct.count(t, `select count(*) from tasks`))
+	require.Equal(t, 2, direct.count(t, `select count(*) from subscribe_message_sends`))
+}
