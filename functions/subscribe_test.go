@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -321,4 +323,33 @@ func TestARecordedMessageOfASilentServiceIsHeld(t *testing.T) {
 	require.Equal(t, "held", skipped.data("state"))
 	late := s.post(silent.header.Get("Location")+"/status", fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, silent.data("claim_id")))
 	require.EqualValues(t, 1, late.data("send_status"), late.text)
+}
+
+func TestWhoeverOrderedASubscribeMessageIsToldWhatBecameOfIt(t *testing.T) {
+	t.Parallel()
+	w := openTown(t)
+	shop := newReceiver(t, nil)
+	order := api.SubscribeRequest{
+		TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(1), ReceiverUserID: api.NumberOf(9),
+		ReceiverOpenID: "openid", MessageData: api.JSON(`{"thing1":{"value":"瑜伽课"}}`), CallbackURL: shop.URL,
+	}
+	recorded, err := w.client.RecordSubscribe(t.Context(), api.SubscribeRecordRequest{SubscribeRequest: order, AppID: "app"})
+	require.NoError(t, err)
+	sent := 1
+	settled, err := w.client.SubscribeStatus(t.Context(), recorded.ID, api.SubscribeStatusRequest{AppID: "app", ClaimID: recorded.ClaimID, SendStatus: &sent})
+	require.NoError(t, err)
+	require.Equal(t, 1, settled.SendStatus)
+	again, err := w.client.Subscribe(t.Context(), order)
+	require.NoError(t, err)
+	require.True(t, again.Skipped)
+	require.Equal(t, recorded.ID, again.ID)
+
+	signing, err := w.client.SigningSecret(t.Context())
+	require.NoError(t, err)
+	told := shop.event(t, 1, signing.Secret)
+	require.Equal(t, recorded.TaskID, told.Subject)
+	require.Equal(t, "sendonce.task.succeeded.v1", told.Type)
+	var data api.TaskEventData
+	require.NoError(t, json.Unmarshal(told.Data, &data))
+	require.JSONEq(t, fmt.Sprintf(`{"subscribe_id":"%d"}`, recorded.ID), string(data.Metadata))
 }
