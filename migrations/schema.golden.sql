@@ -158,6 +158,22 @@ CREATE TABLE operator_actions (
     after jsonb,
     created_at timestamp with time zone NOT NULL DEFAULT now());
 
+CREATE TABLE provider_tokens (
+    provider text NOT NULL,
+    app_id text NOT NULL,
+    token text NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    version bigint NOT NULL,
+    updated_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE queue_pauses (
+    queue text COLLATE "C" NOT NULL,
+    until timestamp with time zone,
+    reason text NOT NULL,
+    paused_by text NOT NULL,
+    by_hand boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE receive_logs (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
     request_id character varying(50),
@@ -308,6 +324,13 @@ CREATE TABLE tasks (
     metadata jsonb,
     created_at timestamp with time zone NOT NULL DEFAULT now());
 
+CREATE TABLE template_pauses (
+    template_id character varying(100) NOT NULL,
+    strikes smallint NOT NULL,
+    paused_at timestamp with time zone,
+    reason text NOT NULL,
+    updated_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE webhook_deliveries (
     id uuid NOT NULL,
     event_id text NOT NULL,
@@ -432,6 +455,12 @@ ALTER TABLE messages ADD CONSTRAINT messages_pkey PRIMARY KEY (id);
 
 ALTER TABLE operator_actions ADD CONSTRAINT operator_actions_pkey PRIMARY KEY (id);
 
+ALTER TABLE provider_tokens ADD CONSTRAINT provider_tokens_pkey PRIMARY KEY (provider, app_id);
+
+ALTER TABLE queue_pauses ADD CONSTRAINT queue_pauses_pkey PRIMARY KEY (queue);
+
+ALTER TABLE queue_pauses ADD CONSTRAINT queue_pauses_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
+
 ALTER TABLE schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY (version);
 
 ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_pkey PRIMARY KEY (id);
@@ -476,6 +505,8 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AN
 
 ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
 
+ALTER TABLE template_pauses ADD CONSTRAINT template_pauses_pkey PRIMARY KEY (template_id);
+
 ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_check CHECK ((((state = 0) = (next_at IS NOT NULL)) AND ((state = 0) = (finished_at IS NULL))));
 
 ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_pkey PRIMARY KEY (event_id, endpoint_id);
@@ -515,6 +546,8 @@ CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) 
 CREATE INDEX messages_between ON public.messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
 
 CREATE INDEX operator_actions_subject ON public.operator_actions USING btree (subject, id);
+
+CREATE INDEX queue_pauses_until ON public.queue_pauses USING btree (until) WHERE (until IS NOT NULL);
 
 CREATE INDEX subscribe_message_logs_failed ON public.subscribe_message_logs USING btree (send_time) WHERE (send_status = 2);
 

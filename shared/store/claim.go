@@ -61,11 +61,12 @@ select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_numbe
 
 // claimSQL takes the left edge of task_live_ready: new tasks first, then
 // retries by retry_count, each by age (seed 001 section 6.3). A row that
-// another claim holds is skipped, and what has expired is never handed out.
+// another claim holds is skipped, what has expired is never handed out, and a
+// paused queue hands out nothing.
 const claimSQL = `
 with c as materialized (
     select id, priority, retry_count from task_live
-    where state = 1 and queue = $1 and (expires_at is null or expires_at > now())
+    where state = 1 and queue = $1 and (expires_at is null or expires_at > now()) and ` + notPaused + `
     order by priority, retry_count, id
     limit $2
     for update skip locked
@@ -84,6 +85,7 @@ with c as materialized (
         limit $2
         for update skip locked
     ) r
+    where ` + notPaused + `
     limit $2
 )` + claimBody
 

@@ -54,12 +54,13 @@ func (f *claimFloors) of(queue string, now time.Time) []lane {
 }
 
 // learn judges a plain claim: floors are set after several slow ones in a row.
+// A quick one that found nothing proves nothing, as a paused queue is not walked.
 func (f *claimFloors) learn(queue string, claimed []Claimed, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	q := f.queues[queue]
 	if took < slowClaim {
-		if q != nil {
+		if len(claimed) > 0 {
 			delete(f.queues, queue)
 		}
 		return

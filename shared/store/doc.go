@@ -25,6 +25,18 @@
 // whose calls take longer than a lock should be held: their next send time is the
 // lease, and what comes back is compared with it.
 //
+// # Pauses
+//
+// A queue with a row of queue_pauses hands out nothing: a claim asks so once, in
+// its own statement. A pause that is over, by its time or by hand, counts no more,
+// and its row stays until a sweep, or a claim that finds too little, removes it and
+// tells who waits what waits there: so an end that nobody lived to tell is told. A
+// poll that waits knows the end of its queue's pause itself.
+//
+// template_pauses counts errors in a row by template of subscribe messages.
+// provider_tokens has the access tokens that all instances share, each fetched by
+// one of them under an advisory lock.
+//
 // # Telling
 //
 // Whoever changes a task writes event_outbox in the same commit, one row for each

@@ -152,24 +152,35 @@ insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phon
 insert into task_live (id, state, priority, max_retries, on_unknown, queue)
 	select id, 1, 5, 3, 0, 'default' from tasks limit 40000;
 insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 0, 0 from tasks offset 40000;
-insert into submission_keys select id, id, id from tasks`,
-		tables: []string{"tasks", "task_live", "task_done", "submission_keys"},
+insert into submission_keys select id, id, id from tasks;
+insert into queue_pauses (queue, reason, paused_by, by_hand) select 'q' || g, '', '', true from generate_series(1, 1000) g;
+insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+	select id, 1, 't', 'o', '{}' from tasks;
+insert into template_pauses (template_id, strikes, reason) select 't' || g, 1, '' from generate_series(1, 1000) g;
+insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, '', now(), 1 from generate_series(1, 1000) g`,
+		tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
 		cases: map[string]string{
-			"claimSQL":        `'default', 10, 'app', 60, false, '{}', 1, true`,
-			"claimAboveSQL":   `'default', 10, 'app', 60, false, '{}', 1, true, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"lockDueSQL":      `100`,
-			"nextDueSQL":      "",
-			"lockLiveSQL":     someIDs,
-			"lockDoneSQL":     someIDs,
-			"deleteLiveSQL":   someIDs,
-			"updateLiveSQL":   someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
-			"extendSQL":       anID + `, 'app', 0, 60, false, array[]::text[]`,
-			"detailSQL":       anID,
-			"firstCallsSQL":   someIDs + `, ` + someIDs,
-			"knownKeysSQL":    someIDs,
-			"knownTasksSQL":   someIDs,
-			"callerByNameSQL": `'x'`,
-			"lockDefaultsSQL": `array['13800138000']::varchar[]`,
+			"claimSQL":           `'default', 10, 'app', 60, false, '{}', 1, true`,
+			"claimAboveSQL":      `'default', 10, 'app', 60, false, '{}', 1, true, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"lockDueSQL":         `100`,
+			"queuePauseSQL":      `'q1'`,
+			"endPauseSQL":        `'q1'`,
+			"releasedSQL":        `'t', 'wechat', 100`,
+			"pausedTemplatesSQL": `array['t1']`,
+			"clearTemplateSQL":   `'t1'`,
+			"tokenSQL":           `'wechat', '1'`,
+			"nextDueSQL":         "",
+			"lockLiveSQL":        someIDs,
+			"lockDoneSQL":        someIDs,
+			"deleteLiveSQL":      someIDs,
+			"updateLiveSQL":      someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
+			"extendSQL":          anID + `, 'app', 0, 60, false, array[]::text[]`,
+			"detailSQL":          anID,
+			"firstCallsSQL":      someIDs + `, ` + someIDs,
+			"knownKeysSQL":       someIDs,
+			"knownTasksSQL":      someIDs,
+			"callerByNameSQL":    `'x'`,
+			"lockDefaultsSQL":    `array['13800138000']::varchar[]`,
 		},
 		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due", "nextDueSQL": "task_live_due"},
 		sorted: []string{"claimSQL", "claimAboveSQL"},

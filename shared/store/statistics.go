@@ -48,6 +48,17 @@ func (l *LiveCounts) add(q LiveCounts) {
 
 const firstOpenDaySQL = `select coalesce(max(day) + 1, date '1970-01-01') from task_totals`
 
+// liveByQueue counts the live rows of each queue.
+const liveByQueue = `
+    select queue,
+        count(*) filter (where state = 0) as scheduled,
+        count(*) filter (where state in (0, 1) and retry_count = 0) as pending_new,
+        count(*) filter (where state in (0, 1) and retry_count > 0) as pending_retry,
+        count(*) filter (where state in (2, 3)) as processing,
+        count(*) filter (where state = 3) as held,
+        extract(epoch from now() - min(updated_at) filter (where state = 1))::float8 as oldest_pending
+    from task_live group by queue`
+
 // statisticsSQL counts live rows, results since the first open day, and the
 // stored totals before it: never the history. The day comes as a parameter,
 // since the planner takes the index on reported_at only for a value it sees.
@@ -61,16 +72,7 @@ cross join (
     select count(*) filter (where status = 2) as succeeded, count(*) filter (where status = 3) as failed
     from task_done where reported_at >= $1::date::timestamp at time zone 'UTC'
 ) open
-left join (
-    select queue,
-        count(*) filter (where state = 0) as scheduled,
-        count(*) filter (where state in (0, 1) and retry_count = 0) as pending_new,
-        count(*) filter (where state in (0, 1) and retry_count > 0) as pending_retry,
-        count(*) filter (where state in (2, 3)) as processing,
-        count(*) filter (where state = 3) as held,
-        extract(epoch from now() - min(updated_at) filter (where state = 1))::float8 as oldest_pending
-    from task_live group by queue
-) live on true
+left join (` + liveByQueue + `) live on true
 order by live.queue`
 
 // Statistics counts all tasks, in one snapshot: a day that is closed meanwhile,
@@ -104,16 +106,23 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 		if queue == nil {
 			return nil
 		}
-		q := QueueCounts{*queue, LiveCounts{Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held}}
-		if oldest != nil {
-			age := time.Duration(*oldest * float64(time.Second))
-			q.OldestPending = &age
-		}
+		q := QueueCounts{*queue, LiveCounts{
+			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
+		}}
 		s.Queues = append(s.Queues, q)
 		s.Live.add(q.LiveCounts)
 		return nil
 	})
 	return s, err
+}
+
+// age is a duration that the database gives in seconds; nil = there is none.
+func age(seconds *float64) *time.Duration {
+	if seconds == nil {
+		return nil
+	}
+	d := time.Duration(*seconds * float64(time.Second))
+	return &d
 }
 
 // planAnew keeps a query from meeting new parameters with an old plan: its

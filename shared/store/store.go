@@ -46,6 +46,7 @@ type DB struct {
 	backoff    task.Backoff
 	keep       Retention
 	archivedTo atomic.Pointer[task.ID] // where archiveSome goes on; nil = from the beginning
+	refreshing chan struct{}           // full while this instance refreshes a provider's token
 }
 
 // Open prepares the two pools without connecting: the first call that needs
@@ -60,7 +61,10 @@ func Open(cfg Config) (*DB, error) {
 		hot.Close()
 		return nil, err
 	}
-	db := &DB{hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, onEvents: cfg.OnEvents, backoff: cfg.Backoff, keep: cfg.Keep}
+	db := &DB{
+		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, onEvents: cfg.OnEvents, backoff: cfg.Backoff, keep: cfg.Keep,
+		refreshing: make(chan struct{}, 1),
+	}
 	if db.onEvents == nil {
 		db.onEvents = func() {}
 	}

@@ -14,14 +14,15 @@ import (
 const lockDueSQL = `select ` + liveColumns + `, now() from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
 
 // anyDueSQL spares the idle poll a transaction.
-const anyDueSQL = `select exists (select from task_live where due_at <= now())`
+const anyDueSQL = `select exists (select from queue_pauses where until <= now()), exists (select from task_live where due_at <= now())`
 
-// Touched counts, by queue, the tasks that became pending.
+// Touched counts, by queue, the tasks that a sender may take from now on.
 type Touched map[string]int
 
-const nextDueSQL = `select (select due_at from task_live where due_at is not null order by due_at limit 1)`
+const nextDueSQL = `
+select least((select due_at from task_live where due_at is not null order by due_at limit 1), (select min(until) from queue_pauses))`
 
-// NextDue is when a task falls due next; zero = none does.
+// NextDue is when a task falls due or a pause ends next; zero = none does.
 func (db *DB) NextDue(ctx context.Context) (time.Time, error) {
 	at, err := db.instant(ctx, nextDueSQL)
 	return at, failed("next due", err)
@@ -36,7 +37,7 @@ type Swept struct {
 
 // Sweep settles up to limit tasks that fell due, earliest first: it promotes
 // scheduled tasks, recovers zombies and expires what is past its time, in one
-// transaction. Any number of sweeps may run at once. Nothing more is due when
+// transaction; and it lets go on the queues whose pause is over. Any number of sweeps may run at once. Nothing more is due when
 // fewer than limit rows were settled.
 func (db *DB) Sweep(ctx context.Context, limit int) (swept Swept, err error) {
 	err = db.withPartitions(ctx, func() error {
@@ -53,8 +54,12 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 		return swept, err
 	}
 	defer conn.Release()
-	var due bool
-	if err := conn.QueryRow(ctx, anyDueSQL).Scan(&due); err != nil || !due {
+	var resumed, due bool
+	err = conn.QueryRow(ctx, anyDueSQL).Scan(&resumed, &due)
+	if err == nil && resumed {
+		err = endPauses(ctx, conn.Conn(), swept.Pending)
+	}
+	if err != nil || !due {
 		return swept, err
 	}
 
