@@ -100,6 +100,7 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfStreams()
 	s.tellOfWebhooks()
 	s.tellOfDeadLetters()
+	s.tellOfPauses()
 	s.tellOfCallersAndWords()
 	s.tellOfEventsAndHealth()
 	s.tellOfRefusals()
@@ -347,7 +348,7 @@ func (s teller) tellOfRefusals() {
 			continue // the probes of the platform
 		}
 		method, path, _ := strings.Cut(pattern, " ")
-		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{id}", "1").Replace(path)
+		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
 		s.as(&stranger).call(401, method, path, "")
 		for role, other := range others {
 			if !slices.Contains(operation.node["x-roles"].([]any), role) {

@@ -170,7 +170,7 @@ func (s *server) lastStatement() time.Time {
 
 // waiting makes a claim that finds nothing and returns once it waits.
 func (s *server) waiting(path string) <-chan reply {
-	s.get("/api/v1/sms/tasks/pending?app_id=warm-up") // prepares the statements, which looks like asking
+	s.get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements, which looks like asking
 	before := s.lastStatement()
 	answer := make(chan reply, 1)
 	go func() { answer <- s.get(path) }()
@@ -179,10 +179,10 @@ func (s *server) waiting(path string) <-chan reply {
 }
 
 // untilWaiting returns when a claim that began after before waits: the last
-// that it asks is whether anything is due.
+// that it asks is whether its queue is paused.
 func (s *server) untilWaiting(before time.Time) {
 	require.Eventually(s.t, func() bool {
 		return s.count(`select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()
-			and state = 'idle' and state_change > $1 and query like '%where due_at <= now())'`, before) > 0
+			and state = 'idle' and state_change > $1 and query like '%from queue_pauses where queue = $1'`, before) > 0
 	}, 10*time.Second, time.Millisecond)
 }

@@ -1,7 +1,7 @@
 // Package admin is the function that operators call, all under /api/v1/admin:
 // templates, default content, statistics, the list of tasks and the history of
-// each, repair by hand, blocked words, callers, who did what by hand, and the
-// events that no function takes.
+// each, repair by hand, pauses, blocked words, callers, who did what by hand, and
+// the events that no function takes.
 //
 // Every change is committed together with a row of operator_actions that tells
 // who made it and what was there before; a change that changes nothing is not
@@ -23,7 +23,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), ready: env.Ready, username: env.Config.Username, forget: env.ForgetCaller}
+	d := &desk{db: env.DB(), ready: env.Ready, due: env.Due, username: env.Config.Username, forget: env.ForgetCaller}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
@@ -48,6 +48,12 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, d.retry),
 		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, d.cancel),
 		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, d.resolve),
+
+		"GET " + root + "queues":                                    fn.Query(fn.Admin, d.queues).Timeout(readTimeout),
+		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, d.pauseQueue),
+		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, d.resumeQueue),
+		"GET " + root + "subscribe-templates":                       fn.Query(fn.Admin, d.subscribeTemplates),
+		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, d.resumeTemplate),
 
 		"GET " + root + "blocked-words":         fn.Query(fn.Admin, d.blockedWords),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, d.addBlockedWord),
@@ -76,6 +82,7 @@ const maxReason = 500
 type desk struct {
 	db       *store.DB
 	ready    func(queue string, n int) // tells waiting claims
+	due      func(at time.Time)        // has sweep woken
 	username string                    // of the built-in admin, which is no stored caller
 	forget   func(name string)         // drops what this process remembers of a caller
 }

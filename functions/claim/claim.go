@@ -4,7 +4,9 @@
 //	POST     /api/v1/sms/tasks/{task_id}/extend
 //
 // A claimed task belongs to one app until its lease ends. Pollers alone keep
-// the job going: a claim that finds too little first promotes what fell due.
+// the job going: a claim that finds too little first promotes what fell due. A
+// paused queue hands out nothing, and a poll that waits on it looks again when its
+// pause ends.
 package claim
 
 import (
@@ -56,6 +58,10 @@ const (
 	minLease     = 10 // seconds
 	maxLease     = 3600
 	lookLimit    = 10 * time.Second
+
+	// pauseMargin keeps a poll from looking again and again at a pause that is over
+	// and that somebody is about to remove.
+	pauseMargin = 20 * time.Millisecond
 )
 
 type claimer struct {
@@ -141,8 +147,14 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		call.Log("claimed", len(claimed))
 		return wire(claimed), false, nil
 	}
+	resumed, err := c.resumed(ctx, want.Queue)
+	if err != nil {
+		return nil, false, err
+	}
 	select {
 	case <-waiter.C:
+		return nil, true, nil
+	case <-resumed:
 		return nil, true, nil
 	case <-patience:
 	case <-c.env.Draining():
@@ -158,6 +170,20 @@ func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Cl
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
 	defer cancel()
 	return c.db.Claim(ctx, want)
+}
+
+// resumed fires when the pause of a queue ends by itself, so that nobody need
+// live on to tell the poll; nil when it has none that does. It is asked for after the
+// look: a pause that ended in between is still there to be seen.
+func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+	defer cancel()
+	p, _, err := c.db.QueuePause(ctx, queue)
+	if err != nil || p.Until.IsZero() {
+		return nil, err
+	}
+	c.env.Due(p.Until) // who paused the queue may have died before it said so
+	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
 // giveBack releases what was claimed for an app that has left: it was never

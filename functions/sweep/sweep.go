@@ -1,6 +1,7 @@
 // Package sweep is the event function that lets happen what time brings:
 // scheduled tasks become pending, zombies are recovered (seed 001 sections
-// 6.3.3 and 8.4), what is past its time expires, and what is old is archived.
+// 6.3.3 and 8.4), what is past its time expires, paused queues go on, and what
+// is old is archived.
 //
 //	POST /events/sweep
 //
@@ -60,7 +61,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if err != nil {
 		return err
 	}
-	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed or submitted may have died before it said so
+	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
 	more, err := s.db.KeepHouse(ctx)
 	if more {
 		s.env.Due(time.Now().Add(time.Second))

@@ -1,0 +1,67 @@
+package api
+
+import "time"
+
+// QueuesResponse is every queue that has live tasks or is paused, by name: GET
+// /api/v1/admin/queues.
+type QueuesResponse struct {
+	Queues []QueueState `json:"queues"`
+}
+
+// QueueState is a queue with the counts of its live tasks.
+type QueueState struct {
+	Queue string `json:"queue"`
+	LiveCounts
+	Pause *QueuePause `json:"pause,omitempty"` // nil = it is not paused
+}
+
+// QueuePause keeps a queue from handing out tasks.
+type QueuePause struct {
+	Queue     string     `json:"queue"`
+	Until     *time.Time `json:"until,omitempty"` // it ends by itself then; nil = when somebody resumes the queue
+	Reason    string     `json:"reason"`
+	PausedBy  string     `json:"paused_by"` // the caller, or the function that did so by itself
+	ByHand    bool       `json:"by_hand"`   // by a caller
+	CreatedAt time.Time  `json:"created_at"`
+}
+
+// PauseRequest pauses a queue, whatever pause it had: POST
+// /api/v1/admin/queues/{queue}/pause.
+type PauseRequest struct {
+	Until  *time.Time `json:"until,omitempty"` // in the future, at most a year ahead; nil = until somebody resumes it
+	Reason string     `json:"reason"`          // 1..500 characters
+}
+
+// ResumeRequest ends a pause: POST /api/v1/admin/queues/{queue}/resume and
+// /api/v1/admin/subscribe-templates/{template_id}/resume.
+type ResumeRequest struct {
+	Reason string `json:"reason"` // 1..500 characters
+}
+
+// ResumeQueueResponse is a queue that goes on.
+type ResumeQueueResponse struct {
+	Queue        string `json:"queue"`
+	PendingTasks int    `json:"pending_tasks"` // that waited for this; counted up to 1000
+}
+
+// SubscribeTemplatesResponse is every template of subscribe messages that errors
+// speak against, the paused ones first: GET /api/v1/admin/subscribe-templates.
+type SubscribeTemplatesResponse struct {
+	Templates []SubscribeTemplate `json:"templates"`
+}
+
+// SubscribeTemplate is a template of WeChat's. With the third error in a row that
+// it is to blame for it is paused, until an operator lifts that.
+type SubscribeTemplate struct {
+	TemplateID string     `json:"template_id"`
+	Strikes    int        `json:"strikes"`             // errors in a row
+	PausedAt   *time.Time `json:"paused_at,omitempty"` // nil = it is not paused yet
+	Reason     string     `json:"reason"`              // the newest error
+	UpdatedAt  time.Time  `json:"updated_at"`
+}
+
+// ResumeTemplateResponse is a template that goes on.
+type ResumeTemplateResponse struct {
+	TemplateID string `json:"template_id"`
+	DueTasks   int64  `json:"due_tasks"` // that were given back and are due now
+}
