@@ -101,6 +101,7 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfWebhooks()
 	s.tellOfDeadLetters()
 	s.tellOfPauses()
+	s.tellOfAlerts()
 	s.tellOfCallersAndWords()
 	s.tellOfEventsAndHealth()
 	s.tellOfRefusals()

@@ -116,7 +116,7 @@ func inQuery() map[string]string {
 		"stream":        "StreamRequest",
 		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest",
 		"subscribeStatistics": "SubscribeStatisticsRequest",
-		"listEndpoints":       "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest",
+		"listEndpoints":       "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",
 	}
 }
 

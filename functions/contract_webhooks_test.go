@@ -91,6 +91,23 @@ func (s teller) tellOfWebhooks() {
 	s.get(200, root+"actions?subject=webhook/"+id)
 }
 
+// incident makes an alert that is over, or is still open, and gives its id.
+func (s *server) incident(queue string, over bool) task.ID {
+	id := task.NewID()
+	s.exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
+		values ($1, 'failure_rate', $2, 0.35, 0.2, case when $3 then now() end, case when $3 then 0.04 end)`, id, queue, over)
+	return id
+}
+
+func (s teller) tellOfAlerts() {
+	s.t.Helper()
+	s.incident("wechat", true)
+	s.incident("wechat", false)
+	page := s.get(200, root+"alerts?limit=1")
+	s.get(200, fmt.Sprintf("%salerts?after=%v", root, page.data("next_after")))
+	s.get(400, root+"alerts?after=closed.7")
+}
+
 func (s teller) tellOfDeadLetters() {
 	s.t.Helper()
 	s.exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
@@ -161,8 +178,10 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 	}
 	s.exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
 	s.exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
+	s.exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
+		s.incident("wechat", true), s.incident("default", false))
 	require.Equal(t, 204, s.tick("relay").status)
-	s.carry(nc, 3)
+	s.carry(nc, 6)
 
 	c, told := readContract(t), map[string]int{}
 	rows, err := s.owner.Query(t.Context(), `select event_type, payload from webhook_deliveries`)
@@ -175,6 +194,8 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 		hook := "taskEvent"
 		if strings.Contains(kind, "webhook") {
 			hook = "endpointDisabled"
+		} else if strings.Contains(kind, "alert") {
+			hook = "alert"
 		}
 		require.NoError(t, c.checkJSON(pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
 		require.NotContains(t, payload, "13800138000")
@@ -182,5 +203,6 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 	require.NoError(t, rows.Err())
 	require.Equal(t, map[string]int{
 		"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
-	}, told, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left")
+		"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
+	}, told, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
 }

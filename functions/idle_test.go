@@ -64,39 +64,47 @@ func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
 	return true
 }
 
-func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
-	t.Parallel()
-	o := newPostOffice(t)
-	proxy := sandbox.NewProxy(t, o.url)
-	asked := watch(proxy)
-	c := o.grow(insiders, "DATABASE_URL="+proxy.URL())
-	shop := newReceiver(t, nil)
-	c.endpoint(shop.URL)
-	finished := c.finish(3)
-	c.until(c.save("msg.orders.paid", once), "sent")
-	c.told(3) // all is up, and nothing is outstanding
-	wake, err := c.broker().Stream(t.Context(), "WAKE")
-	require.NoError(t, err)
-	quiet := quietTime(t)
-	require.Eventually(t, func() bool {
+// rests waits until all that was under way is over, and says that nothing happens
+// after that. It gives the calls of each event function before.
+func (c *city) rests(asked *statements) map[string]int {
+	c.t.Helper()
+	wake, err := c.broker().Stream(c.t.Context(), "WAKE")
+	require.NoError(c.t, err)
+	quiet := quietTime(c.t)
+	require.Eventually(c.t, func() bool {
 		// A newer wake-up takes the place of one that is being worked on.
 		working := time.Since(c.looker.lastStatement()) < time.Second
 		return !working && c.settled(wake, time.Now().Add(quiet+time.Second))
 	}, patience+lease, 100*time.Millisecond)
 	calls := c.invocations()
 	statements, _ := asked.count()
-	require.NotZero(t, statements)
-	for _, function := range []string{"sweep", "relay", "deliver"} {
-		require.NotZero(t, calls[function], function)
-	}
+	require.NotZero(c.t, statements)
 
 	// That nothing happens is no condition that comes about: time must pass.
 	<-time.After(quiet)
 	after, _ := asked.count()
-	t.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
+	c.t.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
 		quiet, sum(c.invocations())-sum(calls), calls, after-statements, statements)
-	require.Equal(t, calls, c.invocations())
-	require.Equal(t, statements, after)
+	require.Equal(c.t, calls, c.invocations())
+	require.Equal(c.t, statements, after)
+	return calls
+}
+
+func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	proxy := sandbox.NewProxy(t, o.url)
+	asked := watch(proxy)
+	c := o.grow(insiders, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s")
+	shop := newReceiver(t, nil)
+	c.endpoint(shop.URL)
+	finished := c.finish(3)
+	c.until(c.save("msg.orders.paid", once), "sent")
+	c.told(3) // all is up, and nothing is outstanding
+	calls := c.rests(asked)
+	for _, function := range []string{"sweep", "relay", "deliver"} {
+		require.NotZero(t, calls[function], function)
+	}
 
 	finished = append(finished, c.finish(1)...)
 	c.told(4) // it is not dead

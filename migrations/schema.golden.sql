@@ -13,6 +13,16 @@ CREATE TABLE accepted_messages (
     sender text,
     client_msg_id text);
 
+CREATE TABLE alerts (
+    id uuid NOT NULL,
+    kind text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    value double precision NOT NULL,
+    threshold double precision NOT NULL,
+    since timestamp with time zone NOT NULL DEFAULT now(),
+    cleared_at timestamp with time zone,
+    cleared_value double precision);
+
 CREATE TABLE archived_tasks (
     id uuid NOT NULL,
     seq bigint NOT NULL,
@@ -397,6 +407,12 @@ ALTER TABLE accepted_checked ADD CONSTRAINT accepted_checked_pkey PRIMARY KEY (o
 
 ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY (id);
 
+ALTER TABLE alerts ADD CONSTRAINT alerts_check CHECK (((cleared_at IS NULL) = (cleared_value IS NULL)));
+
+ALTER TABLE alerts ADD CONSTRAINT alerts_kind_check CHECK ((kind = ANY (ARRAY['failure_rate'::text, 'backlog'::text])));
+
+ALTER TABLE alerts ADD CONSTRAINT alerts_pkey PRIMARY KEY (id);
+
 ALTER TABLE archived_tasks ADD CONSTRAINT archived_tasks_pkey PRIMARY KEY (id);
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
@@ -523,6 +539,8 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY 
 
 CREATE INDEX accepted_messages_place ON public.accepted_messages USING btree (accept_seq);
 
+CREATE UNIQUE INDEX alerts_open ON public.alerts USING btree (kind, queue) WHERE (cleared_at IS NULL);
+
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 
 CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING brin (created_at) WITH (pages_per_range='32');
@@ -555,7 +573,7 @@ CREATE INDEX subscribe_message_sends_log ON public.subscribe_message_sends USING
 
 CREATE INDEX task_done_failed ON public.task_done USING btree (id) WHERE (status = 3);
 
-CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WITH (pages_per_range='32');
+CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WITH (pages_per_range='32', autosummarize='on');
 
 CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE (due_at IS NOT NULL);
 

@@ -1,6 +1,6 @@
 // Package admin is the function that operators call, all under /api/v1/admin:
 // templates, default content, statistics, the list of tasks and the history of
-// each, repair by hand, pauses, blocked words, callers, who did what by hand, and
+// each, repair by hand, pauses, blocked words, callers, who did what by hand, alerts, and
 // the events that no function takes.
 //
 // Every change is committed together with a row of operator_actions that tells
@@ -67,6 +67,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller),
 
 		"GET " + root + "actions": fn.Query(fn.Admin, d.actions),
+
+		"GET " + root + "alerts": fn.Query(fn.Admin, d.alerts),
 
 		"GET " + root + "dead-letters":               fn.Query(fn.Admin, d.deadLetters),
 		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, d.dismiss),

@@ -3,7 +3,7 @@
 //
 //	POST /events/deliver
 //
-// An event of a task is only recorded, once for each who is to hear of it. What
+// An event of a task, an endpoint or an alert is only recorded, once for each who is to hear of it. What
 // is due is then posted, by whichever call finds it: claimed under a lease,
 // posted outside any transaction, settled. A deliver that dies has at most posted
 // something that is posted again, under the same webhook-id, when its lease ends.
@@ -96,7 +96,7 @@ func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) e
 func kindOf(eventType string) (kind string, ours bool) {
 	kind, ours = strings.CutPrefix(eventType, "sendonce.")
 	kind, _ = strings.CutSuffix(kind, ".v1")
-	return kind, ours && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook."))
+	return kind, ours && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
 // record has an event told to everyone who is to hear of it, from now on.

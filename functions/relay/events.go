@@ -48,6 +48,12 @@ func dataOf(d store.DueEvent) any {
 			AckType: ack, From: d.From, ClientMsgID: d.ClientMsgID, ServerMsgID: d.Subject.String(), AcceptSeq: d.AcceptSeq, SavedAt: d.At.UTC(),
 		}
 	}
+	if d.Alert != nil {
+		return api.AlertEventData{
+			AlertID: d.Subject.String(), Kind: string(d.Alert.Kind), Queue: d.Alert.Queue, Value: d.Alert.Value,
+			Threshold: d.Alert.Threshold, Since: d.Alert.Since.UTC(), ClearedAt: fn.UTC(d.Alert.ClearedAt),
+		}
+	}
 	word, isTask := strings.CutPrefix(d.Kind, "task.")
 	if !isTask {
 		return api.EndpointEventData{

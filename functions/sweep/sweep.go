@@ -1,7 +1,7 @@
 // Package sweep is the event function that lets happen what time brings:
 // scheduled tasks become pending, zombies are recovered (seed 001 sections
-// 6.3.3 and 8.4), what is past its time expires, paused queues go on, and what
-// is old is archived.
+// 6.3.3 and 8.4), what is past its time expires, paused queues go on, alerts are
+// raised and cleared (seed 000, the last section), and what is old is archived.
 //
 //	POST /events/sweep
 //
@@ -11,6 +11,7 @@ package sweep
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -36,8 +37,9 @@ type sweeper struct {
 	env *fn.Env
 }
 
-// sweep settles everything that is due, batch by batch, then keeps house, for a
-// moment at a time: what is due meanwhile must not wait for that.
+// sweep settles everything that is due, batch by batch, then looks at the queues
+// and keeps house, for a moment at a time: what is due meanwhile must not wait for
+// that.
 // When the call's time ends first, the next tick goes on.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
@@ -62,9 +64,13 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		return err
 	}
 	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
+	again, watchErr := s.db.Watch(ctx)
+	if again {
+		s.env.Watch()
+	}
 	more, err := s.db.KeepHouse(ctx)
 	if more {
 		s.env.Due(time.Now().Add(time.Second))
 	}
-	return err
+	return errors.Join(watchErr, err)
 }

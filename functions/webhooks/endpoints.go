@@ -31,7 +31,7 @@ func (r *endpointRequest) Validate() []task.Field {
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
 		at := fmt.Sprintf("events[%d]", i)
-		bad.When(!isKind(event), at, "must be webhook.disabled, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
+		bad.When(!isKind(event), at, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
 		bad.When(slices.Contains(r.Events[:i], event), at, "is named twice")
 	}
 	return bad
@@ -41,10 +41,17 @@ func (r *endpointRequest) Validate() []task.Field {
 func isKind(word string) bool {
 	state, isTask := strings.CutPrefix(word, "task.")
 	_, known := task.ParseState(state)
-	return isTask && known || word == "webhook.disabled"
+	return isTask && known || word == "webhook.disabled" || isAlert(word)
 }
 
+func isAlert(word string) bool { return word == "alert.raised" || word == "alert.cleared" }
+
 func (o *office) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequest) (any, error) {
+	for i, event := range req.Events {
+		if isAlert(event) && !c.May(fn.Admin) {
+			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: "only admins are told of alerts"}})
+		}
+	}
 	secret := api.NewWebhookSecret()
 	e, err := o.db.AddEndpoint(ctx, store.NewEndpoint{
 		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Secret: secret,

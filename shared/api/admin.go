@@ -279,3 +279,22 @@ type DeadLetterResponse struct {
 type DismissRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
+
+// AlertsRequest lists alerts, the open ones first, each part newest first: GET
+// /api/v1/admin/alerts.
+type AlertsRequest struct {
+	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
+	After string `json:"after,omitempty"` // next_after of the page before
+}
+
+// AlertResponse is a queue that is, or was, over a threshold.
+type AlertResponse struct {
+	ID           string     `json:"id"`
+	Kind         string     `json:"kind"` // failure_rate or backlog
+	Queue        string     `json:"queue"`
+	Value        float64    `json:"value"`     // what raised it: a part of 1, or a number of pending tasks
+	Threshold    float64    `json:"threshold"` // that was in force then
+	Since        time.Time  `json:"since"`
+	ClearedAt    *time.Time `json:"cleared_at,omitempty"`    // absent while it is open
+	ClearedValue *float64   `json:"cleared_value,omitempty"` // what cleared it
+}

@@ -60,7 +60,7 @@ type DeliveryResponse struct {
 	ID         string          `json:"id"`
 	EventID    string          `json:"event_id"` // the webhook-id, the same with every try
 	EventType  string          `json:"event_type"`
-	Subject    string          `json:"subject"`     // the task's id, or the endpoint's that was disabled
+	Subject    string          `json:"subject"`     // the id of the task, of the endpoint that was disabled, or of the alert
 	EndpointID string          `json:"endpoint_id"` // for a callback_url that of the caller's signing secret, which is no endpoint
 	URL        string          `json:"url"`
 	State      string          `json:"state"`             // pending, delivered or failed
@@ -115,4 +115,16 @@ type EndpointEventData struct {
 	URL          string     `json:"url"`
 	Reason       string     `json:"reason"`                  // gone or failing
 	FailingSince *time.Time `json:"failing_since,omitempty"` // the first failure since the last success
+}
+
+// AlertEventData is the data of an event sendonce.alert.raised.v1 or
+// sendonce.alert.cleared.v1.
+type AlertEventData struct {
+	AlertID   string     `json:"alert_id"` // the same for both events of one incident
+	Kind      string     `json:"kind"`     // failure_rate or backlog
+	Queue     string     `json:"queue"`
+	Value     float64    `json:"value"`                // what raised or cleared it: a part of 1, or a number of pending tasks
+	Threshold float64    `json:"threshold"`            // that was in force when it was raised
+	Since     time.Time  `json:"since"`                // when it was raised
+	ClearedAt *time.Time `json:"cleared_at,omitempty"` // absent while it is open
 }

@@ -46,6 +46,7 @@ type Config struct {
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 	Bus            bus.Config      `envconfig:"-"` // has settings of its own
 	TwoPhase       TwoPhase        `envconfig:"-"` // likewise
+	Alerts         Alerts          `envconfig:"-"` // likewise
 }
 
 // Validate checks what the types alone cannot.
@@ -77,6 +78,7 @@ func (c *Config) storeConfig() store.Config {
 	return store.Config{
 		URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+		Alerts: c.Alerts.rules(),
 	}
 }
 

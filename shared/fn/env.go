@@ -5,10 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Env is what a process gives to all its functions. Functions keep it; it
@@ -25,6 +27,8 @@ type Env struct {
 	callers *callers
 	ready   *probe
 	metrics func() *Metrics
+	alerts  task.AlertRules
+	watched atomic.Int64 // the last look that was asked for, in Unix nanoseconds
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
@@ -39,7 +43,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls)}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
 	cfg.Bus.AcceptStream, cfg.Bus.AcceptShards = cfg.TwoPhase.Stream, cfg.TwoPhase.Shards
@@ -54,6 +58,9 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	tables := cfg.storeConfig()
 	tables.OnEvents = func() { env.RelayAt(time.Time{}) }
+	if env.alerts.FailureRate.On() {
+		tables.OnFailed = env.Watch
+	}
 	db, err := store.Open(tables)
 	if err != nil {
 		return nil, err
@@ -82,6 +89,9 @@ func (e *Env) Wait(queue string) *Waiter {
 // this process, and when they are too few those of others. Call it after the
 // commit; it never blocks.
 func (e *Env) Ready(queue string, n int) {
+	if e.alerts.Backlog.On() {
+		e.Watch()
+	}
 	if n -= e.waiters.Notify(queue, n); n > 0 {
 		e.bus.Wake(bus.QueueSubject(queue), n)
 	}

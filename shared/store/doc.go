@@ -62,6 +62,16 @@
 // A retry that RETRY_BACKOFF lets wait is scheduled, as one that was released for
 // a while: the domain says until when, and task_live_due finds it.
 //
+// # Alerts (seed 000, the last section)
+//
+// An alert is one row while a queue is over a threshold: the partial unique index
+// alerts_open decides, so any number of instances may look. Looking is reading, in
+// a snapshot of the other role; what the domain makes of it is written under a
+// lock, in a commit with the event, and what another look raised and cleared since
+// that snapshot is not raised again. Nobody polls: a failure that counts, a task
+// that became pending and an open alert ask sweep for a look (OnFailed). Admins are
+// told.
+//
 // # What is old
 //
 // Archive moves the final tasks that are older than RETENTION_DAYS from tasks and

@@ -60,8 +60,9 @@ group by kind, reason`
 
 // news is what a transaction will tell once it is committed.
 type news struct {
-	db   *DB
-	rows int64
+	db     *DB
+	rows   int64
+	failed bool // of the tasks, some that count for alerts
 }
 
 // queueEvents adds the events of the changes. Tasks that nobody listens to leave
@@ -73,6 +74,7 @@ func (db *DB) queueEvents(batch *pgx.Batch, changes []change) *news {
 		if db.events.tells(c) {
 			told = append(told, c.after)
 		}
+		n.failed = n.failed || c.after.FailureCounts()
 	}
 	if len(told) > 0 {
 		kind := func(t task.Task) string { return kindOf(t.State) }
@@ -91,12 +93,18 @@ func (n *news) expect(q *pgx.QueuedQuery) {
 }
 
 // after gives err, the outcome of the transaction; when that is well whoever
-// relays events hears that there are some.
+// relays events hears that there are some, and whoever raises alerts of failures.
 func (n *news) after(err error) error {
-	if n != nil && n.rows > 0 && err == nil {
+	if n == nil || err != nil {
+		return err
+	}
+	if n.rows > 0 {
 		n.db.onEvents()
 	}
-	return err
+	if n.failed {
+		n.db.onFailed()
+	}
+	return nil
 }
 
 // lockEventsSQL takes the oldest events with what is told of each. Rows that
@@ -108,7 +116,8 @@ with o as materialized (
 )
 select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
-    coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0)
+    coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0),
+    to_jsonb(x)::text
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
 left join lateral (select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%' offset 0) t on true
 left join lateral (select * from task_done where task_done.id = i.id and o.kind like 'task.%' offset 0) d
@@ -116,21 +125,24 @@ left join lateral (select * from task_done where task_done.id = i.id and o.kind 
 left join lateral (select sender, client_msg_id, accept_seq from messages where messages.id = i.id and o.kind like 'message.%' offset 0) m on true
 left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
 left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
+left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
 order by o.id, i.place`
 
 // The kinds of events that are not of tasks: an endpoint was disabled; a message
-// that a stream accepted was saved, or cannot be.
+// that a stream accepted was saved, or cannot be; an alert was raised, or is over.
 const (
 	kindDisabled = "webhook.disabled"
 	kindSaved    = "message.saved"
 	kindRejected = "message.rejected"
+	kindRaised   = "alert.raised"
+	kindCleared  = "alert.cleared"
 )
 
 // DueEvent is one thing that happened and is to be told.
 type DueEvent struct {
 	Seq      int64           // grows with each event of one subject
-	Kind     string          // task.<state>, webhook.disabled, message.saved or message.rejected
-	Subject  task.ID         // the task, the endpoint or the message
+	Kind     string          // task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised or alert.cleared
+	Subject  task.ID         // the task, the endpoint, the message or the alert
 	At       time.Time       // when it happened
 	Reason   task.Reason     // of a failed task
 	Source   string          // of a task, as it was submitted
@@ -147,6 +159,8 @@ type DueEvent struct {
 	From        string // of a message
 	ClientMsgID string
 	AcceptSeq   int64 // 0 = it was saved at once
+
+	Alert *Alert // as it was when this happened; nil for any other event
 }
 
 // ID names the event wherever it is told, and when it is told again.
@@ -158,14 +172,17 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, err 
 		return nil, err
 	}
 	var e DueEvent
-	var metadata, url, disabled *string
+	var metadata, url, disabled, alert *string
 	_, err = pgx.ForEachRow(rows, []any{
 		&e.Seq, &e.Kind, &e.Reason, &e.At, &e.Subject, &e.Source, &metadata,
-		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince, &e.From, &e.ClientMsgID, &e.AcceptSeq,
+		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince, &e.From, &e.ClientMsgID, &e.AcceptSeq, &alert,
 	}, func() error {
 		e.Metadata, e.URL, e.DisabledReason = nil, orEmpty(url), orEmpty(disabled)
 		if metadata != nil {
 			e.Metadata = json.RawMessage(*metadata)
+		}
+		if e.Alert, err = alertThen(alert, e.Kind); err != nil {
+			return err
 		}
 		due = append(due, e)
 		return nil

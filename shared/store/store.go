@@ -25,7 +25,9 @@ type Config struct {
 	Events   EventMode             // which changes of tasks are told
 	Backoff  task.Backoff          // how long retries wait, by queue
 	Keep     Retention             // how long what is over stays
+	Alerts   task.AlertRules       // which queues somebody should hear of
 	OnEvents func()                // called after a commit that wrote events to be relayed; nil = nobody listens
+	OnFailed func()                // called after a commit of failures that count for alerts; nil = nobody listens
 }
 
 // DB is every table of Sendonce. It makes no network call before its first use.
@@ -43,6 +45,9 @@ type DB struct {
 	statusOf   func(code string) int
 	events     EventMode
 	onEvents   func()
+	onFailed   func()
+	alerts     task.AlertRules
+	watchAfter atomic.Int64 // when Watch may look again here, in Unix nanoseconds
 	backoff    task.Backoff
 	keep       Retention
 	archivedTo atomic.Pointer[task.ID] // where archiveSome goes on; nil = from the beginning
@@ -62,16 +67,20 @@ func Open(cfg Config) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{
-		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, onEvents: cfg.OnEvents, backoff: cfg.Backoff, keep: cfg.Keep,
-		refreshing: make(chan struct{}, 1),
-	}
-	if db.onEvents == nil {
-		db.onEvents = func() {}
+		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, keep: cfg.Keep, alerts: cfg.Alerts,
+		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), refreshing: make(chan struct{}, 1),
 	}
 	db.submits = newCoalescer(db.flushSubmissions)
 	db.reports = newCoalescer(db.flushReports)
 	db.messages = newCoalescer(db.flushMessages)
 	return db, nil
+}
+
+func orNothing(call func()) func() {
+	if call == nil {
+		return func() {}
+	}
+	return call
 }
 
 func openPool(cfg Config, role, application string) (*pgxpool.Pool, error) {
@@ -152,6 +161,7 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 		}
 		if err == nil && lost {
 			db.onEvents() // the try whose answer was lost may have written some
+			db.onFailed()
 		}
 		if err == nil || !lost || !passing(err) && !metItself(err) {
 			return err

@@ -15,15 +15,15 @@ import (
 // ToldEvent is an event as its receivers get it.
 type ToldEvent struct {
 	ID      string
-	Kind    string // task.<state> or webhook.disabled
+	Kind    string // task.<state>, webhook.disabled, alert.raised or alert.cleared
 	Type    string
-	Subject task.ID // the task, or the endpoint
+	Subject task.ID // the task, the endpoint or the alert
 	Payload string  // the body of each POST
 }
 
-// listenersSQL finds who is told of a task or, when an endpoint was disabled, of
-// that: the caller's enabled endpoints that want the kind. A caller that was
-// revoked is told nothing.
+// listenersSQL finds who is told: of a task, or of an endpoint that was disabled,
+// the caller's enabled endpoints that want the kind; of an alert those of all
+// admins, the built-in one included. A caller that was revoked is told nothing.
 const listenersSQL = `
 select o.caller_id, o.callback_url, e.id, e.url
 from (
@@ -32,6 +32,9 @@ from (
     from tasks where id = $1
     union all
     select caller_id, null from webhook_endpoints where id = $1
+    union all
+    select admins.id, null from (select from alerts where id = $1) alert
+    cross join (select 0 union all select id from callers where 'admin' = any(roles) and revoked_at is null) admins (id)
 ) o
 left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or $2::text = any(e.events))`
@@ -39,9 +42,9 @@ left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null
 // insertDeliveriesSQL keeps the endpoints from being deleted meanwhile.
 const insertDeliveriesSQL = `
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane)
-select t.id, $3, t.endpoint_id, $4, $5, $6, t.url, $7, case when e.url is null then t.host else '' end
-from unnest($1::uuid[], $2::uuid[], $8::text[], $9::text[]) as t (id, endpoint_id, url, host)
-join (select id, url from webhook_endpoints where id = any($2::uuid[]) order by id for key share) e on e.id = t.endpoint_id
+select t.id, $3, t.endpoint_id, e.caller_id, $4, $5, t.url, $6, case when e.url is null then t.host else '' end
+from unnest($1::uuid[], $2::uuid[], $7::text[], $8::text[]) as t (id, endpoint_id, url, host)
+join (select id, caller_id, url from webhook_endpoints where id = any($2::uuid[]) order by id for key share) e on e.id = t.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
 // callbackEndpointSQL gives the row that a caller's callbacks belong to.
@@ -60,13 +63,13 @@ func (db *DB) RecordEvent(ctx context.Context, e ToldEvent, fresh func() string)
 		return 0, failed("record event", err)
 	}
 	ids := column(l.endpoints, func(task.ID) task.ID { return task.NewID() })
-	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, l.caller, e.Type, e.Subject, e.Payload, l.urls, column(l.urls, hostOf))
+	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, e.Type, e.Subject, e.Payload, l.urls, column(l.urls, hostOf))
 	return len(ids), failed("record event", err)
 }
 
-// listeners is who is told of an event of one caller.
+// listeners is who is told of an event.
 type listeners struct {
-	caller    int64
+	caller    int64     // whose event it is; without meaning for an alert, which is all admins'
 	callback  string    // the task's own URL; "" = none
 	endpoints []task.ID // and their URLs
 	urls      []string

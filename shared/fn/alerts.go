@@ -1,0 +1,46 @@
+package fn
+
+import (
+	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Alerts is when somebody hears that a queue is in trouble (seed 000, the last
+// section). All functions must agree on it.
+type Alerts struct {
+	FailureRate task.Limits   `envconfig:"ALERT_FAILURE_RATE" default:"0.2" desc:"an alert is raised when more than this part of the tasks that finished within ALERT_WINDOW failed; 0.2, or by queue as wechat=0.1;*=0.2, where * is every other queue; 0 = off"`
+	MinFinished int           `envconfig:"ALERT_MIN_FINISHED" default:"20" desc:"fewer finished tasks of a queue than so many within ALERT_WINDOW raise no alert"`
+	Backlog     task.Limits   `envconfig:"ALERT_BACKLOG" default:"0" desc:"an alert is raised when more tasks than this are pending; 1000, or by queue as ALERT_FAILURE_RATE; 0 = off"`
+	Window      time.Duration `envconfig:"ALERT_WINDOW" default:"5m" desc:"how far back finished tasks count, 10s to 1h; a tenth of it, at most 30s, is how often anybody looks"`
+}
+
+// Validate checks what the types alone cannot.
+func (a *Alerts) Validate() []task.Field {
+	var bad Rules
+	for _, rate := range a.FailureRate {
+		bad.When(rate >= 1, "ALERT_FAILURE_RATE", "must be less than 1: it is a part of the finished tasks")
+	}
+	bad.When(a.MinFinished < 1 || a.MinFinished > 1_000_000, "ALERT_MIN_FINISHED", "must be between 1 and 1000000")
+	bad.When(a.Window < 10*time.Second || a.Window > time.Hour, "ALERT_WINDOW", "must be between 10s and 1h")
+	return bad
+}
+
+func (a *Alerts) rules() task.AlertRules {
+	return task.AlertRules{FailureRate: a.FailureRate, MinFinished: a.MinFinished, Window: a.Window, Backlog: a.Backlog}
+}
+
+// Watch has sweep look at the queues at the end of this span of time (see
+// task.AlertRules.Every), which is the same for all processes: once, however many
+// ask for it. It never blocks.
+func (e *Env) Watch() {
+	next := e.nextLook(time.Now())
+	if last := e.watched.Load(); last < next.UnixNano() && e.watched.CompareAndSwap(last, next.UnixNano()) {
+		e.Due(next)
+	}
+}
+
+func (e *Env) nextLook(now time.Time) time.Time {
+	every := e.alerts.Every()
+	return now.Truncate(every).Add(every)
+}

@@ -1,0 +1,246 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Alert is one incident: from when a queue's value was over its threshold until it
+// was well below.
+type Alert struct {
+	ID task.ID
+	task.Alert
+	Since        time.Time
+	ClearedAt    *time.Time `json:"cleared_at"`    // nil = it is open
+	ClearedValue *float64   `json:"cleared_value"` // what cleared it; nil = it is open
+}
+
+// alertThen reads an alert as it was when an event of its kind happened, from the
+// JSON of its row; nil = the event is of no alert.
+func alertThen(row *string, kind string) (*Alert, error) {
+	if row == nil {
+		return nil, nil
+	}
+	var a Alert
+	if err := json.Unmarshal([]byte(*row), &a); err != nil {
+		return nil, fmt.Errorf("alert: %w", err)
+	}
+	if kind == kindRaised {
+		a.ClearedAt, a.ClearedValue = nil, nil
+	} else if a.ClearedValue != nil {
+		a.Value = *a.ClearedValue
+	}
+	return &a, nil
+}
+
+const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null`
+
+const pendingSQL = `select queue, count(*) from task_live where state = 1 group by queue`
+
+// countedSQL are the results since $1 that the failure rate counts, as
+// task.Task.FailureCounts does: 5 is expired, 6 cancelled.
+const countedSQL = `
+select id, status from task_done
+where reported_at >= $1 and (status = 2 or reason not in (5, 6) and error_code is distinct from '` + task.NoConsent + `')`
+
+const anyFailureSQL = `select exists (select from (` + countedSQL + `) d where status = 3)`
+
+const resultsSQL = `
+select t.queue, count(*), count(*) filter (where d.status = 3)
+from (` + countedSQL + `) d cross join lateral (select queue from tasks where tasks.id = d.id offset 0) t
+group by t.queue`
+
+// Looking may take a twentieth of an instance's time, however much there is to
+// count.
+const watchShare = 20
+
+// Watch looks at the queues, raises the alerts that are due and clears those that
+// are over, each with its event in the same commit. Any number of instances may
+// look: one raises. It looks at most three times in task.AlertRules.Every; again
+// says that there will be something to see, an open alert or results that fail, or
+// that it was too early. Without thresholds it clears what is open, and looks for
+// that as seldom as KeepHouse. What a look costs grows with the pending tasks and,
+// when some failed, with the results of the window, never with the history.
+func (db *DB) Watch(ctx context.Context) (again bool, err error) {
+	pause := db.alerts.Every() / 3
+	if !db.alerts.On() {
+		pause = houseEvery
+	}
+	began := time.Now()
+	after := db.watchAfter.Load()
+	if began.UnixNano() < after || !db.watchAfter.CompareAndSwap(after, began.Add(pause).UnixNano()) {
+		return db.alerts.On(), nil
+	}
+	s, err := db.lookAround(ctx)
+	if err == nil {
+		again, err = db.settleAlerts(ctx, s)
+	}
+	pause = max(pause, watchShare*time.Since(began))
+	db.watchAfter.Store(began.Add(pause).UnixNano())
+	return again || err != nil && db.alerts.On(), failed("watch", err)
+}
+
+// sight is what a look sees, all at one instant.
+type sight struct {
+	at       time.Time
+	open     []task.Alert
+	ids      map[task.Alert]task.ID // of the open ones, without their values
+	queues   map[string]task.QueueLoad
+	failures bool // some that count, within the window
+}
+
+func (db *DB) lookAround(ctx context.Context) (s sight, err error) {
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	err = pgx.BeginTxFunc(ctx, db.read, snapshot, func(tx pgx.Tx) error {
+		s = sight{ids: map[task.Alert]task.ID{}, queues: map[string]task.QueueLoad{}}
+		if err := s.lookAtAlerts(ctx, tx); err != nil {
+			return err
+		}
+		if db.alerts.Backlog.On() {
+			if err := s.lookAtPending(ctx, tx); err != nil {
+				return err
+			}
+		}
+		if !db.alerts.FailureRate.On() {
+			return nil
+		}
+		return s.lookAtResults(ctx, tx, s.at.Add(-db.alerts.Window))
+	})
+	return s, err
+}
+
+func (s *sight) lookAtAlerts(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, openAlertsSQL)
+	if err != nil {
+		return err
+	}
+	var id *task.ID // null in the one row that there is without open alerts
+	var kind *task.AlertKind
+	var queue *string
+	var threshold *float64
+	_, err = pgx.ForEachRow(rows, []any{&s.at, &id, &kind, &queue, &threshold}, func() error {
+		if id != nil {
+			a := task.Alert{Kind: *kind, Queue: *queue, Threshold: *threshold}
+			s.open, s.ids[a] = append(s.open, a), *id
+		}
+		return nil
+	})
+	return err
+}
+
+func (s *sight) lookAtPending(ctx context.Context, tx pgx.Tx) error {
+	rows, err := tx.Query(ctx, pendingSQL)
+	if err != nil {
+		return err
+	}
+	var queue string
+	var load task.QueueLoad
+	_, err = pgx.ForEachRow(rows, []any{&queue, &load.Pending}, func() error {
+		s.queues[queue] = load
+		return nil
+	})
+	return err
+}
+
+func (s *sight) lookAtResults(ctx context.Context, tx pgx.Tx, since time.Time) error {
+	err := tx.QueryRow(ctx, anyFailureSQL, planAnew, since).Scan(&s.failures)
+	if err != nil || !s.failures {
+		return err // without a failure each rate is 0
+	}
+	rows, err := tx.Query(ctx, resultsSQL, planAnew, since)
+	if err != nil {
+		return err
+	}
+	var queue string
+	var finished, failures int64
+	_, err = pgx.ForEachRow(rows, []any{&queue, &finished, &failures}, func() error {
+		load := s.queues[queue]
+		load.Finished, load.Failed = finished, failures
+		s.queues[queue] = load
+		return nil
+	})
+	return err
+}
+
+const (
+	// lockAlertsSQL comes before the others, whose snapshots then have what
+	// another look did meanwhile.
+	lockAlertsSQL = `select pg_advisory_xact_lock(7310003)`
+
+	// raiseAlertsSQL raises nothing where an alert was open after the look, $6.
+	raiseAlertsSQL = `
+with raised as (
+    insert into alerts (id, kind, queue, value, threshold)
+    select * from unnest($1::uuid[], $2::text[], $3::text[], $4::float8[], $5::float8[]) as t (id, kind, queue, value, threshold)
+    where not exists (select from alerts a where a.kind = t.kind and a.queue = t.queue and a.cleared_at >= $6)
+    on conflict (kind, queue) where cleared_at is null do nothing
+    returning id
+)
+insert into event_outbox (kind, ids) select '` + kindRaised + `', array_agg(id) from raised having count(*) > 0`
+
+	clearAlertsSQL = `
+with cleared as (
+    update alerts a set cleared_at = clock_timestamp(), cleared_value = t.value
+    from unnest($1::uuid[], $2::float8[]) as t (id, value)
+    where a.id = t.id and a.cleared_at is null
+    returning a.id
+)
+insert into event_outbox (kind, ids) select '` + kindCleared + `', array_agg(id) from cleared having count(*) > 0`
+)
+
+// settleAlerts writes what the domain makes of a look, and tells whether there
+// will be more to see.
+func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error) {
+	raised, cleared := db.alerts.Judge(s.queues, s.open)
+	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
+	if len(raised)+len(cleared) == 0 {
+		return again, nil
+	}
+	told := &news{db: db}
+	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+		var batch pgx.Batch
+		batch.Queue(lockAlertsSQL)
+		told.expect(batch.Queue(raiseAlertsSQL, column(raised, func(task.Alert) task.ID { return task.NewID() }),
+			column(raised, alertKind), column(raised, alertQueue), column(raised, alertValue), column(raised, alertThreshold), s.at))
+		told.expect(batch.Queue(clearAlertsSQL, column(cleared, s.idOf), column(cleared, alertValue)))
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+	return again, told.after(err)
+}
+
+// idOf finds an open alert, whatever its value is now.
+func (s *sight) idOf(a task.Alert) task.ID {
+	a.Value = 0
+	return s.ids[a]
+}
+
+func alertKind(a task.Alert) string       { return string(a.Kind) }
+func alertQueue(a task.Alert) string      { return a.Queue }
+func alertValue(a task.Alert) float64     { return a.Value }
+func alertThreshold(a task.Alert) float64 { return a.Threshold }
+
+// AlertPlace is where a page of alerts begins: after this one, which was open or
+// was not. The zero place is the first page's.
+type AlertPlace struct {
+	Open bool
+	ID   task.ID
+}
+
+const alertsSQL = `
+select id, kind, queue, value, threshold, since, cleared_at, cleared_value from alerts
+where $2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)
+order by cleared_at is null desc, id desc
+limit $3`
+
+// Alerts lists alerts, the open ones first, each part newest first; more says that
+// there is another page.
+func (db *DB) Alerts(ctx context.Context, after AlertPlace, limit int) (page []Alert, more bool, err error) {
+	page, more, err = pageOf[Alert](ctx, db.read, limit, alertsSQL, after.Open, idOrNull(after.ID))
+	return page, more, failed("alerts", err)
+}

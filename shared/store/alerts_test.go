@@ -1,0 +1,303 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func watching(c *Config) {
+	c.Alerts = task.AlertRules{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: task.Limits{"*": 10}}
+}
+
+// results makes n tasks of a queue that ended a while ago.
+func results(t *testing.T, conn *pgx.Conn, queue string, n int, ago time.Duration, status, reason int, errorCode string) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), `
+with t as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+    select gen_random_uuid(), 0, $1, 5, 3, 0, '13800138000', 'x' from generate_series(1, $2) returning id
+)
+insert into task_done (id, status, reason, retry_count, ended, error_code, reported_at)
+select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from t`, queue, n, ago.Seconds(), status, reason, errorCode)
+	require.NoError(t, err)
+}
+
+// look has an instance look, as if it had not done so lately.
+func (db *DB) look(t *testing.T) (again bool) {
+	t.Helper()
+	db.watchAfter.Store(0)
+	again, err := db.Watch(t.Context())
+	require.NoError(t, err)
+	return again
+}
+
+func (db *DB) alertList(t *testing.T) []Alert {
+	t.Helper()
+	page, _, err := db.Alerts(t.Context(), AlertPlace{}, 50)
+	require.NoError(t, err)
+	return page
+}
+
+func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn := owner(t, url)
+	var told atomic.Int64
+	instances := make([]*DB, 5)
+	for i := range instances {
+		instances[i] = openAt(t, url, watching, func(c *Config) { c.OnEvents = func() { told.Add(1) } })
+	}
+	all := func() (again bool) {
+		var looks sync.WaitGroup
+		var more atomic.Bool
+		for _, db := range instances {
+			looks.Go(func() {
+				db.watchAfter.Store(0)
+				again, err := db.Watch(context.Background())
+				if err != nil {
+					t.Error(err)
+				}
+				if again {
+					more.Store(true)
+				}
+			})
+		}
+		looks.Wait()
+		return more.Load()
+	}
+	require.False(t, all(), "there is nothing to see")
+	for n := 1; n <= 3; n++ {
+		results(t, conn, "q", 15, 0, 2, 0, "")
+		results(t, conn, "q", 5, 0, 3, 1, "E")
+		require.True(t, all(), "it is open")
+		_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '10 minutes'`)
+		require.NoError(t, err)
+		require.False(t, all(), "it is over")
+		require.EqualValues(t, 2*n, told.Load())
+	}
+	db := instances[0]
+	kinds, ids := db.outbox(t)
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds)
+	list := db.alertList(t)
+	require.Len(t, list, 3, "an incident each")
+	for i, a := range list {
+		require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}, a.Alert)
+		require.NotNil(t, a.ClearedAt)
+		require.Zero(t, *a.ClearedValue)
+		require.Equal(t, []task.ID{a.ID}, ids[4-2*i])
+		require.Equal(t, []task.ID{a.ID}, ids[5-2*i])
+	}
+}
+
+func TestALookThatIsOutOfDateRaisesNothing(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, slow, quick := owner(t, url), openAt(t, url, watching), openAt(t, url, watching)
+	results(t, conn, "q", 20, 0, 3, 1, "")
+	early, err := slow.lookAround(t.Context())
+	require.NoError(t, err)
+	quick.look(t)
+	_, err = slow.settleAlerts(t.Context(), early)
+	require.NoError(t, err)
+	require.Len(t, quick.alertList(t), 1, "it is open")
+	_, err = conn.Exec(t.Context(), `delete from task_done`)
+	require.NoError(t, err)
+	quick.look(t)
+	_, err = slow.settleAlerts(t.Context(), early)
+	require.NoError(t, err)
+	require.Len(t, quick.alertList(t), 1, "it is over, and was seen before that")
+
+	results(t, conn, "q", 20, 0, 3, 1, "")
+	again := slow.look(t)
+	require.True(t, again)
+	require.Len(t, quick.alertList(t), 2)
+	late, err := slow.lookAround(t.Context())
+	require.NoError(t, err)
+	late.queues = nil
+	for range 2 {
+		_, err = quick.settleAlerts(t.Context(), late)
+		require.NoError(t, err)
+	}
+	kinds, _ := quick.outbox(t)
+	require.Equal(t, []string{"alert.raised", "alert.cleared", "alert.raised", "alert.cleared"}, kinds, "the second look has nothing left to clear")
+}
+
+func TestOnlyFailuresOfTheWindowThatSomebodyIsToBlameForCount(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := owner(t, url), openAt(t, url, watching)
+	const failed = 3
+	results(t, conn, "wechat", 100, 0, failed, int(task.Rejected), task.NoConsent)
+	results(t, conn, "wechat", 100, 0, failed, int(task.Expired), "")
+	results(t, conn, "wechat", 100, 0, failed, int(task.Cancelled), "E")
+	results(t, conn, "wechat", 100, 10*time.Minute, failed, int(task.Rejected), "E")
+	results(t, conn, "wechat", 16, 0, 2, 0, "")
+	require.False(t, db.look(t), "none that counts: no further look")
+	results(t, conn, "wechat", 3, 0, failed, int(task.TimedOut), "")
+	require.True(t, db.look(t), "3 of 19 may become more")
+	require.Empty(t, db.alertList(t))
+	results(t, conn, "sms", 100, 0, 2, 0, "")
+	results(t, conn, "wechat", 2, 0, failed, int(task.Rejected), "40003")
+	require.True(t, db.look(t))
+	require.Equal(t, task.Alert{Kind: task.AlertFailureRate, Queue: "wechat", Value: 5.0 / 21, Threshold: 0.2}, db.alertList(t)[0].Alert,
+		"each queue is judged alone")
+	require.Len(t, db.alertList(t), 1)
+}
+
+func TestABacklogIsRaisedAndClearsWhenItIsTaken(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), watching)
+	later := func(s *Submission) { s.SendAt = time.Now().Add(time.Hour) }
+	for range 10 {
+		db.mustSubmit(t, message(), message(later), message(func(s *Submission) { s.Queue = "bulk" }))
+	}
+	require.False(t, db.look(t))
+	require.Empty(t, db.alertList(t), "as many as the threshold; the scheduled wait for nobody")
+	db.mustSubmit(t, message())
+	require.True(t, db.look(t))
+	require.Equal(t, task.Alert{Kind: task.AlertBacklog, Queue: task.DefaultQueue, Value: 11, Threshold: 10}, db.alertList(t)[0].Alert)
+	db.mustClaim(t, "app", 2)
+	require.True(t, db.look(t), "9 are not well below 10")
+	db.mustClaim(t, "app", 1)
+	require.False(t, db.look(t))
+	require.EqualValues(t, 8, *db.alertList(t)[0].ClearedValue)
+}
+
+func TestWithoutThresholdsNothingIsRaisedAndWhatIsOpenClears(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, on, off := owner(t, url), openAt(t, url, watching), openAt(t, url)
+	results(t, conn, "q", 100, 0, 3, 1, "")
+	require.False(t, off.look(t))
+	require.Empty(t, off.alertList(t))
+	require.True(t, on.look(t))
+	require.False(t, off.look(t))
+	require.NotNil(t, off.alertList(t)[0].ClearedAt)
+}
+
+func TestALookThatComesTooEarlyIsPutOff(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := owner(t, url), openAt(t, url, watching)
+	require.False(t, db.look(t))
+	results(t, conn, "q", 100, 0, 3, 1, "")
+	again, err := db.Watch(t.Context())
+	require.NoError(t, err)
+	require.True(t, again, "it must come again")
+	require.Empty(t, db.alertList(t))
+}
+
+func TestFailuresThatCountAreToldOfAndNothingElse(t *testing.T) {
+	t.Parallel()
+	var failures atomic.Int64
+	db := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.OnFailed = func() { failures.Add(1) } })
+	db.mustSubmit(t, message(), message(), message(), message())
+	for i, r := range []struct {
+		task.Report
+		calls int64
+	}{
+		{task.Report{Outcome: task.SentOK}, 0},
+		{task.Report{Outcome: task.SentFailed, ShouldRetry: true}, 0},
+		{task.Report{Outcome: task.SentFailed, ErrorCode: task.NoConsent}, 0},
+		{task.Report{Outcome: task.SentFailed}, 1},
+	} {
+		c := db.mustClaim(t, "app", 1)[0]
+		r.TaskID, r.AppID = c.ID, "app"
+		require.Equal(t, task.Applied, db.mustReport(t, r.Report).Verdict)
+		require.Equal(t, r.calls, failures.Load(), i)
+	}
+}
+
+func TestAdminsAreToldOfAlertsAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := owner(t, url), openAt(t, url, watching)
+	results(t, conn, "q", 100, 0, 3, 1, "")
+	db.look(t)
+	alert := db.alertList(t)[0].ID
+	require.Zero(t, db.told(t, alert, 1, "alert.raised"), "nobody listens")
+	caller := func(name string, roles ...string) (id int64) {
+		require.NoError(t, conn.QueryRow(t.Context(), `insert into callers (name, token_hash, roles, queues) values ($1, sha256('x'), $2, '{}') returning id`,
+			name, roles).Scan(&id))
+		return id
+	}
+	ops, gone := caller("ops", "submitter", "admin"), caller("gone", "admin")
+	var want []task.ID
+	for _, e := range []Endpoint{
+		db.mustAddEndpoint(t, 0, "https://zero.example"), db.mustAddEndpoint(t, 0, "https://raised.example", "alert.raised"),
+		db.mustAddEndpoint(t, ops, "https://ops.example", "task.failed", "alert.raised"),
+	} {
+		want = append(want, e.ID)
+	}
+	db.mustAddEndpoint(t, 0, "https://cleared.example", "alert.cleared")
+	db.mustAddEndpoint(t, caller("shop", "submitter"), "https://shop.example")
+	db.mustAddEndpoint(t, gone, "https://gone.example")
+	_, err := conn.Exec(t.Context(), `update callers set revoked_at = now() where id = $1`, gone)
+	require.NoError(t, err)
+	for range 2 {
+		require.Equal(t, 3, db.told(t, alert, 2, "alert.raised"))
+	}
+	rows, err := conn.Query(t.Context(), `select d.endpoint_id from webhook_deliveries d join webhook_endpoints e on e.id = d.endpoint_id and e.caller_id = d.caller_id`)
+	require.NoError(t, err)
+	got, err := pgx.CollectRows(rows, pgx.RowTo[task.ID])
+	require.NoError(t, err)
+	require.ElementsMatch(t, want, got, "each once, as its caller's")
+}
+
+func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn, db := owner(t, url), openAt(t, url)
+	ids := make([]task.ID, 6)
+	for i := range ids {
+		ids[i] = task.NewID()
+		_, err := conn.Exec(t.Context(), `insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
+			values ($1, 'backlog', $2, 2, 1, case when $3 then now() end, case when $3 then 0 end)`, ids[i], fmt.Sprint(i), i%2 == 1)
+		require.NoError(t, err)
+	}
+	want := []task.ID{ids[4], ids[2], ids[0], ids[5], ids[3], ids[1]}
+	var got []task.ID
+	var after AlertPlace
+	for more := true; more; {
+		var page []Alert
+		var err error
+		page, more, err = db.Alerts(t.Context(), after, 2)
+		require.NoError(t, err)
+		for _, a := range page {
+			got, after = append(got, a.ID), AlertPlace{Open: a.ClearedAt == nil, ID: a.ID}
+		}
+	}
+	require.Equal(t, want, got)
+}
+
+func TestLookingReadsTheWindowAndNotTheHistory(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	conn := owner(t, url)
+	results(t, conn, "q", 50_000, time.Hour, 2, 0, "")
+	results(t, conn, "q", 500, 0, 3, 1, "")
+	_, err := conn.Exec(t.Context(), `vacuum analyze`)
+	require.NoError(t, err)
+	reader, all := asRole(t, url, "sendonce_read"), statements(t)
+	for _, name := range []string{"anyFailureSQL", "resultsSQL"} {
+		sql := strings.ReplaceAll(all[name], "$1", fmt.Sprintf("'%s'", time.Now().Add(-5*time.Minute).Format(time.RFC3339)))
+		rows, err := reader.Query(t.Context(), `explain `+sql)
+		require.NoError(t, err, name)
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		require.NoError(t, err, name)
+		plan := strings.Join(lines, "\n")
+		require.Contains(t, plan, "task_done_reported", "%s\n%s", name, plan)
+		require.NotContains(t, plan, "Seq Scan", "%s\n%s", name, plan)
+	}
+}

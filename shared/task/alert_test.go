@@ -1,0 +1,129 @@
+package task
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// alertRules are those of the tests: a fifth of at least 20, and 100 pending.
+func alertRules() AlertRules {
+	return AlertRules{FailureRate: Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: Limits{"*": 100}}
+}
+
+func TestAQueueOverAThresholdIsRaisedAndNotAgainWhileItIsOpen(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		load QueueLoad
+		want []Alert
+	}{
+		"nothing happens":          {QueueLoad{}, nil},
+		"at the thresholds":        {QueueLoad{Pending: 100, Finished: 20, Failed: 4}, nil},
+		"too few results to judge": {QueueLoad{Finished: 19, Failed: 19}, nil},
+		"a rate over it":           {QueueLoad{Finished: 20, Failed: 5}, []Alert{{AlertFailureRate, "q", 0.25, 0.2}}},
+		"a backlog over it":        {QueueLoad{Pending: 101, Finished: 20}, []Alert{{AlertBacklog, "q", 101, 100}}},
+		"both":                     {QueueLoad{Pending: 500, Finished: 50, Failed: 50}, []Alert{{AlertFailureRate, "q", 1, 0.2}, {AlertBacklog, "q", 500, 100}}},
+	} {
+		queues := map[string]QueueLoad{"q": c.load}
+		raised, cleared := alertRules().Judge(queues, nil)
+		require.Equal(t, c.want, raised, name)
+		require.Empty(t, cleared, name)
+		again, cleared := alertRules().Judge(queues, raised)
+		require.Empty(t, again, name)
+		require.Empty(t, cleared, name)
+	}
+}
+
+func TestAnAlertClearsWellBelowItsThreshold(t *testing.T) {
+	t.Parallel()
+	rate, backlog := Alert{AlertFailureRate, "q", 0.5, 0.2}, Alert{AlertBacklog, "q", 500, 100}
+	for name, c := range map[string]struct {
+		open   Alert
+		load   QueueLoad
+		clears bool
+		value  float64
+	}{
+		"a rate just below its threshold stays":         {rate, QueueLoad{Finished: 100, Failed: 17}, false, 0},
+		"a rate of four fifths of it clears":            {rate, QueueLoad{Finished: 100, Failed: 16}, true, 0.16},
+		"an empty window clears":                        {rate, QueueLoad{}, true, 0},
+		"few results that are bad do not clear":         {rate, QueueLoad{Finished: 2, Failed: 2}, false, 0},
+		"few results that are good do":                  {rate, QueueLoad{Finished: 2}, true, 0},
+		"a backlog just below its threshold stays":      {backlog, QueueLoad{Pending: 81}, false, 0},
+		"a backlog of four fifths of it clears":         {backlog, QueueLoad{Pending: 80}, true, 80},
+		"a rate does not mind how many tasks wait":      {rate, QueueLoad{Pending: 80}, true, 0},
+		"a backlog does not mind how many tasks failed": {backlog, QueueLoad{Pending: 99, Finished: 9}, false, 0},
+	} {
+		_, cleared := alertRules().Judge(map[string]QueueLoad{"q": c.load}, []Alert{c.open})
+		if !c.clears {
+			require.Empty(t, cleared, name)
+			continue
+		}
+		want := c.open
+		want.Value = c.value
+		require.Equal(t, []Alert{want}, cleared, name)
+	}
+}
+
+func TestAThresholdOfZeroRaisesNothingAndClearsWhatIsOpen(t *testing.T) {
+	t.Parallel()
+	busy := map[string]QueueLoad{"q": {Pending: 1000, Finished: 100, Failed: 100}}
+	off := AlertRules{FailureRate: Limits{"*": 0}, MinFinished: 20, Backlog: Limits{"*": 100, "q": 0}}
+	open := []Alert{{AlertFailureRate, "q", 1, 0.2}, {AlertBacklog, "q", 1000, 100}}
+	raised, cleared := off.Judge(busy, nil)
+	require.Empty(t, raised)
+	require.Empty(t, cleared)
+	_, cleared = off.Judge(busy, open)
+	require.Equal(t, open, cleared)
+	require.True(t, off.On(), "other queues have a backlog")
+	require.False(t, AlertRules{FailureRate: Limits{"*": 0}}.On())
+}
+
+func TestAQueueHasItsOwnThreshold(t *testing.T) {
+	t.Parallel()
+	var limits Limits
+	require.NoError(t, limits.Decode(" wechat = 10 ; *=100 "))
+	rules := AlertRules{Backlog: limits}
+	raised, _ := rules.Judge(map[string]QueueLoad{"wechat": {Pending: 50}, "sms": {Pending: 50}}, nil)
+	require.Equal(t, []Alert{{AlertBacklog, "wechat", 50, 10}}, raised)
+}
+
+func TestLimitsAreReadOrRefusedWithWhatToWrite(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Limits{
+		"": {}, "0": {"*": 0}, "0.2": {"*": 0.2}, "wechat=0.1": {"wechat": 0.1}, "0.2;wechat=0": {"*": 0.2, "wechat": 0},
+	} {
+		var l Limits
+		require.NoError(t, l.Decode(text), text)
+		require.Equal(t, want, l)
+	}
+	for text, what := range map[string]string{
+		"x": `"x" is no number`, "-1": `"-1" is no number`, "NaN": "is no number", "Inf": "is no number",
+		"a b=1": "names no queue", "=1": "names no queue", "q=1;q=2": `"q" is there twice`, "1;*=2": `"*" is there twice`,
+	} {
+		l := Limits{"kept": 1}
+		require.ErrorContains(t, l.Decode(text), what, text)
+		require.Equal(t, Limits{"kept": 1}, l)
+	}
+}
+
+func TestALookComesTenTimesInAWindowButNotMoreOftenThanASecond(t *testing.T) {
+	t.Parallel()
+	for window, every := range map[time.Duration]time.Duration{
+		0: time.Second, 5 * time.Second: time.Second, 2 * time.Minute: 12 * time.Second, 5 * time.Minute: 30 * time.Second, time.Hour: 30 * time.Second,
+	} {
+		require.Equal(t, every, AlertRules{Window: window}.Every(), window)
+	}
+}
+
+func TestAFailureCountsUnlessNobodyIsToBlame(t *testing.T) {
+	t.Parallel()
+	require.True(t, Task{State: Failed, Reason: Rejected}.FailureCounts())
+	require.True(t, Task{State: Failed, Reason: TimedOut, ErrorCode: "-1"}.FailureCounts())
+	for _, none := range []Task{
+		{State: Succeeded}, {State: Failed, Reason: Cancelled}, {State: Failed, Reason: Expired},
+		{State: Failed, Reason: Rejected, ErrorCode: NoConsent}, {State: Pending, ErrorCode: "-1"},
+	} {
+		require.False(t, none.FailureCounts(), none)
+	}
+}
