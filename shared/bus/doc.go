@@ -23,14 +23,16 @@
 // the window of a stream, the receiver's inbox decides.
 //
 // WAKE keeps one message per subject: a hundred wake-ups that nobody took yet are
-// one. wake.queue.* is in no stream, being for processes that wait right now.
+// one. wake.queue.* is for processes that wait right now; only wake.queue.wechat is
+// in the stream too, since a function sends the tasks of that queue.
 //
 // ACCEPTED takes one message per subject and refuses the next, however long ago
 // the first was: the subject is the id, and there is no window. Only Forget ends
 // that.
 //
-// Ensure creates what is missing and never changes what exists: a limit that an
-// operator set is told apart from ours in an error, and respected.
+// Ensure creates what is missing and gives a stream of an earlier version the
+// subjects that are new. It changes nothing else: a limit that an operator set is
+// told apart from ours in an error, and respected.
 //
 // # Publishing
 //

@@ -30,9 +30,10 @@ func (e *MismatchError) Error() string {
 	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Ensure creates the streams that are missing. Those that exist are compared
-// and never changed: *MismatchError names every difference. It may be called
-// at any time by any number of processes.
+// Ensure creates the streams that are missing, and gives those of an earlier
+// version the subjects that are new. Otherwise those that exist are compared and
+// never changed: *MismatchError names every difference. It may be called at any
+// time by any number of processes.
 func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -63,7 +64,20 @@ func ensureStream(ctx context.Context, js jetstream.JetStream, wants jetstream.S
 	if err != nil {
 		return jetstream.StreamConfig{}, err
 	}
-	return s.CachedInfo().Config, nil
+	has := s.CachedInfo().Config
+	if lacks := without(wants.Subjects, has.Subjects); len(lacks) > 0 {
+		has.Subjects = append(has.Subjects, lacks...)
+		if s, err = js.UpdateStream(ctx, has); err != nil {
+			return jetstream.StreamConfig{}, fmt.Errorf("add the subjects %s: %w", strings.Join(lacks, ", "), err)
+		}
+		has = s.CachedInfo().Config
+	}
+	return has, nil
+}
+
+// without gives those of all that some does not have.
+func without(all, some []string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
 }
 
 // ensureConsumer creates the durable of a route, or reports how it differs.

@@ -53,3 +53,16 @@ func TestAMismatchIsReportedAndNotOverwritten(t *testing.T) {
 	require.ErrorContains(t, err, "EVENTS: max_age is 1h0m0s, wanted 0s")
 	require.Equal(t, time.Hour, broker.info(js, StreamEvents).Config.MaxAge)
 }
+
+func TestAStreamOfAnEarlierVersionIsGivenTheSubjectsThatAreNew(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	earlier := broker.info(js, StreamWake).Config
+	earlier.Subjects = []string{"wake.*", "sched.>"}
+	_, err := js.UpdateStream(t.Context(), earlier)
+	require.NoError(t, err)
+	require.NoError(t, b.Ensure(t.Context()))
+	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.info(js, StreamWake).Config.Subjects)
+}

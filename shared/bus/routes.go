@@ -40,6 +40,8 @@ func Routes(tick time.Duration) []Route {
 		{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, Every: tick},
 		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
 		{Stream: StreamWake, Durable: "deliver", Filters: []string{WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
+		// Each of them sends what it claimed; while one waits for an answer, others send what came meanwhile.
+		{Stream: StreamWake, Durable: "wechat", Filters: []string{WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
 		{Stream: StreamEvents, Durable: recordRoute, Filters: []string{EventPrefix + ">"}, Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
 	}
 }

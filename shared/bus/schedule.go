@@ -47,7 +47,7 @@ func bucketOf(at, now time.Time) time.Time {
 // WakeAt has NATS wake subject once at is past: up to 1.2 s later within the
 // next minute, up to 10.2 s beyond. It never blocks and never fails; what cannot
 // be scheduled is counted as dropped and scheduled when NATS is back. subject is one
-// that the stream WAKE takes, so not a queue's.
+// that the stream WAKE takes, so no queue's but that of WakeWeChat.
 func (b *Bus) WakeAt(subject string, at time.Time) {
 	if b == nil {
 		return

@@ -25,6 +25,7 @@ const (
 	WakeRelay   = wakePrefix + "relay"
 	WakeDeliver = wakePrefix + "deliver"
 	WakeSave    = wakePrefix + "save"
+	WakeWeChat  = queuePrefix + "wechat" // is QueueSubject("wechat"), whose tasks a function sends
 
 	EventPrefix   = "evt."
 	MessagePrefix = "msg."
@@ -123,7 +124,7 @@ func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	accepted.MaxBytes, accepted.MaxAge, accepted.Duplicates = 1024*mib, 0, 2*time.Minute
 
 	// A hint is worth only its last copy, and schedules do not allow DiscardNew.
-	wake.Name, wake.Subjects = StreamWake, []string{wakePrefix + "*", schedPrefix + ">"}
+	wake.Name, wake.Subjects = StreamWake, []string{wakePrefix + "*", WakeWeChat, schedPrefix + ">"}
 	wake.Description = "wake-ups and their schedules"
 	wake.MaxMsgsPerSubject, wake.Discard, wake.MaxBytes, wake.MaxAge = 1, jetstream.DiscardOld, 64*mib, 0
 	wake.Duplicates = 2 * time.Minute
