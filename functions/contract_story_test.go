@@ -318,7 +318,7 @@ func (s teller) tellOfCallersAndWords() {
 
 func (s teller) tellOfEventsAndHealth() {
 	s.t.Helper()
-	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save"} {
+	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save", "/events/wechat"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, `{"specversion":"1.0","id":"2","source":"/test","type":"tick"}`, "Content-Type", "application/cloudevents+json")
@@ -372,7 +372,7 @@ func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) 
 	t.Parallel()
 	s := teller{serveHandler(t, handler(t, "postgres://nobody@127.0.0.1:1/none")), newWitness(t)}
 	// They answer each item, judge a text that lacks a parameter, or need no database.
-	others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204}
+	others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
 	for pattern, operation := range s.witness.contract.operations {
 		want, other := others[operation.node["operationId"].(string)]
 		if !other {

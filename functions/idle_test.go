@@ -95,16 +95,19 @@ func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
 	o := newPostOffice(t)
 	proxy := sandbox.NewProxy(t, o.url)
 	asked := watch(proxy)
-	c := o.grow(insiders, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s")
+	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+	c := o.grow(insiders, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
+		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(3)
 	c.until(c.save("msg.orders.paid", once), "sent")
 	c.told(3) // all is up, and nothing is outstanding
 	calls := c.rests(asked)
-	for _, function := range []string{"sweep", "relay", "deliver"} {
+	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
 		require.NotZero(t, calls[function], function)
 	}
+	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
 
 	finished = append(finished, c.finish(1)...)
 	c.told(4) // it is not dead

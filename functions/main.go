@@ -24,6 +24,7 @@ import (
 	"github.com/sendonce/sendonce/functions/subscribe"
 	"github.com/sendonce/sendonce/functions/sweep"
 	"github.com/sendonce/sendonce/functions/webhooks"
+	"github.com/sendonce/sendonce/functions/wechat"
 	"github.com/sendonce/sendonce/migrations"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -44,6 +45,7 @@ func catalogue() []fn.Function {
 		relay.Function,
 		deliver.Function,
 		save.Function,
+		wechat.Function,
 	}
 }
 
@@ -92,7 +94,7 @@ type triggerConfig struct {
 	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"where the event functions are: events go to this URL with /events/{function} after it"`
 	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; empty takes the built-in admin"`
 	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller"`
-	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver and save look although nothing woke them"`
+	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat look although nothing woke them"`
 }
 
 // trigger runs until ctx ends. It knows no SQL: what it carries are hints, and

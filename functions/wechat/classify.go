@@ -50,6 +50,8 @@ func (c class) String() string {
 const (
 	awayFor      = 15 * time.Second // until something that was not there is tried again
 	throttledFor = time.Minute      // WeChat counts calls by the minute
+	templateFor  = 10 * time.Minute // until somebody looks whether a template is still paused
+	clockSlack   = time.Minute      // what WeChat's clock may be behind ours
 )
 
 // verdict is what an errcode of WeChat means.
@@ -105,6 +107,11 @@ const (
 	codeBadData   = "bad_data"   // dataRefused: the data is no JSON
 	codeNoAnswer  = "no_answer"  // unknown: timeout, reset, cancelled
 	codeBadAnswer = "bad_answer" // unknown: a status, a redirect or a body that WeChat does not answer with
+	codePanic     = "panic"      // unknown: a mistake of ours
+
+	codeAlreadySent    = "ALREADY_SENT"    // dataRefused: another send of the message was delivered
+	codeNoMessage      = "no_message"      // dataRefused: the task is none of a subscribe message
+	codeTemplatePaused = "template_paused" // away: nothing is sent with this template now
 )
 
 func refusedBy(r *refusal) result {
@@ -137,6 +144,10 @@ type refusal struct {
 
 // Error says both.
 func (r *refusal) Error() string { return "errcode " + strconv.Itoa(r.errcode) + ": " + r.errmsg }
+
+// quotaUntil is when the daily quota may be tried again: a little after midnight,
+// lest a clock that is behind ours costs a whole day.
+func quotaUntil(now time.Time) time.Time { return nextMidnight(now.Add(-clockSlack)).Add(clockSlack) }
 
 // nextMidnight is when WeChat's daily quotas begin anew: 0:00 in Shanghai, which
 // has been UTC+8 all year since 1991, so no time zone database is needed.

@@ -1,4 +1,3 @@
-// Package wechat sends subscribe messages through WeChat (seed 000).
 package wechat
 
 import (

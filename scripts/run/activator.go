@@ -31,6 +31,7 @@ var routes = map[string]string{
 	"/events/relay":       "relay",
 	"/events/deliver":     "deliver",
 	"/events/save":        "save",
+	"/events/wechat":      "wechat",
 }
 
 // functionOf names the function that answers path.

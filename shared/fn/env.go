@@ -126,6 +126,9 @@ func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 // DeliverAt is RelayAt for deliver: for what is told to URLs.
 func (e *Env) DeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 
+// WeChatAt is RelayAt for wechat, which sends the tasks of the queue of that name.
+func (e *Env) WeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
+
 // Metrics is what this process counts. The first call makes it.
 func (e *Env) Metrics() *Metrics { return e.metrics() }
 

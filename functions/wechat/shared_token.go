@@ -1,0 +1,31 @@
+package wechat
+
+import (
+	"context"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// provider names WeChat among those whose tokens are kept.
+const provider = "wechat"
+
+// sharedTokens is the token of an app in the database.
+type sharedTokens struct {
+	db    *store.DB
+	appID string
+}
+
+// Token gives the newest token.
+func (s sharedTokens) Token(ctx context.Context) (token, error) {
+	t, err := s.db.ProviderToken(ctx, provider, s.appID)
+	return token(t), err
+}
+
+// Refresh replaces stale.
+func (s sharedTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
+	t, err := s.db.RefreshProviderToken(ctx, provider, s.appID, store.ProviderToken(stale), func(ctx context.Context) (store.ProviderToken, error) {
+		t, err := fetch(ctx)
+		return store.ProviderToken(t), err
+	})
+	return token(t), err
+}
