@@ -1,7 +1,8 @@
 // Command run is `make run`: Postgres, NATS, the schema, all functions in one
 // server (with PROCS=1 a process each, there while it is called), the trigger,
-// a demo sender and a sink for webhooks, from nothing to ready in seconds. It
-// keeps its data in SENDONCE_HOME and takes everything down with it.
+// a WeChat of its own, a demo sender and a sink for webhooks, from nothing to
+// ready in seconds. It keeps its data in SENDONCE_HOME and takes everything down
+// with it.
 package main
 
 import (
@@ -71,14 +72,16 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, nats.Stop()) }()
 
-	progress(out, "migrate", "the schema")
-	env := s.serverEnv(database, natsURL)
-	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = env
-	if text, err := migrate.CombinedOutput(); err != nil {
-		return orInterrupted(ctx, fmt.Errorf("migrate: %w\n%s", err, text))
+	s, wechat, err := startWeChat(ctx, s, out)
+	if err != nil {
+		return orInterrupted(ctx, err)
 	}
+	defer func() { err = errors.Join(err, wechat.Stop()) }()
 
+	env := s.serverEnv(database, natsURL)
+	if err := migrate(ctx, binary, env, out); err != nil {
+		return orInterrupted(ctx, err)
+	}
 	logName := filepath.Join(s.home, "sendonce.log")
 	progress(out, "serve", "logs in "+logName)
 	log, err := os.OpenFile(logName, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -101,6 +104,17 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	err = accompany(ctx, s, children, s.beside(database, natsURL), log, out)
 	// The trigger first: what it has under way needs the server.
 	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
+}
+
+// migrate makes the schema what the binary needs.
+func migrate(ctx context.Context, binary string, env []string, out io.Writer) error {
+	progress(out, "migrate", "the schema")
+	migrate := exec.CommandContext(ctx, binary, "migrate")
+	migrate.Env = env
+	if text, err := migrate.CombinedOutput(); err != nil {
+		return fmt.Errorf("migrate: %w\n%s", err, text)
+	}
+	return nil
 }
 
 // child is what works for us until it is told to end or ends by itself; its

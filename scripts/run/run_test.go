@@ -111,7 +111,7 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), told.Mode())
 	text, err := os.ReadFile(runEnv)
 	require.NoError(t, err)
-	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://\S+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
+	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://\S+\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
 	first := h.send(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
 

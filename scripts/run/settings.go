@@ -35,6 +35,7 @@ type settings struct {
 	procs       bool              // every function is a process of its own
 	procsIdle   time.Duration     // without a call, until such a process is ended
 	databaseURL string            // "" = start a private Postgres
+	wechatURL   string            // of the run's own WeChat; "" = there is none
 	all         map[string]string // the whole environment with .env beneath it, for the server
 }
 
@@ -120,7 +121,7 @@ func (s settings) callsSink() bool {
 
 // beside is what whoever works beside the run needs, a NAME=value on each line.
 func (s settings) beside(databaseURL, natsURL string) string {
-	return "DATABASE_URL=" + databaseURL + "\nNATS_URL=" + natsURL +
+	return "DATABASE_URL=" + databaseURL + "\nNATS_URL=" + natsURL + "\nWECHAT_URL=" + s.wechatURL +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 

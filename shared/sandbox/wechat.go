@@ -246,7 +246,7 @@ func (s WeChatSend) String() string {
 	if s.Fault != "" {
 		outcome += ", " + s.Fault
 	}
-	return fmt.Sprintf("template %s %s: %s", s.TemplateID, outcome, s.Data)
+	return fmt.Sprintf("%s: %s (template %s)", outcome, s.Data, s.TemplateID)
 }
 
 // judge says what WeChat makes of a call, and delivers. The caller holds w.mu.

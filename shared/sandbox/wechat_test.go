@@ -86,7 +86,7 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 	require.Equal(t, true, ledger.Sends[0]["delivered"])
 
 	require.NoError(t, w.Stop())
-	require.Equal(t, "gave a token \ntemplate T1 delivered to ann: {\"thing1\":{\"value\":\"Tea <b>\"}}\n", log.String())
+	require.Equal(t, "gave a token \ndelivered to ann: {\"thing1\":{\"value\":\"Tea <b>\"}} (template T1)\n", log.String())
 	require.Len(t, w.Sends(), 1)
 }
 
