@@ -210,6 +210,21 @@ func TestAWeChatThatIsNotThereUsesNoAttempt(t *testing.T) {
 	}
 }
 
+func TestAWeChatThatAnswersNobodyIsNotAskedOnAndOn(t *testing.T) {
+	t.Parallel()
+	s := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=2")
+	s.fake.Break(sandbox.WeChatFault{Drop: true})
+	for n := range uint64(6) {
+		s.order(n, func(sub *store.Subscription) { sub.OnUnknown = task.Hold })
+	}
+	s.work()
+	require.Len(t, s.fake.Sends(), 2)
+	require.Equal(t, 4, s.count(`select count(*) from task_live where state = 1`), "what is not begun does not end unknown")
+	s.fake.Mend()
+	s.work()
+	require.Len(t, s.fake.Delivered(), 4)
+}
+
 func TestNoConsentAfterATryThatNobodyKnowsOfIsASuccess(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*store.Subscription){

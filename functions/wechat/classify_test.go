@@ -23,6 +23,20 @@ func TestTheQuotaBeginsAnewAtMidnightInShanghai(t *testing.T) {
 	}
 }
 
+// A clock that is ahead of WeChat's must not cost a day.
+func TestASpentQuotaIsTriedAgainALittleAfterMidnight(t *testing.T) {
+	t.Parallel()
+	for now, want := range map[string]string{
+		"2026-11-20T15:59:59Z": "2026-11-20T16:01:00Z",
+		"2026-11-20T16:00:30Z": "2026-11-20T16:01:00Z",
+		"2026-11-20T16:01:00Z": "2026-11-21T16:01:00Z",
+	} {
+		at, err := time.Parse(time.RFC3339, now)
+		require.NoError(t, err)
+		require.Equal(t, want, quotaUntil(at).UTC().Format(time.RFC3339), now)
+	}
+}
+
 func TestEveryClassHasAName(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
