@@ -12,6 +12,9 @@ run: ## everything on this machine: Postgres, NATS, all functions, a demo sender
 example: ## an order and a points service beside a running make run: orders are paid, points come once (Ctrl-C ends it)
 	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example demo
 
+booking: ## a booking confirmation by WeChat beside a running make run, ordered three times and sent once
+	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example booking
+
 test: check ## format, vet, lint, and every test on a private Postgres
 	go test $(RACE) -timeout 300s ./...
 
@@ -40,4 +43,4 @@ golden: ## rewrite what is generated: the schema's golden file and README's sett
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 
-.PHONY: help run example test check faults cluster bench bench-two-phase build golden
+.PHONY: help run example booking test check faults cluster bench bench-two-phase build golden

@@ -6,7 +6,8 @@
 //	go run ./scripts/example points
 //
 // With demo it is both at once, beside `make run`, whose Postgres and NATS they
-// use; it pays a few orders and tells what becomes of them.
+// use; it pays a few orders and tells what becomes of them. With booking it has
+// WeChat confirm a booking to a user, beside `make run` too, and ends.
 package main
 
 import (
@@ -61,15 +62,18 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if len(args) == 1 {
 		word = args[0]
 	}
+	home := cmp.Or(os.Getenv("SENDONCE_HOME"), ".sendonce")
 	switch word {
 	case "order":
 		return alone(ctx, word, orderPort, runOrder)
 	case "points":
 		return alone(ctx, word, pointsPort, runPoints)
 	case "demo":
-		return demo(ctx, cmp.Or(os.Getenv("SENDONCE_HOME"), ".sendonce"), out)
+		return demo(ctx, home, out)
+	case "booking":
+		return booking(ctx, home, out)
 	}
-	return errors.New("say which service: order or points, or demo for both")
+	return errors.New("say which service: order or points, demo for both, or booking")
 }
 
 // alone runs one service as the environment says.

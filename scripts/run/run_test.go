@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -83,6 +84,17 @@ func (h house) send(t *testing.T, key, content string, more ...string) string {
 	return string(answer)
 }
 
+// book orders the confirmation of a booking.
+func (h house) book(t *testing.T) {
+	t.Helper()
+	client := api.NewClient(h.url(), "admin", localPassword)
+	_, err := client.Subscribe(t.Context(), api.SubscribeRequest{
+		BusinessType: "course_booking", BusinessID: "123", TemplateType: "BOOKING_CONFIRM", ReceiverUserID: "9",
+		TemplateID: wechatTemplate, ReceiverOpenID: wechatUser, MessageData: []byte(`{"thing1":{"value":"瑜伽课"}}`),
+	})
+	require.NoError(t, err)
+}
+
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -114,6 +126,8 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://\S+\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
 	first := h.send(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
+	h.book(t)
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
 
 	code, err := p.Terminate(time.Minute)
 	require.NoError(t, err)
@@ -155,6 +169,15 @@ func idOf(t *testing.T, answer string) string {
 	require.True(t, found, answer)
 	id, _, _ := strings.Cut(rest, ",")
 	return strings.TrimRight(id, "}\n")
+}
+
+func TestTheAppOfAnOperatorIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	s, wechat, err := startWeChat(t.Context(), settings{all: map[string]string{"WECHAT_APP_ID": "wx1"}}, io.Discard)
+	require.NoError(t, err)
+	require.NoError(t, wechat.Stop())
+	require.Equal(t, map[string]string{"WECHAT_APP_ID": "wx1"}, s.all)
+	require.Empty(t, s.wechatURL)
 }
 
 func TestARunThatCannotGoOnSaysWhy(t *testing.T) {

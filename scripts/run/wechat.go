@@ -13,8 +13,8 @@ import (
 
 // Who has consented to what at the WeChat of `make run`; everybody else has not.
 const (
-	wechatTemplate = "booking-confirm"
-	wechatUser     = "anna"
+	wechatTemplate = "tmpl-1"
+	wechatUser     = "oABC123"
 	wechatGrants   = 1000 // messages
 )
 
