@@ -300,11 +300,12 @@ func (s *letterSummary) String() string {
 			known("%.1f", r.p50.Seconds()*1000), known("%.1f", r.p99.Seconds()*1000), known("%.2f", r.cores))
 	}
 	fmt.Fprintf(&b, "\n%s\n", s.machine())
-	fmt.Fprintf(&b, `One server with all functions, a trigger, Postgres and the load generator, in which NATS runs, share this machine. Accepted messages are
-saved and relayed while others are accepted, unless nobody saves. A backlog is saved in batches of %d from %d shards (its connections):
-by a process that only saves, then by the server while it relays what is saved. The rate is counted in Postgres, between the first
-transaction and the last.
-`, s.batch, s.shards)
+	fmt.Fprintf(&b, `Settings: TWO_PHASE_SHARDS=%d, TWO_PHASE_BATCH_SIZE=%d, all others as they are by default.
+One server with all functions, a trigger, Postgres and the load generator, in which NATS runs, share this machine. Accepted messages are
+saved and relayed while others are accepted, unless nobody saves. A backlog is saved from as many shards as it has
+connections: by a process that only saves, then by the server while it relays what is saved. The rate is counted in Postgres,
+between the first transaction and the last.
+`, s.shards, s.batch)
 	fmt.Fprintf(&b, "\np99 of accepted at %d connections, database stalled to healthy: %.2f.\n", s.stalled, s.ratio)
 	if failures := s.failures(); len(failures) > 0 {
 		fmt.Fprintf(&b, "Failed: %s.\n", strings.Join(failures, "; "))

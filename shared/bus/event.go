@@ -94,7 +94,7 @@ func parse(headers map[string]string, data []byte) (cloudevents.Event, error) {
 // attributes gives the headers that are the event's. NATS takes header names and
 // values that HTTP does not; those would never arrive, so they are left out.
 func attributes(h nats.Header) map[string]string {
-	found := map[string]string{}
+	found := make(map[string]string, len(h)+2) // the delivery adds some
 	for name, values := range h {
 		name = strings.ToLower(name)
 		if len(values) > 0 && (name == contentType || isAttribute(name)) {
@@ -106,7 +106,7 @@ func attributes(h nats.Header) map[string]string {
 
 func isAttribute(header string) bool {
 	name, ok := strings.CutPrefix(header, attributePrefix)
-	return ok && name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+	return ok && name != "" && !strings.ContainsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })
 }
 
 func printable(r rune) rune {

@@ -50,7 +50,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},
 		RetentionDays: 90, LogDays: 30,
 		Bus:      bus.Config{Name: "sendonce", Replicas: 1},
-		TwoPhase: TwoPhase{FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 100, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
+		TwoPhase: TwoPhase{FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 500, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
 		Alerts:   Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Backlog: task.Limits{"*": 0}, Window: 5 * time.Minute},
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.address())

@@ -19,7 +19,7 @@ type TwoPhase struct {
 	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"while the stream cannot take a message: true saves it at once instead, false answers 503"`
 	Stream             string         `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
 	Shards             int            `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of that stream that are saved side by side, 1 to 64; a sender's messages are all in one"`
-	BatchSize          int            `envconfig:"TWO_PHASE_BATCH_SIZE" default:"100" desc:"accepted messages that are saved in one transaction, 1 to 500"`
+	BatchSize          int            `envconfig:"TWO_PHASE_BATCH_SIZE" default:"500" desc:"accepted messages that are saved in one transaction, 1 to 500"`
 	BatchWait          time.Duration  `envconfig:"TWO_PHASE_BATCH_WAIT" default:"2ms" desc:"how long a batch waits for more after its first message"`
 	DedupeWindow       time.Duration  `envconfig:"TWO_PHASE_DEDUPE_WINDOW" default:"24h" desc:"how long the stream keeps a message after it is saved, to recognise a repeat"`
 	Durability         bus.Durability `envconfig:"TWO_PHASE_DURABILITY" desc:"the least that a message must survive once it is accepted: process, host, replicated or replicated-host; a stream that gives less stops the start; empty takes what the stream gives"`
