@@ -240,8 +240,12 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	})
 	require.NoError(t, err)
 	id := order.TaskID.String()
-	const pending = "/api/v1/sms/tasks/pending?app_id=a&queue=wechat"
-	require.Len(t, s.get(pending).list(), 1)
+	claim := func() []store.Claimed { // as the function wechat does
+		claimed, _, err := db.Claim(t.Context(), store.ClaimRequest{Queue: task.WeChatQueue, AppID: "a", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)})
+		require.NoError(t, err)
+		return claimed
+	}
+	require.Len(t, claim(), 1)
 	require.Equal(t, 200, s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","outcome":"released","retry_after_seconds":3600}`, id)).status)
 	for range 3 {
 		_, err := db.StrikeTemplate(context.Background(), "tmpl/1 预订", "47003: argument invalid")
@@ -260,7 +264,7 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	require.Equal(t, 200, lifted.status, lifted.text)
 	require.EqualValues(t, 1, lifted.data("due_tasks"))
 	require.Empty(t, s.get(root+"subscribe-templates").data("templates"))
-	require.Equal(t, id, s.get(pending).list()[0]["task_id"])
+	require.Equal(t, id, claim()[0].ID.String())
 	require.Equal(t, 404, s.post(lift, `{"reason":"mended"}`).status)
 }
 

@@ -3,26 +3,17 @@ package bus
 import (
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"mime"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
 const (
-	batchType       = "application/cloudevents-batch+json"
-	batchBytes      = 4 << 20          // of data in one POST
-	attributeBytes  = 512              // about, of an event beside its data
 	triesTogether   = 3                // of a batch that the function breaks over
 	triesHere       = 5                // before another trigger may try
 	batchBackoffMax = 10 * time.Second // everything behind the batch waits, and it costs one call
@@ -226,18 +217,6 @@ func (a *lane) first() []*item {
 	return slices.Clone(a.held[:min(chunk(a.held), a.r.Batch)])
 }
 
-// chunk says how many of the first fit in one POST.
-func chunk(held []*item) int {
-	size := 0
-	for i, it := range held {
-		size += len(it.event.data)
-		if i > 0 && (size > batchBytes || !it.event.binary() || !held[0].event.binary()) {
-			return i
-		}
-	}
-	return len(held)
-}
-
 // deliver works off the first that are held, and fetches the next meanwhile. It
 // ends early when ctx does.
 func (a *lane) deliver(ctx, work context.Context, items []*item) error {
@@ -311,64 +290,6 @@ func (a *lane) post(ctx context.Context, items []*item, tries uint64) verdict {
 		return a.t.post(ctx, a.r, items[0].event.attempt(items[0].meta.NumDelivered+tries-1))
 	}
 	return a.t.post(ctx, a.r, delivered{headers: map[string]string{contentType: batchType}, data: batchOf(items, tries)})
-}
-
-// batchOf is the events in the JSON batch format.
-func batchOf(items []*item, tries uint64) []byte {
-	size := 2
-	for _, it := range items {
-		size += len(it.event.data) + attributeBytes
-	}
-	body := append(make([]byte, 0, size), '[')
-	for i, it := range items {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		body = it.event.appendTo(body, it.meta.NumDelivered+tries-1)
-	}
-	return append(body, ']')
-}
-
-// appendTo adds an event that is in binary mode as a JSON object, with the
-// number of its delivery. Its data stays as it is.
-func (d delivered) appendTo(b []byte, attempt uint64) []byte {
-	b = append(b, `{"deliveryattempt":"`...)
-	b = append(strconv.AppendUint(b, attempt, 10), '"')
-	for name, value := range d.headers {
-		if name == contentType {
-			name = "datacontenttype"
-		}
-		b = append(b, `,"`...)
-		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits alone
-		b = append(b, `":`...)
-		b = appendText(b, value)
-	}
-	switch {
-	case len(d.data) == 0:
-	case isJSON(d.headers[contentType]) && json.Valid(d.data):
-		b = append(append(b, `,"data":`...), d.data...)
-	default:
-		b = append(b, `,"data_base64":"`...)
-		b = append(base64.StdEncoding.AppendEncode(b, d.data), '"')
-	}
-	return append(b, '}')
-}
-
-func appendText(b []byte, text string) []byte {
-	plain := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
-	if plain {
-		return append(append(append(b, '"'), text...), '"')
-	}
-	quoted, _ := json.Marshal(text) // no text fails
-	return append(b, quoted...)
-}
-
-func isJSON(contentType string) bool {
-	if contentType == cloudevents.ApplicationJSON {
-		return true
-	}
-	media, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json"))
 }
 
 // acknowledge settles the first that are held, and with them everything before:

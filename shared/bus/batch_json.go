@@ -1,0 +1,87 @@
+package bus
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"mime"
+	"strconv"
+	"strings"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+)
+
+const (
+	batchType      = "application/cloudevents-batch+json"
+	batchBytes     = 4 << 20 // of data in one POST
+	attributeBytes = 512     // about, of an event beside its data
+)
+
+// chunk says how many of the first fit in one POST.
+func chunk(held []*item) int {
+	size := 0
+	for i, it := range held {
+		size += len(it.event.data)
+		if i > 0 && (size > batchBytes || !it.event.binary() || !held[0].event.binary()) {
+			return i
+		}
+	}
+	return len(held)
+}
+
+// batchOf is the events in the JSON batch format.
+func batchOf(items []*item, tries uint64) []byte {
+	size := 2
+	for _, it := range items {
+		size += len(it.event.data) + attributeBytes
+	}
+	body := append(make([]byte, 0, size), '[')
+	for i, it := range items {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		body = it.event.appendTo(body, it.meta.NumDelivered+tries-1)
+	}
+	return append(body, ']')
+}
+
+// appendTo adds an event that is in binary mode as a JSON object, with the
+// number of its delivery. Its data stays as it is.
+func (d delivered) appendTo(b []byte, attempt uint64) []byte {
+	b = append(b, `{"deliveryattempt":"`...)
+	b = append(strconv.AppendUint(b, attempt, 10), '"')
+	for name, value := range d.headers {
+		if name == contentType {
+			name = "datacontenttype"
+		}
+		b = append(b, `,"`...)
+		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits alone
+		b = append(b, `":`...)
+		b = appendText(b, value)
+	}
+	switch {
+	case len(d.data) == 0:
+	case isJSON(d.headers[contentType]) && json.Valid(d.data):
+		b = append(append(b, `,"data":`...), d.data...)
+	default:
+		b = append(b, `,"data_base64":"`...)
+		b = append(base64.StdEncoding.AppendEncode(b, d.data), '"')
+	}
+	return append(b, '}')
+}
+
+func appendText(b []byte, text string) []byte {
+	plain := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
+	if plain {
+		return append(append(append(b, '"'), text...), '"')
+	}
+	quoted, _ := json.Marshal(text) // no text fails
+	return append(b, quoted...)
+}
+
+func isJSON(contentType string) bool {
+	if contentType == cloudevents.ApplicationJSON {
+		return true
+	}
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (strings.HasSuffix(media, "/json") || strings.HasSuffix(media, "+json"))
+}
