@@ -1,6 +1,8 @@
 # The race detector needs a C compiler; Go says with CGO_ENABLED whether there is one.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -37,7 +39,7 @@ bench-two-phase: ## latency of accepted and saved messages, with a stalled datab
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -two-phase $(BENCH)
 
 build: ## the one binary, in bin/sendonce
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/sendonce ./functions
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)' -o bin/sendonce ./functions
 
 golden: ## rewrite what is generated: the schema's golden file and README's settings
 	go test ./migrations -update

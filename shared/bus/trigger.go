@@ -25,9 +25,8 @@ const (
 // TriggerConfig says where the functions are and how they are called. A zero
 // field takes the default.
 type TriggerConfig struct {
-	BaseURL      string            // events go to {BaseURL}/events/{function}
-	URLs         map[string]string // base URLs of functions that are elsewhere, by function
-	User         string            // Basic credentials of the role trigger
+	BaseURL      string // events go to {BaseURL}/events/{function}; "{function}" in it stands for that name too
+	User         string // Basic credentials of the role trigger
 	Password     string
 	Concurrency  int           // deliveries of this trigger at once, all routes together; 64
 	Timeout      time.Duration // of a delivery whose route has none; 1 minute
@@ -108,10 +107,7 @@ func setDefault[T int | time.Duration](value *T, d T) {
 }
 
 func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
-	base := cfg.BaseURL
-	if other, ok := cfg.URLs[r.Function]; ok {
-		base = other
-	}
+	base := strings.ReplaceAll(cfg.BaseURL, "{function}", r.Function)
 	u, err := url.Parse(base)
 	if err != nil {
 		return nil, err

@@ -302,17 +302,17 @@ func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
 	require.Equal(t, 2, c.CachedInfo().Config.MaxAckPending)
 }
 
-func TestFunctionsMayBeElsewhere(t *testing.T) {
+func TestEachFunctionMayHaveAnAddressOfItsOwn(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	f := newFunction(t, answering(204))
 	cfg := testConfig(f)
-	cfg.BaseURL, cfg.URLs = "http://127.0.0.1:1", map[string]string{"f": f.URL + "/under/"}
+	cfg.BaseURL = f.URL + "/of-{function}/"
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"))
 	runTrigger(t, b, cfg, testRoute())
 	eventually(t, func() bool { return len(f.seen()) == 1 }, "delivered")
-	require.Equal(t, "POST /under/events/f", f.seen()[0].path)
+	require.Equal(t, "POST /of-f/events/f", f.seen()[0].path)
 }
 
 func TestWrongRoutesAreRefused(t *testing.T) {

@@ -22,7 +22,8 @@ import (
 // Config is what every function shares. Function configurations are structs of
 // the same kind: a field's tag `envconfig` names its variable, `default` and
 // `desc` are what the settings table shows, `secret:"true"` keeps the value
-// out of every message. A struct may have a method Validate() []task.Field,
+// out of every message and lets a file hold it (see secretFrom); such a field is
+// a string. A struct may have a method Validate() []task.Field,
 // naming variables, for what a type cannot express.
 type Config struct {
 	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
@@ -154,6 +155,14 @@ func load(cfg any) []problem {
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
 		if field.Tag.Get("envconfig") == "-" {
+			continue
+		}
+		if field.Tag.Get("secret") == "true" {
+			value, problem := secretFrom(field.Tag.Get("envconfig"))
+			if problem != nil {
+				problems = append(problems, *problem)
+			}
+			v.Field(i).SetString(value)
 			continue
 		}
 		one := reflect.New(reflect.StructOf([]reflect.StructField{field}))

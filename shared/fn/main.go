@@ -45,6 +45,9 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 	words = append([]Word{
 		{Name: "serve", Help: "answer calls (this is also what no word does)"},
 		{Name: "config", Help: "list every setting as a table"},
+		{Name: "version", Help: "say which version this is"},
+		{Name: "routes", Help: "list every call with the function that answers it, as a table", Run: listRoutes(functions)},
+		NewWord("health", "ask the server of this container whether it lives: exit code 0 or 1", askHealth),
 	}, words...)
 	name := "serve"
 	if len(args) > 0 {
@@ -64,6 +67,9 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 		return 2
 	case name == "config":
 		fmt.Print(ConfigTable(words, functions...))
+		return 0
+	case name == "version":
+		fmt.Println(Version())
 		return 0
 	}
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)

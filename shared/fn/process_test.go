@@ -141,6 +141,9 @@ func TestTheWordsOfTheBinary(t *testing.T) {
 	}{
 		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `4096` |"},
 		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
+		{"version needs no settings", []string{"SENDONCE_X=1"}, []string{"version"}, 0, Version()},
+		{"routes needs no database", []string{"DATABASE_URL="}, []string{"routes"}, 0, "| `greeter` | `POST /api/v1/greet` | submitter |"},
+		{"health tells of no server", []string{"APP_PORT=1"}, []string{"health"}, 1, "connection refused"},
 		{"help lists the words", nil, []string{"help"}, 0, "greet      greet someone"},
 		{"an unknown word is refused", nil, []string{"sevre"}, 2, `unknown word "sevre"`},
 		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
@@ -156,6 +159,16 @@ func TestTheWordsOfTheBinary(t *testing.T) {
 			require.Equal(t, c.code, p.ExitCode(), p.Output())
 			require.Contains(t, p.Output(), c.says)
 		})
+	}
+}
+
+func TestHealthFindsTheServerOfItsSettings(t *testing.T) {
+	t.Parallel()
+	url := listening(t, startProcess(t, "ours", nil))
+	port := url[strings.LastIndex(url, ":")+1:]
+	for _, host := range []string{"127.0.0.1", "0.0.0.0", "::"} {
+		p := startProcess(t, "ours", []string{"APP_HOST=" + host, "APP_PORT=" + port}, "health")
+		require.Zero(t, p.ExitCode(), p.Output())
 	}
 }
 

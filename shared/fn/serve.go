@@ -48,7 +48,7 @@ func newServer(env *Env, h http.Handler) *server {
 // the open listener while those under way finish. It returns when all are
 // answered, or with an error when DrainTimeout cut some off.
 func (s *server) run(ctx context.Context, l net.Listener) error {
-	s.env.Log.Info("listening", "address", l.Addr().String())
+	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
 	go func() { failed <- s.http.Serve(l) }()
 	select {

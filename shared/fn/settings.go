@@ -14,6 +14,7 @@ import (
 // setting is one row of the settings table.
 type setting struct {
 	name, def, desc string
+	secret          bool
 	usedBy          []string // function names; empty = all
 }
 
@@ -26,9 +27,12 @@ func settingsOf(config reflect.Type) []setting {
 		if tag.Get("envconfig") == "-" {
 			continue
 		}
-		s := setting{name: tag.Get("envconfig"), def: tag.Get("default"), desc: tag.Get("desc")}
+		s := setting{name: tag.Get("envconfig"), def: tag.Get("default"), desc: tag.Get("desc"), secret: tag.Get("secret") == "true"}
 		if s.name == "" || s.desc == "" {
 			panic(fmt.Sprintf("fn: %s.%s needs the tags envconfig and desc", config, config.Field(i).Name))
+		}
+		if s.secret && (config.Field(i).Type.Kind() != reflect.String || s.def != "") {
+			panic(fmt.Sprintf("fn: %s.%s is secret and must be a string without a default", config, config.Field(i).Name))
 		}
 		all = append(all, s)
 	}
@@ -61,7 +65,8 @@ func settings(words []Word, functions []Function) []setting {
 }
 
 // ConfigTable is every setting of the binary as a Markdown table: its name,
-// its default, what it means and which functions and words read it.
+// its default, what it means and which functions and words read it. A secret's
+// row names the variable that gives its file.
 func ConfigTable(words []Word, functions ...Function) string {
 	var b strings.Builder
 	b.WriteString("| Name | Default | Meaning | Read by |\n|---|---|---|---|\n")
@@ -73,7 +78,11 @@ func ConfigTable(words []Word, functions ...Function) string {
 		if len(s.usedBy) > 0 {
 			usedBy = strings.Join(s.usedBy, ", ")
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, def, strings.ReplaceAll(s.desc, "|", `\|`), usedBy)
+		desc := strings.ReplaceAll(s.desc, "|", `\|`)
+		if s.secret {
+			desc += "; or `" + s.name + fileSuffix + "`"
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", s.name, def, desc, usedBy)
 	}
 	return b.String()
 }
@@ -85,6 +94,9 @@ func unknownSettings(environ []string, words []Word, functions []Function) []pro
 	known := map[string]bool{"SENDONCE_HOME": true} // where `make run` keeps its data
 	for _, s := range settings(words, functions) {
 		known[s.name] = true
+		if s.secret {
+			known[s.name+fileSuffix] = true
+		}
 	}
 	var problems []problem
 	for _, pair := range environ {
