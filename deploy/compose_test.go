@@ -1,0 +1,286 @@
+package deploy
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "rewrite what is generated in compose/.env.example")
+
+const (
+	ourImage   = "${IMAGE:-sendonce:local}"
+	secretsDir = "/run/secrets/"
+)
+
+func readCompose(t *testing.T) object {
+	t.Helper()
+	return readYAML(t, "compose/compose.yaml")[0]
+}
+
+func services(compose object) map[string]object {
+	all := map[string]object{}
+	for name, s := range compose["services"].(object) {
+		all[name] = s.(object)
+	}
+	return all
+}
+
+// composed gives the workloads of a profile, and what is wrong with the way in
+// which they get their secrets.
+func composed(compose object, profile string) (all []workload, wrong []string) {
+	for name, s := range services(compose) {
+		profiles := list(s, "profiles")
+		if text(s, "image") != ourImage || profiles != nil && !slices.Contains(profiles, any(profile)) {
+			continue
+		}
+		w := workload{name: name, word: text(s, "command", 0), env: map[string]string{}}
+		var read, granted []string
+		for key, value := range s["environment"].(object) {
+			base, isFile := strings.CutSuffix(key, "_FILE")
+			switch file := strings.ToLower(base); {
+			case key == "FUNCTION_TARGET":
+				w.function = fmt.Sprint(value)
+			case isFile:
+				w.secrets = append(w.secrets, base)
+				read = append(read, file)
+				if value != secretsDir+file {
+					wrong = append(wrong, fmt.Sprintf("%s: %s is not %s%s", name, key, secretsDir, file))
+				}
+			default:
+				w.env[key] = fmt.Sprint(value)
+			}
+		}
+		for _, secret := range list(s, "secrets") {
+			granted = append(granted, fmt.Sprint(secret))
+		}
+		slices.Sort(read)
+		slices.Sort(granted)
+		if !slices.Equal(read, granted) {
+			wrong = append(wrong, fmt.Sprintf("%s: is granted %v and reads %v", name, granted, read))
+		}
+		if w.function != "" && w.function != name {
+			wrong = append(wrong, fmt.Sprintf("%s: the gateway and the trigger look for %s under its own name", name, w.function))
+		}
+		all = append(all, w)
+	}
+	return all, wrong
+}
+
+func TestComposeHasEveryFunctionSettingAndSecretAndNoOther(t *testing.T) {
+	t.Parallel()
+	h, compose := readHouse(t), readCompose(t)
+	split, wrong := composed(compose, "split")
+	require.Empty(t, wrong)
+	require.Empty(t, mismatches(h, split))
+
+	compact, wrong := composed(compose, "compact")
+	require.Empty(t, wrong)
+	require.Len(t, compact, 3, "one that serves all, beside migrate and trigger")
+	for _, w := range compact {
+		require.Empty(t, w.mismatches(h))
+	}
+	require.ElementsMatch(t, h.functions, texts(list(services(compose)["sendonce"], "networks", "front", "aliases")))
+	for _, w := range slices.Concat(split, compact) {
+		require.NoError(t, h.accepts(w), w.name)
+	}
+}
+
+func TestWhatIsMissingOrStaleInComposeIsFound(t *testing.T) {
+	t.Parallel()
+	h := readHouse(t)
+	for name, c := range map[string]struct {
+		spoil func(all map[string]object, h *house)
+		says  string
+	}{
+		"a function without a service": {func(_ map[string]object, h *house) { h.functions = append(slices.Clone(h.functions), "new") }, "new: runs in 0 workloads"},
+		"a service without a function": {func(_ map[string]object, h *house) { h.functions = h.functions[1:] }, `there is no function "submit"`},
+		"a misspelt setting":           {func(all map[string]object, _ *house) { environment(all, "claim")["TASK_EVENT"] = "all" }, "TASK_EVENT is no setting"},
+		"a secret in the open":         {func(all map[string]object, _ *house) { environment(all, "claim")["NATS_PASSWORD"] = "x" }, "NATS_PASSWORD is secret"},
+		"a secret nobody has": {func(_ map[string]object, h *house) {
+			h.settings = append(slices.Clone(h.settings), setting{name: "X", secret: true})
+		}, "reads the secret X"},
+		"a secret nobody reads":         {func(all map[string]object, _ *house) { environment(all, "migrate")["NATS_PASSWORD_FILE"] = "x" }, "migrate: has the secret NATS_PASSWORD and"},
+		"a file that is not granted":    {func(all map[string]object, _ *house) { all["save"]["secrets"] = []any{"database_url"} }, "save: is granted [database_url] and reads"},
+		"a file that is somewhere else": {func(all map[string]object, _ *house) { environment(all, "save")["DATABASE_URL_FILE"] = "/x" }, "DATABASE_URL_FILE is not /run/secrets/database_url"},
+		"a function under another name": {func(all map[string]object, _ *house) { environment(all, "save")["FUNCTION_TARGET"] = "relay" }, "look for relay under its own name"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			compose, changed := readCompose(t), h
+			c.spoil(services(compose), &changed)
+			all, wrong := composed(compose, "split")
+			require.Contains(t, strings.Join(append(wrong, mismatches(changed, all)...), "\n"), c.says)
+		})
+	}
+}
+
+// environment gives the service an environment of its own, to be spoilt.
+func environment(all map[string]object, name string) object {
+	all[name]["environment"] = clone(all[name]["environment"])
+	return all[name]["environment"].(object)
+}
+
+func texts(items []any) []string {
+	all := []string{}
+	for _, item := range items {
+		all = append(all, fmt.Sprint(item))
+	}
+	return all
+}
+
+func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
+	t.Parallel()
+	script, err := os.ReadFile("compose/up")
+	require.NoError(t, err)
+	made := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^secret (\S+) `).FindAllStringSubmatch(string(script), -1) {
+		made[match[1]] = true
+	}
+	compose := readCompose(t)
+	for name, secret := range compose["secrets"].(object) {
+		require.Equal(t, "./secrets/"+name, text(secret, "file"))
+		require.True(t, made[name], "up does not make %s", name)
+		used := 0
+		for _, s := range services(compose) {
+			if slices.Contains(texts(list(s, "secrets")), name) {
+				used++
+			}
+		}
+		require.Positive(t, used, "nobody has %s", name)
+		delete(made, name)
+	}
+	require.Equal(t, map[string]bool{"nats.conf": true}, made, "which is mounted as it is")
+}
+
+func TestEveryServiceIsBoundedWatchedAndStartedAgain(t *testing.T) {
+	t.Parallel()
+	for name, s := range services(readCompose(t)) {
+		require.NotEmpty(t, text(s, "mem_limit"), name)
+		require.NotEmpty(t, text(s, "logging", "options", "max-size"), name)
+		oneShot := name == "migrate"
+		require.Equal(t, map[bool]string{true: "on-failure", false: "unless-stopped"}[oneShot], text(s, "restart"), name)
+		if !oneShot && name != "trigger" { // which has no port
+			require.NotEmpty(t, list(s, "healthcheck", "test"), name)
+		}
+		if name != "postgres" { // whose image becomes another user by itself
+			require.Equal(t, "true", text(s, "read_only"), name)
+			require.Equal(t, []string{"ALL"}, texts(list(s, "cap_drop")), name)
+		}
+		if text(s, "image") == ourImage {
+			require.Equal(t, "30s", text(s, "stop_grace_period"), "more than SENDONCE_DRAIN_TIMEOUT")
+		}
+		if name != "gateway" {
+			require.Empty(t, list(s, "ports"), "%s is for inside only", name)
+		}
+	}
+}
+
+func TestPostgresHasConnectionsForAllFunctionsAtOnce(t *testing.T) {
+	t.Parallel()
+	h, compose := readHouse(t), readCompose(t)
+	match := regexp.MustCompile(`max_connections=(\d+)`).FindStringSubmatch(text(services(compose)["postgres"], "command"))
+	require.NotNil(t, match)
+	limit, err := strconv.Atoi(match[1])
+	require.NoError(t, err)
+	i := slices.IndexFunc(h.settings, func(s setting) bool { return s.name == "SENDONCE_DATABASE_MAX_CONNS" })
+	each, err := strconv.Atoi(h.settings[i].def)
+	require.NoError(t, err)
+	const roles, spare = 2, 20
+	require.LessOrEqual(t, len(h.functions)*each*roles+spare, limit)
+}
+
+const (
+	envFile   = "compose/.env.example"
+	generated = "# --- Settings of Sendonce, as `sendonce config` lists them; `make golden` writes what follows. ---\n"
+)
+
+func TestTheExampleEnvironmentHasEverySettingThatMayBeSetThere(t *testing.T) {
+	t.Parallel()
+	h, compose := readHouse(t), readCompose(t)
+	here := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // the image's, not the user's
+	for _, s := range services(compose) {
+		if text(s, "image") == ourImage {
+			for name := range s["environment"].(object) {
+				here[name] = true
+			}
+		}
+	}
+	var b strings.Builder
+	for _, s := range h.settings {
+		if s.secret || here[s.name] {
+			continue
+		}
+		fmt.Fprintf(&b, "\n# %s", s.meaning)
+		if s.readBy != nil {
+			fmt.Fprintf(&b, " (%s)", strings.Join(s.readBy, ", "))
+		}
+		fmt.Fprintf(&b, "\n#%s=%s\n", s.name, s.def)
+	}
+	content, err := os.ReadFile(envFile)
+	require.NoError(t, err)
+	head, tail, found := strings.Cut(string(content), generated)
+	require.True(t, found)
+	if *update {
+		require.NoError(t, os.WriteFile(envFile, []byte(head+generated+b.String()), 0o644))
+		return
+	}
+	require.Equal(t, b.String(), tail, "run make golden")
+
+	file, err := os.ReadFile("compose/compose.yaml")
+	require.NoError(t, err)
+	asked := map[string]bool{"COMPOSE_PROFILES": true}
+	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(string(file), -1) {
+		asked[match[1]] = true
+	}
+	told := map[string]bool{"VERSION": true} // which `up` tells
+	for _, match := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(head, -1) {
+		told[match[1]] = true
+	}
+	require.Equal(t, asked, told, "what compose.yaml takes from .env; not settings, so their names must not look like ours")
+	for name := range told {
+		require.NotRegexp(t, "^(SENDONCE|APP|BASIC_AUTH|TWO_PHASE|WECHAT)_", name)
+	}
+}
+
+// gateway is the table of the Caddyfile.
+func gateway(t *testing.T) func(path string) string {
+	t.Helper()
+	content, err := os.ReadFile("compose/Caddyfile")
+	require.NoError(t, err)
+	inside := regexp.MustCompile(`(?m)^\s*@inside path (.*)$`).FindStringSubmatch(string(content))
+	table := regexp.MustCompile(`(?s)map \{path\} \{function\} \{(.*?)\n\t\t\}`).FindStringSubmatch(string(content))
+	require.NotNil(t, inside)
+	require.NotNil(t, table)
+	return func(path string) string {
+		for _, pattern := range strings.Fields(inside[1]) {
+			prefix, all := strings.CutSuffix(pattern, "*")
+			if path == prefix || all && strings.HasPrefix(path, prefix) {
+				return ""
+			}
+		}
+		for line := range strings.Lines(strings.TrimSpace(table[1])) {
+			fields := strings.Fields(line)
+			pattern, isPattern := strings.CutPrefix(fields[0], "~")
+			if fields[0] == "default" || isPattern && regexp.MustCompile(pattern).MatchString(path) {
+				return fields[1]
+			}
+		}
+		return ""
+	}
+}
+
+func TestTheGatewayOfComposeFindsEveryFunction(t *testing.T) {
+	t.Parallel()
+	h, ask := readHouse(t), gateway(t)
+	require.Empty(t, misrouted(h, ask))
+	h.calls = append(h.calls, call{function: "new", path: "/api/v1/new"})
+	require.Equal(t, []string{`/api/v1/new goes to "submit", not to "new"`}, misrouted(h, ask))
+}

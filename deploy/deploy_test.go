@@ -1,0 +1,275 @@
+// Package deploy holds what runs Sendonce to what Sendonce is: the manifests to
+// the schemas of those who read them, and every function, route, setting and
+// secret in them to what the binary says of itself.
+package deploy
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
+
+// object is a node of a YAML file.
+type object = map[string]any
+
+// house is what the binary says of itself.
+type house struct {
+	bin       string
+	functions []string
+	calls     []call
+	settings  []setting
+}
+
+// call is a row of `sendonce routes`.
+type call struct {
+	function, method, path string
+	roles                  []string
+}
+
+// setting is a row of `sendonce config`.
+type setting struct {
+	name, def, meaning string
+	secret             bool
+	readBy             []string // functions and words; nil = all
+}
+
+func readHouse(t *testing.T) house {
+	t.Helper()
+	h := house{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions", false)}
+	for _, row := range h.table(t, "routes") {
+		method, path, _ := strings.Cut(row[1], " ")
+		h.calls = append(h.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})
+		if !slices.Contains(h.functions, row[0]) {
+			h.functions = append(h.functions, row[0])
+		}
+	}
+	for _, row := range h.table(t, "config") {
+		s := setting{name: row[0], def: row[1], meaning: row[2]}
+		s.secret = strings.Contains(s.meaning, "`"+s.name+"_FILE`")
+		if row[3] != "all" {
+			s.readBy = strings.Split(row[3], ", ")
+		}
+		h.settings = append(h.settings, s)
+	}
+	require.Greater(t, len(h.functions), 10)
+	require.Greater(t, len(h.settings), 40)
+	return h
+}
+
+// table gives the cells of the Markdown table that a word prints, unquoted.
+func (h house) table(t *testing.T, word string) [][]string {
+	t.Helper()
+	out, err := h.run(nil, word)
+	require.NoError(t, err)
+	var rows [][]string
+	for line := range strings.Lines(out) {
+		cells := regexp.MustCompile(` ?(?:^|[^\\])\| ?`).Split(strings.Trim(line, "|\n"), -1)
+		for i, cell := range cells {
+			cells[i] = strings.ReplaceAll(strings.TrimSpace(cell), `\|`, "|")
+			if inner, ok := strings.CutPrefix(cells[i], "`"); ok && strings.Count(cells[i], "`") == 2 {
+				cells[i] = strings.TrimSuffix(inner, "`")
+			}
+		}
+		rows = append(rows, cells)
+	}
+	return rows[2:]
+}
+
+// run runs the binary with env alone and gives what it prints.
+func (h house) run(env []string, args ...string) (string, error) {
+	cmd := exec.Command(h.bin, args...)
+	cmd.Env = append([]string{"PATH="}, env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("sendonce %s: %w\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out), nil
+}
+
+// workload is a container that runs the binary: in compose a service, in
+// Kubernetes a Service of Knative, a Deployment or a Job.
+type workload struct {
+	name     string
+	function string // "" serves all, unless there is a word
+	word     string
+	env      map[string]string
+	secrets  []string // the settings that come from secrets
+}
+
+// mayBePlain is secret because it can hold a password; ours stands elsewhere.
+const mayBePlain = "NATS_URL"
+
+// mismatches compares workloads with the house: what is missing and what is
+// there without need.
+func mismatches(h house, workloads []workload) []string {
+	var wrong []string
+	found := map[string]int{}
+	for _, w := range workloads {
+		found[w.function+w.word]++
+		wrong = append(wrong, w.mismatches(h)...)
+	}
+	for _, name := range append([]string{"migrate", "trigger"}, h.functions...) {
+		if found[name] != 1 {
+			wrong = append(wrong, fmt.Sprintf("%s: runs in %d workloads", name, found[name]))
+		}
+	}
+	return wrong
+}
+
+// mismatches is what one workload has or lacks.
+func (w workload) mismatches(h house) []string {
+	wrong := w.unknown(h)
+	if w.function != "" && !slices.Contains(h.functions, w.function) {
+		wrong = append(wrong, fmt.Sprintf("%s: there is no function %q", w.name, w.function))
+	}
+	for _, s := range h.settings {
+		if has, needs := slices.Contains(w.secrets, s.name), w.needs(s); has && !needs {
+			wrong = append(wrong, fmt.Sprintf("%s: has the secret %s and does not read it", w.name, s.name))
+		} else if needs && !has {
+			wrong = append(wrong, fmt.Sprintf("%s: reads the secret %s and does not have it", w.name, s.name))
+		}
+	}
+	return wrong
+}
+
+// unknown names what the binary would not know.
+func (w workload) unknown(h house) []string {
+	var wrong []string
+	for name := range w.env {
+		i := slices.IndexFunc(h.settings, func(s setting) bool { return s.name == name })
+		switch {
+		case name == "GOMEMLIMIT":
+		case i < 0:
+			wrong = append(wrong, fmt.Sprintf("%s: %s is no setting", w.name, name))
+		case h.settings[i].secret && name != mayBePlain:
+			wrong = append(wrong, fmt.Sprintf("%s: %s is secret and stands in the file", w.name, name))
+		}
+	}
+	for _, name := range w.secrets {
+		if !slices.ContainsFunc(h.settings, func(s setting) bool { return s.name == name && s.secret }) {
+			wrong = append(wrong, fmt.Sprintf("%s: %s is no secret setting", w.name, name))
+		}
+	}
+	return wrong
+}
+
+// needs says whether a workload must be given a secret, and may.
+func (w workload) needs(s setting) bool {
+	switch {
+	case !s.secret || s.name == mayBePlain:
+		return false
+	case w.word == "migrate":
+		return s.name == "DATABASE_URL"
+	case w.word == "trigger": // knows no SQL
+		return s.name != "DATABASE_URL" && (s.readBy == nil || slices.Contains(s.readBy, "trigger"))
+	case s.readBy == nil:
+		return true
+	case w.function == "":
+		return slices.ContainsFunc(s.readBy, func(reader string) bool { return reader != "trigger" })
+	}
+	return slices.Contains(s.readBy, w.function)
+}
+
+// accepts starts the binary as far as the check of all its settings, with what
+// a workload gives it.
+func (h house) accepts(w workload) error {
+	env := []string{}
+	for name, value := range w.env {
+		env = append(env, name+"="+value)
+	}
+	for _, name := range w.secrets {
+		value := "secret"
+		if name == "DATABASE_URL" {
+			value = "postgres://sendonce:secret@postgres:5432/sendonce"
+		}
+		env = append(env, name+"="+value)
+	}
+	_, err := h.run(env, "routes")
+	return err
+}
+
+// misrouted compares what a gateway does with every path of the house. ask gives
+// the function that a path goes to, "" for none.
+func misrouted(h house, ask func(path string) string) []string {
+	var wrong []string
+	want := func(path, function string) {
+		if got := ask(path); got != function {
+			wrong = append(wrong, fmt.Sprintf("%s goes to %q, not to %q", path, got, function))
+		}
+	}
+	for _, c := range h.calls {
+		if slices.Contains(c.roles, "trigger") {
+			want(c.path, "") // the trigger does not come through the gateway
+			continue
+		}
+		want(regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(c.path, "x-1"), c.function)
+	}
+	want("/healthz", "submit")
+	want("/readyz", "submit")
+	want("/metrics", "")
+	return wrong
+}
+
+func readYAML(t *testing.T, path string) []object {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return parseYAML(t, path, text)
+}
+
+func parseYAML(t *testing.T, name string, text []byte) []object {
+	t.Helper()
+	var all []object
+	for part := range strings.SplitSeq("\n"+string(text), "\n---") {
+		var doc object
+		require.NoError(t, yaml.Unmarshal([]byte(part+"\n"), &doc), "%s: %s", filepath.Base(name), part)
+		if doc != nil {
+			all = append(all, doc)
+		}
+	}
+	return all
+}
+
+// at walks into a node by names and indexes; nil when there is no such place.
+func at(node any, path ...any) any {
+	for _, step := range path {
+		switch n := node.(type) {
+		case object:
+			node = n[fmt.Sprint(step)]
+		case []any:
+			i, ok := step.(int)
+			if !ok || i >= len(n) {
+				return nil
+			}
+			node = n[i]
+		default:
+			return nil
+		}
+	}
+	return node
+}
+
+func text(node any, path ...any) string {
+	value := at(node, path...)
+	if value == nil {
+		return ""
+	}
+	return fmt.Sprint(value)
+}
+
+func list(node any, path ...any) []any {
+	found, _ := at(node, path...).([]any)
+	return found
+}

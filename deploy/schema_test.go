@@ -1,0 +1,244 @@
+package deploy
+
+import (
+	"archive/zip"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+)
+
+// sources is where the schemas come from: the modules that those publish who
+// read our files. Only their zips are used, through Go's module cache; nothing
+// of them is built or kept here.
+var sources = []struct{ module, prefix string }{
+	{"knative.dev/serving@v0.51.0", "config/core/300-resources/"},
+	{"knative.dev/eventing@v0.48.1", "config/core/resources/"},
+	{"sigs.k8s.io/gateway-api@v1.4.0", "config/crd/standard/"},
+	{"github.com/cloudnative-pg/cloudnative-pg@v1.27.1", "config/crd/bases/"},
+	{"k8s.io/kubectl@v0.34.3", "testdata/openapi/swagger.json"},
+	{"github.com/compose-spec/compose-go/v2@v2.9.1", "schema/compose-spec.json"},
+}
+
+// published gives the files below prefix in a module.
+func published(t *testing.T, module, prefix string) map[string][]byte {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
+	cmd.Dir = t.TempDir() // outside our own module
+	out, err := cmd.Output()
+	require.NoError(t, err, "%s: %s", module, out)
+	var found struct{ Zip string }
+	require.NoError(t, json.Unmarshal(out, &found))
+	archive, err := zip.OpenReader(found.Zip)
+	require.NoError(t, err)
+	defer archive.Close()
+	files := map[string][]byte{}
+	for _, f := range archive.File {
+		name := strings.TrimPrefix(f.Name, module+"/")
+		if !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		r, err := f.Open()
+		require.NoError(t, err)
+		files[name], err = io.ReadAll(r)
+		require.NoError(t, err)
+		require.NoError(t, r.Close())
+	}
+	require.NotEmpty(t, files, "%s has no %s", module, prefix)
+	return files
+}
+
+// schemas knows the schema of each kind of object.
+type schemas struct {
+	compiler *jsonschema.Compiler
+	urls     map[string]string // by "apiVersion kind"
+}
+
+const (
+	core     = "core.json"
+	metadata = core + "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+)
+
+func readSchemas(t *testing.T) *schemas {
+	t.Helper()
+	s := &schemas{compiler: jsonschema.NewCompiler(), urls: map[string]string{}}
+	s.compiler.DefaultDraft(jsonschema.Draft7)
+	for _, source := range sources {
+		for name, content := range published(t, source.module, source.prefix) {
+			switch {
+			case strings.HasSuffix(name, "swagger.json"):
+				s.addCore(t, content)
+			case strings.HasSuffix(name, "compose-spec.json"):
+				s.add(t, "compose", "compose.json", content)
+			case filepath.Ext(name) == ".yaml":
+				s.addCRDs(t, content)
+			}
+		}
+	}
+	return s
+}
+
+func (s *schemas) add(t *testing.T, kind, url string, content []byte) {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(content))
+	require.NoError(t, err)
+	require.NoError(t, s.compiler.AddResource(url, doc))
+	s.urls[kind] = url
+}
+
+func (s *schemas) addCRDs(t *testing.T, content []byte) {
+	t.Helper()
+	for _, crd := range parseYAML(t, "crd", content) {
+		for _, version := range list(crd, "spec", "versions") {
+			kind := fmt.Sprintf("%s/%s %s", text(crd, "spec", "group"), text(version, "name"), text(crd, "spec", "names", "kind"))
+			schema := at(version, "schema", "openAPIV3Schema")
+			closeObjects(schema)
+			if top, ok := at(schema, "properties").(object); ok {
+				for _, name := range []string{"apiVersion", "kind", "metadata"} {
+					top[name] = object{} // looked at beside
+				}
+			}
+			content, err := json.Marshal(schema)
+			require.NoError(t, err)
+			s.add(t, kind, strings.ReplaceAll(kind, " ", "/")+".json", content)
+		}
+	}
+}
+
+// addCore adds the kinds of Kubernetes itself. The file is older than
+// policy/v1, whose budgets have what those of v1beta1 had.
+func (s *schemas) addCore(t *testing.T, content []byte) {
+	t.Helper()
+	var doc object
+	require.NoError(t, json.Unmarshal(content, &doc))
+	delete(doc, "paths")
+	definitions := doc["definitions"].(object)
+	for name, schema := range definitions {
+		closeObjects(schema)
+		if strings.HasSuffix(name, ".IntOrString") || strings.HasSuffix(name, ".Quantity") {
+			definitions[name] = object{"type": []any{"string", "integer", "number"}}
+		}
+		for _, kind := range list(schema, "x-kubernetes-group-version-kind") {
+			version := strings.TrimPrefix(text(kind, "group")+"/"+text(kind, "version"), "/")
+			s.urls[version+" "+text(kind, "kind")] = core + "#/definitions/" + name
+		}
+	}
+	s.urls["policy/v1 PodDisruptionBudget"] = s.urls["policy/v1beta1 PodDisruptionBudget"]
+	content, err := json.Marshal(doc)
+	require.NoError(t, err)
+	s.add(t, "core", core, content)
+}
+
+// closeObjects refuses what a schema does not name: the API server would drop it
+// without a word.
+func closeObjects(node any) {
+	switch n := node.(type) {
+	case []any:
+		for _, inner := range n {
+			closeObjects(inner)
+		}
+	case object:
+		for _, inner := range n {
+			closeObjects(inner)
+		}
+		_, named := n["properties"].(object)
+		_, open := n["additionalProperties"]
+		if named && n["type"] == "object" && !open && n["x-kubernetes-preserve-unknown-fields"] != true {
+			n["additionalProperties"] = false
+		}
+	}
+}
+
+// check holds an object of Kubernetes to its schema.
+func (s *schemas) check(o object) error {
+	kind := text(o, "apiVersion") + " " + text(o, "kind")
+	url, ok := s.urls[kind]
+	if !ok {
+		return fmt.Errorf("there is no schema of %s", kind)
+	}
+	if err := s.checkAt(metadata, o["metadata"]); err != nil {
+		return err
+	}
+	return s.checkAt(url, o)
+}
+
+func (s *schemas) checkAt(url string, value any) error {
+	schema, err := s.compiler.Compile(url)
+	if err != nil {
+		return err
+	}
+	content, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	plain, err := jsonschema.UnmarshalJSON(bytes.NewReader(content))
+	if err != nil {
+		return err
+	}
+	return schema.Validate(plain)
+}
+
+func TestEveryManifestIsWhatItsReadersTake(t *testing.T) {
+	t.Parallel()
+	s := readSchemas(t)
+	for _, dir := range overlays(t) {
+		for _, o := range render(t, dir) {
+			require.NoError(t, s.check(o), "%s: %s", dir, id(o))
+		}
+	}
+	for _, o := range readYAML(t, "knative/overlays/production/secrets.example.yaml") {
+		require.NoError(t, s.check(o), id(o))
+	}
+	require.NoError(t, s.checkAt(s.urls["compose"], readCompose(t)))
+}
+
+func TestAMistakeInAManifestIsFound(t *testing.T) {
+	t.Parallel()
+	s := readSchemas(t)
+	for _, mistake := range []string{
+		"serving.knative.dev/v1 Service /spec/template/spec/timeoutSecond 30",
+		"serving.knative.dev/v1 Service /spec/template/spec/containerConcurrency many",
+		"serving.knative.dev/v1 Service /spec/template/spec/containers/0/imagePullPolicie Always",
+		"apps/v1 Deployment /spec/template/spec/containers/0/argz [x]",
+		"apps/v1 Deployment /metadata/label x",
+		"batch/v1 Job /spec/backoffLimit often",
+		"gateway.networking.k8s.io/v1 HTTPRoute /spec/rules/0/filters/0/type Rewrite",
+		"networking.k8s.io/v1 NetworkPolicy /spec/policyType [Egress]",
+		"policy/v1 PodDisruptionBudget /spec/minAvailabel 1",
+		"postgresql.cnpg.io/v1 Cluster /spec/postgresql/synchronous/method some",
+		"postgresql.cnpg.io/v1 Pooler /spec/pgbouncer/poolMode statements",
+		"sources.knative.dev/v1 PingSource /spec/cron x",
+	} {
+		version, rest, _ := strings.Cut(mistake, " ")
+		kind, rest, _ := strings.Cut(rest, " ")
+		path, value, _ := strings.Cut(rest, " ")
+		var parsed any
+		require.NoError(t, yaml.Unmarshal([]byte(value), &parsed))
+		all := render(t, "knative/overlays/eventing")
+		i := slices.IndexFunc(all, func(o object) bool { return o["apiVersion"] == version && o["kind"] == kind })
+		require.GreaterOrEqual(t, i, 0, mistake)
+		spoil(t, all[i], strings.Split(path, "/")[1:], parsed)
+		require.Error(t, s.check(all[i]), mistake)
+	}
+}
+
+func spoil(t *testing.T, node any, path []string, value any) {
+	t.Helper()
+	for _, step := range path[:len(path)-1] {
+		if items, ok := node.([]any); ok {
+			node = items[0]
+			continue
+		}
+		node = at(node, step)
+	}
+	node.(object)[path[len(path)-1]] = value
+}
