@@ -41,8 +41,9 @@ bench-two-phase: ## latency of accepted and saved messages, with a stalled datab
 build: ## the one binary, in bin/sendonce
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)' -o bin/sendonce ./functions
 
-golden: ## rewrite what is generated: the schema's golden file and README's settings
+golden: ## rewrite what is generated: the schema's golden file, README's settings and compose's .env.example
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
+	go test ./deploy -run TestTheExampleEnvironment -update
 
 .PHONY: help run example booking test check faults cluster bench bench-two-phase build golden

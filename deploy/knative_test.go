@@ -1,0 +1,382 @@
+package deploy
+
+import (
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// cluster is what one overlay makes.
+type cluster []object
+
+func (c cluster) of(kind string) cluster {
+	return slices.DeleteFunc(slices.Clone(c), func(o object) bool { return text(o, "apiVersion")+" "+text(o, "kind") != kind })
+}
+
+func (c cluster) named(name string) object {
+	if i := slices.IndexFunc(c, func(o object) bool { return text(o, "metadata", "name") == name }); i >= 0 {
+		return c[i]
+	}
+	return nil
+}
+
+const (
+	knativeService = "serving.knative.dev/v1 Service"
+	deployment     = "apps/v1 Deployment"
+	statefulSet    = "apps/v1 StatefulSet"
+	job            = "batch/v1 Job"
+	configMap      = "v1 ConfigMap"
+	networkPolicy  = "networking.k8s.io/v1 NetworkPolicy"
+)
+
+// ours are the objects whose pods run our image.
+func (c cluster) ours() cluster {
+	return slices.Concat(c.of(knativeService), c.of(deployment), c.of(job))
+}
+
+func (c cluster) workloads() (all []workload, wrong []string) {
+	for _, o := range c.ours() {
+		container := at(o, "spec", "template", "spec", "containers", 0)
+		w := workload{name: text(o, "metadata", "name"), word: text(container, "args", 0), env: map[string]string{}}
+		for _, from := range list(container, "envFrom") {
+			data, _ := at(c.of(configMap).named(text(from, "configMapRef", "name")), "data").(object)
+			if data == nil {
+				wrong = append(wrong, fmt.Sprintf("%s: there is no ConfigMap %s", w.name, text(from, "configMapRef", "name")))
+			}
+			for name, value := range data {
+				w.env[name] = fmt.Sprint(value)
+			}
+		}
+		for _, v := range list(container, "env") {
+			name := text(v, "name")
+			switch {
+			case name == "FUNCTION_TARGET":
+				w.function = text(v, "value")
+			case at(v, "valueFrom") == nil:
+				w.env[name] = text(v, "value")
+			default:
+				w.secrets = append(w.secrets, name)
+				if key := text(v, "valueFrom", "secretKeyRef", "key"); key != name {
+					wrong = append(wrong, fmt.Sprintf("%s: %s is read from the key %s", w.name, name, key))
+				}
+			}
+		}
+		if w.function != "" && w.function != w.name {
+			wrong = append(wrong, fmt.Sprintf("%s: the routes and the trigger look for %s under its own name", w.name, w.function))
+		}
+		all = append(all, w)
+	}
+	return all, wrong
+}
+
+func TestKnativeHasEveryFunctionSettingAndSecretAndNoOther(t *testing.T) {
+	t.Parallel()
+	h := readHouse(t)
+	for _, dir := range overlays(t) {
+		all, wrong := cluster(render(t, dir)).workloads()
+		require.Empty(t, wrong, dir)
+		require.Empty(t, mismatches(h, all), dir)
+		for _, w := range all {
+			require.NoError(t, h.accepts(w), w.name)
+		}
+	}
+}
+
+func TestWhatIsMissingOrStaleInKnativeIsFound(t *testing.T) {
+	t.Parallel()
+	h := readHouse(t)
+	read := func() cluster { return render(t, "knative/overlays/production") }
+	says := func(c cluster, h house) string {
+		all, wrong := c.workloads()
+		return strings.Join(append(wrong, mismatches(h, all)...), "\n")
+	}
+	more := h
+	more.functions = append(slices.Clone(h.functions), "new")
+	require.Contains(t, says(read(), more), "new: runs in 0 workloads")
+	more = h
+	more.settings = append(slices.Clone(h.settings), setting{name: "NEW", secret: true, readBy: []string{"claim"}})
+	require.Contains(t, says(read(), more), "claim: reads the secret NEW")
+	c := read()
+	c.of(configMap).named("sendonce")["data"].(object)["SENDONCE_NATS_REPLICA"] = "3"
+	require.Contains(t, says(c, h), "SENDONCE_NATS_REPLICA is no setting")
+	require.Contains(t, says(c[1:], more), "reads the secret NEW")
+}
+
+// Every key that is read is in the Secrets of both overlays that say what there
+// has to be, and no key is there for nobody.
+func TestEverySecretHasItsKeysAndNoOther(t *testing.T) {
+	t.Parallel()
+	for dir, have := range map[string]cluster{
+		"knative/overlays/local":      cluster(render(t, "knative/overlays/local")).of("v1 Secret"),
+		"knative/overlays/production": readYAML(t, "knative/overlays/production/secrets.example.yaml"),
+	} {
+		given, asked := map[string]bool{}, map[string]bool{}
+		for _, secret := range have {
+			for key := range secret["stringData"].(object) {
+				given[text(secret, "metadata", "name")+"/"+key] = true
+			}
+		}
+		all := cluster(render(t, dir))
+		walk([]object(all), func(o object) {
+			ref, _ := o["secretKeyRef"].(object)
+			if key := text(ref, "name") + "/" + text(ref, "key"); ref != nil && (ref["optional"] != true || given[key]) {
+				asked[key] = true
+			}
+		})
+		for _, o := range all.of("postgresql.cnpg.io/v1 Cluster") {
+			name := text(o, "spec", "bootstrap", "initdb", "secret", "name")
+			asked[name+"/username"], asked[name+"/password"] = true, true
+			require.Equal(t, name, text(o, "spec", "managed", "roles", 0, "passwordSecret", "name"))
+		}
+		require.Equal(t, asked, given, dir)
+	}
+}
+
+func walk(node any, visit func(object)) {
+	switch n := node.(type) {
+	case []object:
+		for _, inner := range n {
+			walk(inner, visit)
+		}
+	case []any:
+		for _, inner := range n {
+			walk(inner, visit)
+		}
+	case object:
+		visit(n)
+		for _, inner := range n {
+			walk(inner, visit)
+		}
+	}
+}
+
+// routed is what the HTTPRoute does: Exact wins, then the longest prefix.
+func (c cluster) routed(t *testing.T) func(path string) string {
+	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
+	require.NotNil(t, route)
+	return func(path string) string {
+		best, found := -1, ""
+		for _, rule := range list(route, "spec", "rules") {
+			host := text(rule, "filters", 0, "urlRewrite", "hostname")
+			function, ok := strings.CutSuffix(host, ".sendonce.svc.cluster.local")
+			require.True(t, ok, host)
+			require.Equal(t, "kourier-internal", text(rule, "backendRefs", 0, "name"))
+			for _, match := range list(rule, "matches") {
+				value, weight := text(match, "path", "value"), len(text(match, "path", "value"))
+				fits := path == value
+				switch text(match, "path", "type") {
+				case "Exact":
+					weight = 1 << 20
+				case "PathPrefix":
+					fits = fits || strings.HasPrefix(path, value+"/")
+				}
+				if fits && weight > best {
+					best, found = weight, function
+				}
+			}
+		}
+		return found
+	}
+}
+
+func TestTheRoutesOfKnativeFindEveryFunction(t *testing.T) {
+	t.Parallel()
+	h := readHouse(t)
+	for _, dir := range overlays(t) {
+		c := cluster(render(t, dir))
+		require.Empty(t, misrouted(h, c.routed(t)), dir)
+		from := at(c.of("gateway.networking.k8s.io/v1beta1 ReferenceGrant").named("sendonce"), "spec", "from", 0)
+		require.Equal(t, "sendonce", text(from, "namespace"))
+	}
+	h.calls = append(h.calls, call{function: "new", path: "/api/v1/new"})
+	require.Len(t, misrouted(h, cluster(render(t, "knative/base")).routed(t)), 1)
+}
+
+func TestAServiceOfKnativeKeepsToWhatKnativeBearsAndFunctionsNeed(t *testing.T) {
+	t.Parallel()
+	known := published(t, "knative.dev/serving@v0.51.0", "pkg/apis/autoscaling/register.go")["pkg/apis/autoscaling/register.go"]
+	for _, dir := range overlays(t) {
+		c := cluster(render(t, dir))
+		settings := c.of(configMap).named("sendonce")["data"]
+		for _, o := range c.of(knativeService) {
+			name, template := text(o, "metadata", "name"), at(o, "spec", "template")
+			for annotation := range at(template, "metadata", "annotations").(object) {
+				suffix, ok := strings.CutPrefix(annotation, "autoscaling.knative.dev")
+				require.True(t, ok, annotation)
+				require.Contains(t, string(known), `"`+suffix+`"`, "%s: Knative does not know %s", name, annotation)
+			}
+			least, most := scale(t, o, "min"), scale(t, o, "max")
+			require.LessOrEqual(t, least, most, name)
+			if name != "claim" || strings.HasSuffix(dir, "local") {
+				require.Zero(t, least, "%s does not scale to zero", name)
+			}
+			require.Equal(t, "cluster-local", text(o, "metadata", "labels", "networking.knative.dev/visibility"))
+			spec := at(template, "spec")
+			for _, refused := range []string{"nodeSelector", "affinity", "tolerations", "initContainers", "hostNetwork", "dnsPolicy", "topologySpreadConstraints"} {
+				require.NotContains(t, spec, refused, "%s: Knative takes it only behind a feature flag", name)
+			}
+			concurrency, timeout := number(t, spec, "containerConcurrency"), number(t, spec, "timeoutSeconds")
+			require.True(t, concurrency >= 1 && concurrency <= 1000, name)
+			require.True(t, timeout >= 30 && timeout <= 600, name)
+			if name == "stream" {
+				longest, err := time.ParseDuration(text(settings, "SENDONCE_STREAM_MAX"))
+				require.NoError(t, err)
+				require.Less(t, longest, time.Duration(timeout)*time.Second)
+			}
+			container := at(spec, "containers", 0)
+			require.Equal(t, "true", text(container, "securityContext", "runAsNonRoot"))
+			require.Equal(t, "true", text(container, "securityContext", "readOnlyRootFilesystem"))
+			require.NotEmpty(t, text(container, "resources", "limits", "memory"))
+			require.Equal(t, "/healthz", text(container, "readinessProbe", "httpGet", "path"))
+			require.Equal(t, "/healthz", text(container, "livenessProbe", "httpGet", "path"))
+		}
+	}
+}
+
+func scale(t *testing.T, service object, which string) int {
+	t.Helper()
+	return number(t, service, "spec", "template", "metadata", "annotations", "autoscaling.knative.dev/"+which+"-scale")
+}
+
+func number(t *testing.T, node any, path ...any) int {
+	t.Helper()
+	n, err := strconv.Atoi(text(node, path...))
+	require.NoError(t, err, "%v", path)
+	return n
+}
+
+// All pods at once need so many connections: no more than there are.
+func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
+	t.Parallel()
+	const roles, spare = 2, 30
+	for _, dir := range overlays(t) {
+		c := cluster(render(t, dir))
+		settings := c.of(configMap).named("sendonce")["data"]
+		pods := 0
+		for _, o := range c.of(knativeService) {
+			pods += scale(t, o, "max")
+		}
+		asked := pods * number(t, settings, "SENDONCE_DATABASE_MAX_CONNS") * roles
+		poolers := c.of("postgresql.cnpg.io/v1 Pooler")
+		require.Equal(t, strconv.FormatBool(len(poolers) > 0), text(settings, "SENDONCE_DATABASE_POOLER"), dir)
+		if len(poolers) == 0 {
+			limit := regexp.MustCompile(`max_connections=(\d+)`).FindStringSubmatch(fmt.Sprint(list(c.of(statefulSet).named("postgres"), "spec", "template", "spec", "containers", 0, "args")))
+			require.NotNil(t, limit, dir)
+			have, err := strconv.Atoi(limit[1])
+			require.NoError(t, err)
+			require.LessOrEqual(t, asked+spare, have, dir)
+			continue
+		}
+		pooler := poolers[0]
+		instances := number(t, pooler, "spec", "instances")
+		bouncer := at(pooler, "spec", "pgbouncer")
+		require.Equal(t, "transaction", text(bouncer, "poolMode"))
+		require.LessOrEqual(t, asked, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "with one pooler away too")
+		servers := instances * (roles*number(t, bouncer, "parameters", "default_pool_size") + roles*number(t, bouncer, "parameters", "reserve_pool_size"))
+		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))
+		require.LessOrEqual(t, servers+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
+	}
+}
+
+// What a promise of production rests on.
+func TestProductionKeepsCopiesOfEverything(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"knative/overlays/production", "knative/overlays/eventing"} {
+		c := cluster(render(t, dir))
+		settings := c.of(configMap).named("sendonce")["data"]
+		nats := c.of(statefulSet).named("nats")
+		require.Equal(t, 3, number(t, settings, "SENDONCE_NATS_REPLICAS"))
+		require.Equal(t, 3, number(t, nats, "spec", "replicas"))
+		require.NotEmpty(t, list(nats, "spec", "template", "spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"))
+		conf := text(c.of(configMap).named("nats"), "data", "nats.conf")
+		for i := range 3 {
+			require.Contains(t, conf, fmt.Sprintf("nats-%d.nats.sendonce.svc.cluster.local:6222", i))
+			require.Contains(t, text(settings, "TWO_PHASE_NATS_MONITOR_URL"), fmt.Sprintf("http://nats-%d.nats.sendonce.svc.cluster.local:8222", i))
+		}
+		postgres := at(c.of("postgresql.cnpg.io/v1 Cluster").named("postgres"), "spec")
+		require.Equal(t, "any", text(postgres, "postgresql", "synchronous", "method"))
+		require.Equal(t, "required", text(postgres, "postgresql", "synchronous", "dataDurability"))
+		require.Equal(t, "on", text(postgres, "postgresql", "parameters", "synchronous_commit"))
+		require.Greater(t, number(t, postgres, "instances"), number(t, postgres, "postgresql", "synchronous", "number")+1, "one standby may go and commits go on")
+		require.Equal(t, "true", text(postgres, "managed", "roles", 0, "createrole"))
+		require.Greater(t, number(t, c.of(deployment).named("trigger"), "spec", "replicas"), 1)
+		require.Len(t, c.of("policy/v1 PodDisruptionBudget"), 2)
+	}
+	for _, secret := range readYAML(t, "knative/overlays/production/secrets.example.yaml") {
+		if address := text(secret, "stringData", "DATABASE_URL"); address != "" {
+			require.Contains(t, address, "target_session_attrs=read-write")
+		}
+	}
+	migrate := cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate")
+	require.NotContains(t, text(migrate, "stringData", "DATABASE_URL"), "pooler", "its advisory lock belongs to a session")
+}
+
+func TestASelectorFindsWhatItIsAbout(t *testing.T) {
+	t.Parallel()
+	for _, dir := range overlays(t) {
+		c := cluster(render(t, dir))
+		var pods []object // the labels of each kind of pod
+		for _, o := range slices.Concat(c.ours(), c.of(statefulSet)) {
+			labels := clone(at(o, "spec", "template", "metadata", "labels")).(object)
+			labels["serving.knative.dev/service"] = text(o, "metadata", "name") // as Knative adds
+			pods = append(pods, labels)
+			account := text(o, "spec", "template", "spec", "serviceAccountName")
+			require.True(t, account == "" || c.of("v1 ServiceAccount").named(account) != nil, account)
+		}
+		for _, o := range c.of("postgresql.cnpg.io/v1 Cluster") {
+			pods = append(pods, at(o, "spec", "inheritedMetadata", "labels").(object))
+		}
+		walk([]object(slices.Concat(c.of(networkPolicy), c.of("policy/v1 PodDisruptionBudget"), c.of("v1 Service"))), func(o object) {
+			for _, name := range []string{"podSelector", "selector"} {
+				if s, ok := o[name].(object); ok {
+					require.True(t, slices.ContainsFunc(pods, func(labels object) bool { return selects(s, labels) }), "%s: %v selects no pod", dir, s)
+				}
+			}
+		})
+		for _, labels := range pods {
+			policed := slices.ContainsFunc(c.of(networkPolicy), func(o object) bool { return selects(at(o, "spec", "podSelector").(object), labels) })
+			require.True(t, policed || labels["app.kubernetes.io/component"] == "database" && strings.HasSuffix(dir, "local"), "%v", labels)
+		}
+	}
+}
+
+// selects says whether a selector of labels, or the plain map of a Service, fits.
+func selects(selector, labels object) bool {
+	expressions, byLabels := list(selector, "matchExpressions"), selector
+	if _, wrapped := selector["matchLabels"]; wrapped || expressions != nil {
+		byLabels, _ = selector["matchLabels"].(object)
+	}
+	for name, value := range byLabels {
+		if labels[name] != value {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(expressions, func(e any) bool { return !slices.Contains(list(e, "values"), labels[text(e, "key")]) })
+}
+
+func TestTheClockOfKnativeCallsEventFunctionsLessOftenThanPodsRest(t *testing.T) {
+	t.Parallel()
+	h := readHouse(t)
+	all := cluster(render(t, "knative/overlays/eventing")).of("sources.knative.dev/v1 PingSource")
+	require.Len(t, all, 2)
+	for _, o := range all {
+		sink, err := url.Parse(text(o, "spec", "sink", "uri"))
+		require.NoError(t, err)
+		name := text(o, "metadata", "name")
+		require.Equal(t, name+".sendonce.svc.cluster.local", sink.Host)
+		i := slices.IndexFunc(h.calls, func(c call) bool { return c.path == sink.Path && c.function == name })
+		require.GreaterOrEqual(t, i, 0, sink.Path)
+		every := regexp.MustCompile(`/(\d+) \* \* \* \*$`).FindStringSubmatch(text(o, "spec", "schedule"))
+		require.NotNil(t, every)
+		minutes, err := strconv.Atoi(every[1])
+		require.NoError(t, err)
+		require.Greater(t, time.Duration(minutes)*time.Minute, 2*time.Minute, "the stable window and the retention of a pod")
+	}
+}
