@@ -32,6 +32,9 @@ faults: ## the fault tests, with NATS away for 30 s, and two idle minutes counte
 cluster: ## the tests on three nats-servers that lose the leader of a stream
 	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops' ./functions ./shared/bus ./shared/sandbox
 
+compose-test: ## deploy/compose for real, with podman as root: the story, containers killed under load (not part of test)
+	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
+
 bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
 
@@ -46,4 +49,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check faults cluster bench bench-two-phase build golden
+.PHONY: help run example booking test check faults cluster compose-test bench bench-two-phase build golden
