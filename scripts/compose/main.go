@@ -122,8 +122,9 @@ func (s *stack) prepare(root string) error {
 			return err
 		}
 	}
-	conf := "[containers]\ncgroups = \"enabled\"\ndefault_ulimits = []\n" +
-		"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n"
+	conf := fmt.Sprintf("[containers]\ncgroups = \"enabled\"\ndefault_ulimits = []\n"+
+		"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\ntmp_dir = %q\n"+
+		"[network]\nnetwork_config_dir = %q\n", s.path("tmp"), s.path("networks"))
 	storage := fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", s.path("graph"), s.path("run"))
 	return errors.Join(os.WriteFile(s.path("containers.conf"), []byte(conf), 0o644), os.WriteFile(s.path("storage.conf"), []byte(storage), 0o644))
 }
