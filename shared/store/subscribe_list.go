@@ -160,10 +160,14 @@ type SubscribeSend struct {
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
     coalesce(s.miniprogram_state, ''), s.created_at, g.doubtful, g.send_status = 1`
 
-// beginSendsSQL says that rows which waited after a failed try are being sent.
+// beginSendsSQL says that rows which waited after a failed try are being sent. A
+// task that nobody has in hand any more would leave its row so for ever.
 const beginSendsSQL = `
+with held as materialized (
+    select id from task_live where id = any($1::uuid[]) and state = 2 order by id for update
+)
 update subscribe_message_logs set send_status = 0, updated_at = now() where send_status = 2 and id = any(array(
-    select log_id from subscribe_message_sends where task_id = any($1::uuid[]))) and task_id = any($1::uuid[])`
+    select log_id from subscribe_message_sends where task_id = any(array(select id from held)))) and task_id = any(array(select id from held))`
 
 const claimedSendsSQL = `
 select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id where s.task_id = any($1::uuid[])`

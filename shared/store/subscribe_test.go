@@ -256,6 +256,17 @@ func TestWhatACallerOrderedAndFailedIsSentAgainByNoOther(t *testing.T) {
 	require.EqualValues(t, 7, db.mustLog(t, first.ID).CallerID, "it stays whose it was")
 }
 
+// A sender that slept through its lease must not say that the row is being sent.
+func TestWhatIsOverIsNotTakenForBeingSent(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	out := db.subscribe(t, booking(1, `{}`))
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	_, err := db.BeginSends(t.Context(), []task.ID{out.TaskID})
+	require.NoError(t, err)
+	require.Equal(t, task.SubscribeFailed, db.mustLog(t, out.ID).Status)
+}
+
 // TestTheQueriesOfTheSeedRun runs the three of seed 000 as they stand there; its
 // dialect needs no change.
 func TestTheQueriesOfTheSeedRun(t *testing.T) {
