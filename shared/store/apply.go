@@ -329,6 +329,9 @@ func (db *DB) decideOne(ctx context.Context, conn *pgx.Conn, held locked, id tas
 		return before, errNotFound("task")
 	}
 	after, err := how(before, held.now)
+	if err == nil && before.State.Final() && !after.State.Final() {
+		err = mayRevive(ctx, conn, before)
+	}
 	if err != nil {
 		return before, err
 	}

@@ -296,7 +296,7 @@ func (db *DB) ResendSubscription(ctx context.Context, id int64, s *Subscription,
 }
 
 const lockLogTaskSQL = `
-select g.task_id, coalesce((select lang from subscribe_message_sends where task_id = g.task_id), ''),
+select g.task_id, g.send_status, coalesce((select lang from subscribe_message_sends where task_id = g.task_id), ''),
     coalesce((select miniprogram_state from subscribe_message_sends where task_id = g.task_id), '')
 from subscribe_message_logs g where g.id = $1 for update`
 
@@ -310,7 +310,7 @@ func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subsc
 		return out, err
 	}
 	var newest task.ID
-	if err := conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &s.Lang, &s.MiniprogramState); err != nil {
+	if err := conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState); err != nil {
 		return out, err
 	}
 	before, found := held.tasks[newest]

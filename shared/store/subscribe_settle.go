@@ -2,6 +2,8 @@ package store
 
 import (
 	"cmp"
+	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -47,4 +49,31 @@ func queueSubscriptions(batch *pgx.Batch, changes []change) {
 			}
 			return t.Result
 		}), column(told, sentAt))
+}
+
+// lockNewestSQL locks the row of a send, after its task.
+const lockNewestSQL = `
+select task_id, send_status from subscribe_message_logs
+where id = (select log_id from subscribe_message_sends where task_id = $1) for update`
+
+// mayRevive refuses a new life to a send of a subscribe message that has a newer
+// one, or is sent: its user would get the message twice.
+func mayRevive(ctx context.Context, conn *pgx.Conn, t task.Task) error {
+	if !task.IsSubscription(t.Queue) {
+		return nil
+	}
+	var newest task.ID
+	var status task.SendStatus
+	err := conn.QueryRow(ctx, lockNewestSQL, t.ID).Scan(&newest, &status)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // it is no message's, and sends none
+		return nil
+	case err != nil:
+		return err
+	case newest != t.ID:
+		return task.Refuse(task.CodeConflict, "the message has a newer send, task "+newest.String()+"; retry that one")
+	case status == task.SubscribeSent:
+		return task.Refuse(task.CodeConflict, `the message was sent; resend it with "force": true to send it twice`)
+	}
+	return nil
 }
