@@ -74,12 +74,15 @@ with g as (
 )` + subscribeBody
 
 // againLogSQL gives a row its next send; what it sent before stays in its history.
-// A task that makes way while it waits for a retry has counted this one.
+// A task that makes way while it waits for a retry has counted this one. A doubt
+// stays as long as what may have been delivered used the consent that this send
+// needs: the user's to this template, for a message that is not known as sent.
 const againLogSQL = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4::jsonb, page_path = nullif($5, ''),
         task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
-        retry_count = retry_count + $22, retries_before = retry_count + $22
+        retry_count = retry_count + $22, retries_before = retry_count + $22,
+        doubtful = doubtful and send_status <> 1 and template_id = $2::varchar and receiver_openid = $3::varchar
     where id = $21
     returning id
 )` + subscribeBody

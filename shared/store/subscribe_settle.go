@@ -26,9 +26,10 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 // subscribe messages.
 func queueSubscriptions(batch *pgx.Batch, changes []change) {
 	var told []task.Task
+	var doubtful []bool // a doubt is raised by the end of a claim alone
 	for _, c := range changes {
 		if task.IsSubscription(c.after.Queue) && c.before != c.after {
-			told = append(told, c.after)
+			told, doubtful = append(told, c.after), append(doubtful, c.before.State == task.Processing && c.after.Doubtful())
 		}
 	}
 	if len(told) == 0 {
@@ -36,7 +37,7 @@ func queueSubscriptions(batch *pgx.Batch, changes []change) {
 	}
 	failed := func(t task.Task) bool { return t.SendStatus() == task.SubscribeFailed }
 	batch.Queue(settleLogsSQL, column(told, taskID), column(told, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(told, retryCount),
-		column(told, task.Task.Doubtful),
+		doubtful,
 		column(told, func(t task.Task) string {
 			if failed(t) {
 				return cmp.Or(t.ErrorCode, task.SendFailedCode)
