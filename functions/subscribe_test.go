@@ -311,6 +311,36 @@ func TestARecordedMessageBelongsToItsNewestClaim(t *testing.T) {
 	require.Contains(t, conflict.text, "was not recorded")
 }
 
+// What fell silent has sent after all, and says so when another has the message.
+func TestALateSuccessOfAnEarlierRecordCountsForTheMessage(t *testing.T) {
+	t.Parallel()
+	for name, next := range map[string]func(s *server){
+		"recorded once more": func(s *server) { s.post(subscriptions+"record", recording(1, "")) },
+		"left to wechat":     func(s *server) { s.order(booking(1, "")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := serve(t)
+			silent := s.post(subscriptions+"record", recording(1, `"on_unknown":"fail"`))
+			s.exec(`update task_live set due_at = now()`)
+			_, err := s.sender().db.Sweep(t.Context(), 10)
+			require.NoError(t, err)
+			next(s)
+			require.Equal(t, 1, s.count(`select count(*) from task_live`))
+
+			status := silent.header.Get("Location") + "/status"
+			late := fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":`, silent.data("claim_id"))
+			require.Equal(t, 409, s.post(status, late+`2}`).status)
+			require.Equal(t, 409, s.post(status, late+`0}`).status)
+			settled := s.post(status, late+`1}`)
+			require.Equal(t, 200, settled.status, settled.text)
+			require.Equal(t, silent.data("task_id"), settled.data("task_id"))
+			require.EqualValues(t, 1, settled.data("send_status"))
+			require.Equal(t, true, s.post(subscriptions+"record", recording(1, "")).data("skipped"))
+		})
+	}
+}
+
 func TestARecordedMessageOfASilentServiceIsHeld(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

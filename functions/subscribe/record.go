@@ -87,13 +87,10 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	newest, err := d.db.Task(ctx, l.TaskID)
-	switch {
-	case err != nil:
+	if l.TaskID, err = d.claimed(ctx, l, req.ClaimID); err != nil {
 		return nil, err
-	case newest.Queue != task.RecordedQueue:
-		return nil, task.Refuse(task.CodeConflict, "the newest send of this message was not recorded: the function wechat sends it and keeps its status")
-	case req.says(task.SubscribeSending):
+	}
+	if req.says(task.SubscribeSending) {
 		return d.extend(ctx, c, l, &req)
 	}
 	outs, errs := d.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
@@ -118,6 +115,23 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 		ID: l.ID, TaskID: out.Task.ID.String(), SendStatus: int(l.Status), State: out.Task.State.String(), Reason: out.Task.Reason.String(),
 		RetryCount: l.RetryCount, Already: out.Verdict == task.Already,
 	}, nil
+}
+
+// claimed is the send of a message that a claim is of. An earlier one than the
+// newest has been given up, but its late success still counts.
+func (d *desk) claimed(ctx context.Context, l store.SubscribeLog, claim int64) (task.ID, error) {
+	newest, err := d.db.Task(ctx, l.TaskID)
+	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {
+		return newest.ID, err
+	}
+	earlier, found, err := d.db.RecordedSend(ctx, l.ID, claim)
+	switch {
+	case err != nil || found:
+		return earlier, err
+	case newest.Queue != task.RecordedQueue:
+		return newest.ID, task.Refuse(task.CodeConflict, "the newest send of this message was not recorded: the function wechat sends it and keeps its status")
+	}
+	return newest.ID, nil
 }
 
 // extend lengthens the lease of a message that is still being sent.

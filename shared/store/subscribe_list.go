@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strconv"
 	"time"
 
@@ -193,6 +194,22 @@ func scanSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
 	err = row.Scan(&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt, &s.Doubtful, &s.Sent)
 	s.Data = json.RawMessage(data)
 	return s, err
+}
+
+const recordedSendSQL = `
+select s.task_id from subscribe_message_sends s join tasks t on t.id = s.task_id
+where s.log_id = $1 and t.queue = '` + task.RecordedQueue + `' and (exists (select from task_live l where l.id = s.task_id and l.claim_id = $2)
+    or exists (select from task_done d where d.id = s.task_id and d.claim_id = $2))
+limit 1`
+
+// RecordedSend finds the send of a row that was recorded under a claim, unless it
+// is archived.
+func (db *DB) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, found bool, err error) {
+	err = db.hot.QueryRow(ctx, recordedSendSQL, id, claim).Scan(&send)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return send, false, nil
+	}
+	return send, err == nil, failed("recorded send", err)
 }
 
 const historySQL = `
