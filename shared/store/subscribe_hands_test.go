@@ -37,10 +37,13 @@ func TestASendThatFailedIsNotRetriedOnceItsMessageIsSent(t *testing.T) {
 	first := db.subscribe(t, s)
 	lost := db.try(t, task.Report{Outcome: task.SentUnknown})
 	second := db.subscribe(t, booking(1, `{"a":2}`))
+	db.try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true})
 	db.try(t, task.Report{Outcome: task.SentFailed})
+	require.Equal(t, 2, db.mustLog(t, first.ID).RetryCount)
 	outs, errs := db.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: lost.AppID, ClaimID: lost.ClaimID}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
+	require.Equal(t, 2, db.mustLog(t, first.ID).RetryCount, "that of an earlier send takes none back")
 
 	_, err := db.RetryFailed(t.Context(), second.TaskID, Operator{Name: "ann"})
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))

@@ -14,7 +14,8 @@ import (
 // that is sent stays so, whichever of its sends it was: a late success may be that
 // of an earlier one.
 const settleLogsSQL = `
-update subscribe_message_logs g set send_status = t.send_status, retry_count = g.retries_before + t.retry_count,
+update subscribe_message_logs g set send_status = t.send_status,
+    retry_count = case when g.task_id = t.task_id then g.retries_before + t.retry_count else g.retry_count end,
     doubtful = g.doubtful or t.doubtful, error_code = nullif(t.error_code, ''), error_message = nullif(t.error_message, ''),
     send_time = coalesce(t.sent_at, now()), updated_at = now()
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::boolean[], $5::text[], $6::text[], $7::timestamptz[])
