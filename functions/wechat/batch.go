@@ -91,13 +91,21 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 	return claimed, err
 }
 
-// prepare gets what all attempts need. Without it nothing is begun.
+// prepare gets what all attempts need. Without it nothing is begun. The token comes
+// first, as it may take long: what is sent meanwhile, or paused, is to be seen.
 func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
+	var err error
+	if b.token, err = b.client.token(ctx); err != nil {
+		if task.CodeOf(err) != "" {
+			b.fail(err) // the database's, not WeChat's
+		}
+		b.stop(ctx, withoutToken(err))
+		return
+	}
 	ids := make([]task.ID, len(claimed))
 	for i, t := range claimed {
 		ids[i] = t.ID
 	}
-	var err error
 	if b.sends, err = b.db.BeginSends(ctx, ids); err == nil {
 		var templates []string
 		for _, m := range b.sends {
@@ -108,13 +116,6 @@ func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
 	if err != nil {
 		b.fail(err)
 		b.stop(ctx, result{verdict{class: away, retryAfter: awayFor}, codeNotSent, "what to send could not be read"})
-		return
-	}
-	if b.token, err = b.client.token(ctx); err != nil {
-		if task.CodeOf(err) != "" {
-			b.fail(err) // the database's, not WeChat's
-		}
-		b.stop(ctx, withoutToken(err))
 	}
 }
 
