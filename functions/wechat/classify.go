@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strconv"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // class is what an attempt came to, by what has to happen next.
@@ -109,7 +111,7 @@ const (
 	codeBadAnswer = "bad_answer" // unknown: a status, a redirect or a body that WeChat does not answer with
 	codePanic     = "panic"      // unknown: a mistake of ours
 
-	codeAlreadySent    = "ALREADY_SENT"    // dataRefused: another send of the message was delivered
+	codeAlreadySent    = task.AlreadySent  // dataRefused: another send of the message was delivered
 	codeNoMessage      = "no_message"      // dataRefused: the task is none of a subscribe message
 	codeTemplatePaused = "template_paused" // away: nothing is sent with this template now
 )

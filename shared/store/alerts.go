@@ -47,7 +47,7 @@ const pendingSQL = `select queue, count(*) from task_live where state = 1 group 
 // task.Task.FailureCounts does: 5 is expired, 6 cancelled.
 const countedSQL = `
 select id, status from task_done
-where reported_at >= $1 and (status = 2 or reason not in (5, 6) and error_code is distinct from '` + task.NoConsent + `')`
+where reported_at >= $1 and (status = 2 or reason not in (5, 6) and coalesce(error_code, '') not in ('` + task.NoConsent + `', '` + task.AlreadySent + `'))`
 
 // anyFailureSQL counts to the end, and what it counts is found first: one that
 // stops early, or goes by the index on failures, is planned to walk the history.

@@ -21,6 +21,10 @@ const (
 // message. It is the user's choice, so it is no failure of ours or the sender's.
 const NoConsent = "43101"
 
+// AlreadySent is the error code of a send that found its subscribe message sent
+// by another: it failed, and nothing went wrong.
+const AlreadySent = "ALREADY_SENT"
+
 // Alert is a queue whose value of one kind is, or was, over its threshold.
 type Alert struct {
 	Kind      AlertKind
@@ -164,5 +168,5 @@ func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cl
 // FailureCounts tells whether the task is a failure that the failure rate counts:
 // not one that was withdrawn, or that nobody took in time, or without consent.
 func (t Task) FailureCounts() bool {
-	return t.State == Failed && t.Reason != Cancelled && t.Reason != Expired && t.ErrorCode != NoConsent
+	return t.State == Failed && t.Reason != Cancelled && t.Reason != Expired && t.ErrorCode != NoConsent && t.ErrorCode != AlreadySent
 }
