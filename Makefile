@@ -41,6 +41,9 @@ bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pg
 bench-two-phase: ## latency of accepted and saved messages, with a stalled database too, and how fast what was accepted is saved
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -two-phase $(BENCH)
 
+bench-cold: ## how long each function takes from its start to its first answer, first query included, and its idle memory
+	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -cold $(BENCH)
+
 build: ## the one binary, in bin/sendonce
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)' -o bin/sendonce ./functions
 
@@ -49,4 +52,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check faults cluster compose-test bench bench-two-phase build golden
+.PHONY: help run example booking test check faults cluster compose-test bench bench-two-phase bench-cold build golden

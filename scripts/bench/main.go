@@ -5,7 +5,8 @@
 // checks at the end that nothing was lost, and prints a table. With -two-phase it
 // is `make bench-two-phase`: how long messages take to be accepted from a stream
 // and to be saved, with a database that answers and with one that does not, and
-// how fast what was accepted is saved.
+// how fast what was accepted is saved. With -cold it is `make bench-cold`: how long
+// each function takes from its start to its first answer, and what memory it keeps.
 package main
 
 import (
@@ -45,6 +46,10 @@ type options struct {
 	backlog  int           // of accepted messages
 	shards   int           // TWO_PHASE_SHARDS
 	batch    int           // TWO_PHASE_BATCH_SIZE
+
+	cold      bool
+	runs      int      // of each function
+	functions []string // that are started; none = all
 }
 
 // busiest is the last two numbers of connections: those of single reports and
@@ -64,6 +69,8 @@ func main() {
 	flag.IntVar(&o.backlog, "backlog", 50_000, "two-phase: how many accepted messages wait to be saved, at least 1000")
 	flag.IntVar(&o.shards, "shards", 2, "two-phase: TWO_PHASE_SHARDS; one for each core saves fastest")
 	flag.IntVar(&o.batch, "batch", 500, "two-phase: TWO_PHASE_BATCH_SIZE")
+	flag.BoolVar(&o.cold, "cold", false, "measure the start of each function instead")
+	flag.IntVar(&o.runs, "runs", 20, "cold: how often each function is started, 1 to 1000")
 	flag.Parse()
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
@@ -86,6 +93,9 @@ type report interface {
 
 // run gives nil, or as much as it found out before it failed.
 func run(ctx context.Context, o options, progress io.Writer) (report, error) {
+	if o.cold {
+		return found(benchCold(ctx, o, progress))
+	}
 	if o.twoPhase {
 		return found(benchTwoPhase(ctx, o, progress))
 	}
@@ -167,6 +177,33 @@ func benchTwoPhase(ctx context.Context, o options, progress io.Writer) (s *lette
 	return s, err
 }
 
+// benchCold measures how functions start.
+func benchCold(ctx context.Context, o options, progress io.Writer) (s *coldSummary, err error) {
+	if o.runs < 1 || o.runs > 1000 {
+		return nil, errors.New("-runs must be from 1 to 1000")
+	}
+	err = prepare(ctx, progress, func(binary string, postgres *sandbox.Postgres) error {
+		conn, err := pgx.Connect(ctx, postgres.URL("postgres"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(context.WithoutCancel(ctx))
+		size, err := os.Stat(binary)
+		if err != nil {
+			return err
+		}
+		s = &coldSummary{summary: summary{progress: progress}, runs: o.runs, binary: size.Size()}
+		if err := s.facts.read(ctx, conn); err != nil {
+			return err
+		}
+		if err := makeDatabase(ctx, conn, "bench", binary, postgres); err != nil {
+			return err
+		}
+		return s.measureCold(ctx, o, binary, postgres.URL("bench"))
+	})
+	return s, err
+}
+
 // prepare builds and starts what is measured, and ends it.
 func prepare(ctx context.Context, progress io.Writer, measure func(binary string, postgres *sandbox.Postgres) error) (err error) {
 	if os.Getenv("DATABASE_URL") != "" {
@@ -179,7 +216,9 @@ func prepare(ctx context.Context, progress io.Writer, measure func(binary string
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binary := filepath.Join(dir, "sendonce")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", binary, "github.com/sendonce/sendonce/functions").CombinedOutput(); err != nil {
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/sendonce/sendonce/functions")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w\n%s", err, out)
 	}
 	fmt.Fprintln(progress, "starting Postgres")
