@@ -50,6 +50,11 @@ func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	if base := os.Getenv("DATABASE_URL"); base != "" {
 		return &Postgres{base: base}, nil
 	}
+	return startPrivate(ctx, o, func(ctx context.Context, p *Postgres) error { return p.start(ctx, o) })
+}
+
+// startPrivate has start make and run a server in its place.
+func startPrivate(ctx context.Context, o Options, start func(context.Context, *Postgres) error) (*Postgres, error) {
 	as, err := unprivileged()
 	if err != nil {
 		return nil, err
@@ -58,8 +63,10 @@ func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
-	p := &Postgres{place: place}
-	if err := p.start(ctx, o); err != nil {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	p := &Postgres{place: place, base: "postgres://" + Owner + "@/postgres?host=" + place.socket}
+	if err := start(ctx, p); err != nil {
 		place.close()
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
@@ -67,8 +74,6 @@ func StartPostgres(ctx context.Context, o Options) (*Postgres, error) {
 }
 
 func (p *Postgres) start(ctx context.Context, o Options) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
-	defer cancel()
 	major, err := p.dataMajor()
 	if err != nil {
 		return err
@@ -85,7 +90,6 @@ func (p *Postgres) start(ctx context.Context, o Options) error {
 	if err := p.clean(ctx); err != nil {
 		return err
 	}
-	p.base = "postgres://" + Owner + "@/postgres?host=" + p.place.socket
 	return p.run(ctx, bin, o)
 }
 
