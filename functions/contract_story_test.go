@@ -83,11 +83,8 @@ const (
 	root    = "/api/v1/admin/"
 )
 
-// One story calls every operation and meets every answer that the contract has
-// for it, but for the failures of the service itself.
-func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
-	t.Parallel()
-	s := teller{serve(t), newWitness(t)}
+// tellAll is the whole story.
+func (s teller) tellAll() {
 	s.tellOfTemplates()
 	s.tellOfDefaults()
 	s.tellOfSubmitting()
@@ -105,6 +102,14 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	s.tellOfCallersAndWords()
 	s.tellOfEventsAndHealth()
 	s.tellOfRefusals()
+}
+
+// One story calls every operation and meets every answer that the contract has
+// for it, but for the failures of the service itself.
+func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
+	t.Parallel()
+	s := teller{serve(t), newWitness(t)}
+	s.tellAll()
 
 	c := s.witness.contract
 	for pattern, operation := range c.operations {

@@ -149,7 +149,8 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	case "report":
 		path, body = "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"cold","claim_id":%d,"status":2}`, c.tasks[run].TaskID, c.tasks[run].ClaimID)
 	case "subscribe":
-		method, path = "GET", "/api/v1/subscribe/statistics"
+		path, body = "/api/v1/subscribe/send", fmt.Sprintf(`{"template_id":"cold","template_type":"BOOKING_CONFIRM","business_type":"course_booking",
+			"business_id":"%d","receiver_user_id":"1","receiver_openid":"cold","message_data":{"thing1":{"value":"Tea"}}}`, run)
 	case "messages":
 		path, body = "/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"cold-%d","to":"msg.cold","data":1}`, run)
 	case "stream":
