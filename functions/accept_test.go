@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -395,17 +394,4 @@ func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
 	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, 20*time.Second, 5*time.Millisecond)
 	require.Equal(t, 1, w.saved(), "the primary key does")
 	require.Len(t, w.inbox("bob"), 1)
-}
-
-func TestWhatWasAcceptedAndNeverPostedIsFound(t *testing.T) {
-	t.Parallel()
-	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("it takes half a minute; make faults runs it")
-	}
-	w := twoPhase(t)
-	ack := w.accept("lost", `1`)
-	require.Equal(t, 204, w.looker.tick("save").status)
-	require.Zero(t, w.saved(), "it is too young to be missed")
-	require.Eventually(t, func() bool { return w.looker.tick("save").status == 204 && w.saved() == 1 }, time.Minute, time.Second)
-	require.NotEqual(t, "accepted", w.state(ack.ServerMsgID))
 }

@@ -330,3 +330,16 @@ func leaderOf(t *testing.T, js jetstream.JetStream, cluster sandbox.NATSCluster)
 	}, patience, 50*time.Millisecond)
 	return leader
 }
+
+func TestWhatWasAcceptedAndNeverPostedIsFound(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
+		t.Skip("it takes half a minute; make faults runs it")
+	}
+	w := twoPhase(t)
+	ack := w.accept("lost", `1`)
+	require.Equal(t, 204, w.looker.tick("save").status)
+	require.Zero(t, w.saved(), "it is too young to be missed")
+	require.Eventually(t, func() bool { return w.looker.tick("save").status == 204 && w.saved() == 1 }, time.Minute, time.Second)
+	require.NotEqual(t, "accepted", w.state(ack.ServerMsgID))
+}

@@ -166,8 +166,7 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 			return out, markLost(conn.Conn(), err)
 		}
 		if out.ID != 0 {
-			db.onEvents()
-			return out, nil
+			return out, db.ordered().after(nil)
 		}
 	}
 	for {
@@ -278,8 +277,16 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 	extra(&batch)
 	batch.Queue("commit")
 	err := told.after(conn.SendBatch(ctx, &batch).Close())
-	db.onEvents()
-	return out, err
+	return out, db.ordered().after(err)
+}
+
+// ordered is what subscribeBody tells.
+func (db *DB) ordered() *news {
+	n := &news{db: db}
+	if db.events == AllEvents {
+		n.rows = 1 // if anybody listens
+	}
+	return n
 }
 
 // ResendSubscription sends the message of a row again as it is, by hand: one that failed,

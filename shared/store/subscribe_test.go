@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -320,4 +321,17 @@ LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message =
 	logs, _, err = db.BusinessLogs(t.Context(), "course_booking", 123, &other, 0, 10)
 	require.NoError(t, err)
 	require.Empty(t, logs, "another caller's")
+}
+
+func TestAnOrderHasEventsRelayedOnlyWhereItIsTold(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[EventMode]int64{NoEvents: 0, FinalEvents: 0, AllEvents: 2} {
+		var told atomic.Int64
+		db := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Events, c.OnEvents = mode, func() { told.Add(1) } })
+		db.subscribe(t, booking(1, `{}`))
+		db.exec(t, `update subscribe_message_logs set send_status = 2`)
+		db.exec(t, `delete from task_live`) // it ended and is archived
+		require.True(t, db.subscribe(t, booking(1, `{}`)).Again)
+		require.Equal(t, want, told.Load())
+	}
 }
