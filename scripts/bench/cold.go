@@ -15,12 +15,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 const (
@@ -40,16 +38,11 @@ type coldStarts struct {
 
 // measureCold starts every function by itself, again and again.
 func (s *coldSummary) measureCold(ctx context.Context, o options, binary, database string) (err error) {
-	conn, err := pgx.Connect(ctx, database)
+	conn, broker, end, err := ground(ctx, database)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	broker, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, broker.Stop()) }()
+	defer func() { err = errors.Join(err, end()) }()
 	// WeChat is not called as long as there is nothing to send.
 	env := append(settings(database), "NATS_URL="+broker.URL(), "WECHAT_APP_ID=cold", "WECHAT_APP_SECRET=cold")
 	c := &coldStarts{binary: binary, env: env}

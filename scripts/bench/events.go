@@ -42,18 +42,25 @@ type events struct {
 	messages  atomic.Int64 // that were handed over
 }
 
+// ground is what every measure with NATS stands on: a look into the database and
+// a broker of its own, until end.
+func ground(ctx context.Context, database string) (conn *pgx.Conn, broker *sandbox.NATS, end func() error, err error) {
+	if conn, err = pgx.Connect(ctx, database); err != nil {
+		return nil, nil, nil, err
+	}
+	if broker, err = sandbox.StartNATS(ctx, sandbox.NATSOptions{}); err != nil {
+		return nil, nil, nil, errors.Join(err, conn.Close(context.WithoutCancel(ctx)))
+	}
+	return conn, broker, func() error { return errors.Join(broker.Stop(), conn.Close(context.WithoutCancel(ctx))) }, nil
+}
+
 // measureEvents measures what passes through NATS, on a database of its own.
 func (s *summary) measureEvents(ctx context.Context, o options, binary, database string) (err error) {
-	conn, err := pgx.Connect(ctx, database)
+	conn, server, end, err := ground(ctx, database)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
+	defer func() { err = errors.Join(err, end()) }()
 	e := &events{binary: binary, env: append(settings(database), "NATS_URL="+server.URL()), conn: conn, nats: server}
 	for _, measure := range []func(context.Context, options) ([]result, error){e.wake, e.relay} {
 		results, err := measure(ctx, o)

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -36,16 +35,11 @@ type twoPhase struct {
 
 // measureTwoPhase measures on a database of its own.
 func (s *letterSummary) measureTwoPhase(ctx context.Context, o options, binary, database string) (err error) {
-	conn, err := pgx.Connect(ctx, database)
+	conn, server, end, err := ground(ctx, database)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Stop()) }()
+	defer func() { err = errors.Join(err, end()) }()
 	nc, err := nats.Connect(server.URL())
 	if err != nil {
 		return err
