@@ -121,6 +121,9 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 
 	s.url = address(t, sandbox.StartProcess(t, bin, settings(url)))
 	require.Equal(t, 204, s.tick("sweep").status)
+	require.Equal(t, 1, s.count(`select count(*) from task_done`), "a fresh instance does not do again what another just did")
+	s.exec(`update upkeep set begun_at = begun_at - interval '10 minutes'`)
+	require.Equal(t, 204, s.tick("sweep").status)
 	require.Equal(t, 0, s.count(`select count(*) from task_done`))
 	require.Equal(t, 1, s.count(`select count(*) from archived_tasks`))
 }

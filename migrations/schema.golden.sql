@@ -341,6 +341,11 @@ CREATE TABLE template_pauses (
     reason text NOT NULL,
     updated_at timestamp with time zone NOT NULL DEFAULT now());
 
+CREATE TABLE upkeep (
+    what text NOT NULL,
+    begun_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
+    place uuid);
+
 CREATE TABLE webhook_deliveries (
     id uuid NOT NULL,
     event_id text NOT NULL,
@@ -522,6 +527,8 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AN
 ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
 
 ALTER TABLE template_pauses ADD CONSTRAINT template_pauses_pkey PRIMARY KEY (template_id);
+
+ALTER TABLE upkeep ADD CONSTRAINT upkeep_pkey PRIMARY KEY (what);
 
 ALTER TABLE webhook_deliveries ADD CONSTRAINT webhook_deliveries_check CHECK ((((state = 0) = (next_at IS NOT NULL)) AND ((state = 0) = (finished_at IS NULL))));
 

@@ -19,7 +19,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -68,7 +67,6 @@ type deliverer struct {
 	poster *poster
 
 	webhookDesk, messageDesk *desk
-	trimmed                  atomic.Int64 // when trim last looked, in Unix nanoseconds
 }
 
 func (d *deliverer) isDraining() bool {
@@ -124,16 +122,16 @@ func (d *deliverer) record(ctx context.Context, kind string, e cloudevents.Event
 	return err
 }
 
-// trimEvery is how often one instance looks after the stream of events.
-const trimEvery = 5 * time.Minute
-
 // trim removes from the stream of events what was recorded long ago.
 func (d *deliverer) trim(ctx context.Context) error {
-	last, now := d.trimmed.Load(), time.Now().UnixNano()
-	if now-last < int64(trimEvery) || d.env.Bus() == nil || !d.trimmed.CompareAndSwap(last, now) {
+	if d.env.Bus() == nil {
 		return nil
 	}
-	err := d.env.Bus().TrimEvents(ctx)
+	due, err := d.db.TrimDue(ctx)
+	if err != nil || !due {
+		return err
+	}
+	err = d.env.Bus().TrimEvents(ctx)
 	if errors.Is(err, bus.ErrAway) {
 		return nil // there is a next time
 	}
@@ -143,31 +141,38 @@ func (d *deliverer) trim(ctx context.Context) error {
 // settleTime is kept of a call's time to settle what was posted.
 const settleTime = 5 * time.Second
 
-// deliver posts everything that is due.
+// deliver posts everything that is due, and sees to what comes next.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
+	next, due, err := d.db.NextDelivery(ctx)
+	if err == nil && due {
+		var first bool
+		if first, err = d.post(ctx, c); err != nil || !first {
+			return err // whoever is at work has things in hand, and will see to what comes next
+		}
+		next, _, err = d.db.NextDelivery(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	// Another deliver may have died with something in hand: its lease is a due time too.
+	if !next.IsZero() {
+		d.env.DeliverAt(fn.NotBefore(next, time.Second))
+	}
+	return d.trim(ctx)
+}
+
+// post posts what is due, of both kinds at once; first is false when another call
+// is at it, which then looks again.
+func (d *deliverer) post(ctx context.Context, c *fn.Call) (first bool, err error) {
 	deadline, _ := ctx.Deadline()
 	until := deadline.Add(-d.cfg.Timeout - settleTime)
 	var webhooks, messages int
 	var webhooksErr, messagesErr error
-	var first [2]bool
+	var firsts [2]bool
 	var both sync.WaitGroup
-	both.Go(func() { webhooks, first[0], webhooksErr = drain(ctx, d, until, d.webhooks()) })
-	both.Go(func() { messages, first[1], messagesErr = drain(ctx, d, until, d.messages()) })
+	both.Go(func() { webhooks, firsts[0], webhooksErr = drain(ctx, d, until, d.webhooks()) })
+	both.Go(func() { messages, firsts[1], messagesErr = drain(ctx, d, until, d.messages()) })
 	both.Wait()
 	c.Log("webhooks", webhooks, "messages", messages)
-	if err := errors.Join(webhooksErr, messagesErr); err != nil {
-		return err
-	}
-	if !first[0] || !first[1] {
-		return nil // whoever is at work has things in hand, and will see to what comes next
-	}
-	if err := d.trim(ctx); err != nil {
-		return err
-	}
-	// Another deliver may have died with something in hand: its lease is a due time too.
-	next, err := d.db.NextDelivery(ctx)
-	if err == nil && !next.IsZero() {
-		d.env.DeliverAt(fn.NotBefore(next, time.Second))
-	}
-	return err
+	return firsts[0] && firsts[1], errors.Join(webhooksErr, messagesErr)
 }

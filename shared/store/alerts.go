@@ -66,26 +66,31 @@ const watchShare = 20
 // are over, each with its event in the same commit. Any number of instances may
 // look: one raises. It looks at most three times in task.AlertRules.Every; again
 // says that there will be something to see, an open alert or results that fail, or
-// that it was too early. Without thresholds it clears what is open, and looks for
-// that as seldom as KeepHouse. What a look costs grows with the pending tasks and,
-// when some failed, with the results of the window, never with the history.
+// that it was too early. Without thresholds it does not look: KeepHouse clears what
+// is open. What a look costs grows with the pending tasks and, when some failed, with
+// the results of the window, never with the history.
 func (db *DB) Watch(ctx context.Context) (again bool, err error) {
-	pause := db.alerts.Every() / 3
 	if !db.alerts.On() {
-		pause = houseEvery
+		return false, nil
 	}
+	pause := db.alerts.Every() / 3
 	began := time.Now()
 	after := db.watchAfter.Load()
 	if began.UnixNano() < after || !db.watchAfter.CompareAndSwap(after, began.Add(pause).UnixNano()) {
-		return db.alerts.On(), nil
+		return true, nil
 	}
-	s, err := db.lookAround(ctx)
-	if err == nil {
-		again, err = db.settleAlerts(ctx, s)
-	}
+	again, err = db.watch(ctx)
 	pause = max(pause, watchShare*time.Since(began))
 	db.watchAfter.Store(began.Add(pause).UnixNano())
-	return again || err != nil && db.alerts.On(), failed("watch", err)
+	return again || err != nil, failed("watch", err)
+}
+
+func (db *DB) watch(ctx context.Context) (again bool, err error) {
+	s, err := db.lookAround(ctx)
+	if err != nil {
+		return false, err
+	}
+	return db.settleAlerts(ctx, s)
 }
 
 // sight is what a look sees, all at one instant.

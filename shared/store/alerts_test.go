@@ -179,10 +179,10 @@ func TestWithoutThresholdsNothingIsRaisedAndWhatIsOpenClears(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	conn, on, off := owner(t, url), openAt(t, url, watching), openAt(t, url)
 	results(t, conn, "q", 100, 0, 3, 1, "")
-	require.False(t, off.look(t))
+	off.keepHouse(t)
 	require.Empty(t, off.alertList(t))
 	require.True(t, on.look(t))
-	require.False(t, off.look(t))
+	off.keepHouse(t)
 	require.NotNil(t, off.alertList(t)[0].ClearedAt)
 }
 

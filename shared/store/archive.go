@@ -98,24 +98,18 @@ func (db *DB) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep
 // to do.
 const archiveMoment = 500 * time.Millisecond
 
-// archiveSome is a part of an Archive; more says that there are others. The next
-// call in this instance goes on from there.
-func (db *DB) archiveSome(ctx context.Context) (more bool, err error) {
+// archiveSome is a part of an Archive that begins at a place; more says that there
+// are others, from the next place on. When there are none the next begins anew.
+func (db *DB) archiveSome(ctx context.Context, from task.ID) (next task.ID, more bool, err error) {
 	end := time.Now().Add(archiveMoment)
-	var from task.ID
-	if place := db.archivedTo.Load(); place != nil {
-		from = *place
-	}
 	err = db.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
-		from, more = s.place, time.Now().After(end)
+		next, more = s.place, time.Now().After(end)
 		return !more
 	})
-	if more && err == nil {
-		db.archivedTo.Store(&from)
-	} else {
-		db.archivedTo.Store(nil)
+	if err != nil || !more {
+		return task.ID{}, false, err
 	}
-	return more && err == nil, err
+	return next, true, nil
 }
 
 // runArchive takes steps until there is nothing more to do or step returns

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
@@ -46,7 +45,7 @@ type wordList []string
 
 const blockedWordsSQL = `select folded from blocked_words order by folded`
 
-func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, error) {
+func (b *blockedWords) list(ctx context.Context, from *pool) (wordList, error) {
 	b.mu.Lock()
 	words, known := b.words, !b.read.IsZero()
 	if time.Since(b.read) < blockedFor {
@@ -58,7 +57,7 @@ func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, 
 		r = &wordReading{began: time.Now(), done: make(chan struct{})}
 		b.reading = r
 		// Others wait for this list too, so it outlives the call that asked.
-		go b.renew(context.WithoutCancel(ctx), pool, r)
+		go b.renew(context.WithoutCancel(ctx), from, r)
 	}
 	b.mu.Unlock()
 
@@ -81,10 +80,10 @@ func (b *blockedWords) list(ctx context.Context, pool *pgxpool.Pool) (wordList, 
 	return r.words, nil
 }
 
-func (b *blockedWords) renew(ctx context.Context, pool *pgxpool.Pool, r *wordReading) {
+func (b *blockedWords) renew(ctx context.Context, from *pool, r *wordReading) {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
-	rows, err := pool.Query(ctx, blockedWordsSQL)
+	rows, err := from.Query(ctx, blockedWordsSQL)
 	if err == nil {
 		r.words, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -193,11 +192,11 @@ const (
 	claimBlockSQL = `select nextval('claim_seq')`
 )
 
-func (c *claimIDs) next(ctx context.Context, pool *pgxpool.Pool) (int64, error) {
+func (c *claimIDs) next(ctx context.Context, from *pool) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.free == 0 {
-		if err := pool.QueryRow(ctx, claimBlockSQL).Scan(&c.last); err != nil {
+		if err := from.QueryRow(ctx, claimBlockSQL).Scan(&c.last); err != nil {
 			return 0, err
 		}
 		c.last, c.free = c.last-1, claimBlock

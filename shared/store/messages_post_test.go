@@ -120,11 +120,13 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 
 	_, err = db.SettlePosts(t.Context(), []Posted{{first[0], msg.Result{Outcome: msg.Taken}}})
 	require.NoError(t, err)
-	next, err := db.NextDelivery(t.Context())
+	next, due, err := db.NextDelivery(t.Context())
 	require.NoError(t, err)
+	require.True(t, due)
 	require.WithinDuration(t, time.Now(), next, time.Minute, "what nobody has in hand is due at once")
 	db.exec(t, `update message_live set next_at = now() + interval '1 hour'`)
-	next, err = db.NextDelivery(t.Context())
+	next, due, err = db.NextDelivery(t.Context())
 	require.NoError(t, err)
+	require.False(t, due)
 	require.WithinDuration(t, time.Now().Add(time.Hour), next, time.Minute)
 }

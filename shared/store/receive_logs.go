@@ -8,7 +8,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -66,13 +65,13 @@ func (l *receiveLogs) queue(batch *pgx.Batch) {
 	}
 }
 
-func (l *receiveLogs) write(ctx context.Context, pool *pgxpool.Pool) error {
+func (l *receiveLogs) write(ctx context.Context, to *pool) error {
 	var batch pgx.Batch
 	l.queue(&batch)
 	if batch.Len() == 0 {
 		return nil
 	}
-	return pool.SendBatch(ctx, &batch).Close()
+	return to.SendBatch(ctx, &batch).Close()
 }
 
 // loggedAgent is the User-Agent header, which may hold any bytes.

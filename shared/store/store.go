@@ -2,13 +2,9 @@ package store
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"net/url"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
@@ -30,10 +26,11 @@ type Config struct {
 	OnFailed func()                // called after a commit of failures that count for alerts; nil = nobody listens
 }
 
-// DB is every table of Sendonce. It makes no network call before its first use.
+// DB is every table of Sendonce. It makes no network call before Connect or its
+// first use.
 type DB struct {
-	hot  *pgxpool.Pool
-	read *pgxpool.Pool
+	hot  *pool
+	read *pool
 
 	submits    *coalescer[*Submission, Submitted]
 	reports    *coalescer[*Report, Reported]
@@ -41,7 +38,6 @@ type DB struct {
 	blocked    blockedWords
 	floors     claimFloors
 	claimIDs   claimIDs
-	housed     atomic.Int64 // when KeepHouse last ran here, in Unix nanoseconds
 	statusOf   func(code string) int
 	events     EventMode
 	onEvents   func()
@@ -50,12 +46,10 @@ type DB struct {
 	watchAfter atomic.Int64 // when Watch may look again here, in Unix nanoseconds
 	backoff    task.Backoff
 	keep       Retention
-	archivedTo atomic.Pointer[task.ID] // where archiveSome goes on; nil = from the beginning
-	refreshing chan struct{}           // full while this instance refreshes a provider's token
+	refreshing chan struct{} // full while this instance refreshes a provider's token
 }
 
-// Open prepares the two pools without connecting: the first call that needs
-// the database pays for it.
+// Open prepares the two pools without connecting.
 func Open(cfg Config) (*DB, error) {
 	hot, err := openPool(cfg, cfg.HotRole, "sendonce")
 	if err != nil {
@@ -83,56 +77,16 @@ func orNothing(call func()) func() {
 	return call
 }
 
-func openPool(cfg Config, role, application string) (*pgxpool.Pool, error) {
-	pc, err := pgxpool.ParseConfig(cfg.URL)
-	if err != nil {
-		return nil, fmt.Errorf("DATABASE_URL: %w", withoutPassword(err))
-	}
-	if role != "" {
-		pc.ConnConfig.User = role
-	}
-	if cfg.Pooler {
-		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
-	pc.AfterConnect = registerTypes
-	pc.ConnConfig.RuntimeParams["application_name"] = application
-	pc.ConnConfig.ConnectTimeout = 3 * time.Second
-	pc.MinConns = 0
-	pc.MaxConns = int32(cfg.MaxConns)
-	if cfg.MaxConns == 0 {
-		pc.MaxConns = 8
-	}
-	pc.MaxConnIdleTime = 30 * time.Second
-	return pgxpool.NewWithConfig(context.Background(), pc)
-}
-
-// registerTypes tells pgx what our types are where it does not ask the server
-// for the types of parameters: behind a pooler.
-func registerTypes(_ context.Context, conn *pgx.Conn) error {
-	m := conn.TypeMap()
-	for _, one := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
-		m.RegisterDefaultPgType(one, "uuid")
-	}
-	for _, many := range []any{[]task.ID(nil), []task.Hash(nil), []*task.Hash(nil), []*task.ID(nil)} {
-		m.RegisterDefaultPgType(many, "_uuid")
-	}
-	return nil
-}
-
-// withoutPassword keeps a URL with a password out of the error text.
-func withoutPassword(err error) error {
-	var parse *url.Error
-	if errors.As(err, &parse) {
-		return errors.New("is not a postgres:// URL: " + parse.Err.Error())
-	}
-	return err
-}
-
 // Close ends the pools after the statements under way.
 func (db *DB) Close() {
 	db.hot.Close()
 	db.read.Close()
 }
+
+// Connect begins to log in, so that who calls first need not wait for all of it.
+// Call it once, before anything else. Nothing comes of a failure: who calls first
+// meets it.
+func (db *DB) Connect() { db.hot.connect() }
 
 // Ping asks the database for an answer: the readiness of a process.
 func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }

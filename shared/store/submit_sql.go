@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -363,9 +362,9 @@ func (k knownCalls) of(s *Submission) (firstCall, bool) {
 	return first, ok
 }
 
-func firstCalls(ctx context.Context, pool *pgxpool.Pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
+func firstCalls(ctx context.Context, from *pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
 	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
-	rows, err := pool.Query(ctx, firstCallsSQL, keys, ids)
+	rows, err := from.Query(ctx, firstCallsSQL, keys, ids)
 	if err != nil {
 		return known, err
 	}
@@ -376,7 +375,7 @@ func firstCalls(ctx context.Context, pool *pgxpool.Pool, ids []task.ID, keys []t
 	if len(archived) == 0 {
 		return known, nil
 	}
-	rows, err = pool.Query(ctx, archivedCallsSQL, archived)
+	rows, err = from.Query(ctx, archivedCallsSQL, archived)
 	if err != nil {
 		return known, err
 	}

@@ -93,27 +93,3 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 	batch.Queue("commit")
 	return swept, rollbackOn(conn.Conn(), told.after(conn.Conn().SendBatch(ctx, &batch).Close()))
 }
-
-// houseEvery is how often one instance looks after partitions and totals.
-const houseEvery = 10 * time.Minute
-
-// KeepHouse makes the coming log partitions, closes finished days and archives
-// what is old, at most every ten minutes in one instance; any number of instances
-// may do so. It archives for a moment only: more says that there is more to do.
-func (db *DB) KeepHouse(ctx context.Context) (more bool, err error) {
-	last, now := db.housed.Load(), time.Now().UnixNano()
-	if now-last < int64(houseEvery) || !db.housed.CompareAndSwap(last, now) {
-		return false, nil
-	}
-	err = db.MakeLogPartitions(ctx)
-	if err == nil {
-		err = db.CloseDays(ctx)
-	}
-	if err == nil {
-		more, err = db.archiveSome(ctx)
-	}
-	if err != nil || more {
-		db.housed.Store(last) // the next call goes on
-	}
-	return more, failed("keep house", err)
-}

@@ -195,7 +195,9 @@ func (db *DB) ClaimDeliveries(ctx context.Context, limit, perLane, failing int, 
 }
 
 // nextDeliverySQL finds when something is due to be posted next.
-const nextDeliverySQL = deliveryLanes + `
+const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `)), now()`
+
+const nextWebhookSQL = deliveryLanes + `
 select min(next_at) from (
     select (select d.next_at from webhook_deliveries d
         where d.state = 0 and d.endpoint_id = lane.endpoint_id and d.lane = lane.host order by d.next_at limit 1)
@@ -210,17 +212,13 @@ select min(next_at) from (
 ) n (next_at)`
 
 // NextDelivery is when something is due to be posted to a URL next, webhook or
-// message, leases included; zero = nothing is.
-func (db *DB) NextDelivery(ctx context.Context) (time.Time, error) {
-	delivery, err := db.instant(ctx, nextDeliverySQL)
-	if err != nil {
-		return delivery, failed("next delivery", err)
-	}
-	post, err := db.instant(ctx, nextPostSQL)
-	if delivery.IsZero() || !post.IsZero() && post.Before(delivery) {
-		return post, failed("next delivery", err)
-	}
-	return delivery, failed("next delivery", err)
+// message, leases included, and whether it is due now; zero = nothing is.
+func (db *DB) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
+	var next *time.Time
+	var now time.Time
+	err = db.hot.QueryRow(ctx, nextDeliverySQL).Scan(&next, &now)
+	at = orZero(next)
+	return at, !at.IsZero() && !at.After(now), failed("next delivery", err)
 }
 
 // instant reads one time, zero for null.

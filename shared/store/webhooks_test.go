@@ -152,8 +152,9 @@ func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
 		hosts[d.Host]++
 	}
 	require.Equal(t, map[string]int{"slow.example": 3, "quick.example": 1}, hosts)
-	next, err := db.NextDelivery(t.Context())
+	next, due, err := db.NextDelivery(t.Context())
 	require.NoError(t, err)
+	require.True(t, due)
 	require.WithinDuration(t, time.Now(), next, time.Minute)
 }
 

@@ -1,0 +1,53 @@
+package store
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhoCallsFirstTakesTheConnectionThatIsUnderWay(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.Connect()
+	require.NoError(t, db.Ping(t.Context()))
+	_, err := db.NextDue(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 1, db.Stats()["hot"].NewConnsCount())
+	require.Zero(t, db.Stats()["read"].NewConnsCount())
+}
+
+func TestAnEarlyConnectionThatFailsHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, "postgres://nobody@127.0.0.1:1/nothing")
+	db.Connect()
+	for range 2 {
+		_, err := db.NextDue(t.Context())
+		require.ErrorContains(t, err, "connection refused")
+	}
+}
+
+func TestClosingDoesNotWaitForAnEarlyConnection(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer silent.Close()
+	db, err := Open(Config{URL: "postgres://nobody@" + silent.Addr().String() + "/nothing"})
+	require.NoError(t, err)
+	db.Connect()
+	conn, err := silent.Accept()
+	require.NoError(t, err)
+	defer conn.Close()
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		_, err := db.NextDue(t.Context())
+		require.Error(t, err)
+	})
+	began := time.Now()
+	db.Close()
+	require.Less(t, time.Since(began), loginTimeout)
+	calls.Wait()
+}

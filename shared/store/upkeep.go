@@ -1,0 +1,82 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// What is done now and then, whichever instance comes first.
+const (
+	upkeepHouse  = "house"
+	upkeepEvents = "events"
+
+	houseEvery  = 10 * time.Minute
+	eventsEvery = 5 * time.Minute
+)
+
+const (
+	beginUpkeepSQL = `
+update upkeep set begun_at = now() where what = $1 and begun_at <= now() - make_interval(secs => $2) returning place`
+
+	endUpkeepSQL = `update upkeep set place = $2, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
+)
+
+// beginUpkeep tells whether something is to be done now, and where the last one
+// left off. Whoever is told so has it in hand: nobody else is until every is over.
+func (db *DB) beginUpkeep(ctx context.Context, what string, every time.Duration) (from task.ID, due bool, err error) {
+	var place *task.ID
+	err = db.hot.QueryRow(ctx, beginUpkeepSQL, what, every.Seconds()).Scan(&place)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return from, false, nil
+	}
+	if place != nil {
+		from = *place
+	}
+	return from, err == nil, err
+}
+
+// upkeepTime is what is kept of a call's time to say how far it came.
+const upkeepTime = 3 * time.Second
+
+// endUpkeep says where the next one goes on; again has it do so at once.
+func (db *DB) endUpkeep(ctx context.Context, what string, place task.ID, again bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), upkeepTime)
+	defer cancel()
+	_, err := db.hot.Exec(ctx, endUpkeepSQL, what, idOrNull(place), again)
+	return err
+}
+
+// KeepHouse makes the coming log partitions, closes finished days, clears the
+// alerts that nobody asks for any more and archives what is old, at most every ten
+// minutes among all instances. It archives for a moment only: more says that there
+// is more to do, now and by anybody.
+func (db *DB) KeepHouse(ctx context.Context) (more bool, err error) {
+	place, due, err := db.beginUpkeep(ctx, upkeepHouse, houseEvery)
+	if err != nil || !due {
+		return false, failed("keep house", err)
+	}
+	err = db.MakeLogPartitions(ctx)
+	if err == nil {
+		err = db.CloseDays(ctx)
+	}
+	if err == nil && !db.alerts.On() {
+		_, err = db.watch(ctx)
+	}
+	if err == nil {
+		place, more, err = db.archiveSome(ctx, place)
+	}
+	err = errors.Join(err, db.endUpkeep(ctx, upkeepHouse, place, more || err != nil))
+	return more, failed("keep house", err)
+}
+
+// TrimDue tells whether the stream of events is to be trimmed now, by who is told
+// so: every five minutes among all instances.
+func (db *DB) TrimDue(ctx context.Context) (bool, error) {
+	_, due, err := db.beginUpkeep(ctx, upkeepEvents, eventsEvery)
+	return due, failed("trim due", err)
+}

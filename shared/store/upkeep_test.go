@@ -1,0 +1,78 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// keepHouse keeps house now, whenever that was done before.
+func (db *DB) keepHouse(t *testing.T) {
+	t.Helper()
+	db.exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)
+	more, err := db.KeepHouse(t.Context())
+	require.NoError(t, err)
+	require.False(t, more)
+}
+
+func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	one, other, owner := openAt(t, url), openAt(t, url), owner(t, url)
+	keep := func(db *DB) (partitions int) {
+		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
+		require.NoError(t, err)
+		_, err = db.KeepHouse(t.Context())
+		require.NoError(t, err)
+		err = owner.QueryRow(t.Context(), `select count(*) from pg_class where relname = 'send_logs_`+monthAgo(-3).Format("200601")+`'`).Scan(&partitions)
+		require.NoError(t, err)
+		if partitions == 0 {
+			require.NoError(t, db.MakeLogPartitions(t.Context()))
+		}
+		return partitions
+	}
+	require.Equal(t, 1, keep(one))
+	require.Zero(t, keep(one))
+	require.Zero(t, keep(other))
+	one.exec(t, `update upkeep set begun_at = begun_at - interval '9 minutes'`)
+	require.Zero(t, keep(other))
+	one.exec(t, `update upkeep set begun_at = begun_at - interval '1 minute'`)
+	require.Equal(t, 1, keep(other))
+}
+
+func TestWhatFailedInTheHouseIsDoneByTheNext(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, owner := openAt(t, url), owner(t, url)
+	_, err := owner.Exec(t.Context(), `alter function make_log_partitions(integer) rename to away`)
+	require.NoError(t, err)
+	_, err = db.KeepHouse(t.Context())
+	require.ErrorContains(t, err, "keep house: ")
+	_, err = db.KeepHouse(t.Context())
+	require.Error(t, err, "it was not done")
+	_, err = owner.Exec(t.Context(), `alter function away(integer) rename to make_log_partitions`)
+	require.NoError(t, err)
+	for range 2 {
+		_, err = db.KeepHouse(t.Context())
+		require.NoError(t, err)
+	}
+}
+
+func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	one, other := openAt(t, url), openAt(t, url)
+	due := func(db *DB) bool {
+		due, err := db.TrimDue(t.Context())
+		require.NoError(t, err)
+		return due
+	}
+	require.True(t, due(one))
+	require.False(t, due(one))
+	require.False(t, due(other))
+	one.exec(t, `update upkeep set begun_at = begun_at - interval '5 minutes'`)
+	require.True(t, due(other))
+	require.False(t, due(one))
+}
