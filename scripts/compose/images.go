@@ -182,27 +182,32 @@ func caddyImage(ctx context.Context, i *image) error {
 	return i.program(ctx, "caddy", "caddy")
 }
 
-// natsImage has the server of the module that the tests use.
-func (s *stack) natsImage(ctx context.Context, i *image) error {
-	const module = "github.com/nats-io/nats-server/v2"
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Version}}", module)
-	version, err := list.Output()
-	if err != nil {
-		return fmt.Errorf("version of %s: %w", module, err)
+// natsServer is the server of the module that the tests use.
+const natsServer = "github.com/nats-io/nats-server/v2"
+
+// compile builds a program that needs no library of the machine.
+func compile(ctx context.Context, pkg, to string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-o", to, pkg)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
 	}
-	install := exec.CommandContext(ctx, "go", "install", module+"@"+strings.TrimSpace(string(version)))
-	install.Env = append(os.Environ(), "CGO_ENABLED=0", "GOBIN="+s.path("bin"))
-	if out, err := install.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
+	return nil
+}
+
+func (s *stack) natsImage(ctx context.Context, i *image) error {
+	server := s.path("nats-server")
+	if err := compile(ctx, natsServer, server); err != nil {
+		return err
 	}
 	i.changes = []string{`ENTRYPOINT ["/nats-server"]`}
-	return i.file(s.path("bin", "nats-server"), "nats-server")
+	return i.file(server, "nats-server")
 }
 
 // startPostgres does of the official image's entry point what compose.yaml asks for.
 const startPostgres = `#!/bin/sh
 set -eu
-data=/var/lib/postgresql/data
+data=${PGDATA:-/var/lib/postgresql/data}
 if [ ! -s $data/PG_VERSION ]; then
 	initdb -D $data -U "$POSTGRES_USER" --pwfile="$POSTGRES_PASSWORD_FILE" -A scram-sha-256 -E UTF8 --locale=C.UTF-8 >/dev/null
 	echo "host all all all scram-sha-256" >>$data/pg_hba.conf
@@ -213,12 +218,20 @@ exec "$@" -D $data -c listen_addresses='*' -c unix_socket_directories=/tmp
 
 const postgresUser = 999
 
-func postgresImage(ctx context.Context, i *image) error {
+// postgresBin is where the newest Postgres of this machine has its programs.
+func postgresBin() (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {
-		return fmt.Errorf("there is no Postgres in /usr/lib/postgresql; %s", tools)
+		return "", fmt.Errorf("there is no Postgres in /usr/lib/postgresql; %s", tools)
 	}
-	bin := found[len(found)-1]
+	return found[len(found)-1], nil
+}
+
+func postgresImage(ctx context.Context, i *image) error {
+	bin, err := postgresBin()
+	if err != nil {
+		return err
+	}
 	home := filepath.Dir(bin)
 	i.changes = []string{"ENV PATH=" + bin + ":/bin", fmt.Sprintf("USER %d", postgresUser), `ENTRYPOINT ["/start"]`, `CMD ["postgres"]`}
 	steps := []func() error{

@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// rollingPlan is what is done inside.
+type rollingPlan struct {
+	Dir      string   // prepared for it
+	Rounds   int      // how often each service is replaced
+	Services []string // that are replaced; none = the trigger, the gateway and all functions
+}
+
+// away is how long a service is gone at least: what an engine takes to make the
+// next container.
+const away = 300 * time.Millisecond
+
+const wechatPort = 9100
+
+// runProcesses prepares everything on this machine and then goes inside.
+func runProcesses(ctx context.Context, repository string, plan rollingPlan) (err error) {
+	if err := haveTools(); err != nil {
+		return err
+	}
+	if plan.Dir, err = os.MkdirTemp("", "so-rolling-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(plan.Dir)) }()
+	begun := time.Now()
+	if err := prepare(ctx, repository, plan.Dir); err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
+	log.Printf("ok   prepare (%.1fs)", time.Since(begun).Seconds())
+	return goInside(ctx, plan)
+}
+
+// haveTools looks for the programs of this machine that are needed.
+func haveTools() error {
+	_, err := postgresBin()
+	for _, name := range []string{"caddy", "ip", "wget"} {
+		if _, missing := exec.LookPath(name); missing != nil {
+			err = errors.Join(err, missing)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w\non Debian: apt-get install -y --no-install-recommends caddy iproute2 postgresql wget", err)
+	}
+	return nil
+}
+
+// prepare makes the folder of a stack: what compose takes from deploy/compose
+// and has `up` make, and the programs that the images hold.
+func prepare(ctx context.Context, repository, dir string) error {
+	compose := filepath.Join(dir, "compose")
+	if err := errors.Join(os.Chmod(dir, 0o755), copyCompose(filepath.Join(repository, "deploy", "compose"), compose)); err != nil {
+		return err
+	}
+	// What an operator would set: the second phase, and who may be called.
+	err := writeEnv(compose, "TWO_PHASE_ENABLED=true", "SENDONCE_OUTGOING_NETWORKS="+address(0)+"/24",
+		"WECHAT_APP_ID="+sandbox.WeChatAppID, fmt.Sprint("WECHAT_BASE_URL=http://127.0.0.1:", wechatPort))
+	if err != nil {
+		return err
+	}
+	secrets := filepath.Join(compose, "secrets")
+	if err := errors.Join(os.Mkdir(secrets, 0o700),
+		os.WriteFile(filepath.Join(secrets, "wechat_app_secret"), []byte(sandbox.WeChatSecret), 0o600)); err != nil {
+		return err
+	}
+	up := exec.CommandContext(ctx, filepath.Join(compose, "up"))
+	up.Env = append(os.Environ(), "COMPOSE=true") // an engine that does nothing
+	if out, err := up.CombinedOutput(); err != nil {
+		return fmt.Errorf("up: %w\n%s", err, out)
+	}
+	postgres := filepath.Join(dir, "postgres")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "logs"), 0o755), os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Mkdir(postgres, 0o700),
+		os.WriteFile(filepath.Join(dir, "bin", "start"), []byte(startPostgres), 0o755)); err != nil {
+		return err
+	}
+	uid, err := unprivileged()
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.Chown(postgres, uid, -1),
+		compile(ctx, "github.com/sendonce/sendonce/functions", filepath.Join(dir, "bin", "sendonce")),
+		compile(ctx, natsServer, filepath.Join(dir, "bin", "nats-server")))
+}
+
+// run is what happens inside.
+func (plan rollingPlan) run(ctx context.Context) (err error) {
+	file, err := readCompose(filepath.Join(plan.Dir, "compose"))
+	if err != nil {
+		return err
+	}
+	admin, err := client(filepath.Join(plan.Dir, "compose"), "http://gateway:8080")
+	if err != nil {
+		return err
+	}
+	programs := map[string]string{}
+	for _, name := range []string{"sendonce", "nats-server", "start"} {
+		programs[filepath.Join(plan.Dir, "bin", name)] = "/" + name
+	}
+	if err := file.furnish(ctx, plan.Dir, programs); err != nil {
+		return err
+	}
+	all, err := newProcesses(plan.Dir, file)
+	if err != nil {
+		return err
+	}
+	r := &rolling{plan: plan, all: all, load: newLoad(admin, file.functions()), stops: map[string][]time.Duration{}}
+	if err := r.receivers(ctx); err != nil {
+		return err
+	}
+	return walk(ctx, all.logs,
+		step{"start everything", all.up},
+		step{"play the story", func(ctx context.Context) error { return story(ctx, admin) }},
+		step{"replace every service under load", r.underLoad},
+		step{"count", r.count},
+		step{"end everything", all.down},
+	)
+}
+
+// rolling is the replacing of services under load.
+type rolling struct {
+	plan   rollingPlan
+	all    *processes
+	load   *load
+	wechat *sandbox.WeChat
+	stops  map[string][]time.Duration
+}
+
+// receivers starts those whom the functions call.
+func (r *rolling) receivers(ctx context.Context) (err error) {
+	r.wechat, err = sandbox.StartWeChat(ctx, sandbox.WeChatOptions{Port: wechatPort})
+	if err != nil {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address(1)+":9000")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: http.HandlerFunc(r.load.hook), ReadHeaderTimeout: settle}
+	go func() { _ = server.Serve(l) }() // to the end of this process
+	return nil
+}
+
+// underLoad replaces one service after the other, round by round. What the load
+// began is finished before it returns.
+func (r *rolling) underLoad(ctx context.Context) error {
+	if _, err := r.load.client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + address(1) + ":9000/", Events: []string{"task.succeeded"}}); err != nil {
+		return err
+	}
+	loading, stop := context.WithCancel(ctx)
+	claiming, end := context.WithCancel(ctx)
+	var giving, taking sync.WaitGroup
+	for who := range 3 {
+		giving.Go(func() { r.load.submits(loading, who) })
+		taking.Go(func() { r.load.sends(claiming, who) })
+	}
+	giving.Go(func() { r.load.talks(loading, 1) })
+	giving.Go(func() { r.load.talks(loading, 2) })
+	giving.Go(func() { r.load.orders(loading) })
+	taking.Go(func() { r.load.watches(claiming) })
+	taking.Go(func() { r.load.listens(claiming) })
+	err := r.replaceAll(ctx)
+	stop()
+	giving.Wait()
+	if err == nil {
+		err = until(ctx, settle, func(context.Context) error { return r.load.outstanding(r.wechat) })
+	}
+	end()
+	taking.Wait()
+	return err
+}
+
+func (r *rolling) replaceAll(ctx context.Context) error {
+	names := r.plan.Services
+	if names == nil {
+		names = append(r.all.file.functions(), "trigger", "gateway")
+	}
+	for round := range r.plan.Rounds {
+		for _, name := range names {
+			if err := r.replace(ctx, name, round+1); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// replace ends a service and starts it again, and waits until calls of all
+// functions have come through since.
+func (r *rolling) replace(ctx context.Context, name string, round int) error {
+	begun := time.Now()
+	refused, broken, cured := r.load.seen()
+	took, err := r.all.stop(name)
+	if err != nil {
+		return err
+	}
+	r.stops[name] = append(r.stops[name], took)
+	select {
+	case <-time.After(away):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if err := r.all.launch(name); err != nil {
+		return err
+	}
+	if err := r.all.healthy(ctx, name); err != nil {
+		return err
+	}
+	back := time.Since(begun)
+	if err := r.load.goesOn(ctx); err != nil {
+		return fmt.Errorf("after %s was replaced: %w", name, err)
+	}
+	refused2, broken2, cured2 := r.load.seen()
+	log.Printf("     %d %-9s ended in %4.0f ms, back after %5.0f ms: %2d answers of 5xx, %2d broken connections, %2d calls cured", round, name,
+		float64(took.Milliseconds()), float64(back.Milliseconds()), refused2-refused, broken2-broken, cured2-cured)
+	for _, other := range r.all.file.names() {
+		if err := r.all.alive(other); err != nil {
+			return err
+		}
+	}
+	return errors.Join(r.load.failed()...)
+}
+
+// count says what befell the calls of each function, and holds the numbers of
+// the service to what was answered.
+func (r *rolling) count(ctx context.Context) error {
+	for _, name := range r.all.file.functions() {
+		if t := r.load.tallies[name]; t.calls.Load() > 0 {
+			log.Printf("     %-9s %6d calls: %2d answers of 5xx, %2d broken connections, %2d calls cured by a repeat", name,
+				t.calls.Load(), t.refused.Load(), t.broken.Load(), t.cured.Load())
+		}
+	}
+	var slowest []string
+	for name, took := range r.stops {
+		slowest = append(slowest, fmt.Sprintf("%s %d ms of %s", name, slices.Max(took).Milliseconds(), r.all.file.Services[name].Grace))
+	}
+	slices.Sort(slowest)
+	log.Printf("     the slowest ends: %s", strings.Join(slowest, ", "))
+	return errors.Join(r.load.repeated(ctx), r.load.once(r.wechat), r.load.agrees(ctx), errors.Join(r.load.failed()...))
+}
+
+// failed are the failures of the load, of which a few tell enough.
+func (l *load) failed() []error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.failures[:min(len(l.failures), 10)])
+}
+
+// goesOn waits until every function that is called was called again.
+func (l *load) goesOn(ctx context.Context) error {
+	before := map[string]int64{}
+	for name, t := range l.tallies {
+		before[name] = t.calls.Load()
+	}
+	return until(ctx, settle, func(context.Context) error {
+		for _, name := range []string{"submit", "claim", "report", "subscribe", "messages", "webhooks", "admin"} {
+			if l.tallies[name].calls.Load() < before[name]+2 {
+				return fmt.Errorf("no call of %s comes through: %w", name, errors.Join(append(l.failed(), errors.New("they go on"))...))
+			}
+		}
+		return nil
+	})
+}
