@@ -113,14 +113,17 @@ func (l *load) seen() (refused, broken, cured int64) {
 	return refused, broken, cured
 }
 
-// every calls do with 0, 1, 2 ... until ctx ends.
-func every(ctx context.Context, pause time.Duration, do func(n int)) {
+// every calls do with 0, 1, 2 ... until it is told to stop. What has begun then is
+// brought to its end, unless ctx ends too.
+func every(ctx context.Context, stop <-chan struct{}, pause time.Duration, do func(n int)) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
 	for n := 0; ; n++ {
 		select {
 		case <-tick.C:
 			do(n)
+		case <-stop:
+			return
 		case <-ctx.Done():
 			return
 		}
@@ -128,9 +131,8 @@ func every(ctx context.Context, pause time.Duration, do func(n int)) {
 }
 
 // submits sends tasks, some of them with a time of their own, and repeats some.
-// A call that has begun is brought to its end.
-func (l *load) submits(ctx context.Context, who int) {
-	every(ctx, 20*time.Millisecond, func(n int) {
+func (l *load) submits(ctx context.Context, stop <-chan struct{}, who int) {
+	every(ctx, stop, 20*time.Millisecond, func(n int) {
 		key := fmt.Sprintf("rolling-%d-%d", who, n)
 		r := api.SendRequest{PhoneNumber: "13800138000", Content: key, IdempotencyKey: key, OnUnknown: "resend"}
 		if n%10 == 1 {
@@ -138,7 +140,7 @@ func (l *load) submits(ctx context.Context, who int) {
 			r.SendAt = &soon
 		}
 		for range 1 + n%10/9 {
-			l.call(context.WithoutCancel(ctx), "submit", func(ctx context.Context) error {
+			l.call(ctx, "submit", func(ctx context.Context) error {
 				sent, err := l.client.Send(ctx, r)
 				if err != nil {
 					return err
@@ -156,9 +158,9 @@ func (l *load) submits(ctx context.Context, who int) {
 }
 
 // sends claims tasks and reports them, one at a time or all at once.
-func (l *load) sends(ctx context.Context, who int) {
+func (l *load) sends(ctx context.Context, stop <-chan struct{}, who int) {
 	app := fmt.Sprint("phone-", who)
-	for n := 0; ctx.Err() == nil; n++ {
+	every(ctx, stop, time.Millisecond, func(n int) {
 		var tasks []api.ClaimedTask
 		l.call(ctx, "claim", func(ctx context.Context) (err error) {
 			// The client repeats no claim whose answer was lost; a sender may.
@@ -177,8 +179,8 @@ func (l *load) sends(ctx context.Context, who int) {
 			reports = append(reports, api.ReportRequest{TaskID: t.TaskID, AppID: app, ClaimID: t.ClaimID, Status: new(2)})
 		}
 		l.mu.Unlock()
-		l.reports(context.WithoutCancel(ctx), app, reports, n%2 == 0)
-	}
+		l.reports(ctx, app, reports, n%2 == 0)
+	})
 }
 
 // curable says whether a repeat may help.
@@ -226,10 +228,10 @@ func (l *load) reports(ctx context.Context, app string, reports []api.ReportRequ
 const listener = "bob"
 
 // talks hands messages over, every second one to be answered before it is saved.
-func (l *load) talks(ctx context.Context, who int) {
-	every(ctx, 50*time.Millisecond, func(n int) {
+func (l *load) talks(ctx context.Context, stop <-chan struct{}, who int) {
+	every(ctx, stop, 50*time.Millisecond, func(n int) {
 		id := fmt.Sprintf("talk-%d-%d", who, n)
-		l.call(context.WithoutCancel(ctx), "messages", func(ctx context.Context) error {
+		l.call(ctx, "messages", func(ctx context.Context) error {
 			ack, err := l.client.SubmitMessage(ctx, api.MessageRequest{From: fmt.Sprint("ann-", who), ClientMsgID: id, To: "user:" + listener,
 				Data: api.JSON(`"` + id + `"`), Ack: []string{"saved", "accepted"}[n%2]})
 			if err != nil {
@@ -268,9 +270,9 @@ func (l *load) listens(ctx context.Context) {
 }
 
 // orders subscribe messages.
-func (l *load) orders(ctx context.Context) {
-	every(ctx, 100*time.Millisecond, func(n int) {
-		l.call(context.WithoutCancel(ctx), "subscribe", func(ctx context.Context) error {
+func (l *load) orders(ctx context.Context, stop <-chan struct{}) {
+	every(ctx, stop, 100*time.Millisecond, func(n int) {
+		l.call(ctx, "subscribe", func(ctx context.Context) error {
 			data := fmt.Sprintf(`{"thing1":{"value":"booking %d"}}`, n)
 			r, err := l.client.Subscribe(ctx, api.SubscribeRequest{
 				TemplateID: "tmpl-1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(uint64(n + 1)),
@@ -288,8 +290,8 @@ func (l *load) orders(ctx context.Context) {
 }
 
 // watches asks for numbers and lists.
-func (l *load) watches(ctx context.Context) {
-	every(ctx, 100*time.Millisecond, func(int) {
+func (l *load) watches(ctx context.Context, stop <-chan struct{}) {
+	every(ctx, stop, 100*time.Millisecond, func(int) {
 		l.call(ctx, "admin", func(ctx context.Context) error {
 			_, err := l.client.Statistics(ctx)
 			return err

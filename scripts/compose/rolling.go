@@ -164,27 +164,36 @@ func (r *rolling) underLoad(ctx context.Context) error {
 	if _, err := r.load.client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + address(1) + ":9000/", Events: []string{"task.succeeded"}}); err != nil {
 		return err
 	}
-	loading, stop := context.WithCancel(ctx)
-	claiming, end := context.WithCancel(ctx)
-	var giving, taking sync.WaitGroup
+	ctx, abort := context.WithCancel(ctx)
+	full, empty := make(chan struct{}), make(chan struct{}) // enough is given, and all is taken
+	var giving, taking, listening sync.WaitGroup
+	defer func() {
+		abort()
+		giving.Wait()
+		taking.Wait()
+		listening.Wait()
+	}()
 	for who := range 3 {
-		giving.Go(func() { r.load.submits(loading, who) })
-		taking.Go(func() { r.load.sends(claiming, who) })
+		giving.Go(func() { r.load.submits(ctx, full, who) })
+		taking.Go(func() { r.load.sends(ctx, empty, who) })
 	}
-	giving.Go(func() { r.load.talks(loading, 1) })
-	giving.Go(func() { r.load.talks(loading, 2) })
-	giving.Go(func() { r.load.orders(loading) })
-	taking.Go(func() { r.load.watches(claiming) })
-	taking.Go(func() { r.load.listens(claiming) })
-	err := r.replaceAll(ctx)
-	stop()
+	giving.Go(func() { r.load.talks(ctx, full, 1) })
+	giving.Go(func() { r.load.talks(ctx, full, 2) })
+	giving.Go(func() { r.load.orders(ctx, full) })
+	taking.Go(func() { r.load.watches(ctx, empty) })
+	listening.Go(func() { r.load.listens(ctx) })
+	if err := r.replaceAll(ctx); err != nil {
+		return err
+	}
+	close(full)
 	giving.Wait()
-	if err == nil {
-		err = until(ctx, settle, func(context.Context) error { return r.load.outstanding(r.wechat) })
+	err := until(ctx, settle, func(context.Context) error { return r.load.outstanding(r.wechat) })
+	close(empty)
+	if err != nil {
+		return err
 	}
-	end()
 	taking.Wait()
-	return err
+	return nil
 }
 
 func (r *rolling) replaceAll(ctx context.Context) error {

@@ -3,7 +3,7 @@
 // function says which routes it answers and for whom; everything else happens
 // here, once, in one order (see site.go):
 //
-//	request id -> route -> room and drain -> who calls -> may they -> body ->
+//	request id -> route -> room -> who calls -> may they -> body ->
 //	decode -> the function -> answer -> one log line
 //
 // # Decisions
@@ -42,7 +42,7 @@
 //   - No raw path, query, body or password is logged: they hold phone numbers
 //     and secrets. The route's pattern stands for the path.
 //   - Nobody's body is read before their credentials were checked.
-//   - Once draining, no call enters; run returns when all that had entered are
-//     answered.
+//   - Once draining, no connection is taken; run returns when every call that came
+//     over one that was open is answered.
 //   - All bad settings are told at once, and a misspelt one stops the start.
 package fn

@@ -140,8 +140,7 @@ func (e *Env) Close() {
 	}
 }
 
-// gate counts the calls under way, bounds them and, once draining, lets none
-// in. Its lock makes "no call after drain, none uncounted before" exact.
+// gate counts the calls under way and bounds them, and tells them of the drain.
 type gate struct {
 	max      int
 	draining chan struct{}
@@ -149,37 +148,23 @@ type gate struct {
 	mu      sync.Mutex
 	calls   int // all under way
 	bounded int // those of them that count against max
-	closed  bool
-	idle    chan struct{} // closed when draining and calls is 0
 }
 
-type entry int
+func newGate(max int) *gate { return &gate{max: max, draining: make(chan struct{})} }
 
-const (
-	entered entry = iota
-	refusedFull
-	refusedDraining
-)
-
-func newGate(max int) *gate {
-	return &gate{max: max, draining: make(chan struct{}), idle: make(chan struct{})}
-}
-
-// enter lets one call in; every entered call must leave with the same bound.
-func (g *gate) enter(bound bool) entry {
+// enter lets one call in, unless it would be too many; every entered call must
+// leave with the same bound.
+func (g *gate) enter(bound bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case g.closed:
-		return refusedDraining
-	case bound && g.bounded >= g.max:
-		return refusedFull
+	if bound && g.bounded >= g.max {
+		return false
 	}
 	g.calls++
 	if bound {
 		g.bounded++
 	}
-	return entered
+	return true
 }
 
 func (g *gate) leave(bound bool) {
@@ -188,31 +173,6 @@ func (g *gate) leave(bound bool) {
 	g.calls--
 	if bound {
 		g.bounded--
-	}
-	if g.closed && g.calls == 0 {
-		close(g.idle)
-	}
-}
-
-// drain refuses all further calls and waits until those under way have left or
-// ctx ends; it says how many are left.
-func (g *gate) drain(ctx context.Context) int {
-	g.mu.Lock()
-	if !g.closed {
-		g.closed = true
-		close(g.draining)
-		if g.calls == 0 {
-			close(g.idle)
-		}
-	}
-	g.mu.Unlock()
-	select {
-	case <-g.idle:
-		return 0
-	case <-ctx.Done():
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		return g.calls
 	}
 }
 

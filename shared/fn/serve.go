@@ -21,15 +21,17 @@ const (
 	writeTimeout      = 60 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
+	lastCalls         = 100 * time.Millisecond
 )
 
 type server struct {
-	env  *Env
-	http http.Server
+	env       *Env
+	http      http.Server
+	lastCalls time.Duration // how long calls may still come over idle connections of a server that ends
 }
 
 func newServer(env *Env, h http.Handler) *server {
-	s := &server{env: env, http: http.Server{
+	s := &server{env: env, lastCalls: lastCalls, http: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -44,9 +46,11 @@ func newServer(env *Env, h http.Handler) *server {
 	return s
 }
 
-// run serves on l until ctx ends, then drains: further calls are refused on
-// the open listener while those under way finish. It returns when all are
-// answered, or with an error when DrainTimeout cut some off.
+// run serves on l until ctx ends, then drains: l is closed, so whoever dials
+// knows that nothing was done and asks the next instance. Calls over connections
+// that are open are answered all the same, each as the last of its connection;
+// where none comes, the connection is closed after a moment. It returns when all
+// are answered, or with an error when DrainTimeout cut some off.
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
@@ -59,16 +63,18 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("draining", "timeout", s.env.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), s.env.Config.DrainTimeout)
 	defer cancel()
-	left := s.env.gate.drain(limit)
-	// Serve returns as soon as Shutdown starts; only Shutdown's own return says
-	// that the last answer is written.
-	err := s.http.Shutdown(limit)
-	if err != nil {
-		err = errors.Join(fmt.Errorf("drain: %d calls were cut off: %w", left, err), s.http.Close())
-		return err
+	close(s.env.gate.draining)
+	err := l.Close()
+	// Shutdown closes what is idle at once: a call that is on its way would be lost.
+	time.Sleep(min(s.lastCalls, s.env.Config.DrainTimeout))
+	if cut := s.http.Shutdown(limit); cut != nil {
+		left := s.env.gate.underWay()
+		err = errors.Join(err, fmt.Errorf("drain: %d calls were cut off: %w", left, cut), s.http.Close())
 	}
-	s.env.Log.Info("drained")
-	return nil
+	if err == nil {
+		s.env.Log.Info("drained")
+	}
+	return err
 }
 
 // listen opens the configured address, or takes the one listener that a

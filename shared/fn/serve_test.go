@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"bufio"
 	"context"
 	"io"
 	"net"
@@ -16,13 +17,13 @@ import (
 
 // runServer serves the house's functions with our own server until the
 // returned stop is called; ended then gives what run returned.
-func runServer(t *testing.T, h *house, change func(*http.Server), functions ...Function) (stop func(), ended <-chan error) {
+func runServer(t *testing.T, h *house, change func(*server), functions ...Function) (stop func(), ended <-chan error) {
 	t.Helper()
 	handler, err := Handler(h.env, functions...)
 	require.NoError(t, err)
 	s := newServer(h.env, handler)
 	if change != nil {
-		change(&s.http)
+		change(s)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -34,7 +35,7 @@ func runServer(t *testing.T, h *house, change func(*http.Server), functions ...F
 	return cancel, done
 }
 
-func TestADrainFinishesWhatIsUnderWayAndTurnsTheRestAway(t *testing.T) {
+func TestADrainFinishesWhatIsUnderWayAndTakesNoConnection(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	slow := failing(func(ctx context.Context) error {
@@ -46,29 +47,65 @@ func TestADrainFinishesWhatIsUnderWayAndTurnsTheRestAway(t *testing.T) {
 		return task.Refuse(task.CodeConflict, "finished")
 	})
 	h := startHouse(t, nil)
-	stop, ended := runServer(t, h, nil, slow, greeter(), ticker(nil))
+	stop, ended := runServer(t, h, func(s *server) { s.lastCalls = time.Minute }, slow, greeter(), ticker(nil))
+	address := strings.TrimPrefix(h.url, "http://")
+	const greet = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n" +
+		"Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
+	idle, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	defer idle.Close()
+	answers := bufio.NewReader(idle)
+	ask := func() *http.Response {
+		_, err := io.WriteString(idle, greet)
+		require.NoError(t, err)
+		res, err := http.ReadResponse(answers, nil)
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, res.Body)
+		require.NoError(t, err)
+		return res
+	}
+	res := ask()
+	require.Equal(t, 200, res.StatusCode)
+	require.False(t, res.Close)
 	first := make(chan reply, 1)
 	request := h.request("POST", "/api/v1/fail", "")
 	go func() { first <- send(t, request) }()
 	<-begun
 	stop()
 	<-h.env.Draining()
-	for _, option := range []func(*http.Request){as("admin", "secret"), as("nobody", "x")} {
-		r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, option)
-		require.Equal(t, 503, r.status)
-		require.Equal(t, "server_busy", r.Error)
-		require.Equal(t, "1", r.header.Get("Retry-After"))
-		require.True(t, r.closes)
-	}
-	require.Equal(t, 503, h.call("POST", "/events/ticker", `{}`, eventHeaders).status)
-	require.Equal(t, `{"status":"draining"}`+"\n", h.call("GET", "/readyz", "").body)
-	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
+	require.Eventually(t, func() bool {
+		conn, err := net.Dial("tcp", address)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	}, waitAtMost, tick, "who dials learns that nothing was done")
+	res = ask()
+	require.Equal(t, 200, res.StatusCode, "over a connection that was open")
+	require.True(t, res.Close, "for the last time")
 	require.Empty(t, ended, "it waits for the one call")
 	close(goOn)
 	require.Equal(t, 409, (<-first).status, "which is answered in full")
+}
+
+func TestADrainEndsWhenAllIsAnswered(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	stop, ended := runServer(t, h, nil, greeter())
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
+	stop()
 	require.NoError(t, <-ended)
-	_, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
-	require.Error(t, err)
+	require.Contains(t, h.log.String(), `"drained"`)
+}
+
+func TestAnInstanceThatEndsSaysSo(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	close(h.env.gate.draining)
+	require.Equal(t, `{"status":"draining"}`+"\n", h.call("GET", "/readyz", "").body)
+	r := h.call("GET", "/healthz", "")
+	require.Equal(t, 200, r.status)
+	require.True(t, r.closes)
 }
 
 func TestADrainIsBounded(t *testing.T) {
@@ -104,7 +141,7 @@ func TestALongPollOutlivesTheTimeForReading(t *testing.T) {
 			return task.Refuse(task.CodeConflict, "waited")
 		}
 	}
-	runServer(t, h, func(s *http.Server) { s.ReadTimeout = 50 * time.Millisecond }, failing(wait))
+	runServer(t, h, func(s *server) { s.http.ReadTimeout = 50 * time.Millisecond }, failing(wait))
 	require.Equal(t, 409, h.call("POST", "/api/v1/fail", `{}`).status)
 	require.Equal(t, 409, h.call("POST", "/api/v1/fail", ``).status)
 }

@@ -68,6 +68,9 @@ func (s *site) add(p *place) (err error) {
 }
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if s.env.gate.isDraining() {
+		w.Header().Set("Connection", "close")
+	}
 	if s.health(w, r) {
 		return
 	}
@@ -112,13 +115,8 @@ func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := newExchange(p.site.env, w, r, p)
 	defer x.end()
 	bound := !p.event
-	switch p.site.env.gate.enter(bound) {
-	case refusedFull:
+	if !p.site.env.gate.enter(bound) {
 		x.fail(busy("all of this instance's calls are taken"))
-		return
-	case refusedDraining:
-		w.Header().Set("Connection", "close")
-		x.fail(busy("this instance is ending"))
 		return
 	}
 	defer p.site.env.gate.leave(bound)

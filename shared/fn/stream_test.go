@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,7 @@ func waits(ctx context.Context, _ *Call, req streamRequest, w *EventWriter) erro
 type pipes struct {
 	conns chan net.Conn
 	done  chan struct{}
+	once  sync.Once
 }
 
 func (p *pipes) Accept() (net.Conn, error) {
@@ -54,7 +56,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 		return nil, net.ErrClosed
 	}
 }
-func (p *pipes) Close() error   { close(p.done); return nil }
+func (p *pipes) Close() error   { p.once.Do(func() { close(p.done) }); return nil }
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 
 func (p *pipes) dial() net.Conn {
@@ -71,7 +73,7 @@ func inMemory(t *testing.T, function Function) (h *house, l *pipes, stop func())
 	require.NoError(t, err)
 	handler, err := Handler(h.env, function)
 	require.NoError(t, err)
-	l = &pipes{make(chan net.Conn), make(chan struct{})}
+	l = &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- newServer(h.env, handler).run(ctx, l) }()
