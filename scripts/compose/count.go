@@ -70,18 +70,15 @@ func (l *load) once(wechat *sandbox.WeChat) error {
 	return errors.Join(wrong[:min(len(wrong), 10)]...)
 }
 
-// storyTasks is how many the story has left.
-const storyTasks = 1
-
 // agrees compares with the statistics.
 func (l *load) agrees(ctx context.Context) error {
 	s, err := l.client.Statistics(ctx)
 	if err != nil {
 		return err
 	}
-	want := int64(len(l.tasks) + len(l.ordered) + storyTasks)
+	want := l.before + int64(len(l.tasks)+len(l.ordered))
 	if live := s.ScheduledTasks + s.PendingNewTasks + s.PendingRetryTasks + s.ProcessingTasks; s.SucceededTasks != want || s.FailedTasks != 0 || live != 0 {
-		return fmt.Errorf("the statistics say %d succeeded, %d failed, %d live; it was %d tasks", s.SucceededTasks, s.FailedTasks, live, want)
+		return fmt.Errorf("the statistics say %d succeeded, %d failed, %d live; it must be %d tasks", s.SucceededTasks, s.FailedTasks, live, want)
 	}
 	return nil
 }

@@ -185,20 +185,12 @@ func caddyImage(ctx context.Context, i *image) error {
 // natsServer is the server of the module that the tests use.
 const natsServer = "github.com/nats-io/nats-server/v2"
 
-// compile builds a program that needs no library of the machine.
-func compile(ctx context.Context, pkg, to string) error {
-	build := exec.CommandContext(ctx, "go", "build", "-o", to, pkg)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
-	}
-	return nil
-}
-
 func (s *stack) natsImage(ctx context.Context, i *image) error {
 	server := s.path("nats-server")
-	if err := compile(ctx, natsServer, server); err != nil {
-		return err
+	build := exec.CommandContext(ctx, "go", "build", "-o", server, natsServer)
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
 	}
 	i.changes = []string{`ENTRYPOINT ["/nats-server"]`}
 	return i.file(server, "nats-server")

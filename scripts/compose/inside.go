@@ -51,7 +51,17 @@ func goInside(ctx context.Context, plan rollingPlan) error {
 	cmd := exec.CommandContext(ctx, "/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), insideVariable+"="+string(text))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{
+	cmd.SysProcAttr = namespaces()
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = endLimit
+	runtime.LockOSThread() // the end of the thread that started it would be taken for ours
+	defer runtime.UnlockOSThread()
+	return cmd.Run()
+}
+
+// namespaces are what makes a world of its own.
+func namespaces() *syscall.SysProcAttr {
+	attributes := &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID,
 		Pdeathsig:  syscall.SIGKILL,
 		Setpgid:    true,
@@ -59,22 +69,33 @@ func goInside(ctx context.Context, plan rollingPlan) error {
 	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
 		// Under its own id, as Postgres does not run under that of root.
 		const netAdmin, sysChroot, sysAdmin = 12, 18, 21
-		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
-		cmd.SysProcAttr.AmbientCaps = []uintptr{netAdmin, sysChroot, sysAdmin}
+		attributes.Cloneflags |= syscall.CLONE_NEWUSER
+		attributes.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		attributes.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+		attributes.AmbientCaps = []uintptr{netAdmin, sysChroot, sysAdmin}
 	}
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = endLimit
-	runtime.LockOSThread() // the end of the thread that started it would be taken for ours
-	defer runtime.UnlockOSThread()
-	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%w: %w", errNoNamespaces, err)
-	}
-	return cmd.Wait()
+	return attributes
 }
 
-var errNoNamespaces = errors.New("this machine gives no namespaces: run it as root, or allow users to make their own (user.max_user_namespaces)")
+// haveTools looks for the programs of this machine that are needed, and whether
+// it gives namespaces.
+func haveTools() error {
+	_, err := postgresBin()
+	for _, name := range []string{"caddy", "ip", "wget"} {
+		if _, missing := exec.LookPath(name); missing != nil {
+			err = errors.Join(err, missing)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w\non Debian: apt-get install -y --no-install-recommends caddy iproute2 postgresql wget", err)
+	}
+	try := exec.Command("ip", "link", "set", "lo", "up")
+	try.SysProcAttr = namespaces()
+	if out, err := try.CombinedOutput(); err != nil {
+		return fmt.Errorf("this machine gives no namespaces: run it as root, or let users make their own: %w\n%s", err, out)
+	}
+	return nil
+}
 
 // network is where the services have their addresses. It is one that
 // TRUSTED_PROXIES names, and on the loopback device all of it is ours.

@@ -41,7 +41,7 @@ func (p *processes) program(name string, s service) (program, error) {
 	case "NATS_IMAGE":
 		return program{start: []string{"/nats-server"}, uid: 65532}, nil
 	case "CADDY_IMAGE":
-		return program{command: []string{"caddy", "run", "--config", "/etc/caddy/Caddyfile", "--adapter", "caddyfile"},
+		return program{command: []string{"/caddy", "run", "--config", "/etc/caddy/Caddyfile", "--adapter", "caddyfile"},
 			env: []string{"XDG_DATA_HOME=/data", "XDG_CONFIG_HOME=/config"}}, nil
 	case "POSTGRES_IMAGE":
 		uid, err := unprivileged()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -21,9 +22,9 @@ import (
 
 // rollingPlan is what is done inside.
 type rollingPlan struct {
-	Dir      string   // prepared for it
-	Rounds   int      // how often each service is replaced
-	Services []string // that are replaced; none = the trigger, the gateway and all functions
+	Dir    string // prepared for it
+	Rounds int    // how often each service is replaced
+	Short  bool   // no story, and two services only
 }
 
 // away is how long a service is gone at least: what an engine takes to make the
@@ -49,20 +50,6 @@ func runProcesses(ctx context.Context, repository string, plan rollingPlan) (err
 	return goInside(ctx, plan)
 }
 
-// haveTools looks for the programs of this machine that are needed.
-func haveTools() error {
-	_, err := postgresBin()
-	for _, name := range []string{"caddy", "ip", "wget"} {
-		if _, missing := exec.LookPath(name); missing != nil {
-			err = errors.Join(err, missing)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("%w\non Debian: apt-get install -y --no-install-recommends caddy iproute2 postgresql wget", err)
-	}
-	return nil
-}
-
 // prepare makes the folder of a stack: what compose takes from deploy/compose
 // and has `up` make, and the programs that the images hold.
 func prepare(ctx context.Context, repository, dir string) error {
@@ -86,18 +73,27 @@ func prepare(ctx context.Context, repository, dir string) error {
 	if out, err := up.CombinedOutput(); err != nil {
 		return fmt.Errorf("up: %w\n%s", err, out)
 	}
-	postgres := filepath.Join(dir, "postgres")
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "logs"), 0o755), os.Mkdir(filepath.Join(dir, "bin"), 0o755), os.Mkdir(postgres, 0o700),
-		os.WriteFile(filepath.Join(dir, "bin", "start"), []byte(startPostgres), 0o755)); err != nil {
+	postgres, bin := filepath.Join(dir, "postgres"), filepath.Join(dir, "bin")
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "logs"), 0o755), os.Mkdir(postgres, 0o700), os.Mkdir(bin, 0o755),
+		os.WriteFile(filepath.Join(bin, "start"), []byte(startPostgres), 0o755)); err != nil {
 		return err
 	}
 	uid, err := unprivileged()
 	if err != nil {
 		return err
 	}
-	return errors.Join(os.Chown(postgres, uid, -1),
-		compile(ctx, "github.com/sendonce/sendonce/functions", filepath.Join(dir, "bin", "sendonce")),
-		compile(ctx, natsServer, filepath.Join(dir, "bin", "nats-server")))
+	caddy, err := exec.LookPath("caddy")
+	if err != nil {
+		return err
+	}
+	version, err := exec.CommandContext(ctx, caddy, "version").Output()
+	if err != nil {
+		return fmt.Errorf("caddy version: %w", err)
+	}
+	log.Printf("     the gateway is caddy %s", bytes.TrimSpace(version))
+	return errors.Join(os.Chown(postgres, uid, -1), os.Symlink(caddy, filepath.Join(bin, "caddy")),
+		sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions", filepath.Join(bin, "sendonce"), false),
+		sandbox.Compile(ctx, natsServer, filepath.Join(bin, "nats-server"), false))
 }
 
 // run is what happens inside.
@@ -111,7 +107,7 @@ func (plan rollingPlan) run(ctx context.Context) (err error) {
 		return err
 	}
 	programs := map[string]string{}
-	for _, name := range []string{"sendonce", "nats-server", "start"} {
+	for _, name := range []string{"sendonce", "nats-server", "caddy", "start"} {
 		programs[filepath.Join(plan.Dir, "bin", name)] = "/" + name
 	}
 	if err := file.furnish(ctx, plan.Dir, programs); err != nil {
@@ -125,13 +121,17 @@ func (plan rollingPlan) run(ctx context.Context) (err error) {
 	if err := r.receivers(ctx); err != nil {
 		return err
 	}
-	return walk(ctx, all.logs,
-		step{"start everything", all.up},
-		step{"play the story", func(ctx context.Context) error { return story(ctx, admin) }},
-		step{"replace every service under load", r.underLoad},
-		step{"count", r.count},
-		step{"end everything", all.down},
-	)
+	steps := []step{
+		{"start everything", all.up},
+		{"play the story", func(ctx context.Context) error { return story(ctx, admin) }},
+		{"replace services under load", r.underLoad},
+		{"count", r.count},
+		{"end everything", all.down},
+	}
+	if plan.Short {
+		steps = slices.Delete(steps, 1, 2)
+	}
+	return walk(ctx, all.logs, steps...)
 }
 
 // rolling is the replacing of services under load.
@@ -161,6 +161,11 @@ func (r *rolling) receivers(ctx context.Context) (err error) {
 // underLoad replaces one service after the other, round by round. What the load
 // began is finished before it returns.
 func (r *rolling) underLoad(ctx context.Context) error {
+	before, err := r.load.client.Statistics(ctx)
+	if err != nil {
+		return err
+	}
+	r.load.before = before.SucceededTasks
 	if _, err := r.load.client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + address(1) + ":9000/", Events: []string{"task.succeeded"}}); err != nil {
 		return err
 	}
@@ -187,7 +192,14 @@ func (r *rolling) underLoad(ctx context.Context) error {
 	}
 	close(full)
 	giving.Wait()
-	err := until(ctx, settle, func(context.Context) error { return r.load.outstanding(r.wechat) })
+	asked := 0
+	err = until(ctx, settle, func(context.Context) error {
+		err := r.load.outstanding(r.wechat)
+		if asked++; err != nil && asked%20 == 0 {
+			log.Printf("     still to come: %v", err)
+		}
+		return err
+	})
 	close(empty)
 	if err != nil {
 		return err
@@ -197,9 +209,9 @@ func (r *rolling) underLoad(ctx context.Context) error {
 }
 
 func (r *rolling) replaceAll(ctx context.Context) error {
-	names := r.plan.Services
-	if names == nil {
-		names = append(r.all.file.functions(), "trigger", "gateway")
+	names := append(r.all.file.functions(), "trigger", "gateway")
+	if r.plan.Short {
+		names = []string{"submit", "claim"}
 	}
 	for round := range r.plan.Rounds {
 		for _, name := range names {
