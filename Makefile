@@ -35,6 +35,9 @@ cluster: ## the tests on three nats-servers that lose the leader of a stream
 compose-test: ## deploy/compose for real, with podman as root: the story, containers killed under load (not part of test)
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
 
+rolling: ## deploy/compose as processes on loopback, each replaced twice under load: nothing lost, every 5xx cured by a repeat
+	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling $(ROLLING)
+
 bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
 
@@ -52,4 +55,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check faults cluster compose-test bench bench-two-phase bench-cold build golden
+.PHONY: help run example booking test check faults cluster compose-test rolling bench bench-two-phase bench-cold build golden

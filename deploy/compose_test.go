@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -275,6 +276,18 @@ func gateway(t *testing.T) func(path string) string {
 		}
 		return ""
 	}
+}
+
+func TestTheGatewayEndsBeforeItIsKilled(t *testing.T) {
+	t.Parallel()
+	content, err := os.ReadFile("compose/Caddyfile")
+	require.NoError(t, err)
+	match := regexp.MustCompile(`(?m)^\tgrace_period (\S+)$`).FindSubmatch(content)
+	require.NotNil(t, match, "an open stream would hold it for ever")
+	takes, err := time.ParseDuration(string(match[1]))
+	require.NoError(t, err)
+	require.Empty(t, text(services(readCompose(t))["gateway"], "stop_grace_period"))
+	require.Less(t, takes, 10*time.Second, "which is what compose gives it")
 }
 
 func TestTheGatewayOfComposeFindsEveryFunction(t *testing.T) {

@@ -57,7 +57,7 @@ func unprivileged() (int, error) {
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
-		return 0, fmt.Errorf("Postgres does not run as root: %w", err)
+		return 0, fmt.Errorf("a user for Postgres, which does not run as root: %w", err)
 	}
 	return strconv.Atoi(u.Uid)
 }
