@@ -17,6 +17,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -59,7 +60,11 @@ type step struct {
 func walk(ctx context.Context, logs func() string, steps ...step) error {
 	for _, step := range steps {
 		begun := time.Now()
-		if err := step.do(ctx); err != nil {
+		err := step.do(ctx)
+		if errors.Is(ctx.Err(), context.Canceled) {
+			return fmt.Errorf("%s: interrupted", step.name)
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w\n%s", step.name, err, logs())
 		}
 		log.Printf("ok   %s (%.1fs)", step.name, time.Since(begun).Seconds())
