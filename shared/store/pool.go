@@ -17,7 +17,7 @@ import (
 // loginTimeout is how long a login to one host may take.
 const loginTimeout = 3 * time.Second
 
-func openPool(cfg Config, role, application string) (*pool, error) {
+func openPool(cfg Config, role, application string, change ...func(*pgxpool.Config)) (*pool, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL: %w", withoutPassword(err))
@@ -37,11 +37,31 @@ func openPool(cfg Config, role, application string) (*pool, error) {
 		pc.MaxConns = 8
 	}
 	pc.MaxConnIdleTime = 30 * time.Second
+	for _, c := range change {
+		c(pc)
+	}
 	p, err := pgxpool.NewWithConfig(context.Background(), pc)
 	if err != nil {
 		return nil, err
 	}
 	return &pool{Pool: p}, nil
+}
+
+// takePrimary has target_session_attrs=read-write mean the primary: the
+// transactions of the read role are read-only by themselves, and by their look no
+// server takes writes.
+func takePrimary(pc *pgxpool.Config) {
+	validate := pc.ConnConfig.ValidateConnect
+	if validate == nil {
+		return
+	}
+	pc.ConnConfig.ValidateConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		err := validate(ctx, conn)
+		if errors.Is(err, pgconn.ErrReadOnlyConnection) {
+			return pgconn.ValidateConnectTargetSessionAttrsPrimary(ctx, conn)
+		}
+		return err
+	}
 }
 
 // registerTypes tells pgx what our types are where it does not ask the server

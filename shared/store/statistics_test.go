@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -159,4 +160,21 @@ func explain(t *testing.T, pool *pool, setup, sql string, args ...any) (plan str
 		return err
 	}))
 	return plan
+}
+
+// The role's own transactions are read-only, so that it finds no server that
+// takes writes, and must not look for one.
+func TestWhereAPrimaryIsAskedForTheReadRoleFindsItToo(t *testing.T) {
+	t.Parallel()
+	for _, wanted := range []string{"read-write", "primary", "any"} {
+		t.Run(wanted, func(t *testing.T) {
+			t.Parallel()
+			config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
+			require.NoError(t, err)
+			url := fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s target_session_attrs=%s",
+				config.Host, config.Port, config.User, config.Password, config.Database, wanted)
+			_, err = openAt(t, url).Statistics(t.Context())
+			require.NoError(t, err)
+		})
+	}
 }

@@ -55,7 +55,7 @@ func Open(cfg Config) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	read, err := openPool(cfg, cfg.ReadRole, "sendonce-read")
+	read, err := openPool(cfg, cfg.ReadRole, "sendonce-read", takePrimary)
 	if err != nil {
 		hot.Close()
 		return nil, err
