@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// PgBouncer is a pooler in transaction mode before the server that the tests of
-// a package share.
+// PgBouncer is a pooler in transaction mode before a server.
 type PgBouncer struct {
 	place   *place
 	process *Process
@@ -22,7 +22,7 @@ type PgBouncer struct {
 
 const bouncerSettings = `
 [databases]
-* = host=%s
+* = host=%s port=%d
 [pgbouncer]
 unix_socket_dir = %s
 listen_port = 5432
@@ -31,22 +31,40 @@ auth_file = %s
 pool_mode = transaction
 default_pool_size = 4
 max_client_conn = 1000
+query_wait_timeout = 5
+server_connect_timeout = 3
+server_login_retry = 1
 `
 
-// NewPgBouncer starts one for the length of the test, with so few connections
-// that sessions must share them. It skips the test where there is none, and where
-// DATABASE_URL names the server.
+// NewPgBouncer starts one for the length of the test before the server that the
+// tests of a package share, with so few connections that sessions must share
+// them. It skips the test where there is none, and where DATABASE_URL names the server.
 func NewPgBouncer(t testing.TB) *PgBouncer {
+	t.Helper()
+	server := SharedPostgres(t)
+	if server.place == nil {
+		t.Skip("DATABASE_URL names a server that pgbouncer has no way into")
+	}
+	return NewPgBouncerTo(t, server.URL("postgres"))
+}
+
+// NewPgBouncerTo is NewPgBouncer before the server of databaseURL, which must
+// trust who comes to it.
+func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
 	t.Helper()
 	path, err := findPgBouncer()
 	if err != nil {
 		t.Skip("there is no pgbouncer on this machine: install it (Debian: apt-get install pgbouncer)")
 	}
-	server := SharedPostgres(t)
-	if server.place == nil {
-		t.Skip("DATABASE_URL names a server that pgbouncer has no way into")
+	server, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
 	}
-	place, err := openPlace("", server.place.as)
+	as, err := unprivileged()
+	if err != nil {
+		t.Fatalf("sandbox: %v", err)
+	}
+	place, err := openPlace("", as)
 	if err != nil {
 		t.Fatalf("sandbox: %v", err)
 	}
@@ -70,13 +88,13 @@ func findPgBouncer() (string, error) {
 	return exec.LookPath("/usr/sbin/pgbouncer")
 }
 
-func (b *PgBouncer) start(ctx context.Context, path string, server *Postgres) (err error) {
+func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Config) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
 	users, settings := filepath.Join(b.place.root, "users"), filepath.Join(b.place.root, "settings")
 	for file, text := range map[string]string{
 		users:    fmt.Sprintf("%q \"\"\n%q \"\"\n%q \"\"\n", Owner, HotRole, ReadRole),
-		settings: fmt.Sprintf(bouncerSettings, server.place.socket, b.place.socket, users),
+		settings: fmt.Sprintf(bouncerSettings, server.Host, server.Port, b.place.socket, users),
 	} {
 		if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), b.place.own(file)); err != nil {
 			return err

@@ -21,11 +21,11 @@ import (
 // All methods may be called from any goroutine.
 type Proxy struct {
 	listener net.Listener
-	network  string
-	address  string
 	url      string
 
 	mu      sync.Mutex
+	network string // of the server
+	address string
 	gate    *sync.Cond // told of every change of stalled and closed
 	conns   map[*proxied]struct{}
 	cut     bool
@@ -96,6 +96,22 @@ func (p *Proxy) Restore() {
 	p.cut = false
 }
 
+// Lead has new connections go to the server of databaseURL, and closes those to
+// the one before.
+func (p *Proxy) Lead(databaseURL string) error {
+	config, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.network, p.address = pgconn.NetworkAddress(config.Host, config.Port)
+	for c := range p.conns {
+		c.close()
+	}
+	return nil
+}
+
 // Stall holds all bytes in both directions until Resume. Connections stay open
 // and new ones are accepted.
 func (p *Proxy) Stall() {
@@ -152,14 +168,15 @@ func (p *Proxy) accept() {
 func (p *Proxy) serve(client net.Conn) {
 	defer p.running.Done()
 	defer client.Close()
-	server, err := net.DialTimeout(p.network, p.address, 5*time.Second)
+	network, address := p.server()
+	server, err := net.DialTimeout(network, address, 5*time.Second)
 	if err != nil {
 		return
 	}
 	c := &proxied{proxy: p, client: client, server: server, statements: map[string]string{}, portals: map[string]string{}}
 	defer c.close()
 	p.mu.Lock()
-	refused := p.cut
+	refused := p.cut || address != p.address
 	if !refused {
 		p.conns[c] = struct{}{}
 	}
@@ -174,6 +191,12 @@ func (p *Proxy) serve(client net.Conn) {
 	p.mu.Lock()
 	delete(p.conns, c)
 	p.mu.Unlock()
+}
+
+func (p *Proxy) server() (network, address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.network, p.address
 }
 
 // pass waits while the proxy stalls.

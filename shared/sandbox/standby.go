@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 type Pair struct {
 	t                testing.TB
 	primary, standby *Postgres
+	services         []*Proxy
 }
 
 // NewPair starts a pair for the length of the test, private whatever DATABASE_URL
@@ -104,6 +106,16 @@ func (p *Pair) URL(database string) string {
 		url.QueryEscape(p.primary.place.socket+","+p.standby.place.socket)
 }
 
+// Service is one address of whichever server takes writes, as an operator's
+// read-write service is: Promote has it lead to the new primary and closes all
+// connections to the old one. Until then it refuses when that is gone.
+func (p *Pair) Service(t testing.TB) *Proxy {
+	t.Helper()
+	service := NewProxy(t, p.primary.URL("postgres"))
+	p.services = append(p.services, service)
+	return service
+}
+
 // KillPrimary ends the primary with SIGKILL and waits until it is gone.
 func (p *Pair) KillPrimary() {
 	p.t.Helper()
@@ -112,12 +124,30 @@ func (p *Pair) KillPrimary() {
 	}
 }
 
-// Promote makes the standby the primary. It takes writes when this returns.
+// StopPrimary shuts the primary down as an administrator does (fast): sessions
+// are cut off, and the standby gets everything first.
+func (p *Pair) StopPrimary() {
+	p.t.Helper()
+	if err := p.primary.process.Signal(syscall.SIGINT); err != nil {
+		p.t.Fatalf("sandbox: %v", err)
+	}
+	if !p.primary.process.endsWithin(shutdownLimit) {
+		p.t.Fatalf("sandbox: the primary does not end:\n%s", p.primary.process.Output())
+	}
+}
+
+// Promote makes the standby the primary. It takes writes, and services lead to
+// it, when this returns.
 func (p *Pair) Promote() {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), adminLimit)
 	defer cancel()
 	if err := p.standby.admin(ctx, "SELECT pg_promote()"); err != nil {
 		p.t.Fatalf("sandbox: promote the standby: %v", err)
+	}
+	for _, service := range p.services {
+		if err := service.Lead(p.standby.URL("postgres")); err != nil {
+			p.t.Fatalf("sandbox: %v", err)
+		}
 	}
 }

@@ -22,6 +22,8 @@ const (
 	codeLockTimeout      = "55P03"
 	codeInvalidParameter = "22023"
 	codeReadOnly         = "25006" // a standby, during a failover
+
+	codeProtocolViolation = "08P01"
 )
 
 func errBusy() error {
@@ -67,10 +69,18 @@ func (l lostAnswer) Unwrap() error { return l.error }
 
 // markLost marks err when the connection it came over is broken.
 func markLost(conn *pgx.Conn, err error) error {
-	if err != nil && conn.IsClosed() {
+	if err != nil && conn.IsClosed() && !turnedAway(err) {
 		return lostAnswer{err}
 	}
 	return err
+}
+
+// turnedAway tells whether PgBouncer had no server for a transaction and closed
+// the connection: nothing of it was run. It has one code for all that it says.
+func turnedAway(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && pg.Code == codeProtocolViolation &&
+		(strings.Contains(pg.Message, "query_wait_timeout") || strings.Contains(pg.Message, "server_login_retry"))
 }
 
 func isLost(err error) bool {

@@ -92,6 +92,35 @@ func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
 	require.NoError(t, <-answered)
 }
 
+// Who was told nothing of a commit waits for the truth; with nothing begun there
+// is none to wait for.
+func TestWhomAPoolerWithoutAServerTurnsAwayIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
+	require.NoError(t, err)
+	proxy := sandbox.NewProxy(t, config.ConnString())
+	db := openAt(t, sandbox.NewPgBouncerTo(t, proxy.URL()).URL(config.Database), func(c *Config) { c.Pooler = true })
+	s := message()
+	db.mustSubmit(t, s)
+	require.Len(t, db.mustClaim(t, "app", 1), 1)
+	proxy.Cut()
+	require.Eventually(t, func() bool { // it has noticed
+		_, err := db.Task(t.Context(), s.ID)
+		return task.CodeOf(err) == task.CodeServerBusy
+	}, 10*time.Second, time.Millisecond)
+	began := time.Now()
+	_, errs := db.Submit([]*Submission{message()})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	_, errs = db.Report([]*Report{{Report: task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}, Request: []byte(`{}`)}})
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(errs[0]))
+	require.Less(t, time.Since(began), flushLimit)
+	proxy.Restore()
+	require.Eventually(t, func() bool {
+		_, errs := db.Submit([]*Submission{message()})
+		return errs[0] == nil
+	}, 10*time.Second, 10*time.Millisecond, "and it goes on by itself")
+}
+
 func TestWhatFollowsTheCommitCanFailOnlyReplays(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]string{"a cancelled statement": "57014", "a lock": "55P03", "bad data": "22000"} {
