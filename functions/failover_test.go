@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"sync"
+	"fmt"
 	"testing"
 	"time"
 
@@ -12,136 +12,104 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// books is what callers were told who go on whatever happens.
-type books struct {
-	t        *testing.T
-	calls    load
-	mu       sync.Mutex
-	accepted map[string]bool
-	claims   map[string][]int64 // by task
-	reported map[string]bool
-	failures int
-}
-
-// keepBooks has tasks submitted, claimed and reported all the time, each by a
-// process of its own. Nothing is tried twice.
-func keepBooks(t *testing.T, url string) *books {
+// growOn is a city on the database of a pair, which its functions reach by env.
+func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *city {
 	t.Helper()
-	l := &books{t: t, accepted: map[string]bool{}, claims: map[string][]int64{}, reported: map[string]bool{}}
-	l.calls = load{t: t, calls: map[string]int{}}
-	l.calls.ctx, l.calls.stop = context.WithCancel(t.Context())
-	client := func(function string) *api.Client {
-		c := api.NewClient(address(t, sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings(url, "FUNCTION_TARGET="+function))), "admin", "secret")
-		c.Tries = 1
-		return c
-	}
-	submit, claim, report := client("submit"), client("claim"), client("report")
-	ctx := context.WithoutCancel(t.Context())
-	for range 4 {
-		l.calls.keep("submit", func() error {
-			sent, err := submit.Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()})
-			return l.note(err, func() { l.accepted[sent.TaskID] = true })
-		})
-	}
-	for range 2 {
-		l.calls.keep("claim", func() error {
-			two := 2
-			tasks, err := claim.Claim(ctx, api.ClaimRequest{AppID: "app", Limit: &two})
-			l.note(err, func() {
-				for _, task := range tasks {
-					l.claims[task.TaskID] = append(l.claims[task.TaskID], task.ClaimID)
-				}
-			})
-			if err == nil && len(tasks) > 0 { // the second stays claimed
-				status := 2
-				_, err = report.Report(ctx, api.ReportRequest{TaskID: tasks[0].TaskID, AppID: "app", ClaimID: tasks[0].ClaimID, Status: &status})
-				l.note(err, func() { l.reported[tasks[0].TaskID] = true })
-			}
-			return err
-		})
-	}
-	t.Cleanup(l.close)
-	return l
-}
-
-func (l *books) note(err error, told func()) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if err == nil {
-		told()
-	} else {
-		l.failures++
-	}
-	return err
-}
-
-// more waits until so many more submissions were accepted, tasks claimed and
-// reports taken.
-func (l *books) more(n int) {
-	l.t.Helper()
-	least := func() int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return min(len(l.accepted), len(l.claims), len(l.reported))
-	}
-	before := least()
-	require.Eventually(l.t, func() bool { return least() >= before+n }, patience, 5*time.Millisecond)
-}
-
-// failed waits until some more calls have failed.
-func (l *books) failed(n int) {
-	l.t.Helper()
-	failures := func() int {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.failures
-	}
-	before := failures()
-	require.Eventually(l.t, func() bool { return failures() >= before+n }, patience, 5*time.Millisecond)
-}
-
-// close ends the calls.
-func (l *books) close() {
-	l.calls.stop()
-	l.calls.all.Wait()
-}
-
-// balance says that the database holds what callers were told.
-func (l *books) balance(s *server) {
-	l.t.Helper()
-	l.close()
-	for id := range l.accepted {
-		require.Equal(l.t, 1, s.count(`select count(*) from tasks where id = $1`, id), "accepted %s", id)
-	}
-	for id, claims := range l.claims {
-		require.Len(l.t, claims, 1, "%s was handed out twice within its lease", id)
-	}
-	for id := range l.reported {
-		require.Equal(l.t, 1, s.count(`select count(*) from task_done where id = $1 and status = 2`, id), "reported %s", id)
-	}
-	for id, claims := range l.claims { // a report whose answer was lost may have been taken
-		const held = `select (select count(*) from task_live where id = $1 and state = 2 and claim_id = $2) + (select count(*) from task_done where id = $1)`
-		require.Equal(l.t, 1, s.count(held, id, claims[0]), "claimed %s", id)
-	}
-	l.t.Logf("%d accepted, %d claimed, %d reported, %d calls failed", len(l.accepted), len(l.claims), len(l.reported), l.failures)
-}
-
-func TestNothingAnsweredIsLostWhenThePrimaryIsKilledAndItsStandbyPromoted(t *testing.T) {
-	t.Parallel()
-	onlyWithFaults(t)
-	pair, bin := sandbox.NewPair(t), sandbox.Build(t, module+"functions", false)
-	url := pair.URL("postgres")
+	url, bin := pair.URL("postgres"), sandbox.Build(t, module+"functions", false)
 	migrate := sandbox.StartProcess(t, bin, settings(url), "migrate")
 	exited(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
-	l := keepBooks(t, url)
+	return newPostOfficeAt(t, url).grow(append(env, insiders, "TWO_PHASE_ENABLED=true")...)
+}
+
+// throughPgBouncer is how functions find the primary of a pair through PgBouncer,
+// which an operator's service leads to it.
+func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
+	t.Helper()
+	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
+	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
+}
+
+// visit calls each function once; each must answer at its first call.
+func (c *city) visit() {
+	c.t.Helper()
+	for function, path := range map[string]string{
+		"submit": "/api/v1/sms/by-key/none", "admin": "/api/v1/admin/statistics", "webhooks": "/api/v1/webhooks/deliveries", "subscribe": "/api/v1/subscribe/failures",
+		"claim": "/api/v1/sms/tasks/pending?app_id=visitor&queue=visited", "messages": post + "/stuck?kind=sent",
+	} {
+		got := c.at(c.addresses[function]).get(path)
+		require.Contains(c.t, []int{200, 404}, got.status, "%s: %s\n%s", function, got.text, c.processes[function].Output())
+	}
+	for _, function := range []string{"sweep", "relay", "deliver", "save", "wechat"} {
+		got := c.at(c.addresses[function]).tick(function)
+		require.Equal(c.t, 204, got.status, "%s: %s", function, got.text)
+	}
+}
+
+func TestNothingAnsweredIsLostOrDoneTwiceWhenAStandbyIsPromoted(t *testing.T) {
+	t.Parallel()
+	onlyWithFaults(t)
+	direct := func(*testing.T, *sandbox.Pair) []string { return nil }
+	for _, way := range []struct {
+		name string
+		to   func(*testing.T, *sandbox.Pair) []string
+	}{{"directly", direct}, {"through PgBouncer", throughPgBouncer}} {
+		for _, end := range []struct {
+			name    string
+			of      func(*sandbox.Pair)
+			refused []string // before the standby is promoted
+		}{
+			{"killed", (*sandbox.Pair).KillPrimary, []string{"submit", "claim or report", "read", "saved message"}},
+			// Who does not know whether it was committed is still waiting for the answer.
+			{"shut down", (*sandbox.Pair).StopPrimary, []string{"read"}},
+		} {
+			t.Run(fmt.Sprintf("reached %s its primary is %s", way.name, end.name), func(t *testing.T) {
+				pair := sandbox.NewPair(t)
+				failOver(t, pair, growOn(t, pair, way.to(t, pair)...), end.of, end.refused)
+			})
+		}
+	}
+}
+
+// failOver loses the primary of a city under load.
+func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair), refused []string) {
+	shop := newReceiver(t, nil)
+	c.until(c.save("msg.orders.paid", once), "sent") // all is up
+	c.endpoint(shop.URL)
+	c.visit()
+	woken := make(chan []api.ClaimedTask, 1)
+	before := c.looker.lastStatement()
+	go func() {
+		wait := 30
+		claim := c.of("claim")
+		claim.Tries = 1
+		tasks, err := claim.Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Queue: "quiet", Wait: &wait})
+		if err != nil {
+			t.Errorf("the waiting claim: %v", err)
+		}
+		woken <- tasks
+	}()
+	c.looker.untilWaiting(before)
+
+	l := keepBooks(c)
 	l.more(50)
-	pair.KillPrimary()
-	l.failed(5)
+	lost := time.Now()
+	lose(pair)
+	l.refuses(refused...)
+	promoting := time.Now()
 	pair.Promote()
-	promoted := time.Now()
+	l.begins()
 	l.more(1)
-	t.Logf("all functions answer again %v after the promotion", time.Since(promoted).Round(time.Millisecond))
+	l.mu.Lock()
+	t.Logf("away for %v; after the promotion the first answers came after %v", promoting.Sub(lost).Round(time.Millisecond), l.first)
+	l.mu.Unlock()
+	c.visit()
+	sent, err := c.of("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
+	require.NoError(t, err)
+	tasks := <-woken
+	require.Len(t, tasks, 1, "the claim waits on across the failover")
+	require.Equal(t, sent.TaskID, tasks[0].TaskID)
 	l.more(50)
-	l.balance((&server{t: t}).connect(url))
+	c.looker.connect(c.url)
+	l.balance(shop)
 }

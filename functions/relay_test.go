@@ -43,7 +43,12 @@ func openPostOffice(t *testing.T) *postOffice {
 // newPostOffice is one where no function runs yet.
 func newPostOffice(t *testing.T) *postOffice {
 	t.Helper()
-	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: sandbox.NewDatabase(t), bin: sandbox.Build(t, module+"functions", false)}
+	return newPostOfficeAt(t, sandbox.NewDatabase(t))
+}
+
+func newPostOfficeAt(t *testing.T, url string) *postOffice {
+	t.Helper()
+	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: url, bin: sandbox.Build(t, module+"functions", false)}
 	o.nats = sandbox.NATSIn(t, o.options)
 	o.options.Port = o.nats.Port()
 	o.env = settings(o.url, "NATS_URL="+o.nats.URL())
