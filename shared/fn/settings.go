@@ -87,29 +87,6 @@ func ConfigTable(words []Word, functions ...Function) string {
 	return b.String()
 }
 
-// unknownSettings names the variables that look like ours and are not: a
-// misspelt setting must not silently leave its default in force.
-func unknownSettings(environ []string, words []Word, functions []Function) []problem {
-	ours := []string{"SENDONCE_", "APP_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
-	known := map[string]bool{"SENDONCE_HOME": true} // where `make run` keeps its data
-	for _, s := range settings(words, functions) {
-		known[s.name] = true
-		if s.secret {
-			known[s.name+fileSuffix] = true
-		}
-	}
-	var problems []problem
-	for _, pair := range environ {
-		name, _, _ := strings.Cut(pair, "=")
-		looksOurs := slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-		if looksOurs && !known[name] {
-			problems = append(problems, problem{name, "is no setting; `sendonce config` lists them all"})
-		}
-	}
-	slices.SortFunc(problems, func(a, b problem) int { return strings.Compare(a.name, b.name) })
-	return problems
-}
-
 // configFromEnvironment reads and checks the shared settings, and finds the
 // misspelt ones of all functions whichever of them is served.
 func configFromEnvironment(words []Word, functions []Function) (Config, []problem) {

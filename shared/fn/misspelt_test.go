@@ -1,0 +1,50 @@
+package fn
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wrong gives the names that stop a start, each with the setting that is meant.
+func wrong(environ ...string) map[string]string {
+	meant := map[string]string{}
+	for _, p := range unknownSettings(environ, nil, nil) {
+		meant[p.name] = ""
+		for _, s := range settings(nil, nil) {
+			for _, name := range []string{s.name, s.name + fileSuffix} {
+				if p.message == "is no setting; if "+name+" is meant, rename it, else set "+name+" too; `sendonce config` lists them all" {
+					meant[p.name] = name
+				}
+			}
+		}
+	}
+	return meant
+}
+
+func TestAMisspeltSettingStopsTheStartAndIsToldFromWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, map[string]string{
+		"RETENTION_DAY": "RETENTION_DAYS", "RETENTON_LOG_DAYS": "RETENTION_LOG_DAYS", "RETENTION_LOG_DASY": "RETENTION_LOG_DAYS",
+		"ALERT_FAIL_RATE": "ALERT_FAILURE_RATE", "TASK_EVENT": "TASK_EVENTS", "TRUSTED_PROXY": "TRUSTED_PROXIES", "NATS_URI": "NATS_URL",
+		"DATABASE_URL_FIEL": "DATABASE_URL_FILE", "SENDONCE_MAX_CALL": "SENDONCE_MAX_CALLS", "SENDONCE_OTHER": "", "WECHAT_X": "",
+	}, wrong("RETENTION_DAY=30", "RETENTON_LOG_DAYS=1", "RETENTION_LOG_DASY=1", "ALERT_FAIL_RATE=0.1", "TASK_EVENT=all", "TRUSTED_PROXY=::1", "NATS_URI=nats://a",
+		"DATABASE_URL_FIEL=/x", "SENDONCE_MAX_CALL=1", "SENDONCE_OTHER=1", "WECHAT_X=1"))
+	require.Empty(t, wrong("ALERT_MANAGER_URL=http://a", "ALERTMANAGER_URL=http://a", "RETENTION_POLICY=a", "RETENTION=1", "TASK_ID=1", "TASK_QUEUE=a", "RETRY_COUNT=1",
+		"NATS_HOST=a", "NATS_PORT=4222", "DATABASE_HOST=a", "DATABASE_USER=a", "HOST=a", "SORT=1", "PORTS=1", "DEBUG1=1", "FUNCTION_NAME=a", "PATH=/bin", "_=x", ""))
+}
+
+func TestWhoMeansSomethingElseByANameSetsTheSettingThatItResembles(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, wrong("NATS_URI=nats://a", "NATS_URL="))
+	require.Empty(t, wrong("DATABASE_URI=postgres://a", "DATABASE_URL_FILE=/x"))
+	require.Equal(t, map[string]string{"SENDONCE_MAX_CALL": ""}, wrong("SENDONCE_MAX_CALL=1", "SENDONCE_MAX_CALLS=1"), "nobody else has such a name")
+}
+
+func TestTheVariablesOfServicesAreNobodysSettings(t *testing.T) {
+	t.Parallel()
+	require.Empty(t, wrong("WECHAT_SERVICE_HOST=10.0.0.1", "WECHAT_SERVICE_PORT=80", "WECHAT_SERVICE_PORT_HTTP=80", "WECHAT_PORT=tcp://10.0.0.1:80",
+		"SENDONCE_SUBMIT_PORT_80_TCP=tcp://10.0.0.1:80", "SENDONCE_SUBMIT_PORT_80_TCP_ADDR=10.0.0.1", "SENDONCE_SUBMIT_PORT_80_TCP_PORT=80",
+		"SENDONCE_SUBMIT_PORT_80_TCP_PROTO=tcp"))
+	require.Equal(t, map[string]string{"WECHAT_PORT": ""}, wrong("WECHAT_PORT=80"))
+}
