@@ -74,12 +74,10 @@ func orZero(t *time.Time) time.Time {
 	return *t
 }
 
-// locked is the set of tasks that a transaction holds, the database's now, and
-// the transaction's id.
+// locked is the set of tasks that a transaction holds, and its now.
 type locked struct {
 	tasks map[task.ID]task.Task
 	now   time.Time
-	xid   string
 }
 
 // How long a flush waits for the rows of others; a row that is run alone has
@@ -88,8 +86,6 @@ const (
 	lockPatience      = "250ms"
 	lockPatienceAlone = "20ms"
 )
-
-const transactionSQL = `select now(), pg_current_xact_id()::text`
 
 // lockTasks begins a transaction and locks the tasks, wherever they are in
 // their lives, in one round trip; in a second one those that came back to life
@@ -104,7 +100,7 @@ func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience stri
 	batch.Queue(setPatienceSQL, patience)
 	batch.Queue(lockLiveSQL, ids).Query(keep)
 	batch.Queue(lockDoneSQL, ids).Query(keep)
-	batch.Queue(transactionSQL).QueryRow(func(row pgx.Row) error { return row.Scan(&held.now, &held.xid) })
+	batch.Queue("select now()").QueryRow(func(row pgx.Row) error { return row.Scan(&held.now) })
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return held, err
 	}
@@ -117,28 +113,6 @@ func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience stri
 		return held, err
 	}
 	return held, keep(rows)
-}
-
-// committedSQL tells the fate of a transaction, also after a restart. An id
-// that the server does not know any more, or not yet after a failover, is
-// none of a commit.
-const committedSQL = `select coalesce(pg_xact_status($1::xid8), 'unknown')`
-
-// committed tells whether a transaction was committed; one that is still under
-// way is an error that passes.
-func (db *DB) committed(ctx context.Context, xid string) (bool, error) {
-	var status string
-	err := db.hot.QueryRow(ctx, committedSQL, xid).Scan(&status)
-	switch {
-	case pgCode(err) == codeInvalidParameter:
-		return false, nil
-	case err != nil:
-		return false, failed("transaction status", err)
-	case status == "in progress":
-		return false, errBusy()
-	default:
-		return status == "committed", nil
-	}
 }
 
 // change is one task before and after a decision.

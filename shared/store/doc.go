@@ -92,8 +92,8 @@
 // Submit, SubmitMessages and Report share transactions between calls (coalescer).
 // A caller is released only after its own commit. When the answer to a COMMIT is lost the
 // store finds out: ids are made before the commit, so a submission meets its own
-// primary key and a claim its own claim_id; a report asks what became of its
-// transaction (pg_xact_status).
+// primary key and a claim its own claim_id; a report finds
+// its row in report_logs.
 //
 // # Keys (seed 003)
 //

@@ -17,12 +17,10 @@ import (
 
 // SQLSTATE codes that the store acts on (PostgreSQL documentation, appendix A).
 const (
-	codeCheckViolation   = "23514"
-	codeUniqueViolation  = "23505"
-	codeLockTimeout      = "55P03"
-	codeInvalidParameter = "22023"
-	codeReadOnly         = "25006" // a standby, during a failover
-
+	codeCheckViolation    = "23514"
+	codeUniqueViolation   = "23505"
+	codeLockTimeout       = "55P03"
+	codeReadOnly          = "25006" // a standby, during a failover
 	codeProtocolViolation = "08P01"
 )
 

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,51 @@ func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A commit that no standby has is gone after a failover, and the new primary
+// gives its transaction's id to another one. Here a copy of the database takes
+// its place, on a server that knows the id for committed.
+func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	before := openAt(t, url)
+	s := message()
+	before.mustSubmit(t, s)
+	claim := before.mustClaim(t, "app", 1)[0]
+	before.Close()
+	elsewhere := config.Copy()
+	elsewhere.Database = "postgres"
+	server, err := pgx.ConnectConfig(t.Context(), elsewhere)
+	require.NoError(t, err)
+	defer server.Close(context.Background())
+	run := func(format string) {
+		_, err := server.Exec(context.Background(), strings.ReplaceAll(format, "$db", config.Database))
+		require.NoError(t, err)
+	}
+	run("create database $db_standby template $db")
+	proxy := sandbox.NewProxy(t, url)
+	db := openAt(t, proxy.URL())
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into report_logs"))
+	answered := make(chan Reported, 1)
+	go func() {
+		outs, errs := db.Report([]*Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+		if errs[0] == nil {
+			answered <- outs[0]
+		}
+		close(answered)
+	}()
+	<-fired
+	proxy.Cut()
+	run("drop database $db with (force)")
+	run("alter database $db_standby rename to $db")
+	proxy.Restore()
+	out, ok := <-answered
+	require.True(t, ok)
+	require.Equal(t, task.Applied, out.Verdict)
+	require.Equal(t, task.Succeeded, openAt(t, url).mustTask(t, s.ID).State, "what was answered is true")
 }
 
 func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {

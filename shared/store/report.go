@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -40,33 +41,36 @@ func (db *DB) Report(reports []*Report) ([]Reported, []error) {
 }
 
 // flushReports locks the tasks, lets the domain decide in order of arrival,
-// and applies all decisions at once. When the answer to the commit is lost the
-// transaction's id tells whether it was committed: the task itself cannot,
-// since the same app may have claimed it again meanwhile.
-func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) (out []Reported, err error) {
-	xid := ""
-	err = db.retrying(ctx, func(again bool) error {
-		if again && xid != "" {
-			committed, err := db.committed(ctx, xid)
-			if err != nil || committed {
-				return err
-			}
-		}
-		out, xid, err = db.reportOnce(ctx, reports, alone)
+// and applies all decisions at once.
+func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) ([]Reported, error) {
+	var last reportTry
+	err := db.retrying(ctx, func(bool) (err error) {
+		last, err = db.reportOnce(ctx, reports, alone, last)
 		return err
 	})
 	if err == nil {
-		db.reportArchived(ctx, reports, out)
+		db.reportArchived(ctx, reports, last.out)
 	}
-	return out, err
+	return last.out, err
+}
+
+// reportTry is what is true if a transaction of reports was committed, and how
+// it is recognised: every change has its row in report_logs. The task itself
+// does not tell, since the same app may have claimed it again meanwhile, and nor does the
+// transaction's id: after a failover another transaction may have it.
+type reportTry struct {
+	out    []Reported
+	logged *task.ID // one of those with a row; nil = nothing was written
+	at     time.Time
 }
 
 // reportOnce answers also when its commit fails: with what will be true if it
-// did not. The id is that of the transaction, "" when none was begun.
-func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (out []Reported, xid string, err error) {
+// did not. before is the try before it, of which nobody knows whether it was
+// committed; with the locks in hand that can be seen and does not change any more.
+func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
-		return nil, "", err
+		return before, err
 	}
 	defer conn.Release()
 	patience := lockPatience
@@ -74,17 +78,31 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool) (ou
 		patience = lockPatienceAlone
 	}
 	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), patience)
+	committed := false
+	if err == nil && before.logged != nil {
+		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
+	}
 	if err != nil {
-		return nil, "", markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
+		return before, markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
+	}
+	if committed {
+		rollback(conn.Conn())
+		return before, nil
 	}
 	out, changes, logs := decideReports(held, reports, db.backoff)
+	this := reportTry{out: out, at: held.now}
+	if len(logs) > 0 {
+		this.logged = &logs[0].id
+	}
 	var batch pgx.Batch
 	told := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
 	err = rollbackOn(conn.Conn(), told.after(conn.Conn().SendBatch(ctx, &batch).Close()))
-	return out, held.xid, markLost(conn.Conn(), err)
+	return this, markLost(conn.Conn(), err)
 }
+
+const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
 
 // decideReports runs the reports against the locked tasks, each against what
 // the ones before it left.
