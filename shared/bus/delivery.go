@@ -20,7 +20,8 @@ const (
 	// resettleTimeout is for another connection: a server that was killed may not
 	// remember the delivery, and then answers nobody.
 	resettleTimeout = time.Second
-	deniedBackoff   = time.Minute // after 401 and 403: somebody has to mend a setting
+	deniedBackoff   = time.Minute      // after 401 and 403: somebody has to mend a setting
+	awayBackoffMax  = 10 * time.Second // after a 503 with Retry-After
 	retryAfterMax   = time.Hour
 	answerMax       = 64 << 10 // what is read of an answer, so that its connection can be used again
 	reasonMax       = 500
@@ -176,9 +177,14 @@ func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, ms
 }
 
 // pause is how long to wait after so many attempts, the last of which ended so.
+// A function that says when to come again has nothing against the message: what
+// it needs is away, and once that is back nothing should rest for minutes.
 func (t *Trigger) pause(v verdict, attempts uint64) time.Duration {
-	if v.kind == denied {
+	switch {
+	case v.kind == denied:
 		return max(min(deniedBackoff, t.cfg.MaxBackoff), v.after)
+	case v.status == http.StatusServiceUnavailable && v.after > 0:
+		return max(min(t.backoff(attempts), awayBackoffMax), v.after)
 	}
 	return max(t.backoff(attempts), v.after)
 }

@@ -72,6 +72,16 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 	}
 }
 
+func TestWhatAFunctionAsksToBringAgainRestsNoLongerThanItsDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}}
+	const many = 20
+	require.LessOrEqual(t, trigger.pause(verdict{kind: again, status: 503, after: time.Second}, many), awayBackoffMax)
+	require.Equal(t, time.Minute, trigger.pause(verdict{kind: again, status: 503, after: time.Minute}, many))
+	require.GreaterOrEqual(t, trigger.pause(verdict{kind: again, status: 503}, many), 5*time.Minute, "who says nothing may be broken")
+	require.GreaterOrEqual(t, trigger.pause(verdict{kind: again, status: 500, after: time.Second}, many), 5*time.Minute)
+}
+
 func TestARefusedEventBecomesADeadLetterAndItsSuccessorsGoOn(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
