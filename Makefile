@@ -25,9 +25,9 @@ check: ## format, vet and lint only
 	go vet ./...
 	go tool staticcheck ./...
 
-faults: ## the fault tests, with NATS away for 30 s, and two idle minutes counted
+faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, and two idle minutes counted
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 go test $(RACE) -count=1 -timeout 600s -v \
-		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved' ./functions
+		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted' ./functions
 
 cluster: ## the tests on three nats-servers that lose the leader of a stream
 	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops' ./functions ./shared/bus ./shared/sandbox
