@@ -37,6 +37,7 @@ func openPool(cfg Config, role, application string, change ...func(*pgxpool.Conf
 		pc.MaxConns = 8
 	}
 	pc.MaxConnIdleTime = 30 * time.Second
+	pc.PingTimeout = time.Second // of an idle connection, whose host may be gone
 	for _, c := range change {
 		c(pc)
 	}

@@ -2,6 +2,8 @@ package store
 
 import (
 	"context"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -139,4 +141,29 @@ func wholeLife(t *testing.T, db *DB) {
 	require.Equal(t, 1, db.count(t, `select count(*) from send_logs where task_id = $1 and claim_id = $2`, s.ID, claimed[0].ClaimID))
 	require.Equal(t, 2, db.count(t, `select count(*) from report_logs where task_id = $1`, s.ID))
 	require.Equal(t, 1, db.count(t, `select count(*) from sms_tasks where task_id = $1 and status = 2 and processing_app_id = 'app'`, s.ID))
+}
+
+// A host that loses its power ends no connection.
+func TestIdleConnectionsToAHostThatVanishedAreGivenUpBeforeTheCallIs(t *testing.T) {
+	t.Parallel()
+	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
+	require.NoError(t, err)
+	lost, other := sandbox.NewProxy(t, config.ConnString()), sandbox.NewProxy(t, config.ConnString())
+	a, err := pgx.ParseConfig(lost.URL())
+	require.NoError(t, err)
+	b, err := pgx.ParseConfig(other.URL())
+	require.NoError(t, err)
+	db := openAt(t, fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", a.Host, b.Host, a.Port, b.Port, a.User, a.Password, a.Database))
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() { _, _ = db.hot.Exec(t.Context(), "select pg_sleep(0.2)") })
+	}
+	all.Wait()
+	require.EqualValues(t, 2, db.hot.Stat().IdleConns())
+	<-time.After(1100 * time.Millisecond) // the pool trusts a younger one
+	lost.Stall()
+	defer lost.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), flushLimit)
+	defer cancel()
+	require.NoError(t, db.Ping(ctx))
 }
