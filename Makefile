@@ -27,7 +27,7 @@ check: ## format, vet and lint only
 
 faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, and two idle minutes counted
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 go test $(RACE) -count=1 -timeout 600s -v \
-		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted' ./functions
+		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted|TurnsAway|Vanished' ./functions ./shared/store
 
 cluster: ## the tests on three nats-servers that lose the leader of a stream
 	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops' ./functions ./shared/bus ./shared/sandbox

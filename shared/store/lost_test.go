@@ -142,6 +142,7 @@ func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
 // is none to wait for.
 func TestWhomAPoolerWithoutAServerTurnsAwayIsToldAtOnce(t *testing.T) {
 	t.Parallel()
+	onlyWithFaults(t)
 	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
 	require.NoError(t, err)
 	proxy := sandbox.NewProxy(t, config.ConnString())
