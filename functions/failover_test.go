@@ -86,7 +86,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair
 		wait := 30
 		claim := c.of("claim")
 		claim.Tries = 1
-		tasks, err := claim.Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "app", Queue: "quiet", Wait: &wait})
+		tasks, err := claim.Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "waiter", Queue: "quiet", Wait: &wait})
 		if err != nil {
 			t.Errorf("the waiting claim: %v", err)
 		}
