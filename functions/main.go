@@ -115,11 +115,5 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
 	}))
 	routes = slices.DeleteFunc(routes, func(r bus.Route) bool { return !served[r.Function] })
-	t, err := bus.NewTrigger(env.Bus(), bus.TriggerConfig{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
-	if err != nil {
-		return err
-	}
-	env.Log.Info("triggering", "functions", cfg.FunctionsURL)
-	t.Run(ctx)
-	return nil
+	return env.RunTrigger(ctx, bus.TriggerConfig{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
 }

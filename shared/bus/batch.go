@@ -63,17 +63,10 @@ func (t *Trigger) pullBatches(ctx, work context.Context, l *link, consumer jetst
 		}
 		switch {
 		case away:
-			rest(ctx, way.after)
+			r.rest(ctx, way.after)
 		case err != nil:
 			return err
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
 	}
 }
 
@@ -118,6 +111,7 @@ func (a *lane) collect(ctx context.Context) error {
 	// A trigger that only waits must ask again before its pin runs out.
 	idle, cancel := context.WithTimeout(ctx, min(pullFor, a.r.AckWait/2))
 	defer cancel()
+	a.r.expect(pullFor)
 	if err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.holds() == 0 {
 		return cmp.Or(ctx.Err(), err)
 	}
@@ -139,6 +133,7 @@ func (a *lane) shortly() jetstream.FetchOpt {
 // gone come here, those of one that works disappear.
 func (a *lane) gather(ctx context.Context) error {
 	for told := false; a.apart; told = true {
+		a.r.expect(gatherWait)
 		info, err := a.consumer.Info(ctx)
 		if err != nil {
 			return err
@@ -238,6 +233,7 @@ func (a *lane) deliver(ctx, work context.Context, items []*item) error {
 // if it is refused then too.
 func (a *lane) give(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
+		a.r.expect(a.t.turn)
 		v := a.post(work, items, tries)
 		log := a.t.logger(a.r, items[0].meta).With("events", len(items), "status", v.status, "reason", v.reason)
 		var err error
@@ -264,7 +260,7 @@ func (a *lane) give(ctx, work context.Context, items []*item) error {
 		if tries == triesHere {
 			return giveWay{delay}
 		}
-		if rest(ctx, delay); ctx.Err() != nil {
+		if a.r.rest(ctx, delay); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}

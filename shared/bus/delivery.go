@@ -101,6 +101,17 @@ func (t *Trigger) post(ctx context.Context, r *route, event delivered) verdict {
 	}
 	req.SetBasicAuth(t.cfg.User, t.cfg.Password)
 	r.deliveries.Add(1)
+	r.underWay.Add(1)
+	began := time.Now()
+	v := t.call(req)
+	r.underWay.Add(-1)
+	if t.cfg.OnDelivery != nil {
+		t.cfg.OnDelivery(Delivery{Durable: r.Durable, Function: r.Function, Status: v.status, Took: time.Since(began)})
+	}
+	return v
+}
+
+func (t *Trigger) call(req *http.Request) verdict {
 	resp, err := t.client.Do(req)
 	if err != nil {
 		return verdict{kind: again, reason: err.Error()}

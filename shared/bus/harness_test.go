@@ -207,6 +207,15 @@ func runTrigger(t *testing.T, b *Bus, cfg TriggerConfig, routes ...Route) *runni
 	return r
 }
 
+// Counts is what was delivered so far, by durable.
+func (t *Trigger) Counts() map[string]RouteCounts {
+	counts := map[string]RouteCounts{}
+	for _, r := range t.Routes() {
+		counts[r.Durable] = r.RouteCounts
+	}
+	return counts
+}
+
 func (r *running) stop() {
 	r.cancel()
 	<-r.ended

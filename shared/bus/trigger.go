@@ -33,18 +33,16 @@ type TriggerConfig struct {
 	MinBackoff   time.Duration // before the second delivery; doubles from there; 1 s
 	MaxBackoff   time.Duration // at most; 5 minutes
 	DrainTimeout time.Duration // for deliveries under way when Run ends; 25 s
+
+	OnDelivery func(Delivery) // is told of each, by many goroutines at once; nil = nobody
 }
 
-// RouteCounts is what happened to the deliveries of one route since Run began.
-// A delivery is one POST; Retried, DeadLettered and Denied say how those ended
-// that are not Acked. Where a POST carries a batch, Acked and DeadLettered count
-// its events.
-type RouteCounts struct {
-	Deliveries   uint64
-	Acked        uint64 // answered 2xx and settled
-	Retried      uint64 // asked to come again
-	DeadLettered uint64 // refused by the function
-	Denied       uint64 // 401, 403 or a redirect: our own settings are wrong
+// Delivery is one POST that is over.
+type Delivery struct {
+	Durable  string
+	Function string
+	Status   int           // of the answer; 0 = there was none
+	Took     time.Duration // until the answer was read
 }
 
 // Trigger carries messages from streams to functions. It holds no state: any
@@ -55,6 +53,7 @@ type Trigger struct {
 	routes []*route
 	client *http.Client
 	slots  chan struct{}
+	turn   time.Duration // what a delivery takes at most, waiting for its turn included
 
 	mu     sync.Mutex
 	warned map[string]bool // what was logged
@@ -67,6 +66,10 @@ type route struct {
 	slots chan struct{}
 
 	deliveries, acked, retried, deadLettered, denied atomic.Uint64
+
+	underWay atomic.Int64
+	pulling  atomic.Bool
+	due      atomic.Pointer[time.Time] // when it must have got on; nil = it may wait for as long as it likes
 }
 
 // NewTrigger checks cfg and routes; it does not touch the network.
@@ -86,6 +89,7 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 			return nil, fmt.Errorf("trigger: route %s: %w", r.Durable, err)
 		}
 		t.routes = append(t.routes, active)
+		t.turn = max(t.turn, 2*active.Timeout+settleTimeout) // another's, its own, and telling NATS
 	}
 	t.client = &http.Client{
 		// Following one would turn the POST into a GET.
@@ -132,18 +136,6 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, r.InFlight)}, nil
 }
 
-// Counts tells what was delivered so far, by the durable of the route.
-func (t *Trigger) Counts() map[string]RouteCounts {
-	counts := map[string]RouteCounts{}
-	for _, r := range t.routes {
-		counts[r.Durable] = RouteCounts{
-			Deliveries: r.deliveries.Load(), Acked: r.acked.Load(), Retried: r.retried.Load(),
-			DeadLettered: r.deadLettered.Load(), Denied: r.denied.Load(),
-		}
-	}
-	return counts
-}
-
 // Run delivers until ctx ends. Then it pulls no more, lets what is under way
 // finish, at most for DrainTimeout, and returns. While NATS is away it waits for
 // it; whenever the connection is made, what is missing there (streams,
@@ -165,6 +157,7 @@ func (t *Trigger) Run(ctx context.Context) {
 func (t *Trigger) serve(ctx, work context.Context, r *route) {
 	var under sync.WaitGroup
 	defer under.Wait()
+	defer r.due.Store(nil)
 	wait := setupWait
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -176,26 +169,27 @@ func (t *Trigger) serve(ctx, work context.Context, r *route) {
 		if time.Since(began) > setupWaitMax {
 			wait = setupWait
 		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
+		r.rest(ctx, wait)
 		wait = min(2*wait, setupWaitMax)
 	}
 }
 
 // pull delivers as long as the connection and the consumer last.
 func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGroup) error {
+	r.due.Store(nil) // NATS may stay away
 	l, err := t.bus.await(ctx)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := l.bound(ctx)
 	defer cancel()
+	r.expect(setupTimeout)
 	consumer, err := t.setUp(ctx, l, r, under)
 	if err != nil {
 		return err
 	}
+	r.pulling.Store(true)
+	defer r.pulling.Store(false)
 	if r.Batch > 0 {
 		err := t.pullBatches(ctx, work, l, consumer, r)
 		if l.ctx.Err() != nil {
@@ -279,11 +273,13 @@ func (t *Trigger) tick(ctx context.Context, r *route) {
 // pullOnce asks for as many messages as there is room for. Nothing is pulled
 // that would have to wait here, where its AckWait would run.
 func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
+	r.expect(t.turn)
 	room, err := r.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { r.release(room) }()
+	r.expect(pullFor)
 	bounded, cancel := context.WithTimeout(ctx, pullFor)
 	defer cancel()
 	batch, err := consumer.Fetch(room, jetstream.FetchContext(bounded))

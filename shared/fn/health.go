@@ -2,6 +2,7 @@ package fn
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -32,12 +33,27 @@ func (p *probe) check() error {
 	return p.err
 }
 
+// lives is said by whatever can answer.
+func lives() error { return nil }
+
+// takesCalls fails while calls would be answered 503.
+func (e *Env) takesCalls() error {
+	switch {
+	case e.gate.isDraining():
+		return errors.New("draining")
+	case e.ready.check() != nil:
+		return errors.New("database away")
+	}
+	return nil
+}
+
 // health answers the probes of a platform, scrapes included, and says whether r
 // was one. They need no password and are neither logged nor counted.
 func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
-	status, word := http.StatusOK, "ok"
+	var trouble error
 	switch r.URL.Path {
 	case "/healthz":
+		trouble = s.alive()
 	case "/metrics":
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			w.Header().Set("Cache-Control", "no-store")
@@ -45,13 +61,13 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 			return true
 		}
 	case "/readyz":
-		if s.env.gate.isDraining() {
-			status, word = http.StatusServiceUnavailable, "draining"
-		} else if s.env.ready.check() != nil {
-			status, word = http.StatusServiceUnavailable, "database away"
-		}
+		trouble = s.ready()
 	default:
 		return false
+	}
+	status, word := http.StatusOK, "ok"
+	if trouble != nil {
+		status, word = http.StatusServiceUnavailable, trouble.Error()
 	}
 	h := w.Header()
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

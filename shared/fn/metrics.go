@@ -18,8 +18,8 @@ const (
 	metricPrefix = "sendonce_"
 	// maxScrapes bounds what callers without a password can make us do at once.
 	maxScrapes = 4
-	// backlogTimeout is well below the 10 s that a scraper waits by default.
-	backlogTimeout = time.Second
+	// glanceTimeout is well below the 10 s that a scraper waits by default.
+	glanceTimeout = time.Second
 
 	gauge   = prometheus.GaugeValue
 	counter = prometheus.CounterValue
@@ -32,9 +32,10 @@ const (
 type Metrics struct {
 	TwoPhase TwoPhaseMetrics
 
+	registry *prometheus.Registry
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
-	backlog  backlog
+	accepted glance[bus.AcceptState]
 	scrape   http.Handler
 }
 
@@ -68,15 +69,16 @@ func (t Timing) Observe(d time.Duration) {
 // most once a second and for at most 1 s: bus.Bus.Accepting is made for it. It is
 // not shown while ask fails. A later call replaces ask.
 func (m *Metrics) OnScrape(ask func(context.Context) (bus.AcceptState, error)) {
-	m.backlog.mu.Lock()
-	defer m.backlog.mu.Unlock()
-	m.backlog.ask = ask
+	m.accepted.mu.Lock()
+	defer m.accepted.mu.Unlock()
+	m.accepted.ask = ask
 }
 
 func newMetrics(env *Env) *Metrics {
 	r := prometheus.NewRegistry()
 	m := &Metrics{
 		TwoPhase: newTwoPhaseMetrics(r),
+		registry: r,
 		requests: registered(r, prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: metricPrefix + "http_requests_total", Help: "Calls that were answered; route is none for paths that nobody has.",
 		}, []string{"function", "route", "status"})),
@@ -84,9 +86,9 @@ func newMetrics(env *Env) *Metrics {
 			Name: metricPrefix + "http_request_seconds", Help: "Time from a call's begin to its answer, waiting polls included.",
 			Buckets: buckets(1),
 		}, []string{"function", "route"})),
-		backlog: backlog{log: env.Log},
+		accepted: glance[bus.AcceptState]{log: env.Log, what: "the stream of accepted messages"},
 	}
-	r.MustRegister(live{env, &m.backlog})
+	r.MustRegister(live{env, &m.accepted})
 	m.scrape = promhttp.HandlerFor(r, promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(env.Log.Handler(), slog.LevelError), MaxRequestsInFlight: maxScrapes,
 	})
@@ -141,38 +143,46 @@ func (m *Metrics) answered(x *exchange) {
 	m.seconds.WithLabelValues(x.function, x.route).Observe(time.Since(x.start).Seconds())
 }
 
-// backlog asks at most once a second, whoever scrapes.
-type backlog struct {
-	log *slog.Logger
+// glance asks at most once a second, whoever scrapes.
+type glance[T any] struct {
+	log  *slog.Logger
+	what string // is asked
 
 	mu    sync.Mutex
-	ask   func(context.Context) (bus.AcceptState, error) // nil: it concerns nobody here
+	ask   func(context.Context) (T, error) // nil: it concerns nobody here
 	asked time.Time
-	last  bus.AcceptState
+	last  T
 	known bool
 }
 
-func (b *backlog) look() (now bus.AcceptState, known bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.ask == nil || time.Since(b.asked) < time.Second {
-		return b.last, b.known
+func (l *glance[T]) look() (now T, known bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ask == nil || time.Since(l.asked) < time.Second {
+		return l.last, l.known
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), backlogTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), glanceTimeout)
 	defer cancel()
 	var err error
-	if b.last, err = b.ask(ctx); err != nil {
-		b.log.Warn("the stream of accepted messages cannot be asked", "cause", err.Error())
+	if l.last, err = l.ask(ctx); err != nil {
+		l.log.Warn(l.what+" cannot be asked", "cause", err.Error())
 	}
-	b.known = err == nil
-	b.asked = time.Now()
-	return b.last, b.known
+	l.known = err == nil
+	l.asked = time.Now()
+	return l.last, l.known
+}
+
+// telling shows single values.
+func telling(ch chan<- prometheus.Metric) func(kind prometheus.ValueType, name, help string, value float64, labels prometheus.Labels) {
+	return func(kind prometheus.ValueType, name, help string, value float64, labels prometheus.Labels) {
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(metricPrefix+name, help, nil, labels), kind, value)
+	}
 }
 
 // live is what is not counted but looked up at each scrape.
 type live struct {
-	env     *Env
-	backlog *backlog
+	env      *Env
+	accepted *glance[bus.AcceptState]
 }
 
 // Describe says nothing: what there is depends on what can be reached.
@@ -180,9 +190,7 @@ func (live) Describe(chan<- *prometheus.Desc) {}
 
 // Collect looks everything up.
 func (l live) Collect(ch chan<- prometheus.Metric) {
-	tell := func(kind prometheus.ValueType, name, help string, value float64, labels prometheus.Labels) {
-		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc(metricPrefix+name, help, nil, labels), kind, value)
-	}
+	tell := telling(ch)
 	tell(gauge, "http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(l.env.gate.underWay()), nil)
 	tell(counter, "bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(l.env.bus.Dropped()), nil)
 	if l.env.db != nil {
@@ -196,7 +204,7 @@ func (l live) Collect(ch chan<- prometheus.Metric) {
 			tell(counter, "db_wait_seconds_total", "Time spent waiting for a connection.", s.EmptyAcquireWaitTime().Seconds(), in)
 		}
 	}
-	if b, known := l.backlog.look(); known {
+	if b, known := l.accepted.look(); known {
 		tell(gauge, "stream_len", "Messages in the stream of accepted messages, saved ones that are kept to recognise repeats included.", float64(b.Messages), nil)
 		for durable, n := range b.Pending {
 			tell(gauge, "pending", "Accepted messages that a durable has not taken for good.", float64(n), prometheus.Labels{"durable": durable})

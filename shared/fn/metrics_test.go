@@ -223,7 +223,7 @@ func TestManyScrapesAskForTheBacklogOnceASecondAndWaitASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked, silent := 0, true
-		b := backlog{log: slog.New(slog.DiscardHandler), ask: func(ctx context.Context) (bus.AcceptState, error) {
+		b := glance[bus.AcceptState]{log: slog.New(slog.DiscardHandler), ask: func(ctx context.Context) (bus.AcceptState, error) {
 			asked++
 			if silent {
 				<-ctx.Done()

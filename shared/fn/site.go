@@ -18,6 +18,8 @@ type site struct {
 	env     *Env
 	mux     *http.ServeMux
 	methods []string // all that any route has, sorted
+
+	alive, ready func() error // for /healthz and /readyz; an error is what they show, to anybody
 }
 
 // place is a route under its pattern: what the mux finds.
@@ -29,7 +31,7 @@ type place struct {
 }
 
 func newSite(env *Env, functions []built) (*site, error) {
-	s := &site{env: env, mux: http.NewServeMux()}
+	s := &site{env: env, mux: http.NewServeMux(), alive: lives, ready: env.takesCalls}
 	for _, f := range functions {
 		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
 			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern}

@@ -1,0 +1,175 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// stuckAfter is how long a route may overrun what it is at. It covers the short
+// steps, which are not timed.
+const stuckAfter = time.Minute
+
+// expect says that the route gets on within d. It costs no timer: who asks
+// compares.
+func (r *route) expect(d time.Duration) {
+	due := time.Now().Add(d)
+	r.due.Store(&due)
+}
+
+// rest waits for d or the end of ctx.
+func (r *route) rest(ctx context.Context, d time.Duration) {
+	r.expect(d)
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// Alive fails when a route has not got on for a minute longer than what it is at
+// may take: something here hangs, and only a restart cures that. Who restarts us
+// may ask for this alone. That NATS is away is no reason, nor that a function
+// hangs, is away or refuses: we go on by ourselves as soon as they do, and a
+// restart would only lose what is under way.
+func (t *Trigger) Alive() error {
+	stuck := t.stuck(time.Now())
+	if len(stuck) == 0 {
+		return nil
+	}
+	err := errors.New("stuck: " + strings.Join(stuck, ", "))
+	t.warn(err.Error())
+	return err
+}
+
+// stuck names the routes that are overdue at now.
+func (t *Trigger) stuck(now time.Time) (durables []string) {
+	for _, r := range t.routes {
+		if due := r.due.Load(); due != nil && now.Sub(*due) > stuckAfter {
+			durables = append(durables, r.Durable)
+		}
+	}
+	return durables
+}
+
+// Ready fails while events are not carried: without a connection to NATS, or
+// while a route has no consumer that it asks for events. Who replaces triggers
+// by others waits for it.
+func (t *Trigger) Ready() error {
+	if !t.Connected() {
+		return errNotConnected
+	}
+	var missing []string
+	for _, r := range t.routes {
+		if !r.pulling.Load() {
+			missing = append(missing, r.Durable)
+		}
+	}
+	if len(missing) > 0 {
+		return errors.New("nothing is asked for: " + strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// Connected says whether there is a connection to NATS.
+func (t *Trigger) Connected() bool {
+	t.bus.mu.Lock()
+	defer t.bus.mu.Unlock()
+	return t.bus.up != nil
+}
+
+// RouteCounts is what happened to the deliveries of one route since Run began.
+// A delivery is one POST; Retried, DeadLettered and Denied say how those ended
+// that are not Acked. Where a POST carries a batch, Acked and DeadLettered count
+// its events.
+type RouteCounts struct {
+	Deliveries   uint64
+	Acked        uint64 // answered 2xx and settled
+	Retried      uint64 // asked to come again
+	DeadLettered uint64 // refused by the function
+	Denied       uint64 // 401, 403 or a redirect: our own settings are wrong
+}
+
+// RouteState is one route at this moment.
+type RouteState struct {
+	Durable  string
+	Function string
+	Pulling  bool  // its consumer is asked for events
+	UnderWay int64 // deliveries that are not answered yet
+	RouteCounts
+}
+
+// Routes tells how each route is.
+func (t *Trigger) Routes() []RouteState {
+	states := make([]RouteState, len(t.routes))
+	for i, r := range t.routes {
+		states[i] = RouteState{
+			Durable: r.Durable, Function: r.Function, Pulling: r.pulling.Load(), UnderWay: r.underWay.Load(),
+			RouteCounts: RouteCounts{
+				Deliveries: r.deliveries.Load(), Acked: r.acked.Load(), Retried: r.retried.Load(),
+				DeadLettered: r.deadLettered.Load(), Denied: r.denied.Load(),
+			},
+		}
+	}
+	return states
+}
+
+// Backlog is what NATS holds for the functions, whichever trigger has it in hand.
+type Backlog struct {
+	Routes      map[string]RouteBacklog // by durable; those that NATS does not know are left out
+	DeadLetters uint64                  // events in DEADLETTERS
+}
+
+// RouteBacklog counts events of one route.
+type RouteBacklog struct {
+	Waiting     uint64 // that no trigger was given yet
+	Unsettled   int    // that triggers were given, those included that wait to come again
+	Redelivered int    // those of Unsettled that were given more than once
+}
+
+// Backlog asks NATS.
+func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
+	l, err := t.bus.link(ctx)
+	if err != nil {
+		return Backlog{}, err
+	}
+	ctx, unbind := l.bound(ctx)
+	defer unbind()
+	dead, err := l.js.Stream(ctx, StreamDeadLetters)
+	if err != nil {
+		return Backlog{}, fmt.Errorf("stream %s: %w", StreamDeadLetters, err)
+	}
+	b := Backlog{Routes: map[string]RouteBacklog{}, DeadLetters: dead.CachedInfo().State.Msgs}
+	ours, asked := map[string]bool{}, map[string]bool{}
+	for _, r := range t.routes {
+		ours[r.Stream+"/"+r.Durable] = true
+	}
+	for _, r := range t.routes {
+		if asked[r.Stream] {
+			continue
+		}
+		asked[r.Stream] = true
+		s, err := l.js.Stream(ctx, r.Stream)
+		if err != nil {
+			return Backlog{}, fmt.Errorf("stream %s: %w", r.Stream, err)
+		}
+		if err := b.add(ctx, s, ours); err != nil {
+			return Backlog{}, fmt.Errorf("consumers of %s: %w", r.Stream, err)
+		}
+	}
+	return b, nil
+}
+
+// add counts what waits for those consumers of s that are ours.
+func (b *Backlog) add(ctx context.Context, s jetstream.Stream, ours map[string]bool) error {
+	consumers := s.ListConsumers(ctx)
+	for c := range consumers.Info() {
+		if ours[c.Stream+"/"+c.Name] {
+			b.Routes[c.Name] = RouteBacklog{Waiting: c.NumPending, Unsettled: c.NumAckPending, Redelivered: c.NumRedelivered}
+		}
+	}
+	return consumers.Err()
+}
