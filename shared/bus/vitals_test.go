@@ -1,0 +1,141 @@
+package bus
+
+import (
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// deaf never answers, and does not hear that nobody waits any more.
+type deaf struct{ end chan struct{} }
+
+func (d deaf) RoundTrip(*http.Request) (*http.Response, error) {
+	<-d.end
+	return nil, http.ErrHandlerTimeout
+}
+
+func TestATriggerIsAliveUntilARouteOverrunsWhatItIsAt(t *testing.T) {
+	t.Parallel()
+	for name, route := range map[string]Route{"of single events": testRoute(), "of batches": batchRoute()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := newBroker(t)
+			log := &logged{}
+			b := newBusLogging(t, broker.server.URL(), log)
+			route.InFlight, route.Timeout = 1, time.Second
+			trigger, err := NewTrigger(b, testConfig(newFunction(t, answering(204))), []Route{route})
+			require.NoError(t, err)
+			d := deaf{make(chan struct{})}
+			trigger.client.Transport = d
+			var running sync.WaitGroup
+			running.Go(func() { trigger.Run(within(t, soon)) })
+			t.Cleanup(running.Wait)
+			t.Cleanup(func() { close(d.end) })
+			eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
+			if route.Batch > 0 {
+				acceptAll(t, b, 1, 1)
+			} else {
+				publishAll(t, b, eventMessage("1"))
+			}
+			eventually(t, func() bool { return trigger.Routes()[0].UnderWay == 1 }, "hangs")
+			require.Empty(t, trigger.stuck(time.Now().Add(trigger.turn)), "as long as a function may take")
+			require.NoError(t, trigger.Alive())
+			late := time.Now().Add(trigger.turn + stuckAfter + time.Second)
+			eventually(t, func() bool { return len(trigger.stuck(late)) == 1 }, "overdue")
+			require.Equal(t, []string{route.Durable}, trigger.stuck(late))
+
+			passed := time.Now().Add(-stuckAfter - time.Second)
+			trigger.routes[0].due.Store(&passed)
+			require.EqualError(t, trigger.Alive(), "stuck: "+route.Durable)
+			require.Error(t, trigger.Alive())
+			require.Equal(t, 1, strings.Count(log.String(), "stuck: "), "it is said once")
+		})
+	}
+}
+
+func TestAnIdleTriggerAndOneWithoutNATSAreAlive(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	trigger := runTrigger(t, newBus(t, broker.server.URL()), testConfig(newFunction(t, answering(204))), testRoute(), batchRoute())
+	eventually(t, func() bool { return trigger.Ready() == nil }, "at work")
+	require.True(t, trigger.Connected())
+	require.Empty(t, trigger.stuck(time.Now().Add(pullFor)), "it asks again by then")
+	require.NoError(t, trigger.Alive())
+
+	broker.stop()
+	eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
+	require.EqualError(t, trigger.Ready(), "not connected to NATS")
+	eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(24*time.Hour))) == 0 }, "it may stay away")
+
+	broker.start(broker.dir)
+	eventually(t, func() bool { return trigger.Ready() == nil }, "at work again")
+	trigger.stop()
+	require.EqualError(t, trigger.Ready(), "nothing is asked for: d, save-1-of-1")
+	require.Empty(t, trigger.stuck(time.Now().Add(24*time.Hour)), "it has ended")
+}
+
+func TestARouteThatAFunctionSendsAwayForLongIsAlive(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	f := newFunction(t, func(w http.ResponseWriter, _ call, _ int) {
+		w.Header().Set("Retry-After", "1800")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	acceptAll(t, b, 1, 1)
+	trigger := runTrigger(t, b, testConfig(f), batchRoute())
+	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried == 1 }, "sent away")
+	eventually(t, func() bool { return len(trigger.stuck(time.Now().Add(29*time.Minute))) == 0 }, "it rests")
+	require.Len(t, trigger.stuck(time.Now().Add(32*time.Minute)), 1)
+}
+
+func TestATriggerTellsOfEachDeliveryAndNATSOfWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := newBus(t, broker.server.URL())
+	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		switch c.id {
+		case "poison":
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		case "busy":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	})
+	cfg, route := testConfig(f), testRoute()
+	cfg.MinBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond
+	route.InFlight = 1 // so the last waits behind the busy one
+	var mu sync.Mutex
+	told := map[int]int{}
+	cfg.OnDelivery = func(d Delivery) {
+		mu.Lock()
+		defer mu.Unlock()
+		if d.Durable == "d" && d.Function == "f" && d.Took > 0 {
+			told[d.Status]++
+		}
+	}
+	require.NoError(t, b.Ensure(t.Context()))
+	publishAll(t, b, eventMessage("1"), eventMessage("poison"), eventMessage("busy"), eventMessage("4"))
+	trigger := runTrigger(t, b, cfg, route)
+	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "came again")
+	left, err := trigger.Backlog(within(t, soon))
+	require.NoError(t, err)
+	require.Equal(t, Backlog{Routes: map[string]RouteBacklog{"d": {Waiting: 1, Unsettled: 1, Redelivered: 1}}, DeadLetters: 1}, left)
+	mu.Lock()
+	require.Equal(t, 1, told[200])
+	require.Equal(t, 1, told[422])
+	require.GreaterOrEqual(t, told[503], 2)
+	mu.Unlock()
+
+	f.CloseClientConnections()
+	f.Listener.Close()
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[0] > 0 }, "no answer")
+	broker.stop()
+	eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
+	_, err = trigger.Backlog(within(t, soon))
+	require.ErrorIs(t, err, errNotConnected)
+}
