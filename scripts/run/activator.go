@@ -86,7 +86,12 @@ func startActivator(s settings, binary string, env []string, logs, out io.Writer
 }
 
 func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	a.functions[functionOf(r.URL.Path)].ServeHTTP(w, r)
+	f := a.functions[functionOf(r.URL.Path)]
+	// Each process has metrics of its own: /metrics?function=claim are claim's.
+	if asked := a.functions[r.URL.Query().Get("function")]; asked != nil && r.URL.Path == "/metrics" {
+		f = asked
+	}
+	f.ServeHTTP(w, r)
 }
 
 // WaitReady waits until a GET of url is answered with 200. It fails when ctx

@@ -229,3 +229,30 @@ func TestEveryPathOfTheContractIsSentToAFunctionThatAnswersIt(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, status)
 	require.Contains(t, answer, "not_found")
 }
+
+func TestTheMetricsOfEachProcessCanBeAskedFor(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
+	h.ready(t, p)
+	status, _ := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
+	require.Equal(t, http.StatusOK, status)
+	const called = `sendonce_http_requests_total{function="claim"`
+	_, metrics := h.call(t, http.MethodGet, "/metrics?function=claim", "")
+	require.Contains(t, metrics, called)
+	for _, others := range []string{"/metrics", "/metrics?function=nobody", "/metrics?function=report"} {
+		status, metrics = h.call(t, http.MethodGet, others, "")
+		require.Equal(t, http.StatusOK, status)
+		require.NotContains(t, metrics, called)
+	}
+
+	told := regexp.MustCompile(`(?m)^trigger +(http://127\.0\.0\.1:\d+)/metrics$`).FindStringSubmatch(p.Output())
+	require.NotNil(t, told, p.Output())
+	require.NoError(t, p.WaitReady(within(t, 20*time.Second), told[1]+"/readyz"))
+	res, err := http.Get(told[1] + "/metrics")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(text), "sendonce_trigger_connected 1\n")
+}

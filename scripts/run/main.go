@@ -93,7 +93,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	trigger, err := sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Output: log})
+	trigger, err := startTrigger(ctx, s, binary, env, log, out)
 	if err != nil {
 		return errors.Join(err, drain("server", server, out))
 	}
@@ -133,6 +133,23 @@ func startServer(s settings, binary string, env []string, log, out io.Writer) (c
 		return startActivator(s, binary, env, log, out)
 	}
 	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: log})
+}
+
+// startTrigger gives it a port of its own for probes and scrapes.
+func startTrigger(ctx context.Context, s settings, binary string, env []string, log, out io.Writer) (child, error) {
+	listener, err := listenAsBefore(ctx, s.home, "trigger", out)
+	if err != nil {
+		return nil, err
+	}
+	defer listener.Close()
+	socket, err := listener.File()
+	if err != nil {
+		return nil, err
+	}
+	defer socket.Close()
+	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
+	env = append(env[:len(env):len(env)], "LISTEN_FDS=1", "LISTEN_PID=")
+	return sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Output: log})
 }
 
 // accompany waits until the server is ready and then works beside it until ctx

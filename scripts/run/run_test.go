@@ -158,8 +158,8 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 // printed is where a run that is ready says that everything is.
 func printed(t *testing.T, p *sandbox.Process) []string {
 	t.Helper()
-	found := regexp.MustCompile(`(?m)^(?:postgres|nats|  API|  sink) .*$`).FindAllString(p.Output(), -1)
-	require.Len(t, found, 4, p.Output())
+	found := regexp.MustCompile(`(?m)^(?:postgres|nats|trigger|  API|  sink) .*$`).FindAllString(p.Output(), -1)
+	require.Len(t, found, 5, p.Output())
 	return found
 }
 
