@@ -168,7 +168,7 @@ func TestEveryServiceIsBoundedWatchedAndStartedAgain(t *testing.T) {
 		require.NotEmpty(t, text(s, "logging", "options", "max-size"), name)
 		oneShot := name == "migrate"
 		require.Equal(t, map[bool]string{true: "on-failure", false: "unless-stopped"}[oneShot], text(s, "restart"), name)
-		if !oneShot && name != "trigger" { // which has no port
+		if !oneShot {
 			require.NotEmpty(t, list(s, "healthcheck", "test"), name)
 		}
 		if name != "postgres" { // whose image becomes another user by itself

@@ -115,7 +115,8 @@ func (s *schemas) addCRDs(t *testing.T, content []byte) {
 }
 
 // addCore adds the kinds of Kubernetes itself. The file is older than
-// policy/v1, whose budgets have what those of v1beta1 had.
+// policy/v1, whose budgets have what those of v1beta1 had and one field more
+// (for all since 1.27).
 func (s *schemas) addCore(t *testing.T, content []byte) {
 	t.Helper()
 	var doc object
@@ -132,6 +133,8 @@ func (s *schemas) addCore(t *testing.T, content []byte) {
 			s.urls[version+" "+text(kind, "kind")] = core + "#/definitions/" + name
 		}
 	}
+	budget := definitions["io.k8s.api.policy.v1beta1.PodDisruptionBudgetSpec"].(object)
+	budget["properties"].(object)["unhealthyPodEvictionPolicy"] = object{"enum": []any{"IfHealthyBudget", "AlwaysAllow"}}
 	s.urls["policy/v1 PodDisruptionBudget"] = s.urls["policy/v1beta1 PodDisruptionBudget"]
 	content, err := json.Marshal(doc)
 	require.NoError(t, err)

@@ -37,7 +37,7 @@ func TestComposeIsReadAsComposeReadsIt(t *testing.T) {
 	require.Equal(t, 30*time.Second, submit.Grace)
 	require.Equal(t, defaultGrace, file.Services["gateway"].Grace)
 	require.Equal(t, []string{"/sendonce", "health"}, submit.probe())
-	require.Nil(t, file.Services["trigger"].probe())
+	require.Nil(t, file.Services["migrate"].probe())
 	require.Equal(t, words{"migrate"}, file.Services["migrate"].Command, "a list")
 	require.Equal(t, words{"postgres", "-c", "max_connections=300"}, file.Services["postgres"].Command[:3], "a line")
 	require.Equal(t, "service_healthy", file.Services["migrate"].DependsOn["postgres"].Condition)

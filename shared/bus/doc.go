@@ -83,6 +83,8 @@
 //   - While a function works, the server hears from us; a slow function is not a
 //     dead trigger.
 //   - Nothing is pulled that would have to wait here.
+//   - Each step of a route says how long it may take. One that overruns that is a
+//     hang, which only a restart cures; waiting for NATS is none.
 //   - What waits to come again counts as in flight, which bounds what a broken
 //     function can pile up. A newer hint for the same subject ends the wait of the
 //     one before: it replaces it in the stream.
