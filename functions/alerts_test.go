@@ -201,3 +201,53 @@ func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
 	require.Equal(t, 200, s.caller("ops", "admin").post(endpoints, `{"url":"https://ops.test/","events":["alert.cleared"]}`).status)
 	require.Equal(t, 403, s.caller("app", "sender").get("/api/v1/admin/alerts").status)
 }
+
+func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
+	t.Parallel()
+	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
+	var processes []*sandbox.Process
+	var houses []*server
+	for range 2 {
+		p := sandbox.StartProcess(t, bin, settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
+		processes = append(processes, p)
+		houses = append(houses, (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url))
+	}
+	type line struct {
+		Level, Msg, Kind, Queue string
+		ID                      string `json:"alert_id"`
+		Value, Threshold        float64
+	}
+	logged := func() (lines []line) {
+		for _, p := range processes {
+			for text := range strings.Lines(p.Output()) {
+				var l line
+				if json.Unmarshal([]byte(text), &l) == nil && strings.HasPrefix(l.Msg, "alert ") {
+					lines = append(lines, l)
+				}
+			}
+		}
+		return lines
+	}
+	look := func(n int) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			for _, h := range houses {
+				require.Equal(t, 204, h.tick("sweep").status)
+			}
+			return len(logged()) >= n
+		}, patience, 100*time.Millisecond)
+	}
+	houses[0].send(6)
+	look(1)
+	houses[1].send(1) // it stays open, and is no other
+	require.Len(t, houses[0].get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").list(), 7)
+	look(2)
+	lines := logged()
+	require.Len(t, lines, 2)
+	if lines[0].Level == "INFO" { // of the first process, which cleared what the other raised
+		lines[0], lines[1] = lines[1], lines[0]
+	}
+	id := houses[0].text(`select id::text from alerts`)
+	require.Equal(t, line{Level: "WARN", Msg: "alert raised", Kind: "backlog", Queue: "default", ID: id, Value: 6, Threshold: 5}, lines[0])
+	require.Equal(t, line{Level: "INFO", Msg: "alert cleared", Kind: "backlog", Queue: "default", ID: id, Value: 0, Threshold: 5}, lines[1])
+}

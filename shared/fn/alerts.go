@@ -1,6 +1,8 @@
 package fn
 
 import (
+	"context"
+	"log/slog"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/task"
@@ -28,6 +30,15 @@ func (a *Alerts) Validate() []task.Field {
 
 func (a *Alerts) rules() task.AlertRules {
 	return task.AlertRules{FailureRate: a.FailureRate, MinFinished: a.MinFinished, Window: a.Window, Backlog: a.Backlog}
+}
+
+// logAlert is for whoever has no webhook endpoint.
+func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
+	level, what := slog.LevelWarn, "alert raised"
+	if cleared {
+		level, what = slog.LevelInfo, "alert cleared"
+	}
+	e.Log.Log(context.Background(), level, what, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
 }
 
 // Watch has sweep look at the queues at the end of this span of time (see

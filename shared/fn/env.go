@@ -58,6 +58,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	tables := cfg.storeConfig()
 	tables.OnEvents = func() { env.RelayAt(time.Time{}) }
+	tables.OnAlert = env.logAlert
 	if env.alerts.FailureRate.On() {
 		tables.OnFailed = env.Watch
 	}

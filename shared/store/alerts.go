@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -189,7 +190,7 @@ with raised as (
     on conflict (kind, queue) where cleared_at is null do nothing
     returning id
 )
-insert into event_outbox (kind, ids) select '` + kindRaised + `', array_agg(id) from raised having count(*) > 0`
+insert into event_outbox (kind, ids) select '` + kindRaised + `', array_agg(id) from raised having count(*) > 0 returning ids`
 
 	clearAlertsSQL = `
 with cleared as (
@@ -198,7 +199,7 @@ with cleared as (
     where a.id = t.id and a.cleared_at is null
     returning a.id
 )
-insert into event_outbox (kind, ids) select '` + kindCleared + `', array_agg(id) from cleared having count(*) > 0`
+insert into event_outbox (kind, ids) select '` + kindCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
 )
 
 // settleAlerts writes what the domain makes of a look, and tells whether there
@@ -209,16 +210,27 @@ func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error)
 	if len(raised)+len(cleared) == 0 {
 		return again, nil
 	}
+	newIDs, oldIDs := column(raised, func(task.Alert) task.ID { return task.NewID() }), column(cleared, s.idOf)
 	told := &news{db: db}
+	var begun, over []task.ID // by this look and no other
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(lockAlertsSQL)
-		told.expect(batch.Queue(raiseAlertsSQL, column(raised, func(task.Alert) task.ID { return task.NewID() }),
-			column(raised, alertKind), column(raised, alertQueue), column(raised, alertValue), column(raised, alertThreshold), s.at))
-		told.expect(batch.Queue(clearAlertsSQL, column(cleared, s.idOf), column(cleared, alertValue)))
+		told.expectIDs(batch.Queue(raiseAlertsSQL, newIDs,
+			column(raised, alertKind), column(raised, alertQueue), column(raised, alertValue), column(raised, alertThreshold), s.at), &begun)
+		told.expectIDs(batch.Queue(clearAlertsSQL, oldIDs, column(cleared, alertValue)), &over)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return again, told.after(err)
+	if err := told.after(err); err != nil {
+		return again, err
+	}
+	for _, id := range begun {
+		db.onAlert(id, raised[slices.Index(newIDs, id)], false)
+	}
+	for _, id := range over {
+		db.onAlert(id, cleared[slices.Index(oldIDs, id)], true)
+	}
+	return again, nil
 }
 
 // idOf finds an open alert, whatever its value is now.

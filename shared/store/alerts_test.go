@@ -53,10 +53,24 @@ func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	conn := owner(t, url)
-	var told atomic.Int64
+	var told, raised, cleared atomic.Int64
 	instances := make([]*DB, 5)
 	for i := range instances {
-		instances[i] = openAt(t, url, watching, func(c *Config) { c.OnEvents = func() { told.Add(1) } })
+		instances[i] = openAt(t, url, watching, func(c *Config) {
+			c.OnEvents = func() { told.Add(1) }
+			c.OnAlert = func(id task.ID, a task.Alert, over bool) {
+				want := task.Alert{Kind: task.AlertFailureRate, Queue: "q", Value: 0.25, Threshold: 0.2}
+				if over {
+					want.Value = 0
+					cleared.Add(1)
+				} else {
+					raised.Add(1)
+				}
+				if id.IsZero() || a != want {
+					t.Error(id, a)
+				}
+			}
+		})
 	}
 	all := func() (again bool) {
 		var looks sync.WaitGroup
@@ -85,6 +99,8 @@ func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
 		require.NoError(t, err)
 		require.False(t, all(), "it is over")
 		require.EqualValues(t, 2*n, told.Load())
+		require.EqualValues(t, n, raised.Load())
+		require.EqualValues(t, n, cleared.Load())
 	}
 	db := instances[0]
 	kinds, ids := db.outbox(t)

@@ -92,6 +92,17 @@ func (n *news) expect(q *pgx.QueuedQuery) {
 	})
 }
 
+// expectIDs is expect for a statement that returns what its event is about.
+func (n *news) expectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
+	q.Query(func(rows pgx.Rows) error {
+		_, err := pgx.ForEachRow(rows, []any{ids}, func() error {
+			n.rows++
+			return nil
+		})
+		return err
+	})
+}
+
 // after gives err, the outcome of the transaction; when that is well whoever
 // relays events hears that there are some, and whoever raises alerts of failures.
 func (n *news) after(err error) error {

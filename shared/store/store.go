@@ -24,6 +24,10 @@ type Config struct {
 	Alerts   task.AlertRules       // which queues somebody should hear of
 	OnEvents func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 	OnFailed func()                // called after a commit of failures that count for alerts; nil = nobody listens
+
+	// OnAlert is called after the commit that raised an alert, and after the one
+	// that cleared it, with the value that did; nil = nobody listens.
+	OnAlert func(id task.ID, a task.Alert, cleared bool)
 }
 
 // DB is every table of Sendonce. It makes no network call before Connect or its
@@ -42,6 +46,7 @@ type DB struct {
 	events     EventMode
 	onEvents   func()
 	onFailed   func()
+	onAlert    func(id task.ID, a task.Alert, cleared bool)
 	alerts     task.AlertRules
 	watchAfter atomic.Int64 // when Watch may look again here, in Unix nanoseconds
 	backoff    task.Backoff
@@ -62,7 +67,11 @@ func Open(cfg Config) (*DB, error) {
 	}
 	db := &DB{
 		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, keep: cfg.Keep, alerts: cfg.Alerts,
-		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), refreshing: make(chan struct{}, 1),
+		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), onAlert: cfg.OnAlert,
+		refreshing: make(chan struct{}, 1),
+	}
+	if db.onAlert == nil {
+		db.onAlert = func(task.ID, task.Alert, bool) {}
 	}
 	db.submits = newCoalescer(db.flushSubmissions)
 	db.reports = newCoalescer(db.flushReports)
