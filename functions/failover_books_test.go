@@ -295,7 +295,7 @@ func (l *books) balanceMessages() {
 	require.Eventually(t, func() bool { return received() >= total }, time.Minute, 20*time.Millisecond, "%d of %d are received", received(), total)
 	published := l.published()
 	for sender, n := range l.sent {
-		require.Equal(t, upTo(n), of(l.received, sender), "what %s sent is received once, in its order; published was %v", sender, of(published, sender))
+		require.Equal(t, upTo(n), numbersOf(l.received, sender), "what %s sent is received once, in its order; published was %v", sender, numbersOf(published, sender))
 	}
 	require.Equal(t, total, l.c.looker.count(`select count(*) from messages where kind = 0 and sender ~ '^(saved|accepted)-'`))
 }
@@ -317,8 +317,8 @@ func (l *books) published() (first []envelope) {
 	return first
 }
 
-// of are the numbers of a sender's messages.
-func of(messages []envelope, sender string) (numbers []int) {
+// numbersOf are the numbers of a sender's messages.
+func numbersOf(messages []envelope, sender string) (numbers []int) {
 	for _, m := range messages {
 		if m.Sender == sender {
 			numbers = append(numbers, m.N)

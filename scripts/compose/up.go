@@ -85,12 +85,12 @@ func freePort(ctx context.Context) (string, error) {
 // container is what podman-compose calls the container of a service.
 func (s *stack) container(service string) string { return s.project + "_" + service + "_1" }
 
-// ready waits until each function lives and the schema is there.
+// ready waits until the trigger and each function live and the schema is there.
 func (s *stack) ready(ctx context.Context) error {
 	c := *s.client
 	c.Tries = 1
 	return until(ctx, startLimit, func(ctx context.Context) error {
-		for _, name := range s.file.functions() {
+		for _, name := range append(s.file.functions(), "trigger") {
 			// As podman would, if podman-compose had told it right.
 			if _, err := s.tell(ctx, "podman", append([]string{"exec", s.container(name)}, s.file.Services[name].probe()...)...); err != nil {
 				return err
