@@ -148,6 +148,7 @@ where l.claim_id = $1 and l.state = 2`
 func (db *DB) runClaim(ctx context.Context, sql string, id int64, args []any) (claimed []Claimed, took time.Duration, err error) {
 	err = db.retrying(ctx, func(again bool) error {
 		if again {
+			db.claimIDs.drop()
 			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, id); err != nil || len(claimed) > 0 {
 				return err
 			}
@@ -203,6 +204,14 @@ func (c *claimIDs) next(ctx context.Context, from *pool) (int64, error) {
 	}
 	c.last, c.free = c.last+1, c.free-1
 	return c.last, nil
+}
+
+// drop lets the rest of the block go, as must be when a connection broke: nextval
+// does not wait for a standby, and one that took over may give the block out again.
+func (c *claimIDs) drop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.free = 0
 }
 
 // Extension lengthens the lease of one claim.

@@ -111,6 +111,9 @@ func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {
 	require.Len(t, claimed, 2)
 	require.Equal(t, []task.ID{a.ID, b.ID}, []task.ID{claimed[0].ID, claimed[1].ID})
 	require.Equal(t, 2, db.count(t, `select count(*) from send_logs`))
+	db.mustSubmit(t, message())
+	next := db.mustClaim(t, "app", 1)[0].ClaimID
+	require.Equal(t, claimed[0].ClaimID+claimBlock, next, "the server may be another one, which gives the block out again")
 }
 
 func TestAConnectionLostAfterALostCommitIsNoReasonToGiveUp(t *testing.T) {
