@@ -58,15 +58,20 @@ func unknownSettings(environ []string, words []Word, functions []Function) []pro
 }
 
 // nearest is the name of which another is most likely a misspelling, "" when
-// there is none. One letter in five may be wrong, and three at most; of short
-// names, as PORT, none.
+// there is none. One letter in five may be wrong, and three at most; of PORT none,
+// and of NATS_URL not the beginning: others have short names too, as API_HOST.
 func nearest(name string, names []string) string {
 	best, least := "", 4
 	for _, candidate := range names {
-		if len(candidate) < len("NATS_URL") {
+		may := min(len(candidate)/5, least-1)
+		if max(len(name)-len(candidate), len(candidate)-len(name)) > may {
 			continue
 		}
-		if d := distance(name, candidate); d < least && d <= len(candidate)/5 {
+		first, _, parted := strings.Cut(candidate, "_")
+		if len(candidate) <= len("NATS_URL") && !(parted && strings.HasPrefix(name, first+"_")) {
+			continue
+		}
+		if d := distance(name, candidate); d <= may {
 			best, least = candidate, d
 		}
 	}

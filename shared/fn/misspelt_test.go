@@ -31,7 +31,7 @@ func TestAMisspeltSettingStopsTheStartAndIsToldFromWhatIsNotOurs(t *testing.T) {
 	}, wrong("RETENTION_DAY=30", "RETENTON_LOG_DAYS=1", "RETENTION_LOG_DASY=1", "ALERT_FAIL_RATE=0.1", "TASK_EVENT=all", "TRUSTED_PROXY=::1", "NATS_URI=nats://a",
 		"DATABASE_URL_FIEL=/x", "SENDONCE_MAX_CALL=1", "SENDONCE_OTHER=1", "WECHAT_X=1"))
 	require.Empty(t, wrong("ALERT_MANAGER_URL=http://a", "ALERTMANAGER_URL=http://a", "RETENTION_POLICY=a", "RETENTION=1", "TASK_ID=1", "TASK_QUEUE=a", "RETRY_COUNT=1",
-		"NATS_HOST=a", "NATS_PORT=4222", "DATABASE_HOST=a", "DATABASE_USER=a", "HOST=a", "SORT=1", "PORTS=1", "DEBUG1=1", "FUNCTION_NAME=a", "PATH=/bin", "_=x", ""))
+		"NATS_HOST=a", "API_HOST=a", "NATS_PORT=4222", "DATABASE_HOST=a", "DATABASE_USER=a", "HOST=a", "SORT=1", "PORTS=1", "DEBUG1=1", "FUNCTION_NAME=a", "PATH=/bin", "_=x", ""))
 }
 
 func TestWhoMeansSomethingElseByANameSetsTheSettingThatItResembles(t *testing.T) {
