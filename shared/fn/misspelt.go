@@ -3,6 +3,7 @@ package fn
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,9 +12,12 @@ import (
 // ours begin the names that nobody else has a reason to use.
 var ours = []string{"SENDONCE_", "APP_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 
-// ofService matches the variables by which Kubernetes and container links tell
+// isOfService tells the variables by which Kubernetes and container links speak
 // of a service, whatever its name is.
-var ofService = regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`)
+func isOfService(pair string) bool {
+	const pattern = `_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`
+	return regexp.MustCompile(pattern).MatchString(pair) // few ask, and most starts do not
+}
 
 // unknownSettings names the variables that look like ours and are not: a
 // misspelt setting must not silently leave its default in force. Those are the
@@ -42,14 +46,16 @@ func unknownSettings(environ []string, words []Word, functions []Function) []pro
 	var problems []problem
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
-		if known[name] || ofService.MatchString(pair) {
+		if known[name] {
 			continue
 		}
 		meant := nearest(name, unset)
+		isOurs := slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		switch {
+		case meant == "" && !isOurs || isOfService(pair):
 		case meant != "":
 			problems = append(problems, problem{name, fmt.Sprintf("is no setting; if %s is meant, rename it, else set %s too; `sendonce config` lists them all", meant, meant)})
-		case slices.ContainsFunc(ours, func(prefix string) bool { return strings.HasPrefix(name, prefix) }):
+		default:
 			problems = append(problems, problem{name, "is no setting; `sendonce config` lists them all"})
 		}
 	}
@@ -64,7 +70,7 @@ func nearest(name string, names []string) string {
 	best, least := "", 4
 	for _, candidate := range names {
 		may := min(len(candidate)/5, least-1)
-		if max(len(name)-len(candidate), len(candidate)-len(name)) > may {
+		if !mayBe(name, candidate, may) {
 			continue
 		}
 		first, _, parted := strings.Cut(candidate, "_")
@@ -76,6 +82,20 @@ func nearest(name string, names []string) string {
 		}
 	}
 	return best
+}
+
+// mayBe spares most names the look at their distance, which is at least the
+// difference of their lengths and as much as one has letters that the other lacks.
+func mayBe(a, b string, distance int) bool {
+	has, lacks := letters(a), letters(b)
+	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(has&^lacks), bits.OnesCount64(lacks&^has)) <= distance
+}
+
+func letters(name string) (set uint64) {
+	for i := range len(name) {
+		set |= 1 << (name[i] % 64)
+	}
+	return set
 }
 
 // distance is how many letters must be changed, added, left out or swapped with
