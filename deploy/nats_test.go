@@ -1,0 +1,62 @@
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+)
+
+// natsFiles are the configurations of NATS as their containers find them, with
+// the password that each is given.
+func natsFiles(t *testing.T, password string) map[string]string {
+	t.Helper()
+	conf, err := os.ReadFile("compose/nats.conf")
+	require.NoError(t, err)
+	up, err := os.ReadFile("compose/up")
+	require.NoError(t, err)
+	_, secret, found := strings.Cut(string(up), `secret nats.conf "`)
+	require.True(t, found)
+	secret, _, _ = strings.Cut(secret, "\"\n")
+	secret = strings.NewReplacer(`\"`, `"`, "$(cat secrets/nats_password)", password).Replace(secret)
+	files := map[string]string{"compose": strings.Replace(string(conf), "include ./secrets/nats.conf", secret, 1)}
+	for _, dir := range overlays(t) {
+		c := cluster(render(t, dir))
+		for _, v := range list(c.of(statefulSet).named("nats"), "spec", "template", "spec", "containers", 0, "env") {
+			if value := text(v, "value"); value != "" {
+				t.Setenv(text(v, "name"), strings.ReplaceAll(value, "$(NATS_PASSWORD)", password))
+			}
+		}
+		files[dir] = text(c.of(configMap).named("nats"), "data", "nats.conf")
+	}
+	t.Setenv("POD_NAME", "nats-0")
+	return files
+}
+
+// The server starts in spite of what it only warns of.
+func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
+	for _, password := range []string{"sendonce-local", "12345", "1e5", "a b;c", "$x", "5mb"} {
+		for name, conf := range natsFiles(t, password) {
+			path := filepath.Join(t.TempDir(), "nats.conf")
+			require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
+			var opts server.Options
+			require.NoError(t, opts.ProcessConfigFile(path), "%s, password %q", name, password)
+			require.Equal(t, password, opts.Password, name)
+			require.Equal(t, "/data", opts.StoreDir, name)
+			if !strings.HasSuffix(name, "local") {
+				require.Equal(t, 2*time.Minute, opts.SyncInterval, name)
+			}
+		}
+	}
+}
+
+func TestAWarningOfNATSIsFound(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "nats.conf")
+	require.NoError(t, os.WriteFile(path, []byte("jetstream { sync_interval: 2m }"), 0o600))
+	require.ErrorContains(t, new(server.Options).ProcessConfigFile(path), "should be converted to a duration")
+}
