@@ -235,6 +235,7 @@ func TestAServiceOfKnativeKeepsToWhatKnativeBearsAndFunctionsNeed(t *testing.T) 
 			require.Equal(t, "true", text(container, "securityContext", "readOnlyRootFilesystem"))
 			require.NotEmpty(t, text(container, "resources", "limits", "memory"))
 			require.Equal(t, "/healthz", text(container, "readinessProbe", "httpGet", "path"))
+			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: Knative would ask once in a period, not until it is ready", name)
 			require.Equal(t, "/healthz", text(container, "livenessProbe", "httpGet", "path"))
 		}
 	}
