@@ -46,8 +46,13 @@ func runContainers(ctx context.Context, keep bool) (err error) {
 	return walk(ctx, s.logs,
 		step{"make the images of this machine's programs", s.makeImages},
 		step{"up: build the image and start everything", s.up},
-		step{"play the story", func(ctx context.Context) error { return story(ctx, s.client) }},
-		step{"kill containers while messages are submitted", s.killing},
+		step{"play the story", func(ctx context.Context) error { return story(ctx, s.client, "split") }},
+		step{"kill containers while messages are submitted", func(ctx context.Context) error {
+			return s.killing(ctx, "submit", "nats", "claim", "postgres", "trigger", "report", "gateway")
+		}},
+		step{"go over to one container for all functions, with what is saved", s.compact},
+		step{"play the story there", func(ctx context.Context) error { return story(ctx, s.client, "compact") }},
+		step{"kill it while messages are submitted", func(ctx context.Context) error { return s.killing(ctx, allInOne) }},
 		step{"down", s.down},
 	)
 }
@@ -57,6 +62,7 @@ func runContainers(ctx context.Context, keep bool) (err error) {
 type stack struct {
 	dir, project string
 	file         composeFile
+	port         string      // of the gateway
 	client       *api.Client // of the gateway
 }
 

@@ -56,8 +56,8 @@ func (w *words) UnmarshalYAML(node *yaml.Node) error {
 // takes to end.
 const defaultGrace = 10 * time.Second
 
-// readCompose gives the services of the profile split.
-func readCompose(dir string) (composeFile, error) {
+// readCompose gives the services of a profile.
+func readCompose(dir, profile string) (composeFile, error) {
 	var file composeFile
 	content, err := os.ReadFile(filepath.Join(dir, "compose.yaml"))
 	if err != nil {
@@ -68,7 +68,7 @@ func readCompose(dir string) (composeFile, error) {
 	}
 	for name, s := range file.Services {
 		switch {
-		case s.Profiles != nil && !slices.Contains(s.Profiles, "split"):
+		case s.Profiles != nil && !slices.Contains(s.Profiles, profile):
 			delete(file.Services, name)
 		case s.Grace == 0:
 			s.Grace = defaultGrace

@@ -11,13 +11,10 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// victims are killed one after the other.
-var victims = []string{"submit", "nats", "claim", "postgres", "trigger", "report", "gateway"}
-
-// killing submits without a pause while containers die by SIGKILL and are
-// started again by the engine. Each answer must then be found, and each task be
-// claimed and reported.
-func (s *stack) killing(ctx context.Context) error {
+// killing submits without a pause while containers die by SIGKILL, one after the
+// other, and are started again by the engine. Each answer must then be found, and
+// each task be claimed and reported.
+func (s *stack) killing(ctx context.Context, victims ...string) error {
 	c := s.client
 	submitting, stop := context.WithCancel(ctx)
 	var all sync.WaitGroup
@@ -26,7 +23,7 @@ func (s *stack) killing(ctx context.Context) error {
 	for n := range 4 {
 		all.Go(func() {
 			for i := 0; submitting.Err() == nil; i++ {
-				key := fmt.Sprintf("kill-%d-%d", n, i)
+				key := fmt.Sprintf("kill-%s-%d-%d", victims[0], n, i)
 				if id := submit(ctx, c, key); id != "" {
 					mu.Lock()
 					answered[key] = id
@@ -35,7 +32,20 @@ func (s *stack) killing(ctx context.Context) error {
 			}
 		})
 	}
-	err := s.killAll(ctx)
+	err := s.killAll(ctx, victims, func(ctx context.Context) error {
+		begun := -1
+		return until(ctx, settle, func(context.Context) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if begun < 0 {
+				begun = len(answered)
+			}
+			if more := len(answered) - begun; more < between {
+				return fmt.Errorf("%d more submissions were answered, not %d", more, between)
+			}
+			return nil
+		})
+	})
 	stop()
 	all.Wait()
 	if err != nil {
@@ -61,9 +71,16 @@ func submit(ctx context.Context, c *api.Client, key string) string {
 	return ""
 }
 
-// killAll kills each victim from outside and waits for its successor.
-func (s *stack) killAll(ctx context.Context) error {
+// between two kills so many submissions are answered at least.
+const between = 100
+
+// killAll kills each victim from outside and waits for its successor. Calls get
+// through before each kill and after the last.
+func (s *stack) killAll(ctx context.Context, victims []string, through func(context.Context) error) error {
 	for _, name := range victims {
+		if err := through(ctx); err != nil {
+			return fmt.Errorf("before %s was killed: %w", name, err)
+		}
 		before, err := s.pid(ctx, name)
 		if err != nil {
 			return err
@@ -81,11 +98,11 @@ func (s *stack) killAll(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.ready(ctx); err != nil {
+		if err := s.ready(ctx, []string{name}); err != nil {
 			return fmt.Errorf("after the end of %s: %w", name, err)
 		}
 	}
-	return nil
+	return through(ctx)
 }
 
 func (s *stack) pid(ctx context.Context, service string) (int, error) {

@@ -4,7 +4,8 @@
 //	make compose-test
 //
 // brings the stack up with podman, as root, plays its story through the gateway
-// while containers are killed, and takes everything down again. The image of
+// while containers are killed, goes over from the profile split to compact and does
+// the same there, and takes everything down again. The image of
 // Sendonce is the one of deploy/Dockerfile; those that compose.yaml takes from
 // registries are made from the programs of this machine, under the same names.
 //

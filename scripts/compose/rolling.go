@@ -98,7 +98,7 @@ func prepare(ctx context.Context, repository, dir string) error {
 
 // run is what happens inside.
 func (plan rollingPlan) run(ctx context.Context) (err error) {
-	file, err := readCompose(filepath.Join(plan.Dir, "compose"))
+	file, err := readCompose(filepath.Join(plan.Dir, "compose"), "split")
 	if err != nil {
 		return err
 	}
@@ -123,7 +123,7 @@ func (plan rollingPlan) run(ctx context.Context) (err error) {
 	}
 	steps := []step{
 		{"start everything", all.up},
-		{"play the story", func(ctx context.Context) error { return story(ctx, admin) }},
+		{"play the story", func(ctx context.Context) error { return story(ctx, admin, "rolling") }},
 		{"replace services under load", r.underLoad},
 		{"count", r.count},
 		{"end everything", all.down},

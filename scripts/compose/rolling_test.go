@@ -26,7 +26,7 @@ func TestServicesOfComposeAreReplacedUnderLoadAndNothingIsLost(t *testing.T) {
 
 func TestComposeIsReadAsComposeReadsIt(t *testing.T) {
 	t.Parallel()
-	file, err := readCompose("../../deploy/compose")
+	file, err := readCompose("../../deploy/compose", "split")
 	require.NoError(t, err)
 	require.Contains(t, file.names(), "gateway")
 	require.NotContains(t, file.names(), "sendonce", "which is of the other profile")
@@ -49,7 +49,7 @@ func TestComposeIsReadAsComposeReadsIt(t *testing.T) {
 
 func TestEachServiceStartsWithItsOwnSettings(t *testing.T) {
 	t.Parallel()
-	file, err := readCompose("../../deploy/compose")
+	file, err := readCompose("../../deploy/compose", "split")
 	require.NoError(t, err)
 	p := &processes{dir: "/stack", file: file, env: []string{"PATH=/bin", "HOME=/tmp", "TASK_EVENTS=all"}}
 	submit, err := p.command(t.Context(), "submit", nil)

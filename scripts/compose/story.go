@@ -34,15 +34,16 @@ func until(ctx context.Context, limit time.Duration, ask func(context.Context) e
 	}
 }
 
-// story is the way of a task and of a message through every function.
-func story(ctx context.Context, c *api.Client) error {
-	return errors.Join(taskStory(ctx, c), messageStory(ctx, c), closed(ctx, c.BaseURL))
+// story is the way of a task and of a message through every function. Another
+// name makes it another story on the same data.
+func story(ctx context.Context, c *api.Client, name string) error {
+	return errors.Join(taskStory(ctx, c, name), messageStory(ctx, c, name), closed(ctx, c.BaseURL))
 }
 
-func taskStory(ctx context.Context, c *api.Client) error {
+func taskStory(ctx context.Context, c *api.Client, name string) error {
 	// Its time comes by a schedule of NATS, the trigger and sweep.
 	soon := time.Now().Add(2 * time.Second)
-	request := api.SendRequest{PhoneNumber: "13800138000", Content: "您的验证码是123456", IdempotencyKey: "story-1", SendAt: &soon}
+	request := api.SendRequest{PhoneNumber: "13800138000", Content: "您的验证码是123456", IdempotencyKey: "story-" + name, SendAt: &soon}
 	sent, err := c.Send(ctx, request)
 	if err != nil {
 		return fmt.Errorf("submit: %w", err)
@@ -76,13 +77,13 @@ func taskStory(ctx context.Context, c *api.Client) error {
 }
 
 // messageStory needs messages, relay, NATS and stream.
-func messageStory(ctx context.Context, c *api.Client) error {
-	if _, err := c.SubmitMessage(ctx, api.MessageRequest{From: "ann", ClientMsgID: "c-1", To: "user:bob", Type: "text", Data: api.JSON(`"你好"`)}); err != nil {
+func messageStory(ctx context.Context, c *api.Client, name string) error {
+	if _, err := c.SubmitMessage(ctx, api.MessageRequest{From: "ann", ClientMsgID: name, To: "user:bob-" + name, Type: "text", Data: api.JSON(`"你好"`)}); err != nil {
 		return fmt.Errorf("hand a message over: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, settle)
 	defer cancel()
-	for event, err := range c.Stream(ctx, "bob", api.StreamRequest{After: new(int64(0))}) {
+	for event, err := range c.Stream(ctx, "bob-"+name, api.StreamRequest{After: new(int64(0))}) {
 		if err != nil {
 			return fmt.Errorf("the stream of bob: %w", err)
 		}

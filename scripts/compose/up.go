@@ -7,6 +7,7 @@ import (
 	"log"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,14 +18,11 @@ const startLimit = 2 * time.Minute
 // up is `deploy/compose/up` with podman-compose, which knows no profiles: it is
 // told the services instead.
 func (s *stack) up(ctx context.Context) error {
-	port, err := freePort(ctx)
-	if err != nil {
+	var err error
+	if s.port, err = freePort(ctx); err != nil {
 		return err
 	}
-	if s.file, err = readCompose(s.composeDir()); err != nil {
-		return err
-	}
-	if err := writeEnv(s.composeDir(), "GATEWAY_PORT="+port); err != nil {
+	if err := s.choose("split"); err != nil {
 		return err
 	}
 	cmd := s.command(ctx, "./up", s.file.names()...)
@@ -35,10 +33,10 @@ func (s *stack) up(ctx context.Context) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
-	if s.client, err = client(s.composeDir(), "http://127.0.0.1:"+port); err != nil {
+	if s.client, err = client(s.composeDir(), "http://127.0.0.1:"+s.port); err != nil {
 		return err
 	}
-	return errors.Join(s.lookAtImage(ctx), s.ready(ctx))
+	return errors.Join(s.lookAtImage(ctx), s.ready(ctx, s.file.names()))
 }
 
 // imageLimit is more than a static binary with certificates and time zones needs.
@@ -85,12 +83,17 @@ func freePort(ctx context.Context) (string, error) {
 // container is what podman-compose calls the container of a service.
 func (s *stack) container(service string) string { return s.project + "_" + service + "_1" }
 
-// ready waits until the trigger and each function live and the schema is there.
-func (s *stack) ready(ctx context.Context) error {
+// ready waits until those of the services that are functions or the trigger live
+// and the schema is there.
+func (s *stack) ready(ctx context.Context, services []string) error {
+	watched := append(s.file.functions(), "trigger")
 	c := *s.client
 	c.Tries = 1
 	return until(ctx, startLimit, func(ctx context.Context) error {
-		for _, name := range append(s.file.functions(), "trigger") {
+		for _, name := range services {
+			if !slices.Contains(watched, name) {
+				continue
+			}
 			// As podman would, if podman-compose had told it right.
 			if _, err := s.tell(ctx, "podman", append([]string{"exec", s.container(name)}, s.file.Services[name].probe()...)...); err != nil {
 				return err
