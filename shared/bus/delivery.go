@@ -3,8 +3,10 @@ package bus
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -21,7 +23,7 @@ const (
 	// remember the delivery, and then answers nobody.
 	resettleTimeout = time.Second
 	deniedBackoff   = time.Minute      // after 401 and 403: somebody has to mend a setting
-	awayBackoffMax  = 10 * time.Second // after a 503 with Retry-After
+	awayBackoffMax  = 10 * time.Second // while the function, or what it needs, is away
 	retryAfterMax   = time.Hour
 	answerMax       = 64 << 10 // what is read of an answer, so that its connection can be used again
 	reasonMax       = 500
@@ -33,6 +35,7 @@ type verdict struct {
 	status int           // 0 when there was no answer
 	reason string        // for the log and the dead letter
 	after  time.Duration // what Retry-After asked for
+	away   bool          // nothing is wrong with the message: nobody was there, or asked to be called again
 }
 
 type verdictKind int
@@ -114,7 +117,8 @@ func (t *Trigger) post(ctx context.Context, r *route, event delivered) verdict {
 func (t *Trigger) call(req *http.Request) verdict {
 	resp, err := t.client.Do(req)
 	if err != nil {
-		return verdict{kind: again, reason: err.Error()}
+		var op *net.OpError
+		return verdict{kind: again, reason: err.Error(), away: errors.As(err, &op) && op.Op == "dial"}
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
@@ -130,6 +134,7 @@ func judge(resp *http.Response, text []byte) verdict {
 		reason: oneLine(resp.Status + " " + string(text)),
 		after:  retryAfter(resp.Header.Get("Retry-After"), time.Now()),
 	}
+	v.away = resp.StatusCode == http.StatusServiceUnavailable && v.after > 0
 	switch s := resp.StatusCode; {
 	case s/100 == 2:
 		v.kind = done
@@ -188,13 +193,12 @@ func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, ms
 }
 
 // pause is how long to wait after so many attempts, the last of which ended so.
-// A function that says when to come again has nothing against the message: what
-// it needs is away, and once that is back nothing should rest for minutes.
+// Once what was away is back nothing should rest for minutes.
 func (t *Trigger) pause(v verdict, attempts uint64) time.Duration {
 	switch {
 	case v.kind == denied:
 		return max(min(deniedBackoff, t.cfg.MaxBackoff), v.after)
-	case v.status == http.StatusServiceUnavailable && v.after > 0:
+	case v.away:
 		return max(min(t.backoff(attempts), awayBackoffMax), v.after)
 	}
 	return max(t.backoff(attempts), v.after)

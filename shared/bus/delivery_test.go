@@ -3,6 +3,7 @@ package bus
 import (
 	"bytes"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"sync"
 	"testing"
@@ -72,14 +73,33 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 	}
 }
 
-func TestWhatAFunctionAsksToBringAgainRestsNoLongerThanItsDatabaseIsAway(t *testing.T) {
+func TestWhatFindsItsFunctionOrTheDatabaseAwayRestsForSeconds(t *testing.T) {
 	t.Parallel()
-	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}}
-	const many = 20
-	require.LessOrEqual(t, trigger.pause(verdict{kind: again, status: 503, after: time.Second}, many), awayBackoffMax)
-	require.Equal(t, time.Minute, trigger.pause(verdict{kind: again, status: 503, after: time.Minute}, many))
-	require.GreaterOrEqual(t, trigger.pause(verdict{kind: again, status: 503}, many), 5*time.Minute, "who says nothing may be broken")
-	require.GreaterOrEqual(t, trigger.pause(verdict{kind: again, status: 500, after: time.Second}, many), 5*time.Minute)
+	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
+	pause := func(status int, retryAfter string) time.Duration {
+		answer := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
+		return trigger.pause(judge(answer, nil), 20)
+	}
+	require.LessOrEqual(t, pause(503, "1"), awayBackoffMax)
+	require.Equal(t, time.Minute, pause(503, "60"))
+	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "who says nothing may be broken")
+	require.GreaterOrEqual(t, pause(500, "1"), 5*time.Minute)
+
+	call := func(answer http.HandlerFunc, end bool) time.Duration {
+		function := httptest.NewServer(answer)
+		defer function.Close()
+		if end {
+			function.Close()
+		}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, function.URL, nil)
+		require.NoError(t, err)
+		v := trigger.call(req)
+		require.Equal(t, again, v.kind)
+		return trigger.pause(v, 20)
+	}
+	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
+	require.LessOrEqual(t, call(hangUp, true), awayBackoffMax, "nobody is there")
+	require.GreaterOrEqual(t, call(hangUp, false), 5*time.Minute, "it was there, and may have been ended by the message")
 }
 
 func TestARefusedEventBecomesADeadLetterAndItsSuccessorsGoOn(t *testing.T) {
