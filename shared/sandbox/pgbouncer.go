@@ -64,7 +64,7 @@ func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
 	if err != nil {
 		t.Fatalf("sandbox: %v", err)
 	}
-	place, err := openPlace("", as)
+	place, err := openPlace("", "", as)
 	if err != nil {
 		t.Fatalf("sandbox: %v", err)
 	}

@@ -38,11 +38,12 @@ const socketPathLimit = 103
 // in unix_socket_directories.
 var plainPath = regexp.MustCompile(`^[A-Za-z0-9/._-]+$`)
 
-// openPlace makes and locks the place named dir; "" makes a temporary one.
-func openPlace(dir string, as *syscall.Credential) (_ *place, err error) {
+// openPlace makes and locks the place named dir; "" makes a temporary one below
+// parent, or below the system's directory for such when that is "".
+func openPlace(dir, parent string, as *syscall.Credential) (_ *place, err error) {
 	p := &place{as: as, temporary: dir == ""}
 	if p.temporary {
-		dir, err = os.MkdirTemp("", "so-")
+		dir, err = os.MkdirTemp(parent, "so-")
 	} else if dir, err = filepath.Abs(dir); err == nil {
 		err = os.MkdirAll(dir, 0o755)
 	}

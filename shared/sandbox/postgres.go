@@ -29,7 +29,7 @@ const (
 
 // Options says how StartPostgres starts a private server.
 type Options struct {
-	Dir     string    // kept between runs; "" = temporary, removed by Stop
+	Dir     string    // kept between runs; "" = temporary, removed by Stop, in memory unless Durable
 	Durable bool      // what is committed survives the machine; false (tests) = it survives kill -9 of Postgres only
 	Log     io.Writer // gets the server's log; nil = nobody
 }
@@ -59,7 +59,11 @@ func startPrivate(ctx context.Context, o Options, start func(context.Context, *P
 	if err != nil {
 		return nil, err
 	}
-	place, err := openPlace(o.Dir, as)
+	parent := ""
+	if !o.Durable {
+		parent = memory()
+	}
+	place, err := openPlace(o.Dir, parent, as)
 	if err != nil {
 		return nil, fmt.Errorf("start postgres: %w", err)
 	}
