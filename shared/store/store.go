@@ -114,13 +114,16 @@ const (
 // retrying runs a transaction, and runs it again until ctx ends while the
 // answer to its commit is lost: the caller must have made every effect
 // recognisable, and is told that an earlier try may have been committed, or be
-// about to be.
+// about to be. What it saw of one is certain when retrying returns.
 func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 	lost := false
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
 		err := db.withPartitions(ctx, func() error { return run(lost) })
 		if isLost(err) {
 			lost = true
+		}
+		if err == nil && lost {
+			err = db.makeCertain(ctx)
 		}
 		if err == nil && lost {
 			db.onEvents() // the try whose answer was lost may have written some
@@ -135,6 +138,14 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 			return err
 		}
 	}
+}
+
+// makeCertain waits for the standby where commits do, by a commit after all that was
+// seen: a primary that was restarted, or whose session was ended while it waited,
+// shows what no standby has.
+func (db *DB) makeCertain(ctx context.Context) error {
+	_, err := db.hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
+	return err
 }
 
 // metItself tells whether a row's id was taken by its own earlier try, whose

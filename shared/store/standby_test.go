@@ -1,0 +1,109 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// waitingForAStandby gives a server of its own, which has commits wait for a
+// standby that is not there from lose on until found.
+func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
+	t.Helper()
+	if os.Getenv("DATABASE_URL") != "" {
+		t.Skip("DATABASE_URL names a server whose settings are not ours")
+	}
+	server, err := sandbox.StartPostgres(t.Context(), sandbox.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, server.Stop()) })
+	url = server.URL("postgres")
+	conn := owner(t, url)
+	_, err = migrations.Up(t.Context(), conn, migrations.Options{HotRole: "sendonce_hot", ReadRole: "sendonce_read"})
+	require.NoError(t, err)
+	set := func(names string) {
+		for _, sql := range []string{"alter system set synchronous_standby_names = '" + names + "'", "select pg_reload_conf()"} {
+			_, err := conn.Exec(context.Background(), sql)
+			require.NoError(t, err)
+		}
+	}
+	return url, func() {
+		set("nobody")
+		require.Eventually(t, func() bool {
+			var names string
+			return conn.QueryRow(t.Context(), "show synchronous_standby_names").Scan(&names) == nil && names == "nobody"
+		}, 5*time.Second, time.Millisecond)
+	}, func() { set("") }
+}
+
+// endWaiting ends whoever waits for a standby and tells whether somebody did. What
+// was committed is seen from then on, although no standby has it.
+func endWaiting(t *testing.T, conn *pgx.Conn) bool {
+	t.Helper()
+	var pid int
+	err := conn.QueryRow(t.Context(), `with w as materialized (select pid from pg_stat_activity where wait_event = 'SyncRep')
+		select pid from w where pg_terminate_backend(pid, 5000)`).Scan(&pid)
+	if !errors.Is(err, pgx.ErrNoRows) {
+		require.NoError(t, err)
+	}
+	return err == nil
+}
+
+func TestWhatWasCommittedWithoutAStandbyIsNotAnsweredBeforeThatHasIt(t *testing.T) {
+	t.Parallel()
+	url, lose, found := waitingForAStandby(t)
+	db, watch := openAt(t, url), owner(t, url)
+	for range 3 {
+		db.mustSubmit(t, message())
+	}
+	reported := db.mustClaim(t, "app", 1)[0]
+	sent := reliable("sent")
+	db.mustSave(t, sent)
+	for name, call := range map[string]func() error{
+		"submit": func() error {
+			_, errs := db.Submit([]*Submission{message(keyed("k", "x"))})
+			return errs[0]
+		},
+		"claim": func() error {
+			_, _, err := db.Claim(context.Background(), ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+			return err
+		},
+		"report": func() error {
+			_, errs := db.Report([]*Report{{Report: task.Report{TaskID: reported.ID, AppID: "app", ClaimID: reported.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+			return errs[0]
+		},
+		"message": func() error {
+			_, errs := db.SubmitMessages([]*NewMessage{reliable("m")})
+			return errs[0]
+		},
+		"receipt": func() error {
+			_, err := db.ReceiveMessage(context.Background(), sent.ID, "c")
+			return err
+		},
+		"order": func() error {
+			_, err := db.Subscribe(context.Background(), booking(1, `{}`))
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lose()
+			defer found()
+			answered := make(chan error, 1)
+			go func() { answered <- call() }()
+			for range 2 {
+				require.Eventually(t, func() bool { return endWaiting(t, watch) || len(answered) > 0 }, 5*time.Second, time.Millisecond)
+				require.Empty(t, answered, "answered what no standby has")
+			}
+			found()
+			require.NoError(t, <-answered)
+		})
+	}
+}
