@@ -329,6 +329,13 @@ func rollbackOn(conn *pgx.Conn, err error) error {
 	return err
 }
 
+// commit ends a transaction that holds locks. Where commits wait for a standby, that has
+// what was seen under them: after a rollback it might not.
+func commit(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "commit")
+	return err
+}
+
 func rollback(conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

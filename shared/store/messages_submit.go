@@ -216,11 +216,13 @@ func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []in
 	if err != nil {
 		return err
 	}
+	replayed := false
 	for _, i := range open {
 		m := rows[i]
 		first, found := known[m.ID]
 		switch {
 		case found && first.fingerprint == m.Fingerprint:
+			replayed = true
 			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, Replayed: first.call != m.CallID}
 		case found:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
@@ -229,6 +231,9 @@ func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []in
 		default:
 			return errors.New("a message was neither inserted nor found")
 		}
+	}
+	if replayed {
+		return db.makeCertain(ctx)
 	}
 	return nil
 }

@@ -230,12 +230,11 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 	case out.TaskID != newest:
 		return out, errOvertaken
 	case newest == s.TaskID: // an earlier try of this very call
-		rollback(conn)
-		return Subscribed{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}, nil
+		out = Subscribed{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
+		return out, commit(ctx, conn)
 	case out.Status == task.SubscribeSent, found && !before.SendAgain():
-		rollback(conn)
 		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same
-		return out, nil
+		return out, commit(ctx, conn)
 	case s.Refused != nil:
 		return out, s.Refused
 	case owner != s.CallerID && !s.Anybodys:
