@@ -116,16 +116,33 @@ func (p *pool) Close() {
 	p.Pool.Close()
 }
 
+// earlyPatience is how long anybody waits for the early connection: one that takes
+// longer hangs, and others perhaps would not.
+const earlyPatience = 500 * time.Millisecond
+
 // connected waits until the early connection may be had; when ctx ends first, what
 // comes next says so.
 func (p *pool) connected(ctx context.Context) *pgxpool.Pool {
-	if p.first != nil {
-		select {
-		case <-p.first:
-		case <-ctx.Done():
-		}
+	if p.first == nil || isClosed(p.first) {
+		return p.Pool
+	}
+	patience := time.NewTimer(earlyPatience)
+	defer patience.Stop()
+	select {
+	case <-p.first:
+	case <-patience.C:
+	case <-ctx.Done():
 	}
 	return p.Pool
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 func (p *pool) Acquire(ctx context.Context) (*pgxpool.Conn, error) {

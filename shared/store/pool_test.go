@@ -1,12 +1,17 @@
 package store
 
 import (
+	"fmt"
+	"io"
 	"net"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestWhoCallsFirstTakesTheConnectionThatIsUnderWay(t *testing.T) {
@@ -28,6 +33,38 @@ func TestAnEarlyConnectionThatFailsHoldsNobodyUp(t *testing.T) {
 		_, err := db.NextDue(t.Context())
 		require.ErrorContains(t, err, "connection refused")
 	}
+}
+
+func TestAnEarlyConnectionThatHangsHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	config, err := pgconn.ParseConfig(sandbox.NewDatabase(t))
+	require.NoError(t, err)
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer front.Close()
+	db := openAt(t, fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", config.User, front.Addr(), config.Database))
+	db.Connect()
+	silent, err := front.Accept()
+	require.NoError(t, err)
+	defer silent.Close()
+	go func() {
+		for {
+			client, err := front.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial(pgconn.NetworkAddress(config.Host, config.Port))
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(server, client) }()
+			go func() { _, _ = io.Copy(client, server) }()
+		}
+	}()
+	began := time.Now()
+	_, err = db.NextDue(t.Context())
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), loginTimeout-time.Second)
 }
 
 func TestClosingDoesNotWaitForAnEarlyConnection(t *testing.T) {
