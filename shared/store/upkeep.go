@@ -20,8 +20,11 @@ const (
 )
 
 const (
+	// A time far ahead is that of a clock which was set back since, or of another primary's.
 	beginUpkeepSQL = `
-update upkeep set begun_at = now() where what = $1 and begun_at <= now() - make_interval(secs => $2) returning place`
+update upkeep set begun_at = now()
+where what = $1 and begun_at not between now() - make_interval(secs => $2) and now() + interval '1 minute'
+returning place`
 
 	endUpkeepSQL = `update upkeep set place = $2, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
 )

@@ -60,6 +60,21 @@ func TestWhatFailedInTheHouseIsDoneByTheNext(t *testing.T) {
 	}
 }
 
+func TestAClockThatWasAheadKeepsNobodyFromTheHouse(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	due := func() bool {
+		due, err := db.TrimDue(t.Context())
+		require.NoError(t, err)
+		return due
+	}
+	db.exec(t, `update upkeep set begun_at = now() + interval '1 year'`)
+	require.True(t, due(), "the clock was set right since")
+	require.False(t, due())
+	db.exec(t, `update upkeep set begun_at = now() + interval '1 second'`)
+	require.False(t, due(), "another one has just begun")
+}
+
 func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
