@@ -78,7 +78,7 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
 	setAll(t, map[string]string{
 		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
-		"TRUSTED_PROXIES": "proxy", "RETRY_BACKOFF": "wechat=5", "SENDONCE_MAX_CALL": "1", "APP_PROT": "1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
+		"TRUSTED_PROXIES": "proxy", "RETRY_BACKOFF": "wechat=5", "SENDONCE_MAX_CALL": "1", "APP_HSOT": "::1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
 		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", "FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
 	})
 	var got senderConfig
@@ -91,7 +91,7 @@ func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
   RETRY_BACKOFF is "wechat=5" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0", where * is every other queue; "5" is no time from 0 to 168h
   SENDONCE_MAX_CALLS is "1.5" but must be an integer
   SENDONCE_DRAIN_TIMEOUT is "25" but must be a duration such as 500ms, 25s or 2m
-  APP_PROT is no setting; `+"`sendonce config`"+` lists them all
+  APP_HSOT is no setting; if APP_HOST is meant, rename it, else set APP_HOST too; `+"`sendonce config`"+` lists them all
   BASIC_AUTH_USER is no setting; `+"`sendonce config`"+` lists them all
   SENDONCE_MAX_CALL is no setting; `+"`sendonce config`"+` lists them all
   TWO_PHASE_X is no setting; `+"`sendonce config`"+` lists them all

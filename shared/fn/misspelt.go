@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// ours begin the names that nobody else has a reason to use.
-var ours = []string{"SENDONCE_", "APP_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
+// ours begin the names that nobody else has a reason to use. APP_ does not: APP_ENV
+// and APP_NAME are set by many.
+var ours = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
 
 // isOfService tells the variables by which Kubernetes and container links speak
 // of a service, whatever its name is.
