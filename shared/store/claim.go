@@ -116,43 +116,49 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
-	id, err := db.claimIDs.next(ctx, db.hot)
-	if err != nil {
-		return nil, err
-	}
-	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), id, db.events == AllEvents}
+	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), nil, db.events == AllEvents}
 	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
-		claimed, _, err := db.runClaim(ctx, claimAboveSQL, id, append(args, laneColumns(lanes)...))
+		claimed, _, err := db.runClaim(ctx, claimAboveSQL, req.AppID, append(args, laneColumns(lanes)...))
 		if err != nil || len(claimed) > 0 {
 			db.floors.raise(req.Queue, claimed)
 			return claimed, err
 		}
 	}
-	claimed, took, err := db.runClaim(ctx, claimSQL, id, args)
+	claimed, took, err := db.runClaim(ctx, claimSQL, req.AppID, args)
 	if err == nil {
 		db.floors.learn(req.Queue, claimed, took)
 	}
 	return claimed, err
 }
 
+// claimIDAt is the place of the claim's id among the arguments of claimBody.
+const claimIDAt = 6
+
 // ownClaimSQL finds what a claim took. It needs no index: it is asked only when
 // an answer was lost.
 const ownClaimSQL = `
 select l.id, l.priority, l.retry_count, l.claim_id, l.due_at, t.phone_number, t.content
 from task_live l join tasks t on t.id = l.id
-where l.claim_id = $1 and l.state = 2`
+where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.state = 2`
 
 // runClaim runs one claim and says how long the statement alone took. When its
 // answer is lost it is looked up by its id: a connection that broke must not
-// cost the tasks a lease and a retry.
-func (db *DB) runClaim(ctx context.Context, sql string, id int64, args []any) (claimed []Claimed, took time.Duration, err error) {
+// cost the tasks a lease and a retry. Each try has an id of its own: after a
+// failover another app may have the one before.
+func (db *DB) runClaim(ctx context.Context, sql, app string, args []any) (claimed []Claimed, took time.Duration, err error) {
+	var tried []int64
 	err = db.retrying(ctx, func(again bool) error {
 		if again {
 			db.claimIDs.drop()
-			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, id); err != nil || len(claimed) > 0 {
+			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, tried, app); err != nil || len(claimed) > 0 {
 				return err
 			}
 		}
+		var id int64
+		if id, err = db.claimIDs.next(ctx, db.hot); err != nil {
+			return err
+		}
+		tried, args[claimIDAt] = append(tried, id), id
 		claimed, took, err = db.queryClaim(ctx, sql, args...)
 		return err
 	})

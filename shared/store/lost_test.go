@@ -54,30 +54,46 @@ func TestALostReportIsNotAppliedToTheNextClaim(t *testing.T) {
 	}
 }
 
-// A commit that no standby has is gone after a failover, and the new primary
-// gives its transaction's id to another one. Here a copy of the database takes
-// its place, on a server that knows the id for committed.
-func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
-	t.Parallel()
-	url := sandbox.NewDatabase(t)
+// failingOver gives a database, a proxy to it, and what has a copy of it as it is
+// now take its place: what is committed meanwhile is gone then, as are ids of
+// transactions and of sequences. The proxy refuses until it is restored.
+func failingOver(t *testing.T, prepare func(*DB)) (url string, proxy *sandbox.Proxy, failOver func()) {
+	t.Helper()
+	url = sandbox.NewDatabase(t)
 	config, err := pgx.ParseConfig(url)
 	require.NoError(t, err)
 	before := openAt(t, url)
-	s := message()
-	before.mustSubmit(t, s)
-	claim := before.mustClaim(t, "app", 1)[0]
+	prepare(before)
 	before.Close()
 	elsewhere := config.Copy()
 	elsewhere.Database = "postgres"
 	server, err := pgx.ConnectConfig(t.Context(), elsewhere)
 	require.NoError(t, err)
-	defer server.Close(context.Background())
+	t.Cleanup(func() { _ = server.Close(context.Background()) })
 	run := func(format string) {
 		_, err := server.Exec(context.Background(), strings.ReplaceAll(format, "$db", config.Database))
 		require.NoError(t, err)
 	}
 	run("create database $db_standby template $db")
-	proxy := sandbox.NewProxy(t, url)
+	proxy = sandbox.NewProxy(t, url)
+	return url, proxy, func() {
+		proxy.Cut()
+		run("drop database $db with (force)")
+		run("alter database $db_standby rename to $db")
+	}
+}
+
+// A commit that no standby has is gone after a failover, and the new primary
+// gives its transaction's id to another one. Here a copy of the database takes
+// its place, on a server that knows the id for committed.
+func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	s := message()
+	var claim Claimed
+	url, proxy, failOver := failingOver(t, func(db *DB) {
+		db.mustSubmit(t, s)
+		claim = db.mustClaim(t, "app", 1)[0]
+	})
 	db := openAt(t, proxy.URL())
 	fired := proxy.LoseAnswer(sandbox.Containing("insert into report_logs"))
 	answered := make(chan Reported, 1)
@@ -89,14 +105,32 @@ func TestAReportThatAFailoverUndidIsMadeAgain(t *testing.T) {
 		close(answered)
 	}()
 	<-fired
-	proxy.Cut()
-	run("drop database $db with (force)")
-	run("alter database $db_standby rename to $db")
+	failOver()
 	proxy.Restore()
 	out, ok := <-answered
 	require.True(t, ok)
 	require.Equal(t, task.Applied, out.Verdict)
 	require.Equal(t, task.Succeeded, openAt(t, url).mustTask(t, s.ID).State, "what was answered is true")
+}
+
+func TestAClaimThatAFailoverUndidIsNotTakenForAnothersUnderItsID(t *testing.T) {
+	t.Parallel()
+	url, proxy, failOver := failingOver(t, func(db *DB) { db.mustSubmit(t, message(), message()) })
+	db := openAt(t, proxy.URL())
+	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	claimed := make(chan []Claimed, 1)
+	go func() {
+		defer close(claimed)
+		claimed <- db.mustClaim(t, "app", 1)
+	}()
+	<-fired
+	failOver()
+	others := openAt(t, url).mustClaim(t, "other", 1)
+	proxy.Restore()
+	ours := <-claimed
+	require.Len(t, ours, 1)
+	require.NotEqual(t, others[0].ID, ours[0].ID, "two apps have the same task")
+	require.NotEqual(t, others[0].ClaimID, ours[0].ClaimID)
 }
 
 func TestAClaimWhoseAnswerWasLostIsStillHandedOut(t *testing.T) {

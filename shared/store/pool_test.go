@@ -39,6 +39,7 @@ func TestAnEarlyConnectionThatHangsHoldsNobodyUp(t *testing.T) {
 	t.Parallel()
 	config, err := pgconn.ParseConfig(sandbox.NewDatabase(t))
 	require.NoError(t, err)
+	network, address := pgconn.NetworkAddress(config.Host, config.Port)
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer front.Close()
@@ -53,7 +54,7 @@ func TestAnEarlyConnectionThatHangsHoldsNobodyUp(t *testing.T) {
 			if err != nil {
 				return
 			}
-			server, err := net.Dial(pgconn.NetworkAddress(config.Host, config.Port))
+			server, err := net.Dial(network, address)
 			if err != nil {
 				return
 			}
