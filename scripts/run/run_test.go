@@ -32,6 +32,16 @@ type house struct {
 
 func newHouse(t *testing.T) house {
 	t.Helper()
+	h := newEmptyHouse(t)
+	// The build of a run finds that it has nothing to link.
+	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
+	require.NoError(t, os.Link(sandbox.Build(t, "github.com/sendonce/sendonce/functions", false), filepath.Join(h.home, "bin", "sendonce")))
+	return h
+}
+
+// newEmptyHouse is one where no run has been.
+func newEmptyHouse(t *testing.T) house {
+	t.Helper()
 	home, err := os.MkdirTemp("", "so-run-")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(home, 0o755))
@@ -114,7 +124,7 @@ func (h house) closed() bool {
 
 func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newEmptyHouse(t)
 	p := h.start(t)
 	h.ready(t, p)
 	runEnv := filepath.Join(h.home, "run.env")
@@ -198,7 +208,7 @@ func TestARunThatCannotGoOnSaysWhy(t *testing.T) {
 		h := newHouse(t)
 		h.ready(t, h.start(t))
 		other := h
-		other.port = newHouse(t).port
+		other.port = newEmptyHouse(t).port
 		p := other.start(t)
 		require.Equal(t, 1, p.ExitCode())
 		require.Contains(t, p.Output(), "a Postgres is running in "+h.home+"/postgres already")
