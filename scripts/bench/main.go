@@ -216,10 +216,8 @@ func prepare(ctx context.Context, progress io.Writer, measure func(binary string
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binary := filepath.Join(dir, "sendonce")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "github.com/sendonce/sendonce/functions")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as make build
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build: %w\n%s", err, out)
+	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions", binary, false); err != nil {
+		return err
 	}
 	fmt.Fprintln(progress, "starting Postgres")
 	postgres, err := sandbox.StartPostgres(ctx, sandbox.Options{Durable: true})

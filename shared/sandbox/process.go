@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -231,11 +232,17 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 	return nil
 }
 
-// Compile builds the package with the import path pkg into the file binary. race
-// turns the race detector on.
+// Compile builds the package with the import path pkg into the file binary, as
+// `make build` does, so that what is tested and measured is what is released;
+// race turns the race detector on instead.
 func Compile(ctx context.Context, pkg, binary string, race bool) error {
-	text, err := exec.CommandContext(ctx, "go", "build", fmt.Sprintf("-race=%t", race), "-o", binary, pkg).CombinedOutput()
-	if err != nil {
+	flags, env := []string{"-trimpath", "-ldflags=-s -w"}, append(os.Environ(), "CGO_ENABLED=0")
+	if race {
+		flags, env = []string{"-race"}, nil
+	}
+	build := exec.CommandContext(ctx, "go", slices.Concat([]string{"build", "-o", binary}, flags, []string{pkg})...)
+	build.Env = env
+	if text, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
 	}
 	return nil
