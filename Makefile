@@ -17,8 +17,9 @@ example: ## an order and a points service beside a running make run: orders are 
 booking: ## a booking confirmation by WeChat beside a running make run, ordered three times and sent once
 	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example booking
 
+# Tests wait for processes more than they compute, so more run at once than there may be cores. Check has vetted them.
 test: check ## format, vet, lint, and every test on a private Postgres
-	go test $(RACE) -timeout 300s ./...
+	go test $(RACE) -vet=off -parallel 8 -timeout 300s ./...
 
 # As what is built, so that nothing is compiled for the looks alone.
 check: export CGO_ENABLED = 0
