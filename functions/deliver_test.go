@@ -127,7 +127,7 @@ func newReceiver(t *testing.T, answer func(n int, w http.ResponseWriter, r *http
 	return v
 }
 
-// listenAt takes an address that was in use before.
+// listenAt takes an address that is free.
 func listenAt(t *testing.T, address string) net.Listener {
 	t.Helper()
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
@@ -294,11 +294,10 @@ func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReachesIt(t *testing.T) {
 	t.Parallel()
 	w := openTown(t)
-	shop := newReceiver(t, nil)
-	url := shop.URL
-	shop.Close() // nobody listens there any more
-	sends := 2
-	saved, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: url, Data: []byte(`1`), MaxSends: &sends})
+	port, err := sandbox.FreePort()
+	require.NoError(t, err)
+	address, sends := fmt.Sprintf("127.0.0.1:%d", port), 2
+	saved, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: "http://" + address, Data: []byte(`1`), MaxSends: &sends})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		w.hurry()
@@ -308,7 +307,8 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 	listed := w.looker.get("/api/v1/messages/stuck?kind=sending")
 	require.Contains(t, listed.text, saved.ServerMsgID)
 	require.Contains(t, listed.text, "connection refused")
-	revived := &httptest.Server{Listener: listenAt(t, shop.Listener.Addr().String()), Config: &http.Server{Handler: shop.Config.Handler}}
+	shop := newReceiver(t, nil)
+	revived := &httptest.Server{Listener: listenAt(t, address), Config: &http.Server{Handler: shop.Config.Handler}}
 	revived.Start()
 	t.Cleanup(revived.Close)
 	require.Equal(t, 200, w.looker.post("/api/v1/messages/"+saved.ServerMsgID+"/redrive", `{}`).status)

@@ -46,10 +46,9 @@ func newEmptyHouse(t *testing.T) house {
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(home, 0o755))
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	defer listener.Close()
-	return house{home, listener.Addr().(*net.TCPAddr).Port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run", false)}
+	return house{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run", false)}
 }
 
 func (h house) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"fmt"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // cluster is three servers of the test's own.
@@ -24,10 +25,12 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t}
-	ports := freePorts(t, 3)
-	var routes []string
-	for _, port := range ports {
-		routes = append(routes, fmt.Sprintf("nats://127.0.0.1:%d", port))
+	ports, routes := make([]int, 3), make([]string, 3)
+	for i := range ports {
+		var err error
+		ports[i], err = sandbox.FreePort()
+		require.NoError(t, err)
+		routes[i] = fmt.Sprintf("nats://127.0.0.1:%d", ports[i])
 	}
 	dir := t.TempDir()
 	for i, port := range ports {
@@ -44,17 +47,6 @@ func newCluster(t *testing.T) *cluster {
 		c.servers = append(c.servers, s)
 	}
 	return c
-}
-
-func freePorts(t *testing.T, n int) []int {
-	ports := make([]int, n)
-	for i := range ports {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer l.Close() // all are taken until all are known
-		ports[i] = l.Addr().(*net.TCPAddr).Port
-	}
-	return ports
 }
 
 // bus gives a Bus that knows all servers, with the streams made.

@@ -214,10 +214,8 @@ func TestAListenerMeantForAnotherProcessIsLeftAlone(t *testing.T) {
 
 func TestAFrameworkHostAnswersAsOurServerDoes(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	port := l.Addr().(*net.TCPAddr).Port
-	require.NoError(t, l.Close())
 	host := startProcess(t, "framework", []string{"FUNCTION_TARGET=greeter", fmt.Sprintf("PORT=%d", port)})
 	theirs := &house{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	require.NoError(t, host.WaitReady(within(t), theirs.url+"/healthz"))

@@ -53,7 +53,10 @@ func StartNATS(ctx context.Context, o NATSOptions) (_ *NATS, err error) {
 func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 	port := o.Port
 	if port == 0 {
-		port = server.RANDOM_PORT
+		var err error
+		if port, err = FreePort(); err != nil {
+			return err
+		}
 	}
 	s, err := server.NewServer(&server.Options{
 		Host: natsHost, Port: port,

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -106,14 +107,15 @@ func (s *NATSServer) untilReady() {
 // freeHosts gives addresses on this machine that nobody listens at.
 func freeHosts(t testing.TB, n int) []string {
 	t.Helper()
-	hosts := make([]string, n)
-	for i := range hosts {
-		l, err := net.Listen("tcp", natsHost+":0")
+	var hosts []string
+	for len(hosts) < n {
+		port, err := FreePort()
 		if err != nil {
 			t.Fatalf("sandbox: %v", err)
 		}
-		defer l.Close() // all are taken until all are known
-		hosts[i] = l.Addr().String()
+		if host := net.JoinHostPort(natsHost, strconv.Itoa(port)); !slices.Contains(hosts, host) {
+			hosts = append(hosts, host)
+		}
 	}
 	return hosts
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -167,14 +166,11 @@ func TestAMessageIsEscapedForItsPlace(t *testing.T) {
 
 func TestWhatDidNotLeaveMayBeTriedAgain(t *testing.T) {
 	t.Parallel()
-	free, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, free.Close())
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS() // its certificate is not trusted
 	defer secure.Close()
-	for _, at := range []string{"http://" + free.Addr().String() + "/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
+	for _, at := range []string{"http://127.0.0.1:1/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
 		result := httpGateway(t, sender.HTTPConfig{URL: at}).Send(t.Context(), hello)
 		require.Equal(t, sender.Released, result.Outcome, "a provider that is away uses up no retry: %s", result.Message)
 		require.Equal(t, "unreachable", result.Code)

@@ -1,0 +1,31 @@
+package sandbox
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"syscall"
+)
+
+// FreePort gives a port on which nothing of this machine listens. It is below
+// those that the system gives to calls and to listeners on any port, so that
+// nobody gets it by chance: a server may be started there, and again later.
+func FreePort() (int, error) {
+	const lowest, above = 10_000, 32_768
+	for range 100 {
+		port := lowest + rand.IntN(above-lowest)
+		// To listen would be surer, but a child that is being started meanwhile has
+		// a copy of the listener until its exec.
+		conn, err := net.Dial("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return port, nil
+		}
+		if err != nil {
+			return 0, fmt.Errorf("look for a free port: %w", err)
+		}
+		conn.Close()
+	}
+	return 0, errors.New("no port is free")
+}
