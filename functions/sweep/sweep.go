@@ -43,6 +43,7 @@ type sweeper struct {
 // When the call's time ends first, the next tick goes on.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
+	var next time.Time
 	for {
 		swept, err := s.db.Sweep(ctx, batchRows)
 		if err != nil {
@@ -54,15 +55,12 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		for verdict, n := range swept.Verdicts {
 			verdicts[string(verdict)] += n
 		}
+		next = swept.Next
 		if rows += swept.Rows; swept.Rows < batchRows {
 			break
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	next, err := s.db.NextDue(ctx)
-	if err != nil {
-		return err
-	}
 	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
 	again, watchErr := s.db.Watch(ctx)
 	if again {

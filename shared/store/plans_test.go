@@ -169,7 +169,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"pausedTemplatesSQL": `array['t1']`,
 			"clearTemplateSQL":   `'t1'`,
 			"tokenSQL":           `'wechat', '1'`,
-			"nextDueSQL":         "",
+			"dueSQL":             "",
 			"lockLiveSQL":        someIDs,
 			"lockDoneSQL":        someIDs,
 			"deleteLiveSQL":      someIDs,
@@ -182,7 +182,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"callerByNameSQL":    `'x'`,
 			"lockDefaultsSQL":    `array['13800138000']::varchar[]`,
 		},
-		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due", "nextDueSQL": "task_live_due"},
+		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due", "dueSQL": "task_live_due"},
 		sorted: []string{"claimSQL", "claimAboveSQL"},
 	}.require(t)
 }

@@ -19,7 +19,7 @@ func TestWhoCallsFirstTakesTheConnectionThatIsUnderWay(t *testing.T) {
 	db := open(t)
 	db.Connect()
 	require.NoError(t, db.Ping(t.Context()))
-	_, err := db.NextDue(t.Context())
+	_, err := db.Sweep(t.Context(), 1)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, db.Stats()["hot"].NewConnsCount())
 	require.Zero(t, db.Stats()["read"].NewConnsCount())
@@ -30,7 +30,7 @@ func TestAnEarlyConnectionThatFailsHoldsNobodyUp(t *testing.T) {
 	db := openAt(t, "postgres://nobody@127.0.0.1:1/nothing")
 	db.Connect()
 	for range 2 {
-		_, err := db.NextDue(t.Context())
+		_, err := db.Sweep(t.Context(), 1)
 		require.ErrorContains(t, err, "connection refused")
 	}
 }
@@ -63,7 +63,7 @@ func TestAnEarlyConnectionThatHangsHoldsNobodyUp(t *testing.T) {
 		}
 	}()
 	began := time.Now()
-	_, err = db.NextDue(t.Context())
+	_, err = db.Sweep(t.Context(), 1)
 	require.NoError(t, err)
 	require.Less(t, time.Since(began), loginTimeout-time.Second)
 }
@@ -81,7 +81,7 @@ func TestClosingDoesNotWaitForAnEarlyConnection(t *testing.T) {
 	defer conn.Close()
 	var calls sync.WaitGroup
 	calls.Go(func() {
-		_, err := db.NextDue(t.Context())
+		_, err := db.Sweep(t.Context(), 1)
 		require.Error(t, err)
 	})
 	began := time.Now()

@@ -13,26 +13,39 @@ import (
 // claim or a report holds are left to them.
 const lockDueSQL = `select ` + liveColumns + `, now() from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
 
-// anyDueSQL spares the idle poll a transaction.
-const anyDueSQL = `select exists (select from queue_pauses where until <= now()), exists (select from task_live where due_at <= now())`
+// dueSQL tells when a pause and a task fall due first, and what time it is. It
+// spares the idle poll a transaction.
+const dueSQL = `
+select (select min(until) from queue_pauses), (select due_at from task_live where due_at is not null order by due_at limit 1), now()`
+
+// nextDue is what dueSQL tells; nil = never.
+type nextDue struct {
+	pause, task *time.Time
+	now         time.Time
+}
+
+func (d *nextDue) scan(row pgx.Row) error { return row.Scan(&d.pause, &d.task, &d.now) }
+
+func (d *nextDue) isPast(at *time.Time) bool { return at != nil && !at.After(d.now) }
+
+// at is the earlier one; zero = never.
+func (d *nextDue) at() time.Time {
+	pause, task := orZero(d.pause), orZero(d.task)
+	if pause.IsZero() || !task.IsZero() && task.Before(pause) {
+		return task
+	}
+	return pause
+}
 
 // Touched counts, by queue, the tasks that a sender may take from now on.
 type Touched map[string]int
-
-const nextDueSQL = `
-select least((select due_at from task_live where due_at is not null order by due_at limit 1), (select min(until) from queue_pauses))`
-
-// NextDue is when a task falls due or a pause ends next; zero = none does.
-func (db *DB) NextDue(ctx context.Context) (time.Time, error) {
-	at, err := db.instant(ctx, nextDueSQL)
-	return at, failed("next due", err)
-}
 
 // Swept is what one batch of a sweep did.
 type Swept struct {
 	Rows     int
 	Pending  Touched
 	Verdicts map[task.Verdict]int
+	Next     time.Time // when the next task falls due or pause ends, or what is due already and in other hands; zero = none does
 }
 
 // Sweep settles up to limit tasks that fell due, earliest first: it promotes
@@ -54,12 +67,15 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 		return swept, err
 	}
 	defer conn.Release()
-	var resumed, due bool
-	err = conn.QueryRow(ctx, anyDueSQL).Scan(&resumed, &due)
-	if err == nil && resumed {
-		err = endPauses(ctx, conn.Conn(), swept.Pending)
+	var due nextDue
+	err = due.scan(conn.QueryRow(ctx, dueSQL))
+	if err == nil && due.isPast(due.pause) {
+		if err = endPauses(ctx, conn.Conn(), swept.Pending); err == nil {
+			err = due.scan(conn.QueryRow(ctx, dueSQL))
+		}
 	}
-	if err != nil || !due {
+	swept.Next = due.at()
+	if err != nil || !due.isPast(due.task) {
 		return swept, err
 	}
 
@@ -90,6 +106,9 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 	batch = pgx.Batch{}
 	told := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
+	batch.Queue(dueSQL).QueryRow(due.scan)
 	batch.Queue("commit")
-	return swept, rollbackOn(conn.Conn(), told.after(conn.Conn().SendBatch(ctx, &batch).Close()))
+	err = told.after(conn.Conn().SendBatch(ctx, &batch).Close())
+	swept.Next = due.at()
+	return swept, rollbackOn(conn.Conn(), err)
 }
