@@ -4,4 +4,4 @@ CREATE TABLE upkeep (
     begun_at timestamptz NOT NULL DEFAULT '-infinity',
     place    uuid -- where the next one goes on; null: at the beginning
 );
-INSERT INTO upkeep (what) VALUES ('house'), ('events');
+INSERT INTO upkeep (what) VALUES ('house'), ('events'), ('alerts');

@@ -65,7 +65,7 @@ const watchShare = 20
 
 // Watch looks at the queues, raises the alerts that are due and clears those that
 // are over, each with its event in the same commit. Any number of instances may
-// look: one raises. It looks at most three times in task.AlertRules.Every; again
+// look: one raises. They look at most three times in task.AlertRules.Every; again
 // says that there will be something to see, an open alert or results that fail, or
 // that it was too early. Without thresholds it does not look: KeepHouse clears what
 // is open. What a look costs grows with the pending tasks and, when some failed, with
@@ -79,6 +79,10 @@ func (db *DB) Watch(ctx context.Context) (again bool, err error) {
 	after := db.watchAfter.Load()
 	if began.UnixNano() < after || !db.watchAfter.CompareAndSwap(after, began.Add(pause).UnixNano()) {
 		return true, nil
+	}
+	_, due, err := db.beginUpkeep(ctx, upkeepAlerts, pause)
+	if err != nil || !due {
+		return true, failed("watch", err)
 	}
 	again, err = db.watch(ctx)
 	pause = max(pause, watchShare*time.Since(began))

@@ -14,6 +14,7 @@ import (
 const (
 	upkeepHouse  = "house"
 	upkeepEvents = "events"
+	upkeepAlerts = "alerts"
 
 	houseEvery  = 10 * time.Minute
 	eventsEvery = 5 * time.Minute
