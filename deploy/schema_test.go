@@ -190,9 +190,14 @@ func (s *schemas) checkAt(url string, value any) error {
 	return schema.Validate(plain)
 }
 
-func TestEveryManifestIsWhatItsReadersTake(t *testing.T) {
+func TestManifestsAndTheSchemasOfTheirReaders(t *testing.T) {
 	t.Parallel()
-	s := readSchemas(t)
+	s := readSchemas(t) // which takes the longest
+	t.Run("every manifest is what its readers take", func(t *testing.T) { s.takeEveryManifest(t) })
+	t.Run("a mistake in a manifest is found", func(t *testing.T) { s.findMistakes(t) })
+}
+
+func (s *schemas) takeEveryManifest(t *testing.T) {
 	for _, dir := range overlays(t) {
 		for _, o := range render(t, dir) {
 			require.NoError(t, s.check(o), "%s: %s", dir, id(o))
@@ -204,9 +209,7 @@ func TestEveryManifestIsWhatItsReadersTake(t *testing.T) {
 	require.NoError(t, s.checkAt(s.urls["compose"], readCompose(t)))
 }
 
-func TestAMistakeInAManifestIsFound(t *testing.T) {
-	t.Parallel()
-	s := readSchemas(t)
+func (s *schemas) findMistakes(t *testing.T) {
 	for _, mistake := range []string{
 		"serving.knative.dev/v1 Service /spec/template/spec/timeoutSecond 30",
 		"serving.knative.dev/v1 Service /spec/template/spec/containerConcurrency many",
