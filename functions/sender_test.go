@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -200,17 +201,25 @@ const (
 	stateProcessing = 2
 )
 
+// until waits, and tells what the sender said meanwhile when it waits in vain.
+func (h *hunt) until(done func() bool) {
+	h.t.Helper()
+	if !assert.Eventually(h.t, done, patience, 5*time.Millisecond) {
+		h.t.Fatal(h.process.Output())
+	}
+}
+
 // settles waits until nothing is in flight.
 func (h *hunt) settles() {
 	h.t.Helper()
-	require.Eventually(h.t, func() bool { return h.in(statePending, stateProcessing) == 0 }, patience, 5*time.Millisecond, h.process.Output())
+	h.until(func() bool { return h.in(statePending, stateProcessing) == 0 })
 }
 
 // stop ends the sender in an orderly way, so that what is still in flight is
 // the dead ones'.
 func (h *hunt) stop() {
 	h.t.Helper()
-	require.Eventually(h.t, func() bool { return h.in(statePending) == 0 }, patience, 5*time.Millisecond, h.process.Output())
+	h.until(func() bool { return h.in(statePending) == 0 })
 	code, err := h.process.Terminate(patience)
 	require.NoError(h.t, err)
 	require.Zero(h.t, code, h.process.Output())
