@@ -45,14 +45,9 @@ func (c *city) invocations() map[string]int {
 	return calls
 }
 
-// settled tells whether no wake-up waits to be taken, is under way, or falls due
-// by then.
+// settled tells whether no wake-up falls due by then, waits to be taken, or is
+// under way. It looks in the order in which a wake-up goes: none gets past it.
 func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
-	for consumer := range wake.ListConsumers(c.t.Context()).Info() {
-		if consumer.NumPending > 0 || consumer.NumAckPending > 0 {
-			return false
-		}
-	}
 	info, err := wake.Info(c.t.Context(), jetstream.WithSubjectFilter("sched.>"))
 	require.NoError(c.t, err)
 	for subject := range info.State.Subjects {
@@ -61,7 +56,13 @@ func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
 			return false
 		}
 	}
-	return true
+	for consumer := range wake.ListConsumers(c.t.Context()).Info() {
+		if consumer.NumPending > 0 || consumer.NumAckPending > 0 {
+			return false
+		}
+	}
+	// A newer wake-up takes the place of one that is being worked on.
+	return time.Since(c.looker.lastStatement()) > time.Second
 }
 
 // rests waits until all that was under way is over, and says that nothing happens
@@ -71,11 +72,7 @@ func (c *city) rests(asked *statements) map[string]int {
 	wake, err := c.broker().Stream(c.t.Context(), "WAKE")
 	require.NoError(c.t, err)
 	quiet := quietTime(c.t)
-	require.Eventually(c.t, func() bool {
-		// A newer wake-up takes the place of one that is being worked on.
-		working := time.Since(c.looker.lastStatement()) < time.Second
-		return !working && c.settled(wake, time.Now().Add(quiet+time.Second))
-	}, patience+lease, 100*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.settled(wake, time.Now().Add(quiet+time.Second)) }, patience+lease, 100*time.Millisecond)
 	calls := c.invocations()
 	statements, _ := asked.count()
 	require.NotZero(c.t, statements)
