@@ -136,8 +136,11 @@ func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
 	p.untilReady(200)
 	p.until("trigger_delivered_total"+of("sweep"), 1)
 	require.NoError(t, p.nats.Stop())
-	away := p.untilReady(503)
-	require.Equal(t, "{\"status\":\"not connected to NATS\"}\n", away.text)
+	var away reply
+	require.Eventually(t, func() bool {
+		away = p.get("/readyz") // which may see the end of a pull before that of the connection
+		return away.status == 503 && away.text == "{\"status\":\"not connected to NATS\"}\n"
+	}, patience, 20*time.Millisecond)
 	require.Equal(t, "1", away.header.Get("Retry-After"))
 	require.Equal(t, 200, p.get("/healthz").status, "a restart would not bring NATS back")
 	code, said := p.health()
