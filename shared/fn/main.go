@@ -129,7 +129,6 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 }
 
 func serveAll(ctx context.Context, env *Env, functions []Function) error {
-	env.db.Connect() // who starts it is waiting
 	built, err := construct(env, functions)
 	if err != nil {
 		return err

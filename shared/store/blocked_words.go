@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/text/cases"
 	"golang.org/x/text/unicode/norm"
 )
@@ -45,7 +46,7 @@ type wordList []string
 
 const blockedWordsSQL = `select folded from blocked_words order by folded`
 
-func (b *blockedWords) list(ctx context.Context, from *pool) (wordList, error) {
+func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, error) {
 	b.mu.Lock()
 	words, known := b.words, !b.read.IsZero()
 	if time.Since(b.read) < blockedFor {
@@ -80,7 +81,7 @@ func (b *blockedWords) list(ctx context.Context, from *pool) (wordList, error) {
 	return r.words, nil
 }
 
-func (b *blockedWords) renew(ctx context.Context, from *pool, r *wordReading) {
+func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordReading) {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
 	rows, err := from.Query(ctx, blockedWordsSQL)

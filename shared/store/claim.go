@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -199,7 +200,7 @@ const (
 	claimBlockSQL = `select nextval('claim_seq')`
 )
 
-func (c *claimIDs) next(ctx context.Context, from *pool) (int64, error) {
+func (c *claimIDs) next(ctx context.Context, from *pgxpool.Pool) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.free == 0 {

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -65,7 +66,7 @@ func (l *receiveLogs) queue(batch *pgx.Batch) {
 	}
 }
 
-func (l *receiveLogs) write(ctx context.Context, to *pool) error {
+func (l *receiveLogs) write(ctx context.Context, to *pgxpool.Pool) error {
 	var batch pgx.Batch
 	l.queue(&batch)
 	if batch.Len() == 0 {

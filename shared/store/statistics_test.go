@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -145,7 +146,7 @@ func TestCountingResultsTakesTheIndexOnTheirTime(t *testing.T) {
 
 // explain gives the plan of a query for these very parameters, made after the
 // statement setup in one transaction.
-func explain(t *testing.T, pool *pool, setup, sql string, args ...any) (plan string) {
+func explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (plan string) {
 	t.Helper()
 	require.NoError(t, pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(t.Context(), setup); err != nil {

@@ -30,11 +30,10 @@ type Config struct {
 	OnAlert func(id task.ID, a task.Alert, cleared bool)
 }
 
-// DB is every table of Sendonce. It makes no network call before Connect or its
-// first use.
+// DB is every table of Sendonce. It makes no network call before its first use.
 type DB struct {
-	hot  *pool
-	read *pool
+	hot  *pgxpool.Pool
+	read *pgxpool.Pool
 
 	submits    *coalescer[*Submission, Submitted]
 	reports    *coalescer[*Report, Reported]
@@ -54,7 +53,8 @@ type DB struct {
 	refreshing chan struct{} // full while this instance refreshes a provider's token
 }
 
-// Open prepares the two pools without connecting.
+// Open prepares the two pools without connecting: the first call that needs
+// the database pays for it.
 func Open(cfg Config) (*DB, error) {
 	hot, err := openPool(cfg, cfg.HotRole, "sendonce")
 	if err != nil {
@@ -91,11 +91,6 @@ func (db *DB) Close() {
 	db.hot.Close()
 	db.read.Close()
 }
-
-// Connect begins to log in, so that who calls first need not wait for all of it.
-// Call it once, before anything else. Nothing comes of a failure: who calls first
-// meets it.
-func (db *DB) Connect() { db.hot.connect() }
 
 // Ping asks the database for an answer: the readiness of a process.
 func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -362,7 +363,7 @@ func (k knownCalls) of(s *Submission) (firstCall, bool) {
 	return first, ok
 }
 
-func firstCalls(ctx context.Context, from *pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
+func firstCalls(ctx context.Context, from *pgxpool.Pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
 	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
 	rows, err := from.Query(ctx, firstCallsSQL, keys, ids)
 	if err != nil {
