@@ -237,9 +237,21 @@ func hasEnded(child child) bool {
 	}
 }
 
+// portPatience is how long what a killed run has left behind may take to end.
+const portPatience = 3 * time.Second
+
 func portIsFree(ctx context.Context, s settings) error {
 	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", strings.TrimPrefix(s.url(), "http://"))
+	var listener net.Listener
+	err := error(syscall.EADDRINUSE)
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < portPatience; {
+		if listener, err = config.Listen(ctx, "tcp", strings.TrimPrefix(s.url(), "http://")); err != nil {
+			select {
+			case <-time.After(50 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("port %d is taken: stop what listens there or set PORT to another", s.port)
 	}
