@@ -17,6 +17,7 @@ func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 	start := func(more ...string) *sandbox.Process {
 		return sandbox.StartProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
 	}
+	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")) // makes the stream
 	for asked, remedy := range map[string]string{
 		"host":            `gives process: set sync_interval: always`,
 		"replicated":      `gives process: keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream), or ask for less`,
@@ -29,7 +30,6 @@ func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 		require.Contains(t, p.Output(), remedy)
 		require.NotContains(t, p.Output(), `"listening"`)
 	}
-	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
 	address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // nothing is accepted, so nothing is claimed
 
 	wrong := start("TWO_PHASE_DURABILITY=much", "TWO_PHASE_NATS_MONITOR_URL=nats:8222")

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	soon  = 10 * time.Second // bounds a wait for what must happen
+	soon  = 10 * time.Second // bounds a call, and a third of what bounds a wait for what must happen
 	every = 5 * time.Millisecond
 )
 
@@ -223,5 +223,5 @@ func (r *running) stop() {
 
 func eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
-	require.Eventually(t, condition, soon, every, what)
+	require.Eventually(t, condition, 3*soon, every, what)
 }
