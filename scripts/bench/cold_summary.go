@@ -67,7 +67,7 @@ func (s *coldSummary) String() string {
 	fmt.Fprintf(&b, "\n%s\n", s.machine())
 	fmt.Fprintf(&b, "Each function by itself, %d starts: from before the fork until its first call is answered 2xx, which takes a login to Postgres\n", s.runs)
 	b.WriteString("and at least one query. Memory is VmRSS once it no longer changes after that, the most of all starts; a part of it is pages of\n")
-	fmt.Fprintf(&b, "the binary, which instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes).\n", megabytes(s.binary))
+	fmt.Fprintf(&b, "the binary, which instances on one machine share. The binary has %.1f MB (1 MB = 1000000 bytes);\nit was read from disk once and is in memory, as on a machine that had it before.\n", megabytes(s.binary))
 	verdict := "Every median is at most %.0f ms and every memory at most %.0f MB.\n"
 	if s.wrong() != nil {
 		verdict = "NOT every median is at most %.0f ms and every memory at most %.0f MB.\n"

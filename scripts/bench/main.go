@@ -192,6 +192,9 @@ func benchCold(ctx context.Context, o options, progress io.Writer) (s *coldSumma
 		if err != nil {
 			return err
 		}
+		if err := readAnew(binary); err != nil {
+			return err
+		}
 		s = &coldSummary{summary: summary{progress: progress}, runs: o.runs, binary: size.Size()}
 		if err := s.facts.read(ctx, conn); err != nil {
 			return err
