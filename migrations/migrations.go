@@ -91,14 +91,13 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, o Options) (applied []s
 	return applied, makePartitions(ctx, conn)
 }
 
-var fileName = regexp.MustCompile(`^([0-9]{4})_[a-z0-9_]+\.sql$`)
-
 // load reads the files in order and demands the versions 1, 2, 3 …
 func load(fsys fs.FS) ([]migration, error) {
 	names, err := fs.Glob(fsys, "*.sql")
 	if err != nil {
 		return nil, fmt.Errorf("list migrations: %w", err)
 	}
+	fileName := regexp.MustCompile(`^([0-9]{4})_[a-z0-9_]+\.sql$`)
 	var migrations []migration
 	for _, name := range names {
 		parts := fileName.FindStringSubmatch(name)

@@ -34,8 +34,8 @@ type Config struct {
 	CredentialsFile string `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
 	Name            string `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
 	Replicas        int    `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
-	AcceptStream    string `envconfig:"-"` // names the stream of accepted messages; "" = ACCEPTED
-	AcceptShards    int    `envconfig:"-"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
+	AcceptStream    string `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
+	AcceptShards    int    `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
 }
 
 func (c *Config) check() error {

@@ -23,8 +23,9 @@ import (
 // the same kind: a field's tag `envconfig` names its variable, `default` and
 // `desc` are what the settings table shows, `secret:"true"` keeps the value
 // out of every message and lets a file hold it (see secretFrom); such a field is
-// a string. A struct may have a method Validate() []task.Field,
-// naming variables, for what a type cannot express.
+// a string. A field that is no setting has the tag `ignored:"true"`. A struct may
+// have a method Validate() []task.Field, naming variables, for what a type cannot
+// express.
 type Config struct {
 	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
 	Username       string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
@@ -45,9 +46,9 @@ type Config struct {
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
-	Bus            bus.Config      `envconfig:"-"` // has settings of its own
-	TwoPhase       TwoPhase        `envconfig:"-"` // likewise
-	Alerts         Alerts          `envconfig:"-"` // likewise
+	Bus            bus.Config      `ignored:"true"` // has settings of its own
+	TwoPhase       TwoPhase        `ignored:"true"` // likewise
+	Alerts         Alerts          `ignored:"true"` // likewise
 }
 
 // Validate checks what the types alone cannot.
@@ -147,30 +148,30 @@ func (b badSettings) Error() string {
 	return "settings are wrong:\n" + strings.Join(lines, "\n")
 }
 
-// load reads the struct that cfg points to from the environment. envconfig
-// stops at the first bad value, so it is given one field at a time.
+// load reads the struct that cfg points to from the environment and finds every
+// bad value.
 func load(cfg any) []problem {
 	var problems []problem
+	whole := envconfig.Process("", cfg) // stops at the first bad one
 	v := reflect.ValueOf(cfg).Elem()
 	for i := range v.NumField() {
 		field := v.Type().Field(i)
-		if field.Tag.Get("envconfig") == "-" {
-			continue
-		}
-		if field.Tag.Get("secret") == "true" {
+		switch {
+		case field.Tag.Get("ignored") == "true":
+		case field.Tag.Get("secret") == "true":
 			value, problem := secretFrom(field.Tag.Get("envconfig"))
 			if problem != nil {
 				problems = append(problems, *problem)
 			}
 			v.Field(i).SetString(value)
-			continue
+		case whole != nil:
+			one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
+			if err := envconfig.Process("", one.Interface()); err != nil {
+				problems = append(problems, badValue(field, err))
+				continue
+			}
+			v.Field(i).Set(one.Elem().Field(0))
 		}
-		one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
-		if err := envconfig.Process("", one.Interface()); err != nil {
-			problems = append(problems, badValue(field, err))
-			continue
-		}
-		v.Field(i).Set(one.Elem().Field(0))
 	}
 	if len(problems) > 0 {
 		return problems

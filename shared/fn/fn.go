@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"regexp"
 	"slices"
 	"sort"
 	"strings"
@@ -134,5 +133,6 @@ func target(name string, functions []Function) ([]Function, []problem) {
 }
 
 func validPattern(pattern string) bool {
-	return regexp.MustCompile(`^(GET|POST|PUT|PATCH|DELETE) /[^ ]*$`).MatchString(pattern)
+	method, path, _ := strings.Cut(pattern, " ")
+	return slices.Contains([]string{"GET", "POST", "PUT", "PATCH", "DELETE"}, method) && strings.HasPrefix(path, "/") && !strings.Contains(path, " ")
 }

@@ -137,9 +137,6 @@ func serveAll(ctx context.Context, env *Env, functions []Function) error {
 	if err != nil {
 		return err
 	}
-	if err := register(env, built); err != nil {
-		return err
-	}
 	if err := verifyDurability(ctx, env); err != nil {
 		return err
 	}

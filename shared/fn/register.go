@@ -8,14 +8,10 @@ import (
 // a process that some framework host starts. Call it once per process: the
 // framework ends the process over a name that it knows already.
 func Register(env *Env, fns ...Function) error {
-	built, err := construct(env, fns)
+	all, err := construct(env, fns)
 	if err != nil {
 		return err
 	}
-	return register(env, built)
-}
-
-func register(env *Env, all []built) error {
 	for _, f := range all {
 		s, err := newSite(env, []built{f})
 		if err != nil {

@@ -24,7 +24,7 @@ func settingsOf(config reflect.Type) []setting {
 	var all []setting
 	for i := range config.NumField() {
 		tag := config.Field(i).Tag
-		if tag.Get("envconfig") == "-" {
+		if tag.Get("ignored") == "true" {
 			continue
 		}
 		s := setting{name: tag.Get("envconfig"), def: tag.Get("default"), desc: tag.Get("desc"), secret: tag.Get("secret") == "true"}
