@@ -161,11 +161,11 @@ func (s *sight) lookAtPending(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (s *sight) lookAtResults(ctx context.Context, tx pgx.Tx, since time.Time) error {
-	err := tx.QueryRow(ctx, anyFailureSQL, planAnew, since).Scan(&s.failures)
+	err := tx.QueryRow(ctx, anyFailureSQL, since).Scan(&s.failures)
 	if err != nil || !s.failures {
 		return err // without a failure each rate is 0
 	}
-	rows, err := tx.Query(ctx, resultsSQL, planAnew, since)
+	rows, err := tx.Query(ctx, resultsSQL, since)
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordReading) {
 	ctx, cancel := context.WithTimeout(ctx, blockedTimeout)
 	defer cancel()
-	rows, err := from.Query(ctx, blockedWordsSQL)
+	rows, err := from.Query(ctx, blockedWordsSQL, unprepared)
 	if err == nil {
 		r.words, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}

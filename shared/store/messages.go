@@ -126,7 +126,7 @@ limit $4`
 // olderThan. after is the last id of the page before, zero for the first page;
 // more says that there is another page.
 func (db *DB) StuckMessages(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []MessageDetail, more bool, err error) {
-	rows, err := db.read.Query(ctx, stuckMessagesSQL, planAnew, int16(status), after, olderThan.Seconds(), limit+1)
+	rows, err := db.read.Query(ctx, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
 	if err == nil {
 		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { page = append(page, m) })
 	}

@@ -186,7 +186,7 @@ type AcceptedPlace struct {
 // Forgettable gives the places in the stream of up to limit messages that were
 // saved at least window ago.
 func (db *DB) Forgettable(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
-	rows, err := db.hot.Query(ctx, forgettableSQL, window.Seconds(), limit)
+	rows, err := db.hot.Query(ctx, forgettableSQL, unprepared, window.Seconds(), limit)
 	if err != nil {
 		return nil, failed("forgettable messages", err)
 	}
@@ -231,9 +231,9 @@ type Checked struct {
 func (db *DB) Checked(ctx context.Context, created time.Time) (c Checked, err error) {
 	var place, last, taken int64
 	var ago float64
-	err = db.hot.QueryRow(ctx, checkedSQL, created).Scan(&place, &last, &taken, &ago)
+	err = db.hot.QueryRow(ctx, checkedSQL, unprepared, created).Scan(&place, &last, &taken, &ago)
 	if errors.Is(err, pgx.ErrNoRows) {
-		_, err = db.hot.Exec(ctx, beginStreamSQL, created)
+		_, err = db.hot.Exec(ctx, beginStreamSQL, unprepared, created)
 	}
 	return Checked{Place: uint64(place), Last: uint64(last), Taken: uint64(taken), Ago: time.Duration(ago * float64(time.Second))}, failed("checked messages", err)
 }
@@ -243,7 +243,7 @@ update accepted_checked set looked_seq = $1, looked_taken = $2, looked_at = now(
 
 // Looked keeps what a look at the stream found.
 func (db *DB) Looked(ctx context.Context, created time.Time, last, taken uint64) error {
-	_, err := db.hot.Exec(ctx, lookedSQL, int64(last), int64(taken), created)
+	_, err := db.hot.Exec(ctx, lookedSQL, unprepared, int64(last), int64(taken), created)
 	return failed("looked at messages", err)
 }
 
@@ -252,7 +252,7 @@ update accepted_checked set accept_seq = greatest(accept_seq, $1) where stream_c
 
 // SetChecked says that nothing at or before place is missing; it never goes back.
 func (db *DB) SetChecked(ctx context.Context, created time.Time, place uint64) error {
-	_, err := db.hot.Exec(ctx, setCheckedSQL, int64(place), created)
+	_, err := db.hot.Exec(ctx, setCheckedSQL, unprepared, int64(place), created)
 	return failed("checked messages", err)
 }
 

@@ -95,7 +95,7 @@ const countStuckMessagesSQL = `select count(*)` + stuckFilter
 
 // CountStuckMessages counts the messages that a bulk decision would reach.
 func (db *DB) CountStuckMessages(ctx context.Context, f StuckFilter) (n int, err error) {
-	err = db.read.QueryRow(ctx, countStuckMessagesSQL, append([]any{planAnew}, f.args()...)...).Scan(&n)
+	err = db.read.QueryRow(ctx, countStuckMessagesSQL, f.args()...).Scan(&n)
 	return n, failed("count stuck messages", err)
 }
 

@@ -14,19 +14,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func openPool(cfg Config, role, application string, change ...func(*pgxpool.Config)) (*pgxpool.Pool, error) {
+// unprepared runs a statement in one round trip and plans it for its parameters. It
+// is for what a connection seldom runs, where preparing first would cost more than
+// it saves, and for lists, whose best plan depends on their filters.
+const unprepared = pgx.QueryExecModeExec
+
+// poolConfig is what both pools have in common.
+func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL: %w", withoutPassword(err))
 	}
-	if role != "" {
-		pc.ConnConfig.User = role
-	}
+	pc.ConnConfig.DescriptionCacheCapacity = 0 // no mode that we use has one
 	if cfg.Pooler {
-		pc.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+		prepareNothing(pc)
 	}
 	pc.AfterConnect = registerTypes
-	pc.ConnConfig.RuntimeParams["application_name"] = application
 	pc.ConnConfig.ConnectTimeout = 3 * time.Second // to one host
 	pc.MinConns = 0
 	pc.MaxConns = int32(cfg.MaxConns)
@@ -35,10 +38,19 @@ func openPool(cfg Config, role, application string, change ...func(*pgxpool.Conf
 	}
 	pc.MaxConnIdleTime = 30 * time.Second
 	pc.PingTimeout = time.Second // of an idle connection, whose host may be gone
-	for _, c := range change {
-		c(pc)
+	return pc, nil
+}
+
+func openPool(pc *pgxpool.Config, role, application string) (*pgxpool.Pool, error) {
+	if role != "" {
+		pc.ConnConfig.User = role
 	}
+	pc.ConnConfig.RuntimeParams["application_name"] = application
 	return pgxpool.NewWithConfig(context.Background(), pc)
+}
+
+func prepareNothing(pc *pgxpool.Config) {
+	pc.ConnConfig.DefaultQueryExecMode, pc.ConnConfig.StatementCacheCapacity = unprepared, 0
 }
 
 // takePrimary has target_session_attrs=read-write mean the primary: the

@@ -94,7 +94,7 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	if err := tx.QueryRow(ctx, firstOpenDaySQL).Scan(&day); err != nil {
 		return s, err
 	}
-	rows, err := tx.Query(ctx, statisticsSQL, planAnew, day)
+	rows, err := tx.Query(ctx, statisticsSQL, day)
 	if err != nil {
 		return s, err
 	}
@@ -124,10 +124,6 @@ func age(seconds *float64) *time.Duration {
 	d := time.Duration(*seconds * float64(time.Second))
 	return &d
 }
-
-// planAnew keeps a query from meeting new parameters with an old plan: its
-// statement is not kept, only its description.
-const planAnew = pgx.QueryExecModeCacheDescribe
 
 // closeAfter is how long after its end, midnight UTC, a day is closed: longer
 // than any transaction that reports into it may take.
@@ -189,7 +185,7 @@ func (db *DB) closeDay(ctx context.Context, day time.Time) error {
 				return err
 			}
 		}
-		_, err := tx.Exec(ctx, closeDaySQL, planAnew, day)
+		_, err := tx.Exec(ctx, closeDaySQL, unprepared, day)
 		return err
 	})
 }

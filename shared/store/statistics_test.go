@@ -152,7 +152,7 @@ func explain(t *testing.T, pool *pgxpool.Pool, setup, sql string, args ...any) (
 		if _, err := tx.Exec(t.Context(), setup); err != nil {
 			return err
 		}
-		rows, err := tx.Query(t.Context(), "explain "+sql, append([]any{planAnew}, args...)...)
+		rows, err := tx.Query(t.Context(), "explain "+sql, append([]any{unprepared}, args...)...)
 		if err != nil {
 			return err
 		}

@@ -56,11 +56,18 @@ type DB struct {
 // Open prepares the two pools without connecting: the first call that needs
 // the database pays for it.
 func Open(cfg Config) (*DB, error) {
-	hot, err := openPool(cfg, cfg.HotRole, "sendonce")
+	forAll, err := poolConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	read, err := openPool(cfg, cfg.ReadRole, "sendonce-read", takePrimary)
+	forLists := forAll.Copy()
+	prepareNothing(forLists)
+	takePrimary(forLists)
+	hot, err := openPool(forAll, cfg.HotRole, "sendonce")
+	if err != nil {
+		return nil, err
+	}
+	read, err := openPool(forLists, cfg.ReadRole, "sendonce-read")
 	if err != nil {
 		hot.Close()
 		return nil, err

@@ -100,14 +100,14 @@ func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {
 	low, high := f.bounds()
 	list, edge, edgeArgs := f.driver(low, high)
 	var next task.ID
-	err := tx.QueryRow(ctx, edge, append([]any{planAnew}, edgeArgs...)...).Scan(&next)
+	err := tx.QueryRow(ctx, edge, edgeArgs...).Scan(&next)
 	switch {
 	case err == nil:
 		low = next
 	case !errors.Is(err, pgx.ErrNoRows):
 		return TaskPage{}, err
 	}
-	rows, err := tx.Query(ctx, list, append([]any{planAnew}, f.args(low, high)...)...)
+	rows, err := tx.Query(ctx, list, f.args(low, high)...)
 	if err != nil {
 		return TaskPage{}, err
 	}

@@ -34,7 +34,7 @@ returning place`
 // left off. Whoever is told so has it in hand: nobody else is until every is over.
 func (db *DB) beginUpkeep(ctx context.Context, what string, every time.Duration) (from task.ID, due bool, err error) {
 	var place *task.ID
-	err = db.hot.QueryRow(ctx, beginUpkeepSQL, what, every.Seconds()).Scan(&place)
+	err = db.hot.QueryRow(ctx, beginUpkeepSQL, unprepared, what, every.Seconds()).Scan(&place)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return from, false, nil
 	}
@@ -51,7 +51,7 @@ const upkeepTime = 3 * time.Second
 func (db *DB) endUpkeep(ctx context.Context, what string, place task.ID, again bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), upkeepTime)
 	defer cancel()
-	_, err := db.hot.Exec(ctx, endUpkeepSQL, what, idOrNull(place), again)
+	_, err := db.hot.Exec(ctx, endUpkeepSQL, unprepared, what, idOrNull(place), again)
 	return err
 }
 
