@@ -19,7 +19,7 @@ import (
 )
 
 // Function is this package's line in the catalogue.
-var Function = fn.HTTP("admin", New)
+var Function = fn.HTTP("admin", New).Lists()
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {

@@ -25,7 +25,7 @@ import (
 )
 
 // Function is this package's line in the catalogue.
-var Function = fn.HTTP("webhooks", New)
+var Function = fn.HTTP("webhooks", New).Lists()
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {

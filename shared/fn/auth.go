@@ -24,8 +24,9 @@ const (
 )
 
 // authenticate says who calls, by Basic credentials. The built-in admin never
-// touches the database, so an operator gets in while it is away.
-func (e *Env) authenticate(ctx context.Context, r *http.Request) (store.Caller, error) {
+// touches the database, so an operator gets in while it is away. A call for a list
+// is one that the role of lists answers.
+func (e *Env) authenticate(ctx context.Context, r *http.Request, list bool) (store.Caller, error) {
 	refused := task.Refuse(codeUnauthenticated, "valid Basic credentials are needed")
 	name, password, ok := r.BasicAuth()
 	if !ok {
@@ -40,7 +41,7 @@ func (e *Env) authenticate(ctx context.Context, r *http.Request) (store.Caller, 
 	if len(name) > callerMaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
 		return store.Caller{}, refused
 	}
-	caller, err := e.callers.byName(ctx, name)
+	caller, err := e.callers.byName(ctx, name, list)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 		return store.Caller{}, refused
@@ -65,13 +66,16 @@ func sameText(a, b string) bool {
 // unknown for unknownTTL. Unknown names have a bound of their own, so that guessing them
 // cannot push out the real ones. Many calls with one name ask once.
 type callers struct {
-	find func(ctx context.Context, name string) (store.Caller, error)
+	find findCaller
 
 	mu      sync.Mutex
 	asking  map[string]*lookup
 	known   map[string]*lookup
 	unknown map[string]*lookup
 }
+
+// findCaller is store.DB's CallerByName.
+type findCaller func(ctx context.Context, name string, list bool) (store.Caller, error)
 
 // lookup is one question to the database; its fields are set once done is
 // closed.
@@ -82,7 +86,7 @@ type lookup struct {
 	expires time.Time
 }
 
-func newCallers(find func(context.Context, string) (store.Caller, error)) *callers {
+func newCallers(find findCaller) *callers {
 	return &callers{
 		find:    find,
 		asking:  map[string]*lookup{},
@@ -91,8 +95,8 @@ func newCallers(find func(context.Context, string) (store.Caller, error)) *calle
 	}
 }
 
-func (c *callers) byName(ctx context.Context, name string) (store.Caller, error) {
-	l := c.lookup(ctx, name)
+func (c *callers) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
+	l := c.lookup(ctx, name, list)
 	select {
 	case <-l.done:
 		return l.caller, l.err
@@ -102,36 +106,36 @@ func (c *callers) byName(ctx context.Context, name string) (store.Caller, error)
 }
 
 // lookup finds the remembered answer, joins a question under way or asks.
-func (c *callers) lookup(ctx context.Context, name string) *lookup {
+func (c *callers) lookup(ctx context.Context, name string, list bool) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
 		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
 			if l.err == nil && time.Until(l.expires) < callerTTL/2 {
-				c.begin(ctx, name) // in good time: the database may be slow to answer
+				c.begin(ctx, name, list) // in good time: the database may be slow to answer
 			}
 			return l
 		}
 	}
-	return c.begin(ctx, name)
+	return c.begin(ctx, name, list)
 }
 
 // begin asks, unless that is under way.
-func (c *callers) begin(ctx context.Context, name string) *lookup {
+func (c *callers) begin(ctx context.Context, name string, list bool) *lookup {
 	l := c.asking[name]
 	if l == nil {
 		l = &lookup{done: make(chan struct{})}
 		c.asking[name] = l
 		// Others wait for this answer too, so it outlives the call that asked.
-		go c.ask(context.WithoutCancel(ctx), name, l)
+		go c.ask(context.WithoutCancel(ctx), name, list, l)
 	}
 	return l
 }
 
-func (c *callers) ask(ctx context.Context, name string, l *lookup) {
+func (c *callers) ask(ctx context.Context, name string, list bool, l *lookup) {
 	ctx, cancel := context.WithTimeout(ctx, callerTimeout)
 	defer cancel()
-	l.caller, l.err = c.find(ctx, name)
+	l.caller, l.err = c.find(ctx, name, list)
 	l.expires = time.Now().Add(callerTTL)
 	if l.err != nil {
 		l.expires = time.Now().Add(unknownTTL)

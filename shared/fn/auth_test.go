@@ -68,7 +68,7 @@ func TestCredentialsAreCheckedBeforeTheBodyIsRead(t *testing.T) {
 func TestTheAdminNeverTouchesTheDatabase(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	h.env.callers = newCallers(func(context.Context, string) (store.Caller, error) {
+	h.env.callers = newCallers(func(context.Context, string, bool) (store.Caller, error) {
 		return store.Caller{}, errors.New("was asked")
 	})
 	require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
@@ -92,20 +92,20 @@ func TestACallerIsRememberedForAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
-		c := newCallers(func(ctx context.Context, name string) (store.Caller, error) {
+		c := newCallers(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
 			asked[name]++
-			return knownCallers(ctx, name)
+			return knownCallers(ctx, name, false)
 		})
 		for _, name := range []string{"submitter", "nobody", "outage"} {
 			for range 3 {
-				_, _ = c.byName(t.Context(), name)
+				_, _ = c.byName(t.Context(), name, false)
 			}
 		}
 		require.Equal(t, map[string]int{"submitter": 1, "nobody": 1, "outage": 3}, asked, "only an outage is not remembered")
 		time.Sleep(callerTTL + time.Second)
 		for range 3 {
-			_, _ = c.byName(t.Context(), "submitter")
-			_, _ = c.byName(t.Context(), "nobody")
+			_, _ = c.byName(t.Context(), "submitter", false)
+			_, _ = c.byName(t.Context(), "nobody", false)
 		}
 		require.Equal(t, map[string]int{"submitter": 2, "nobody": 2, "outage": 3}, asked)
 	})
@@ -115,21 +115,21 @@ func TestManyCallsWithOneNameAskOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		c := newCallers(func(ctx context.Context, name string) (store.Caller, error) {
+		c := newCallers(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
 			asked.Add(1)
 			time.Sleep(time.Second)
-			return knownCallers(ctx, name)
+			return knownCallers(ctx, name, false)
 		})
 		impatient, leave := context.WithTimeout(t.Context(), time.Millisecond)
 		defer leave()
 		var all sync.WaitGroup
 		all.Go(func() {
-			_, err := c.byName(impatient, "submitter")
+			_, err := c.byName(impatient, "submitter", false)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 		})
 		for range 50 {
 			all.Go(func() {
-				caller, err := c.byName(t.Context(), "submitter")
+				caller, err := c.byName(t.Context(), "submitter", false)
 				require.NoError(t, err, "one that leaves takes nobody with it")
 				require.Equal(t, "submitter", caller.Name)
 			})
@@ -142,22 +142,22 @@ func TestManyCallsWithOneNameAskOnce(t *testing.T) {
 func TestGuessedNamesCannotPushOutRealOnes(t *testing.T) {
 	t.Parallel()
 	var asked int
-	c := newCallers(func(_ context.Context, name string) (store.Caller, error) {
+	c := newCallers(func(_ context.Context, name string, _ bool) (store.Caller, error) {
 		asked++
 		if name == "real" {
 			return store.Caller{Name: name}, nil
 		}
 		return store.Caller{}, task.Refuse(task.CodeNotFound, "no such caller")
 	})
-	_, err := c.byName(t.Context(), "real")
+	_, err := c.byName(t.Context(), "real", false)
 	require.NoError(t, err)
 	for i := range callerLimit + 100 {
-		_, err := c.byName(t.Context(), fmt.Sprint("guess", i))
+		_, err := c.byName(t.Context(), fmt.Sprint("guess", i), false)
 		require.Error(t, err)
 	}
 	require.Len(t, c.unknown, callerLimit)
 	before := asked
-	_, err = c.byName(t.Context(), "real")
+	_, err = c.byName(t.Context(), "real", false)
 	require.NoError(t, err)
 	require.Equal(t, before, asked)
 }

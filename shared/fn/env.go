@@ -52,7 +52,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	if cfg.DatabaseURL == "" {
 		unset := errors.New("DATABASE_URL is not set")
-		env.callers = newCallers(func(context.Context, string) (store.Caller, error) { return store.Caller{}, unset })
+		env.callers = newCallers(func(context.Context, string, bool) (store.Caller, error) { return store.Caller{}, unset })
 		env.ready = &probe{ping: func(context.Context) error { return unset }}
 		return env, nil
 	}

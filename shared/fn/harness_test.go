@@ -50,7 +50,7 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 
 // knownCallers has one caller per role, whose name is the role and whose token
 // is "token"; "gone" is revoked, and "outage" finds the database away.
-func knownCallers(_ context.Context, name string) (store.Caller, error) {
+func knownCallers(_ context.Context, name string, _ bool) (store.Caller, error) {
 	hash := sha256.Sum256([]byte("token"))
 	caller := store.Caller{ID: 7, Name: name, TokenHash: hash[:], Roles: []string{name}}
 	switch Role(name) {

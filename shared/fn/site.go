@@ -28,13 +28,14 @@ type place struct {
 	site     *site
 	function string
 	pattern  string
+	list     bool // read as the role of lists
 }
 
 func newSite(env *Env, functions []built) (*site, error) {
 	s := &site{env: env, mux: http.NewServeMux(), alive: lives, ready: env.takesCalls}
 	for _, f := range functions {
 		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
-			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern}
+			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern, list: f.lists && strings.HasPrefix(pattern, "GET ")}
 			if err := s.add(p); err != nil {
 				return nil, fmt.Errorf("function %s: %w", f.name, err)
 			}
@@ -129,7 +130,7 @@ func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // run does one call's steps in their fixed order: who calls, may they, what do
 // they say, what does the function answer.
 func (x *exchange) run(ctx context.Context, p *place) (any, error) {
-	caller, err := x.env.authenticate(ctx, x.r)
+	caller, err := x.env.authenticate(ctx, x.r, p.list)
 	if err != nil {
 		return nil, err
 	}

@@ -20,9 +20,14 @@ type Caller struct {
 const callerByNameSQL = `select id, name, token_hash, roles, queues, revoked_at is not null from callers where name = $1`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
-// is none.
-func (db *DB) CallerByName(ctx context.Context, name string) (Caller, error) {
-	rows, err := db.hot.Query(ctx, callerByNameSQL, storable(name))
+// is none. The caller of a list is looked up as the role of lists, over the
+// connection that the list is read by.
+func (db *DB) CallerByName(ctx context.Context, name string, list bool) (Caller, error) {
+	from := db.hot
+	if list {
+		from = db.read
+	}
+	rows, err := from.Query(ctx, callerByNameSQL, unprepared, storable(name))
 	if err != nil {
 		return Caller{}, failed("caller", err)
 	}

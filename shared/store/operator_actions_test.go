@@ -188,7 +188,7 @@ func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
 	require.Equal(t, []string{"bulk"}, c.Queues)
 	_, err = db.RotateCaller(ctx, c.ID, second[:], tester)
 	require.NoError(t, err)
-	login, err := db.CallerByName(ctx, "shop")
+	login, err := db.CallerByName(ctx, "shop", false)
 	require.NoError(t, err)
 	require.Equal(t, second[:], login.TokenHash)
 
