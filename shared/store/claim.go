@@ -53,30 +53,35 @@ const claimBody = `
     select b.id, k.claim_id, $3, b.phone_number, b.content, $6::jsonb,
         jsonb_build_object('claim_id', k.claim_id, 'lease_until', k.lease_until, 'retry_count', b.retry_count)
     from b cross join k
-), e as (
+)`
+
+// claimTold writes the event of a claim.
+const claimTold = `, e as (
     insert into event_outbox (kind, ids)
-    select 'task.processing', array_agg(id) from b told where $8 and (callback_url is not null or ` + endpointed + `) having count(*) > 0
-)
+    select 'task.processing', array_agg(id) from b told where callback_url is not null or ` + endpointed + ` having count(*) > 0
+)`
+
+const claimAnswer = `
 select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
 
-// claimSQL takes the left edge of task_live_ready: new tasks first, then
+// claimRows takes the left edge of task_live_ready: new tasks first, then
 // retries by retry_count, each by age (seed 001 section 6.3). A row that
 // another claim holds is skipped, what has expired is never handed out, and a
 // paused queue hands out nothing.
-const claimSQL = `
+const claimRows = `
 with c as materialized (
     select id, priority, retry_count from task_live
     where state = 1 and queue = $1 and (expires_at is null or expires_at > now()) and ` + notPaused + `
     order by priority, retry_count, id
     limit $2
     for update skip locked
-)` + claimBody
+)`
 
-// claimAboveSQL is claimSQL with a floor for each lane (priority, retry_count)
-// in $9..$11, in claim order: it does not walk the dead index entries below.
-const claimAboveSQL = `
+// claimRowsAbove is claimRows with a floor for each lane (priority, retry_count)
+// in $8..$10, in claim order: it does not walk the dead index entries below.
+const claimRowsAbove = `
 with c as materialized (
-    select r.* from unnest($9::smallint[], $10::smallint[], $11::uuid[]) as lane (priority, retry_count, low)
+    select r.* from unnest($8::smallint[], $9::smallint[], $10::uuid[]) as lane (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
         where l.state = 1 and l.queue = $1 and l.priority = lane.priority and l.retry_count = lane.retry_count
@@ -87,7 +92,14 @@ with c as materialized (
     ) r
     where ` + notPaused + `
     limit $2
-)` + claimBody
+)`
+
+const (
+	claimSQL          = claimRows + claimBody + claimAnswer
+	claimToldSQL      = claimRows + claimBody + claimTold + claimAnswer
+	claimAboveSQL     = claimRowsAbove + claimBody + claimAnswer
+	claimAboveToldSQL = claimRowsAbove + claimBody + claimTold + claimAnswer
+)
 
 // Claim hands out up to req.Limit tasks. When there are fewer it first lets
 // what fell due happen, up to 100 rows, and looks again, so that pollers alone
@@ -117,15 +129,15 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
-	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), nil, db.events == AllEvents}
+	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), nil}
 	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
-		claimed, _, err := db.runClaim(ctx, claimAboveSQL, req.AppID, append(args, laneColumns(lanes)...))
+		claimed, _, err := db.runClaim(ctx, db.events.pick(claimAboveSQL, claimAboveToldSQL), req.AppID, append(args, laneColumns(lanes)...))
 		if err != nil || len(claimed) > 0 {
 			db.floors.raise(req.Queue, claimed)
 			return claimed, err
 		}
 	}
-	claimed, took, err := db.runClaim(ctx, claimSQL, req.AppID, args)
+	claimed, took, err := db.runClaim(ctx, db.events.pick(claimSQL, claimToldSQL), req.AppID, args)
 	if err == nil {
 		db.floors.learn(req.Queue, claimed, took)
 	}

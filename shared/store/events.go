@@ -37,6 +37,15 @@ func (m *EventMode) Decode(word string) error {
 	return nil
 }
 
+// pick is the one of two statements that tells every change, where the mode wants
+// that: the other does not plan what it would not do.
+func (m EventMode) pick(silent, telling string) string {
+	if m == AllEvents {
+		return telling
+	}
+	return silent
+}
+
 // kindOf is the kind of the event that a task is now in this state.
 func kindOf(s task.State) string { return "task." + s.String() }
 

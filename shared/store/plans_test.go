@@ -160,8 +160,10 @@ insert into template_pauses (template_id, strikes, reason) select 't' || g, 1, '
 insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, '', now(), 1 from generate_series(1, 1000) g`,
 		tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
 		cases: map[string]string{
-			"claimSQL":           `'default', 10, 'app', 60, false, '{}', 1, true`,
-			"claimAboveSQL":      `'default', 10, 'app', 60, false, '{}', 1, true, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"claimSQL":           `'default', 10, 'app', 60, false, '{}', 1`,
+			"claimToldSQL":       `'default', 10, 'app', 60, false, '{}', 1`,
+			"claimAboveSQL":      `'default', 10, 'app', 60, false, '{}', 1, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
+			"claimAboveToldSQL":  `'default', 10, 'app', 60, false, '{}', 1, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 			"lockDueSQL":         `100`,
 			"queuePauseSQL":      `'q1'`,
 			"endPauseSQL":        `'q1'`,
@@ -182,8 +184,11 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"callerByNameSQL":    `'x'`,
 			"lockDefaultsSQL":    `array['13800138000']::varchar[]`,
 		},
-		index:  map[string]string{"claimSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "lockDueSQL": "task_live_due", "dueSQL": "task_live_due"},
-		sorted: []string{"claimSQL", "claimAboveSQL"},
+		index: map[string]string{
+			"claimSQL": "task_live_ready", "claimToldSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveToldSQL": "task_live_ready",
+			"lockDueSQL": "task_live_due", "dueSQL": "task_live_due",
+		},
+		sorted: []string{"claimSQL", "claimToldSQL", "claimAboveSQL", "claimAboveToldSQL"},
 	}.require(t)
 }
 

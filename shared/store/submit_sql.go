@@ -144,12 +144,12 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	return &f.templates[i]
 }
 
-// insertSQL takes on new tasks: key, body, live row, log row, event and the
+// insertRows takes on new tasks: key, body, live row, log row and the
 // default content used up. A row whose key is taken is left out, also of the answer. An
 // id that exists is that of an earlier try whose commit was under way: the
 // statement waits for it, fails, and is run again. Rows come sorted by key, so
 // two flushes never wait for each other in a circle.
-const insertSQL = `
+const insertRows = `
 with i as materialized (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::smallint[], $7::smallint[],
         $8::smallint[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
@@ -186,14 +186,24 @@ with i as materialized (
     select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data::jsonb,
         jsonb_build_object('task_id', id, 'status', 0), 200
     from w
-), e as (
+)`
+
+// insertTold writes the events of insertRows.
+const insertTold = `, e as (
     insert into event_outbox (kind, ids)
     select case when run_at is null then 'task.pending' else 'task.scheduled' end, array_agg(id)
     from w told
-    where $23 and (callback_url <> '' or ` + endpointed + `)
+    where callback_url <> '' or ` + endpointed + `
     group by 1
-)
+)`
+
+const insertAnswer = `
 select id, state from l`
+
+const (
+	insertSQL     = insertRows + insertAnswer
+	insertToldSQL = insertRows + insertTold + insertAnswer
+)
 
 // insert runs the rows that are ready, logs the refused ones, and marks those
 // that met a taken key or id for resolve. Alone it is one transaction of its
@@ -218,7 +228,7 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	}
 	if len(order) > 0 {
 		batch.Queue(planOnceSQL)
-		batch.Queue(insertSQL, f.columns(order)...).Query(func(rows pgx.Rows) error {
+		batch.Queue(f.db.events.pick(insertSQL, insertToldSQL), f.columns(order)...).Query(func(rows pgx.Rows) error {
 			var id task.ID
 			var state task.State
 			_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
@@ -307,7 +317,7 @@ func (f *submitFlush) columns(order []int) []any {
 		useTemplate[n], requests[n] = f.final[i].UseTemplate, logJSON(s.Request)
 	}
 	return []any{ids, keys, prints, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks,
-		metadata, sendAt, expiresAt, ttls, defaults, requestIDs, useTemplate, sourceIPs, userAgents, requests, f.db.events == AllEvents}
+		metadata, sendAt, expiresAt, ttls, defaults, requestIDs, useTemplate, sourceIPs, userAgents, requests}
 }
 
 func timeOrNull(t time.Time) *time.Time {

@@ -62,30 +62,30 @@ type Subscribed struct {
 	LeaseUntil  time.Time
 }
 
-// newLogSQL is decided by the unique index: of all orders for one message, one
+// newLog is decided by the unique index: of all orders for one message, one
 // makes the row.
-const newLogSQL = `
+const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
         message_data, page_path, caller_id, task_id)
-    values ($21, $22::text::numeric, $23, $24::text::numeric, $2, $3, $4::jsonb, nullif($5, ''), $8, $1)
+    values ($20, $21::text::numeric, $22, $23::text::numeric, $2, $3, $4::jsonb, nullif($5, ''), $8, $1)
     on conflict (business_type, business_id, template_type, receiver_user_id) do nothing
     returning id
-)` + subscribeBody
+)`
 
-// againLogSQL gives a row its next send; what it sent before stays in its history.
+// againLog gives a row its next send; what it sent before stays in its history.
 // A task that makes way while it waits for a retry has counted this one. A doubt
 // stays as long as what may have been delivered used the consent that this send
 // needs: the user's to this template, for a message that is not known as sent.
-const againLogSQL = `
+const againLog = `
 with g as (
     update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4::jsonb, page_path = nullif($5, ''),
         task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
-        retry_count = retry_count + $22, retries_before = retry_count + $22,
+        retry_count = retry_count + $21, retries_before = retry_count + $21,
         doubtful = doubtful and send_status <> 1 and template_id = $2::varchar and receiver_openid = $3::varchar
-    where id = $21
+    where id = $20
     returning id
-)` + subscribeBody
+)`
 
 // subscribeBody makes the task of a send: the rest of a statement that has the
 // row's id in g. A claim is one from the start.
@@ -108,18 +108,30 @@ const subscribeBody = `
     from w
 ), c as (
     insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w where state = 2
-), e as (
+)`
+
+// subscribeTold writes the event of that task.
+const subscribeTold = `, e as (
     insert into event_outbox (kind, ids)
     select 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1], array[$1]
-    from w cross join (select $8::bigint as caller_id) told where $20 and ($12 <> '' or ` + endpointed + `)
-)
+    from w cross join (select $8::bigint as caller_id) told where $12 <> '' or ` + endpointed + `
+)`
+
+const subscribeAnswer = `
 select id, state, lease_until from w`
 
-func (s *Subscription) args(claimID int64, events EventMode) []any {
+const (
+	newLogSQL       = newLog + subscribeBody + subscribeAnswer
+	newLogToldSQL   = newLog + subscribeBody + subscribeTold + subscribeAnswer
+	againLogSQL     = againLog + subscribeBody + subscribeAnswer
+	againLogToldSQL = againLog + subscribeBody + subscribeTold + subscribeAnswer
+)
+
+func (s *Subscription) args(claimID int64) []any {
 	return []any{
 		s.TaskID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page, s.Lang, s.MiniprogramState, s.CallerID, s.Queue, s.MaxRetries,
 		int16(s.OnUnknown), s.CallbackURL, timeOrNull(s.SendAt), s.TTL.Seconds(), s.AppID, claimID, s.Lease.Seconds(),
-		task.Cut(s.summary(), task.MaxContent), string(s.Metadata), events == AllEvents,
+		task.Cut(s.summary(), task.MaxContent), string(s.Metadata),
 	}
 }
 
@@ -161,7 +173,7 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 		out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
 		var batch pgx.Batch
 		batch.Queue(setPatienceSQL, keyPatience)
-		batch.Queue(newLogSQL, append(s.args(claimID, db.events), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+		batch.Queue(db.events.pick(newLogSQL, newLogToldSQL), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 			return out, markLost(conn.Conn(), err)
 		}
@@ -272,7 +284,7 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 		told = db.queueChanges(&batch, []change{{before, after}})
 		queueVerdicts(&batch, []verdictLog{{id: before.ID, verdict: task.CancelledByHand, message: "a newer order takes its place"}})
 	}
-	batch.Queue(againLogSQL, append(s.args(claimID, db.events), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	batch.Queue(db.events.pick(againLogSQL, againLogToldSQL), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
 	err := told.after(conn.SendBatch(ctx, &batch).Close())
