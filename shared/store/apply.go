@@ -87,9 +87,9 @@ const (
 	lockPatienceAlone = "20ms"
 )
 
-// lockTasks begins a transaction and locks the tasks, wherever they are in
-// their lives, in one round trip; in a second one those that came back to life
-// between the two looks.
+// lockTasks begins a transaction and locks the tasks, in one round trip when all
+// are live: else it looks among the finished ones, and then for those that came
+// back to life between the two looks.
 func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience string) (locked, error) {
 	held := locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {
@@ -99,20 +99,24 @@ func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience stri
 	batch.Queue("begin")
 	batch.Queue(setPatienceSQL, patience)
 	batch.Queue(lockLiveSQL, ids).Query(keep)
-	batch.Queue(lockDoneSQL, ids).Query(keep)
 	batch.Queue("select now()").QueryRow(func(row pgx.Row) error { return row.Scan(&held.now) })
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return held, err
 	}
-	missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := held.tasks[id]; return found })
-	if len(missing) == 0 {
-		return held, nil
+	for _, sql := range []string{lockDoneSQL, lockLiveSQL} {
+		missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := held.tasks[id]; return found })
+		if len(missing) == 0 {
+			break
+		}
+		rows, err := conn.Query(ctx, sql, missing)
+		if err != nil {
+			return held, err
+		}
+		if err := keep(rows); err != nil {
+			return held, err
+		}
 	}
-	rows, err := conn.Query(ctx, lockLiveSQL, missing)
-	if err != nil {
-		return held, err
-	}
-	return held, keep(rows)
+	return held, nil
 }
 
 // change is one task before and after a decision.
