@@ -71,7 +71,7 @@ func takePrimary(pc *pgxpool.Config) {
 }
 
 // registerTypes tells pgx what our types are where it does not ask the server
-// for the types of parameters: behind a pooler.
+// for the types of parameters: in what is unprepared.
 func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	m := conn.TypeMap()
 	for _, one := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
