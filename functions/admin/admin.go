@@ -19,7 +19,7 @@ import (
 )
 
 // Function is this package's line in the catalogue.
-var Function = fn.HTTP("admin", New).Lists()
+var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
@@ -27,50 +27,50 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
-		"GET " + root + "template":                  fn.Query(fn.Admin, d.templates),
+		"GET " + root + "template":                  fn.List(fn.Admin, d.templates),
 		"POST " + root + "template/preview":         fn.JSON(fn.Admin, d.previewDraft),
-		"GET " + root + "template/{id}":             fn.Query(fn.Admin, d.template),
+		"GET " + root + "template/{id}":             fn.List(fn.Admin, d.template),
 		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, d.editTemplate),
 		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, d.activateTemplate),
 		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, d.deactivateTemplate),
 		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, d.previewTemplate),
 
 		"POST " + root + "default-sms":            fn.JSON(fn.Admin, d.addDefault),
-		"GET " + root + "default-sms":             fn.Query(fn.Admin, d.defaults),
-		"GET " + root + "default-sms/{id}":        fn.Query(fn.Admin, d.defaultSMS),
+		"GET " + root + "default-sms":             fn.List(fn.Admin, d.defaults),
+		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, d.defaultSMS),
 		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, d.editDefault),
 		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, d.resetDefault),
 		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, d.deleteDefault),
 
-		"GET " + root + "statistics":               fn.Query(fn.Admin, d.statistics).Timeout(readTimeout),
-		"GET " + root + "tasks":                    fn.Query(fn.Admin, d.tasks).Timeout(readTimeout),
+		"GET " + root + "statistics":               fn.List(fn.Admin, d.statistics).Timeout(readTimeout),
+		"GET " + root + "tasks":                    fn.List(fn.Admin, d.tasks).Timeout(readTimeout),
 		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, d.task),
 		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, d.retry),
 		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, d.cancel),
 		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, d.resolve),
 
-		"GET " + root + "queues":                                    fn.Query(fn.Admin, d.queues).Timeout(readTimeout),
+		"GET " + root + "queues":                                    fn.List(fn.Admin, d.queues).Timeout(readTimeout),
 		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, d.pauseQueue),
 		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, d.resumeQueue),
-		"GET " + root + "subscribe-templates":                       fn.Query(fn.Admin, d.subscribeTemplates),
+		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, d.subscribeTemplates),
 		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, d.resumeTemplate),
 
-		"GET " + root + "blocked-words":         fn.Query(fn.Admin, d.blockedWords),
+		"GET " + root + "blocked-words":         fn.List(fn.Admin, d.blockedWords),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, d.addBlockedWord),
 		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, d.removeBlockedWord),
 
 		"POST " + root + "callers":             fn.JSON(fn.Admin, d.addCaller),
-		"GET " + root + "callers":              fn.Query(fn.Admin, d.callers),
-		"GET " + root + "callers/{id}":         fn.Query(fn.Admin, d.caller),
+		"GET " + root + "callers":              fn.List(fn.Admin, d.callers),
+		"GET " + root + "callers/{id}":         fn.List(fn.Admin, d.caller),
 		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, d.updateCaller),
 		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, d.rotateCaller),
 		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller),
 
-		"GET " + root + "actions": fn.Query(fn.Admin, d.actions),
+		"GET " + root + "actions": fn.List(fn.Admin, d.actions),
 
-		"GET " + root + "alerts": fn.Query(fn.Admin, d.alerts),
+		"GET " + root + "alerts": fn.List(fn.Admin, d.alerts),
 
-		"GET " + root + "dead-letters":               fn.Query(fn.Admin, d.deadLetters),
+		"GET " + root + "dead-letters":               fn.List(fn.Admin, d.deadLetters),
 		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, d.dismiss),
 	}
 }

@@ -60,7 +60,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"GET " + root:            fn.Query(fn.Submitter, p.conversation).Or(fn.Receiver),
 		"POST " + root + "/read": fn.JSON(fn.Submitter, p.markRead).Or(fn.Receiver),
 
-		"GET " + root + "/stuck":         fn.Query(fn.Admin, p.stuck),
+		"GET " + root + "/stuck":         fn.List(fn.Admin, p.stuck),
 		"POST " + root + "/{id}/redrive": fn.Query(fn.Admin, p.redrive),
 		"POST " + root + "/{id}/abandon": fn.JSON(fn.Admin, p.abandon),
 		"POST " + root + "/redrive":      fn.JSON(fn.Admin, p.redriveStuck),

@@ -57,11 +57,11 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 		"POST " + root + "record":      fn.JSON(fn.Submitter, d.record),
 		"POST " + root + "{id}/status": fn.JSON(fn.Submitter, d.status).MaxBody(maxStatusBody),
 
-		"GET " + root + "sent":       fn.Query(fn.Submitter, d.sent),
-		"GET " + root + "logs":       fn.Query(fn.Submitter, d.logs),
-		"GET " + root + "{id}":       fn.Query(fn.Submitter, d.detail),
-		"GET " + root + "statistics": fn.Query(fn.Submitter, d.statistics),
-		"GET " + root + "failures":   fn.Query(fn.Submitter, d.failures),
+		"GET " + root + "sent":       fn.List(fn.Submitter, d.sent),
+		"GET " + root + "logs":       fn.List(fn.Submitter, d.logs),
+		"GET " + root + "{id}":       fn.List(fn.Submitter, d.detail),
+		"GET " + root + "statistics": fn.List(fn.Submitter, d.statistics),
+		"GET " + root + "failures":   fn.List(fn.Submitter, d.failures),
 
 		"POST " + root + "{id}/resend": fn.Query(fn.Admin, d.resend),
 	}

@@ -25,7 +25,7 @@ import (
 )
 
 // Function is this package's line in the catalogue.
-var Function = fn.HTTP("webhooks", New).Lists()
+var Function = fn.HTTP("webhooks", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
@@ -37,8 +37,8 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	)
 	return fn.Routes{
 		"POST " + endpoints:                         fn.JSON(fn.Submitter, o.addEndpoint),
-		"GET " + endpoints:                          fn.Query(fn.Submitter, o.endpoints),
-		"GET " + endpoints + "/{id}":                fn.Query(fn.Submitter, o.endpoint),
+		"GET " + endpoints:                          fn.List(fn.Submitter, o.endpoints),
+		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, o.endpoint),
 		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, o.deleteEndpoint),
 		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, o.enableEndpoint),
 		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, o.disableEndpoint),
@@ -47,7 +47,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"GET " + secret:              fn.Query(fn.Submitter, o.signingSecret),
 		"POST " + secret + "/rotate": fn.Query(fn.Submitter, o.rotateSigningSecret),
 
-		"GET " + deliveries:                   fn.Query(fn.Submitter, o.deliveries),
+		"GET " + deliveries:                   fn.List(fn.Submitter, o.deliveries),
 		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, o.delivery),
 		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, o.resend),
 	}

@@ -69,13 +69,19 @@ type callers struct {
 	find findCaller
 
 	mu      sync.Mutex
-	asking  map[string]*lookup
+	asking  map[question]*lookup
 	known   map[string]*lookup
 	unknown map[string]*lookup
 }
 
 // findCaller is store.DB's CallerByName.
 type findCaller func(ctx context.Context, name string, list bool) (store.Caller, error)
+
+// question is asked over one pool: a list that waits must not hold up another call.
+type question struct {
+	name string
+	list bool
+}
 
 // lookup is one question to the database; its fields are set once done is
 // closed.
@@ -89,14 +95,14 @@ type lookup struct {
 func newCallers(find findCaller) *callers {
 	return &callers{
 		find:    find,
-		asking:  map[string]*lookup{},
+		asking:  map[question]*lookup{},
 		known:   map[string]*lookup{},
 		unknown: map[string]*lookup{},
 	}
 }
 
 func (c *callers) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
-	l := c.lookup(ctx, name, list)
+	l := c.lookup(ctx, question{name, list})
 	select {
 	case <-l.done:
 		return l.caller, l.err
@@ -106,54 +112,54 @@ func (c *callers) byName(ctx context.Context, name string, list bool) (store.Cal
 }
 
 // lookup finds the remembered answer, joins a question under way or asks.
-func (c *callers) lookup(ctx context.Context, name string, list bool) *lookup {
+func (c *callers) lookup(ctx context.Context, q question) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
-		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
+		if l := remembered[q.name]; l != nil && time.Now().Before(l.expires) {
 			if l.err == nil && time.Until(l.expires) < callerTTL/2 {
-				c.begin(ctx, name, list) // in good time: the database may be slow to answer
+				c.begin(ctx, q) // in good time: the database may be slow to answer
 			}
 			return l
 		}
 	}
-	return c.begin(ctx, name, list)
+	return c.begin(ctx, q)
 }
 
 // begin asks, unless that is under way.
-func (c *callers) begin(ctx context.Context, name string, list bool) *lookup {
-	l := c.asking[name]
+func (c *callers) begin(ctx context.Context, q question) *lookup {
+	l := c.asking[q]
 	if l == nil {
 		l = &lookup{done: make(chan struct{})}
-		c.asking[name] = l
+		c.asking[q] = l
 		// Others wait for this answer too, so it outlives the call that asked.
-		go c.ask(context.WithoutCancel(ctx), name, list, l)
+		go c.ask(context.WithoutCancel(ctx), q, l)
 	}
 	return l
 }
 
-func (c *callers) ask(ctx context.Context, name string, list bool, l *lookup) {
+func (c *callers) ask(ctx context.Context, q question, l *lookup) {
 	ctx, cancel := context.WithTimeout(ctx, callerTimeout)
 	defer cancel()
-	l.caller, l.err = c.find(ctx, name, list)
+	l.caller, l.err = c.find(ctx, q.name, q.list)
 	l.expires = time.Now().Add(callerTTL)
 	if l.err != nil {
 		l.expires = time.Now().Add(unknownTTL)
 	}
 
 	c.mu.Lock()
-	current := c.asking[name] == l
+	current := c.asking[q] == l
 	if current {
-		delete(c.asking, name)
+		delete(c.asking, q)
 	}
 	switch {
 	case !current: // the caller was changed while we asked
 	case l.err == nil:
-		delete(c.unknown, name)
-		remember(c.known, name, l)
+		delete(c.unknown, q.name)
+		remember(c.known, q.name, l)
 	case task.CodeOf(l.err) == task.CodeNotFound:
-		delete(c.known, name)
-		remember(c.unknown, name, l)
+		delete(c.known, q.name)
+		remember(c.unknown, q.name, l)
 	}
 	c.mu.Unlock()
 	close(l.done)
@@ -166,7 +172,8 @@ func (e *Env) ForgetCaller(name string) {
 	defer e.callers.mu.Unlock()
 	delete(e.callers.known, name)
 	delete(e.callers.unknown, name)
-	delete(e.callers.asking, name)
+	delete(e.callers.asking, question{name, false})
+	delete(e.callers.asking, question{name, true})
 }
 
 // remember makes room by dropping what has expired, or else any entry: losing

@@ -139,6 +139,31 @@ func TestManyCallsWithOneNameAskOnce(t *testing.T) {
 	})
 }
 
+func TestAListThatWaitsHoldsUpNoOtherCallOfItsCaller(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+			if list {
+				<-ctx.Done()
+				return store.Caller{}, ctx.Err()
+			}
+			return knownCallers(ctx, name, list)
+		})
+		var all sync.WaitGroup
+		all.Go(func() {
+			_, err := c.byName(t.Context(), "submitter", true)
+			require.Error(t, err)
+		})
+		synctest.Wait()
+		began := time.Now()
+		caller, err := c.byName(t.Context(), "submitter", false)
+		require.NoError(t, err)
+		require.Equal(t, "submitter", caller.Name)
+		require.Zero(t, time.Since(began))
+		all.Wait()
+	})
+}
+
 func TestGuessedNamesCannotPushOutRealOnes(t *testing.T) {
 	t.Parallel()
 	var asked int

@@ -30,12 +30,7 @@ type Function struct {
 	Name     string
 	settings []setting
 	open     func() (start func(*Env) Routes, problems []problem)
-	lists    bool
 }
-
-// Lists says that the GET calls of f read as the role of lists. Who makes one is
-// looked up over the same connection: a process that starts for it logs in once.
-func (f Function) Lists() Function { f.lists = true; return f }
 
 // Routes maps patterns of net/http, method and full path included
 // ("POST /api/v1/sms/send"), to what answers them.
@@ -92,7 +87,6 @@ func Handler(env *Env, functions ...Function) (http.Handler, error) {
 type built struct {
 	name   string
 	routes Routes
-	lists  bool
 }
 
 func construct(env *Env, functions []Function) ([]built, error) {
@@ -105,7 +99,7 @@ func construct(env *Env, functions []Function) ([]built, error) {
 		if slices.ContainsFunc(functions[:i], func(g Function) bool { return g.Name == f.Name }) {
 			return nil, fmt.Errorf("two functions are named %s", f.Name)
 		}
-		all[i] = built{name: f.Name, routes: starts[i](env), lists: f.lists}
+		all[i] = built{name: f.Name, routes: starts[i](env)}
 	}
 	return all, nil
 }

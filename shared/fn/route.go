@@ -17,7 +17,7 @@ const (
 )
 
 // A Route is one pattern's handler together with who may call it and within
-// which bounds. Make it with JSON, Query, Raw or Stream.
+// which bounds. Make it with JSON, Query, List, Raw or Stream.
 type Route struct {
 	roles   []Role // any of them will do
 	maxBody int64
@@ -25,6 +25,7 @@ type Route struct {
 	event   bool
 	batch   bool // of events
 	stream  bool
+	list    bool // read as the role of lists
 	handle  func(ctx context.Context, c *Call) (any, error)
 }
 
@@ -66,6 +67,14 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 		}
 		return handle(ctx, c, req)
 	})
+}
+
+// List is Query for what reads as the role of lists. Who makes the call is looked
+// up over the same connection: a process that starts for it logs in once.
+func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
+	r := Query(role, handle)
+	r.list = true
+	return r
 }
 
 // Raw answers calls whose body is read within its bound into c.Body and not

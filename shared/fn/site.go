@@ -28,14 +28,13 @@ type place struct {
 	site     *site
 	function string
 	pattern  string
-	list     bool // read as the role of lists
 }
 
 func newSite(env *Env, functions []built) (*site, error) {
 	s := &site{env: env, mux: http.NewServeMux(), alive: lives, ready: env.takesCalls}
 	for _, f := range functions {
 		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
-			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern, list: f.lists && strings.HasPrefix(pattern, "GET ")}
+			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern}
 			if err := s.add(p); err != nil {
 				return nil, fmt.Errorf("function %s: %w", f.name, err)
 			}
