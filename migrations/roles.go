@@ -27,15 +27,19 @@ type role struct {
 	grants   []string // %s stands for the quoted role
 }
 
+// readable has Postgres write values in the form that pgx reads as text, whatever
+// is set for the database.
+var readable = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1"}
+
 func rolesOf(o Options) []role {
 	roles := []role{{
 		name: o.HotRole,
 		// A plan made while the tables were empty must not meet a burst with
 		// sequential scans.
-		settings: []string{
+		settings: append([]string{
 			"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
 			"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
-		},
+		}, readable...),
 		grants: []string{
 			"GRANT USAGE ON SCHEMA public TO %s",
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s",
@@ -48,7 +52,7 @@ func rolesOf(o Options) []role {
 		},
 	}, {
 		name:     o.ReadRole,
-		settings: []string{"default_transaction_read_only=on", "statement_timeout=15s", "idle_in_transaction_session_timeout=10s", "jit=off"},
+		settings: append([]string{"default_transaction_read_only=on", "statement_timeout=15s", "idle_in_transaction_session_timeout=10s", "jit=off"}, readable...),
 		grants: []string{
 			"GRANT USAGE ON SCHEMA public TO %s",
 			"GRANT SELECT ON ALL TABLES IN SCHEMA public TO %s",

@@ -68,7 +68,7 @@ func (db *DB) BuryPanicked(ctx context.Context, l DeadLetter) (dead bool, err er
 const deadLetterColumns = `id, function, event_id, event_type, event, reason, attempts, created_at`
 
 const deadLettersSQL = `
-select ` + deadLetterColumns + ` from dead_letters where dead and ($1 = 0 or id < $1) order by id desc limit $2`
+select ` + deadLetterColumns + ` from dead_letters where dead and ($1::bigint = 0 or id < $1) order by id desc limit $2`
 
 // DeadLetters lists them, newest first. after is the last id of the page
 // before, 0 for the first page; more says that there is another page.

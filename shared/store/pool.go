@@ -25,7 +25,6 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL: %w", withoutPassword(err))
 	}
-	pc.ConnConfig.DescriptionCacheCapacity = 0 // no mode that we use has one
 	if cfg.Pooler {
 		prepareNothing(pc)
 	}
