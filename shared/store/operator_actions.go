@@ -111,7 +111,7 @@ func rowOf[T any](ctx context.Context, q querier, what, sql string, args ...any)
 // which it adds one to learn whether there are more. It is planned for its very
 // parameters, as most of them are filters that may be absent.
 func pageOf[T any](ctx context.Context, q querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
-	rows, err := q.Query(ctx, sql, append(slices.Clip(args), limit+1)...)
+	rows, err := q.Query(ctx, sql, slices.Concat([]any{unprepared}, args, []any{limit + 1})...)
 	if err != nil {
 		return nil, false, err
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -325,85 +324,4 @@ func timeOrNull(t time.Time) *time.Time {
 		return nil
 	}
 	return &t
-}
-
-// firstCallsSQL finds the call that a key or an id belongs to, with the
-// task's state of this moment.
-const firstCallsSQL = `
-select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
-from submission_keys k
-join tasks t on t.id = k.id
-left join task_live l on l.id = k.id
-left join task_done d on d.id = k.id
-where k.key = any($1::uuid[])
-union all
-select null, null, t.id, t.content, coalesce(d.status + 2, l.state)
-from tasks t
-left join task_live l on l.id = t.id
-left join task_done d on d.id = t.id
-where t.id = any($2::uuid[])`
-
-// archivedCallsSQL finds those whose task has left the main tables. An id
-// without a key is never so old: it was made by this very call.
-const archivedCallsSQL = `
-select k.key, k.fingerprint, k.id, a.content, a.status + 2
-from submission_keys k join archived_tasks a on a.id = k.id
-where k.key = any($1::uuid[])`
-
-type firstCall struct {
-	id          task.ID
-	fingerprint task.Hash
-	content     string
-	state       task.State
-	archived    bool
-}
-
-type knownCalls struct {
-	byKey map[task.Hash]firstCall
-	byID  map[task.ID]firstCall
-}
-
-// of is the call that s repeats: that of its key, or s itself by its id.
-func (k knownCalls) of(s *Submission) (firstCall, bool) {
-	if s.Key != nil {
-		first, ok := k.byKey[*s.Key]
-		return first, ok
-	}
-	first, ok := k.byID[s.ID]
-	return first, ok
-}
-
-func firstCalls(ctx context.Context, from *pgxpool.Pool, ids []task.ID, keys []task.Hash) (knownCalls, error) {
-	known := knownCalls{byKey: map[task.Hash]firstCall{}, byID: map[task.ID]firstCall{}}
-	rows, err := from.Query(ctx, firstCallsSQL, keys, ids)
-	if err != nil {
-		return known, err
-	}
-	if err := known.read(rows, false); err != nil {
-		return known, err
-	}
-	archived := slices.DeleteFunc(slices.Clone(keys), func(k task.Hash) bool { _, found := known.byKey[k]; return found })
-	if len(archived) == 0 {
-		return known, nil
-	}
-	rows, err = from.Query(ctx, archivedCallsSQL, archived)
-	if err != nil {
-		return known, err
-	}
-	return known, known.read(rows, true)
-}
-
-func (k knownCalls) read(rows pgx.Rows, archived bool) error {
-	var key, fingerprint *task.Hash
-	first := firstCall{archived: archived}
-	_, err := pgx.ForEachRow(rows, []any{&key, &fingerprint, &first.id, &first.content, &first.state}, func() error {
-		if key == nil {
-			k.byID[first.id] = first
-			return nil
-		}
-		first.fingerprint = *fingerprint
-		k.byKey[*key] = first
-		return nil
-	})
-	return err
 }

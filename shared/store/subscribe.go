@@ -291,7 +291,7 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 	return out, db.ordered().after(err)
 }
 
-// ordered is what subscribeBody tells.
+// ordered is what subscribeTold tells.
 func (db *DB) ordered() *news {
 	n := &news{db: db}
 	if db.events == AllEvents {
