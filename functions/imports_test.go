@@ -45,7 +45,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
 		ours:    []string{"shared/api", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender"},
-		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup", "golang.org/x/sys/unix"},
+		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup"},
 	},
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 const (
@@ -30,10 +31,31 @@ const (
 // coldStarts starts functions, one process each.
 type coldStarts struct {
 	binary string
+	floor  string // the binary of ./floor
 	env    []string
 	anyone string // header line of a caller that may do everything
 	events string // of one that may hand over events
 	tasks  []api.ClaimedTask
+}
+
+// unpacked copies a binary as container engines unpack one from an image. What a
+// linker has written lies in memory in single pages, from where a process starts
+// slower than any that is deployed does.
+func unpacked(binary string) (_ string, err error) {
+	from, err := os.Open(binary)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, from.Close()) }()
+	path := binary + "-unpacked"
+	to, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, to.Close()) }()
+	// Files of their own type would be copied by the kernel, in pieces of its choice.
+	_, err = io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, 32<<10))
+	return path, err
 }
 
 // measureCold starts every function by itself, again and again.
@@ -45,7 +67,14 @@ func (s *coldSummary) measureCold(ctx context.Context, o options, binary, databa
 	defer func() { err = errors.Join(err, end()) }()
 	// WeChat is not called as long as there is nothing to send.
 	env := append(settings(database), "NATS_URL="+broker.URL(), "WECHAT_APP_ID=cold", "WECHAT_APP_SECRET=cold")
-	c := &coldStarts{binary: binary, env: env}
+	floor := binary + "-floor"
+	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/scripts/bench/floor", floor, false); err != nil {
+		return err
+	}
+	if floor, err = unpacked(floor); err != nil {
+		return err
+	}
+	c := &coldStarts{binary: binary, floor: floor, env: env}
 	if err := c.furnish(ctx, o, &events{binary: binary, env: env, conn: conn, nats: broker}); err != nil {
 		return fmt.Errorf("before the first start: %w", err)
 	}
@@ -180,21 +209,31 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (co
 		if err != nil {
 			return row, err
 		}
-		took, resident, err := c.start(ctx, function, r)
+		took, resident, err := c.start(ctx, c.binary, function, r)
 		if err != nil {
 			return row, err
 		}
 		row.took = append(row.took, took)
 		row.resident = max(row.resident, resident)
+
+		least, err := http.NewRequest("GET", "http://floor/", nil)
+		if err != nil {
+			return row, err
+		}
+		if took, _, err = c.start(ctx, c.floor, "", least); err != nil {
+			return row, fmt.Errorf("floor: %w", err)
+		}
+		row.floor = append(row.floor, took)
 	}
 	slices.Sort(row.took)
+	slices.Sort(row.floor)
 	return row, nil
 }
 
 // start gives the time from before the fork until the first call is answered, and
 // the memory once the process is at rest. The call waits on a listener that the
 // process is handed, so no time passes between its being ready and being asked.
-func (c *coldStarts) start(ctx context.Context, function string, r *http.Request) (took time.Duration, resident int64, err error) {
+func (c *coldStarts) start(ctx context.Context, binary, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, 0, err
@@ -206,7 +245,7 @@ func (c *coldStarts) start(ctx context.Context, function string, r *http.Request
 	}
 	defer file.Close()
 	var log strings.Builder
-	process := exec.CommandContext(ctx, c.binary)
+	process := exec.CommandContext(ctx, binary)
 	process.Env = append(slices.Clone(c.env), "FUNCTION_TARGET="+function, "LISTEN_FDS=1")
 	process.ExtraFiles, process.Stderr = []*os.File{file}, &log
 	began := time.Now()

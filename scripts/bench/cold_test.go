@@ -22,6 +22,7 @@ func TestAShortColdRunStartsFunctionsAloneAndPrintsATable(t *testing.T) {
 		require.Equal(t, function, r.function)
 		require.Len(t, r.took, 2)
 		require.Positive(t, r.took[0])
+		require.Len(t, r.floor, 2)
 		require.Greater(t, r.resident, int64(1_000_000))
 		require.Contains(t, s.String(), "| "+function+" | ")
 	}
@@ -30,13 +31,18 @@ func TestAShortColdRunStartsFunctionsAloneAndPrintsATable(t *testing.T) {
 func TestAColdRunAboveALimitIsWrong(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
-	good := coldRow{function: "submit", took: []time.Duration{9 * ms, 14 * ms, 16 * ms, 90 * ms}, resident: 25_000_000}
+	good := coldRow{function: "submit", took: []time.Duration{9 * ms, 14 * ms, 16 * ms, 90 * ms}, floor: []time.Duration{5 * ms, 7 * ms}, resident: 25_000_000}
 	s := &coldSummary{runs: 4, rows: []coldRow{good}}
 	require.NoError(t, s.wrong())
-	require.Contains(t, s.String(), "| submit | 15.0 | 90.0 | 25.0 |")
-	require.Contains(t, s.String(), "\nEvery median is at most 15 ms and every memory at most 25 MB.\n")
+	require.Contains(t, s.String(), "| submit | 15.0 | 90.0 | 6.0 | 2.50 | 25.0 |")
+	require.Contains(t, s.String(), "\nEvery median is at most 15 ms, or as much more as the floor is above 6.1 ms, and every memory at most 25 MB.\n")
 
-	s.rows = append(s.rows, coldRow{function: "relay", took: []time.Duration{ms, 16 * ms, 17 * ms}, resident: 25_100_000})
+	s.rows = append(s.rows, coldRow{function: "relay", took: []time.Duration{ms, 16 * ms, 17 * ms}, floor: []time.Duration{ms}, resident: 25_100_000})
 	require.EqualError(t, s.wrong(), "above 15 ms or 25 MB: relay takes 16.0 ms; relay keeps 25.1 MB")
 	require.Contains(t, s.String(), "\nNOT every median")
+
+	s.rows = []coldRow{{function: "relay", took: []time.Duration{16 * ms}, floor: []time.Duration{7 * ms}}}
+	require.NoError(t, s.wrong(), "when the machine is slow")
+	s.rows[0].took[0] = 18 * ms
+	require.Error(t, s.wrong())
 }

@@ -192,7 +192,7 @@ func benchCold(ctx context.Context, o options, progress io.Writer) (s *coldSumma
 		if err != nil {
 			return err
 		}
-		if err := readAnew(binary); err != nil {
+		if binary, err = unpacked(binary); err != nil {
 			return err
 		}
 		s = &coldSummary{summary: summary{progress: progress}, runs: o.runs, binary: size.Size()}

@@ -1,0 +1,37 @@
+// Command floor is the least that a function with a database can be: net/http and
+// pgx, and for each call a login and a query. How functions start is told beside how
+// this does.
+package main
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func main() {
+	l, err := net.FileListener(os.NewFile(3, "passed listener"))
+	if err == nil {
+		err = http.Serve(l, http.HandlerFunc(answer))
+	}
+	fmt.Fprintln(os.Stderr, "floor:", err)
+	os.Exit(1)
+}
+
+func answer(w http.ResponseWriter, r *http.Request) {
+	conn, err := pgx.Connect(r.Context(), os.Getenv("DATABASE_URL"))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	defer conn.Close(r.Context())
+	var one int
+	if err := conn.QueryRow(r.Context(), "select 1").Scan(&one); err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
+	fmt.Fprintln(w, one)
+}
