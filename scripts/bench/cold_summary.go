@@ -6,12 +6,10 @@ import (
 	"time"
 )
 
-// What a function may take to come up, on two cores, and what it may keep. The same
-// machine is at times a fifth slower than at others, which its floor shows.
+// What a function may take to come up, on two cores, and what it may keep.
 const (
-	coldLimit     = 15 * time.Millisecond   // the median, where the floor takes at most coldFloor; else as much more
-	coldFloor     = 6100 * time.Microsecond // what the limit was set beside
-	residentLimit = 25_000_000              // bytes
+	coldLimit     = 15 * time.Millisecond // the median
+	residentLimit = 25_000_000            // bytes
 )
 
 // coldSummary is how functions started.
@@ -32,11 +30,6 @@ type coldRow struct {
 
 func (r coldRow) median() time.Duration { return median(r.took) }
 
-// limit is what the median may be.
-func (r coldRow) limit() time.Duration {
-	return max(coldLimit, time.Duration(float64(coldLimit)*float64(median(r.floor))/float64(coldFloor)))
-}
-
 // median is the one of ascending times.
 func median(times []time.Duration) time.Duration {
 	half := len(times) / 2
@@ -55,7 +48,7 @@ func (s *coldSummary) add(r coldRow) {
 func (s *coldSummary) wrong() error {
 	var above []string
 	for _, r := range s.rows {
-		if r.median() > r.limit() {
+		if r.median() > coldLimit {
 			above = append(above, fmt.Sprintf("%s takes %.1f ms", r.function, milliseconds(r.median())))
 		}
 		if r.resident > residentLimit {
@@ -82,11 +75,12 @@ func (s *coldSummary) String() string {
 	b.WriteString("and at least one query. The floor, started in turn with it, is what net/http and pgx take for a login and one query. Memory is\n")
 	b.WriteString("VmRSS once it no longer changes after that, the most of all starts; a part of it is pages of the binary, which instances on\n")
 	fmt.Fprintf(&b, "one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memory as after its image was unpacked.\n", megabytes(s.binary))
-	verdict := "Every median is at most %.0f ms, or as much more as the floor is above %.1f ms, and every memory at most %.0f MB.\n"
+	b.WriteString("A machine's pace changes; where it is slow the floor shows it.\n")
+	verdict := "Every median is at most %.0f ms and every memory at most %.0f MB.\n"
 	if s.wrong() != nil {
 		verdict = "NOT every" + strings.TrimPrefix(verdict, "Every")
 	}
-	fmt.Fprintf(&b, verdict, milliseconds(coldLimit), milliseconds(coldFloor), megabytes(residentLimit))
+	fmt.Fprintf(&b, verdict, milliseconds(coldLimit), megabytes(residentLimit))
 	return b.String()
 }
 

@@ -35,14 +35,9 @@ func TestAColdRunAboveALimitIsWrong(t *testing.T) {
 	s := &coldSummary{runs: 4, rows: []coldRow{good}}
 	require.NoError(t, s.wrong())
 	require.Contains(t, s.String(), "| submit | 15.0 | 90.0 | 6.0 | 2.50 | 25.0 |")
-	require.Contains(t, s.String(), "\nEvery median is at most 15 ms, or as much more as the floor is above 6.1 ms, and every memory at most 25 MB.\n")
+	require.Contains(t, s.String(), "\nEvery median is at most 15 ms and every memory at most 25 MB.\n")
 
 	s.rows = append(s.rows, coldRow{function: "relay", took: []time.Duration{ms, 16 * ms, 17 * ms}, floor: []time.Duration{ms}, resident: 25_100_000})
 	require.EqualError(t, s.wrong(), "above 15 ms or 25 MB: relay takes 16.0 ms; relay keeps 25.1 MB")
 	require.Contains(t, s.String(), "\nNOT every median")
-
-	s.rows = []coldRow{{function: "relay", took: []time.Duration{16 * ms}, floor: []time.Duration{7 * ms}}}
-	require.NoError(t, s.wrong(), "when the machine is slow")
-	s.rows[0].took[0] = 18 * ms
-	require.Error(t, s.wrong())
 }
