@@ -44,7 +44,7 @@ type wordReading struct {
 // wordList holds folded words.
 type wordList []string
 
-const blockedWordsSQL = `select folded from blocked_words order by folded`
+const blockedWordsSQL = `select folded from blocked_words`
 
 func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, error) {
 	b.mu.Lock()

@@ -17,7 +17,7 @@ type Caller struct {
 	Revoked   bool
 }
 
-const callerByNameSQL = `select id, name, token_hash, roles, queues, revoked_at is not null from callers where name = $1`
+const callerByNameSQL = `select id, name, token_hash, roles, queues, revoked_at is not null from callers where name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the

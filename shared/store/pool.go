@@ -17,6 +17,10 @@ import (
 // unprepared runs a statement in one round trip and plans it for its parameters. It
 // is for what a connection seldom runs, where preparing first would cost more than
 // it saves, and for lists, whose best plan depends on their filters.
+//
+// The first calls of a process meet a connection whose server knows no catalog yet.
+// What they run says the types of its parameters, compares like with like and gets
+// its nulls as nulls: choosing among all operators of a name takes 0.4 ms there.
 const unprepared = pgx.QueryExecModeExec
 
 // poolConfig is what both pools have in common.

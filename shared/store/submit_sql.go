@@ -21,7 +21,7 @@ const (
 	keyPatienceAlone = "20ms"
 )
 
-// planOnceSQL lets insertSQL keep its plan, which no table's contents can make
+// planOnceSQL lets the insert keep its plan, which no table's contents can make
 // better: planning it anew would take a third of a small flush.
 const planOnceSQL = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
 
@@ -143,48 +143,61 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	return &f.templates[i]
 }
 
-// insertRows takes on new tasks: key, body, live row, log row and the
-// default content used up. A row whose key is taken is left out, also of the answer. An
-// id that exists is that of an earlier try whose commit was under way: the
-// statement waits for it, fails, and is run again. Rows come sorted by key, so
-// two flushes never wait for each other in a circle.
-const insertRows = `
+// insertRows takes on new tasks: body, live row and log row. An id that exists is
+// that of an earlier try whose commit was under way: the statement waits for it,
+// fails, and is run again.
+const (
+	insertColumns = `
 with i as materialized (
-    select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::smallint[], $7::smallint[],
-        $8::smallint[], $9::text[], $10::text[], $11::text[], $12::text[], $13::text[], $14::timestamptz[],
-        $15::timestamptz[], $16::float8[], $17::integer[], $18::text[], $19::boolean[], $20::text[], $21::text[], $22::text[])
-    as t (id, key, fingerprint, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source,
-        callback_url, metadata, send_at, expires_at, ttl, default_id, request_id, use_template, source_ip, user_agent, request_data)
+    select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[], $8::text[],
+        $9::text[], $10::text[], $11::jsonb[], $12::timestamptz[], $13::timestamptz[], $14::interval[], $15::text[], $16::boolean[],
+        $17::text[], $18::text[], $19::jsonb[]`
+	insertNames = `id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content,
+        source, callback_url, metadata, send_at, expires_at, ttl, request_id, use_template,
+        source_ip, user_agent, request_data`
+	insertTimes = `
+w as materialized (
+    select i.*, case when send_at > now() then send_at end as run_at, coalesce(expires_at, greatest(send_at, now()) + ttl) as ends_at
+    from i`
+	insertRows = `
+), b as (
+    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source,
+        send_at, expires_at, callback_url, metadata)
+    select id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, send_at, ends_at, callback_url, metadata
+    from w
+), l as (
+    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback)
+    select id, case when run_at is null then 1 else 0 end, priority, max_retries, on_unknown, queue,
+        coalesce(run_at, ends_at), ends_at, caller_id, callback_url is not null
+    from w
+    returning id, state
+), r as (
+    insert into receive_logs (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent,
+        request_data, response_data, status_code)
+    select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data,
+        jsonb_build_object('task_id', id, 'status', 0), 200
+    from w
+)`
+)
+
+// insertPlain is for rows that have neither a key nor default content.
+const insertPlain = insertColumns + `)
+    as t (` + insertNames + `)
+),` + insertTimes + insertRows
+
+// insertKeyed writes the keys too, and uses up the default content. A row whose key
+// is taken is left out, also of the answer. Rows come sorted by key, so two flushes
+// never wait for each other in a circle.
+const insertKeyed = insertColumns + `, $20::uuid[], $21::uuid[], $22::integer[])
+    as t (` + insertNames + `, key, fingerprint, default_id)
 ), k as (
     insert into submission_keys (key, fingerprint, id)
     select key, fingerprint, id from i where key is not null
     on conflict (key) do nothing
     returning id
-), w as materialized (
-    select i.*, case when send_at > now() then send_at end as run_at,
-        coalesce(expires_at, greatest(send_at, now()) + make_interval(secs => ttl)) as ends_at
-    from i where key is null or id in (select id from k)
-), b as (
-    insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source,
-        send_at, expires_at, callback_url, metadata)
-    select id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, nullif(source, ''),
-        send_at, ends_at, nullif(callback_url, ''), metadata::jsonb
-    from w
-), l as (
-    insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback)
-    select id, case when run_at is null then 1 else 0 end, priority, max_retries, on_unknown, queue,
-        coalesce(run_at, ends_at), ends_at, caller_id, callback_url <> ''
-    from w
-    returning id, state
-), d as (
+),` + insertTimes + ` where key is null or id in (select id from k)` + insertRows + `, d as (
     update default_sms_data set is_sent = true, updated_at = now()
     where id in (select default_id from w)
-), r as (
-    insert into receive_logs (request_id, task_id, caller_id, phone_number, content, use_template, source_ip, user_agent,
-        request_data, response_data, status_code)
-    select request_id, id, caller_id, phone_number, content, use_template, source_ip, user_agent, request_data::jsonb,
-        jsonb_build_object('task_id', id, 'status', 0), 200
-    from w
 )`
 
 // insertTold writes the events of insertRows.
@@ -192,7 +205,7 @@ const insertTold = `, e as (
     insert into event_outbox (kind, ids)
     select case when run_at is null then 'task.pending' else 'task.scheduled' end, array_agg(id)
     from w told
-    where callback_url <> '' or ` + endpointed + `
+    where callback_url is not null or ` + endpointed + `
     group by 1
 )`
 
@@ -200,8 +213,10 @@ const insertAnswer = `
 select id, state from l`
 
 const (
-	insertSQL     = insertRows + insertAnswer
-	insertToldSQL = insertRows + insertTold + insertAnswer
+	insertPlainSQL     = insertPlain + insertAnswer
+	insertPlainToldSQL = insertPlain + insertTold + insertAnswer
+	insertKeyedSQL     = insertKeyed + insertAnswer
+	insertKeyedToldSQL = insertKeyed + insertTold + insertAnswer
 )
 
 // insert runs the rows that are ready, logs the refused ones, and marks those
@@ -227,7 +242,8 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	}
 	if len(order) > 0 {
 		batch.Queue(planOnceSQL)
-		batch.Queue(f.db.events.pick(insertSQL, insertToldSQL), f.columns(order)...).Query(func(rows pgx.Rows) error {
+		sql, columns := f.statement(order)
+		batch.Queue(sql, columns...).Query(func(rows pgx.Rows) error {
 			var id task.ID
 			var state task.State
 			_, err := pgx.ForEachRow(rows, []any{&id, &state}, func() error {
@@ -276,47 +292,47 @@ func compareKeys(a, b *Submission) int {
 	}
 }
 
-// columns gives insertSQL its arrays.
-func (f *submitFlush) columns(order []int) []any {
+// statement is what inserts the rows, with its arrays. A row alone, as the first of
+// a process is, seldom has a key: what it does not need is not planned.
+func (f *submitFlush) statement(order []int) (sql string, columns []any) {
 	n := len(order)
 	var (
-		ids                                          = make([]task.ID, n)
-		keys, prints                                 = make([]*task.Hash, n), make([]*task.Hash, n)
-		callers                                      = make([]int64, n)
-		queues, phones, contents, sources, callbacks = make([]string, n), make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		priorities, retries, policies                = make([]int16, n), make([]int16, n), make([]int16, n)
-		metadata                                     = make([]*string, n)
-		sendAt, expiresAt                            = make([]*time.Time, n), make([]*time.Time, n)
-		ttls                                         = make([]*float64, n)
-		defaults                                     = make([]*int32, n)
-		requestIDs, sourceIPs, userAgents, requests  = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
-		useTemplate                                  = make([]bool, n)
+		ids                                         = make([]task.ID, n)
+		callers                                     = make([]int64, n)
+		queues, phones, contents                    = make([]string, n), make([]string, n), make([]string, n)
+		sources, callbacks, metadata                = make([]*string, n), make([]*string, n), make([]*string, n)
+		priorities, retries, policies               = make([]int16, n), make([]int16, n), make([]int16, n)
+		sendAt, expiresAt                           = make([]*time.Time, n), make([]*time.Time, n)
+		ttls                                        = make([]*time.Duration, n)
+		requestIDs, sourceIPs, userAgents, requests = make([]string, n), make([]string, n), make([]string, n), make([]string, n)
+		useTemplate                                 = make([]bool, n)
+		keys, prints                                = make([]*task.Hash, n), make([]*task.Hash, n)
+		defaults                                    = make([]*int32, n)
+		plain                                       = true
 	)
 	for n, i := range order {
 		s := f.rows[i]
 		ids[n], callers[n], queues[n], phones[n] = s.ID, s.CallerID, s.Queue, s.Phone
-		if s.Key != nil {
-			keys[n], prints[n] = s.Key, &s.Fingerprint
-		}
 		priorities[n], retries[n], policies[n] = s.Priority, s.MaxRetries, int16(s.OnUnknown)
-		contents[n], sources[n], callbacks[n] = f.final[i].Text, s.Source, s.CallbackURL
-		if s.Metadata != nil {
-			text := string(s.Metadata)
-			metadata[n] = &text
-		}
+		contents[n], sources[n], callbacks[n] = f.final[i].Text, orNull(s.Source), orNull(s.CallbackURL)
+		metadata[n] = orNull(string(s.Metadata))
 		sendAt[n], expiresAt[n] = timeOrNull(s.SendAt), timeOrNull(s.ExpiresAt)
-		if s.TTL > 0 {
-			seconds := s.TTL.Seconds()
-			ttls[n] = &seconds
-		}
-		if used := f.taken[i]; used != nil {
-			defaults[n] = &used.ID
-		}
+		ttls[n] = orNull(s.TTL)
 		requestIDs[n], sourceIPs[n], userAgents[n] = s.RequestID, s.SourceIP, s.loggedAgent()
 		useTemplate[n], requests[n] = f.final[i].UseTemplate, logJSON(s.Request)
+		if s.Key != nil {
+			keys[n], prints[n], plain = s.Key, &s.Fingerprint, false
+		}
+		if used := f.taken[i]; used != nil {
+			defaults[n], plain = &used.ID, false
+		}
 	}
-	return []any{ids, keys, prints, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks,
-		metadata, sendAt, expiresAt, ttls, defaults, requestIDs, useTemplate, sourceIPs, userAgents, requests}
+	columns = []any{ids, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks, metadata,
+		sendAt, expiresAt, ttls, requestIDs, useTemplate, sourceIPs, userAgents, requests}
+	if plain {
+		return f.db.events.pick(insertPlainSQL, insertPlainToldSQL), columns
+	}
+	return f.db.events.pick(insertKeyedSQL, insertKeyedToldSQL), append(columns, keys, prints, defaults)
 }
 
 func timeOrNull(t time.Time) *time.Time {

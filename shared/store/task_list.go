@@ -154,7 +154,7 @@ func (f *TaskFilter) args(low, high task.ID) []any {
 	return []any{low, high, orNull(f.Phone), f.State, orNull(f.Reason), orNull(f.Source), orNull(f.Queue), f.CallerID, f.Limit + 1}
 }
 
-// orNull is nil for a zero value, which stands for any.
+// orNull is nil, which is null, for a zero value.
 func orNull[V comparable](v V) *V {
 	var zero V
 	if v == zero {
