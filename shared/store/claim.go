@@ -40,7 +40,7 @@ type Claimed struct {
 // one statement and one commit. It updates by id, never by a ctid read earlier.
 const claimBody = `
 , k as materialized (
-    select $7::bigint as claim_id, now() + make_interval(secs => $4) as lease_until
+    select $7::bigint as claim_id, now() + $4::interval as lease_until
 ), u as (
     update task_live set state = 2, claim_id = k.claim_id, app_id = $3, due_at = k.lease_until, marks_sending = $5,
         sending_at = null, ended = 0, updated_at = now()
@@ -58,7 +58,7 @@ const claimBody = `
 // claimTold writes the event of a claim.
 const claimTold = `, e as (
     insert into event_outbox (kind, ids)
-    select 'task.processing', array_agg(id) from b told where callback_url is not null or ` + endpointed + ` having count(*) > 0
+    select 'task.processing', array_agg(id) from b told where callback_url is not null or ` + endpointOf + `told.caller_id) having count(*) > 0
 )`
 
 const claimAnswer = `
@@ -129,7 +129,7 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
-	args := []any{req.Queue, limit, req.AppID, req.Lease.Seconds(), req.MarksSending, string(req.Request), nil}
+	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil}
 	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
 		claimed, _, err := db.runClaim(ctx, db.events.pick(claimAboveSQL, claimAboveToldSQL), req.AppID, append(args, laneColumns(lanes)...))
 		if err != nil || len(claimed) > 0 {

@@ -88,6 +88,9 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 where l.id = t.id`
 
+// laneOfMessage is laneOf the message m, where that is to a URL.
+const laneOfMessage = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
+
 const insertLiveMessagesSQL = `
 insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, kind, lane)
 select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.kind, ` + laneOfMessage + `

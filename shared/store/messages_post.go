@@ -50,11 +50,16 @@ from l` + bodyOfLive
 // NextAt.
 type Post struct{ MessageDetail }
 
-// Lane is what a receiver that does not answer may keep waiting: the messages of
-// the same caller to the same host.
-func (p *Post) Lane() string { return strconv.FormatInt(p.CallerID, 10) + " " + hostOf(p.Destination) }
+// Lane is what a receiver that does not answer may keep waiting.
+func (p *Post) Lane() string { return laneOf(p.CallerID, p.Destination) }
 
-// hostOf is the host of a URL, with its port, as laneOfMessage finds it.
+// laneOf is the lane of a message to a URL: those of the same caller to the same
+// host.
+func laneOf(caller int64, url string) string {
+	return strconv.FormatInt(caller, 10) + " " + hostOf(url)
+}
+
+// hostOf is the host of a URL, with its port.
 func hostOf(address string) string {
 	_, rest, _ := strings.Cut(address, "://")
 	if i := strings.IndexAny(rest, "/?#"); i >= 0 {

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // postAll claims what is due for URLs and settles all of it alike.
@@ -129,4 +130,16 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, due)
 	require.WithinDuration(t, time.Now().Add(time.Hour), next, time.Minute)
+}
+
+func TestARevivedMessageComesBackToTheLaneThatItWasSubmittedTo(t *testing.T) {
+	t.Parallel()
+	conn := owner(t, sandbox.NewDatabase(t))
+	for _, url := range []string{
+		"https://a.example", "https://a.example/", "https://a.example:8443/b?c=d#e", "http://user@a.example/b", "https://[::1]:80/x", "https://a.example?u=http://b.example", "https://a.example#x",
+	} {
+		var lane string
+		require.NoError(t, conn.QueryRow(t.Context(), "select "+laneOfMessage+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
+		require.Equal(t, laneOf(7, url), lane)
+	}
 }

@@ -83,26 +83,21 @@ const insertMessagesSQL = `
 with i as materialized (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
         $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[],
-        $17::bigint[], $18::timestamptz[], $19::text[], $20::float8[])
+        $17::bigint[], $18::timestamptz[], $19::text[], $20::interval[], $21::text[])
     as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead)
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, lane)
 ), b as (
     insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
         type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
-    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, nullif(exchange_name, ''), nullif(routing_key, ''),
-        type, data, sent_at, confirm, max_sends, expected_receipts, nullif(accept_seq, 0), accepted_at, nullif(producer, ''),
-        now() - make_interval(secs => ahead)
+    select id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, now() - ahead
     from i
     on conflict (id) do nothing
     returning id
 )
 insert into message_live (id, kind, lane, remaining_sends, next_at)
-select m.id, m.kind, ` + laneOfMessage + `, m.max_sends, now() - make_interval(secs => m.ahead) from i m where m.id in (select id from b)
+select id, kind, lane, max_sends, now() - ahead from i join b using (id)
 returning id`
-
-// laneOfMessage is the lane of a message m to a URL: what a receiver that does
-// not answer may keep waiting are the messages of one caller to its host.
-const laneOfMessage = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.
 const knownMessagesSQL = `
@@ -172,6 +167,15 @@ func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool
 	return nil
 }
 
+// lane is that of a message to a URL, null for others.
+func (m *NewMessage) lane() *string {
+	if m.To.Kind != msg.URL {
+		return nil
+	}
+	lane := laneOf(m.CallerID, m.To.Name)
+	return &lane
+}
+
 // messageColumns gives insertMessagesSQL its arrays.
 func messageColumns(rows []*NewMessage) []any {
 	return []any{
@@ -183,18 +187,19 @@ func messageColumns(rows []*NewMessage) []any {
 		column(rows, func(m *NewMessage) string { return m.ClientMsgID }),
 		column(rows, func(m *NewMessage) int16 { return int16(m.To.Kind) }),
 		column(rows, func(m *NewMessage) string { return m.To.Name }),
-		column(rows, func(m *NewMessage) string { return m.Exchange }),
-		column(rows, func(m *NewMessage) string { return m.RoutingKey }),
+		column(rows, func(m *NewMessage) *string { return orNull(m.Exchange) }),
+		column(rows, func(m *NewMessage) *string { return orNull(m.RoutingKey) }),
 		column(rows, func(m *NewMessage) string { return m.Type }),
 		column(rows, func(m *NewMessage) string { return string(m.Data) }),
 		column(rows, func(m *NewMessage) *time.Time { return timeOrNull(m.SentAt) }),
 		column(rows, func(m *NewMessage) bool { return m.Confirm }),
 		column(rows, func(m *NewMessage) int16 { return m.MaxSends }),
 		column(rows, func(m *NewMessage) int16 { return m.ExpectedReceipts }),
-		column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }),
+		column(rows, func(m *NewMessage) *int64 { return orNull(m.AcceptSeq) }),
 		column(rows, func(m *NewMessage) *time.Time { return timeOrNull(m.AcceptedAt) }),
-		column(rows, func(m *NewMessage) string { return storable(m.Producer) }),
-		column(rows, func(m *NewMessage) float64 { return m.ahead.Seconds() }),
+		column(rows, func(m *NewMessage) *string { return orNull(storable(m.Producer)) }),
+		column(rows, func(m *NewMessage) time.Duration { return m.ahead }),
+		column(rows, func(m *NewMessage) *string { return m.lane() }),
 	}
 }
 

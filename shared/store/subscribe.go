@@ -68,7 +68,7 @@ const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
         message_data, page_path, caller_id, task_id)
-    values ($20, $21::text::numeric, $22, $23::text::numeric, $2, $3, $4::jsonb, nullif($5, ''), $8, $1)
+    values ($20, $21::numeric, $22, $23::numeric, $2, $3, $4, $5, $8, $1)
     on conflict (business_type, business_id, template_type, receiver_user_id) do nothing
     returning id
 )`
@@ -79,7 +79,7 @@ with g as (
 // needs: the user's to this template, for a message that is not known as sent.
 const againLog = `
 with g as (
-    update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4::jsonb, page_path = nullif($5, ''),
+    update subscribe_message_logs set template_id = $2, receiver_openid = $3, message_data = $4, page_path = $5,
         task_id = $1, send_status = 0, error_code = null, error_message = null, send_time = now(), updated_at = now(),
         retry_count = retry_count + $21, retries_before = retry_count + $21,
         doubtful = doubtful and send_status <> 1 and template_id = $2::varchar and receiver_openid = $3::varchar
@@ -91,47 +91,68 @@ with g as (
 // row's id in g. A claim is one from the start.
 const subscribeBody = `
 , w as materialized (
-    select g.id, case when $16::bigint > 0 then 2 when $13::timestamptz > now() then 0 else 1 end as state,
-        greatest($13::timestamptz, now()) + make_interval(secs => nullif($14::float8, 0)) as ends_at,
-        now() + make_interval(secs => $17::float8) as lease_until
+    select g.id, case when $16::bigint is not null then 2 when $13::timestamptz > now() then 0 else 1 end as state,
+        greatest($13::timestamptz, now()) + $14::interval as ends_at,
+        now() + $17::interval as lease_until
     from g
 ), s as (
     insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state)
-    select $1, id, $2, $3, $4::jsonb, nullif($5, ''), nullif($6, ''), nullif($7, '') from w
+    select $1, id, $2, $3, $4, $5, $6, $7 from w
 ), b as (
     insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, send_at, expires_at, callback_url, metadata)
-    select $1, $8, $9, 5, $10, $11, '', $18, $13, ends_at, nullif($12, ''), $19::jsonb || jsonb_build_object('subscribe_id', id::text) from w
+    select $1, $8, $9, 5, $10, $11, '', $18, $13, ends_at, $12, $19::jsonb || jsonb_build_object('subscribe_id', id::text) from w
 ), l as (
     insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, expires_at, caller_id, callback, claim_id, app_id)
-    select $1, state, 5, $10, $11, $9, case state when 2 then lease_until when 0 then $13 else ends_at end, ends_at, $8, $12 <> '',
-        nullif($16::bigint, 0), nullif($15, '')
+    select $1, state, 5, $10, $11, $9, case state when 2 then lease_until when 0 then $13 else ends_at end, ends_at, $8, $12 is not null,
+        $16, $15
     from w
-), c as (
-    insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w where state = 2
+)`
+
+// subscribeClaim logs that the task is claimed.
+const subscribeClaim = `, c as (
+    insert into send_logs (task_id, claim_id, app_id, phone_number, content) select $1, $16, $15, '', $18 from w
 )`
 
 // subscribeTold writes the event of that task.
 const subscribeTold = `, e as (
     insert into event_outbox (kind, ids)
     select 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1], array[$1]
-    from w cross join (select $8::bigint as caller_id) told where $12 <> '' or ` + endpointed + `
+    from w cross join (select $8::bigint as caller_id) told where $12 is not null or ` + endpointOf + `told.caller_id)
 )`
 
 const subscribeAnswer = `
 select id, state, lease_until from w`
 
 const (
-	newLogSQL       = newLog + subscribeBody + subscribeAnswer
-	newLogToldSQL   = newLog + subscribeBody + subscribeTold + subscribeAnswer
-	againLogSQL     = againLog + subscribeBody + subscribeAnswer
-	againLogToldSQL = againLog + subscribeBody + subscribeTold + subscribeAnswer
+	newLogSQL           = newLog + subscribeBody + subscribeAnswer
+	newLogToldSQL       = newLog + subscribeBody + subscribeTold + subscribeAnswer
+	newClaimedSQL       = newLog + subscribeBody + subscribeClaim + subscribeAnswer
+	newClaimedToldSQL   = newLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+	againLogSQL         = againLog + subscribeBody + subscribeAnswer
+	againLogToldSQL     = againLog + subscribeBody + subscribeTold + subscribeAnswer
+	againClaimedSQL     = againLog + subscribeBody + subscribeClaim + subscribeAnswer
+	againClaimedToldSQL = againLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
 )
+
+func (s *Subscription) newSQL(m EventMode) string {
+	if s.Lease > 0 {
+		return m.pick(newClaimedSQL, newClaimedToldSQL)
+	}
+	return m.pick(newLogSQL, newLogToldSQL)
+}
+
+func (s *Subscription) againSQL(m EventMode) string {
+	if s.Lease > 0 {
+		return m.pick(againClaimedSQL, againClaimedToldSQL)
+	}
+	return m.pick(againLogSQL, againLogToldSQL)
+}
 
 func (s *Subscription) args(claimID int64) []any {
 	return []any{
-		s.TaskID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page, s.Lang, s.MiniprogramState, s.CallerID, s.Queue, s.MaxRetries,
-		int16(s.OnUnknown), s.CallbackURL, timeOrNull(s.SendAt), s.TTL.Seconds(), s.AppID, claimID, s.Lease.Seconds(),
-		task.Cut(s.summary(), task.MaxContent), string(s.Metadata),
+		s.TaskID, s.TemplateID, s.ReceiverOpenID, string(s.Data), orNull(s.Page), orNull(s.Lang), orNull(s.MiniprogramState), s.CallerID,
+		s.Queue, s.MaxRetries, int16(s.OnUnknown), orNull(s.CallbackURL), timeOrNull(s.SendAt), orNull(s.TTL), orNull(s.AppID),
+		orNull(claimID), s.Lease, task.Cut(s.summary(), task.MaxContent), string(s.Metadata),
 	}
 }
 
@@ -173,7 +194,7 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 		out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
 		var batch pgx.Batch
 		batch.Queue(setPatienceSQL, keyPatience)
-		batch.Queue(db.events.pick(newLogSQL, newLogToldSQL), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+		batch.Queue(s.newSQL(db.events), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 			return out, markLost(conn.Conn(), err)
 		}
@@ -284,7 +305,7 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 		told = db.queueChanges(&batch, []change{{before, after}})
 		queueVerdicts(&batch, []verdictLog{{id: before.ID, verdict: task.CancelledByHand, message: "a newer order takes its place"}})
 	}
-	batch.Queue(db.events.pick(againLogSQL, againLogToldSQL), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
+	batch.Queue(s.againSQL(db.events), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
 	err := told.after(conn.SendBatch(ctx, &batch).Close())

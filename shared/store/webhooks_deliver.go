@@ -194,8 +194,11 @@ func (db *DB) ClaimDeliveries(ctx context.Context, limit, perLane, failing int, 
 	return due, failed("claim deliveries", err)
 }
 
-// nextDeliverySQL finds when something is due to be posted next.
-const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `)), now()`
+// anyDeliverySQL tells whether there are webhooks and messages to be posted, and
+// what time it is. It spares the idle look, which a process begins with, the plans
+// of the next two.
+const anyDeliverySQL = `
+select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
 
 const nextWebhookSQL = deliveryLanes + `
 select min(next_at) from (
@@ -214,10 +217,18 @@ select min(next_at) from (
 // NextDelivery is when something is due to be posted to a URL next, webhook or
 // message, leases included, and whether it is due now; zero = nothing is.
 func (db *DB) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
-	var next *time.Time
+	var webhooks, posts bool
 	var now time.Time
-	err = db.hot.QueryRow(ctx, nextDeliverySQL).Scan(&next, &now)
-	at = orZero(next)
+	err = db.hot.QueryRow(ctx, anyDeliverySQL, unprepared).Scan(&webhooks, &posts, &now)
+	if err == nil && webhooks {
+		at, err = db.instant(ctx, nextWebhookSQL)
+	}
+	if err == nil && posts {
+		var post time.Time
+		if post, err = db.instant(ctx, nextPostSQL); at.IsZero() || !post.IsZero() && post.Before(at) {
+			at = post
+		}
+	}
 	return at, !at.IsZero() && !at.After(now), failed("next delivery", err)
 }
 
