@@ -28,7 +28,6 @@ var rooms = map[string]struct{ ours, outside []string }{
 		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/kelseyhightower/envconfig",
-			"github.com/prometheus/client_golang/prometheus",
 		},
 	},
 	"shared/store":   {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},

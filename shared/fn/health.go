@@ -57,7 +57,7 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	case "/metrics":
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			w.Header().Set("Cache-Control", "no-store")
-			s.env.Metrics().scrape.ServeHTTP(w, r)
+			s.env.Metrics().scrape(w)
 			return true
 		}
 	case "/readyz":

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -195,6 +196,87 @@ func TestTwoPhaseCountsAndTimesMove(t *testing.T) {
 	}
 	require.InDelta(t, 50_000, got["sendonce_save_lag_ms{quantile=0.5}"], 6_000)
 	require.InDelta(t, 99_000, got["sendonce_save_lag_ms{quantile=0.99}"], 1_500)
+}
+
+func TestAScrapeSaysWhatEachFamilyIs(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	h.call("GET", "/api/v1/greet/7?name=a", "")
+	h.calls(1)
+	h.env.Metrics().TwoPhase.SaveLag.Observe(time.Second)
+	require.Eventually(t, func() bool { return strings.Contains(h.call("GET", "/metrics", "").body, "greeter") }, waitAtMost, tick)
+	got := h.call("GET", "/metrics", "").body
+	for _, line := range []string{
+		"# HELP sendonce_http_requests_total Calls that were answered; route is none for paths that nobody has.",
+		"# TYPE sendonce_http_requests_total counter",
+		"# TYPE sendonce_http_requests_under_way gauge",
+		"# TYPE sendonce_http_request_seconds histogram",
+		`sendonce_http_request_seconds_bucket{function="greeter",route="GET /api/v1/greet/{id}",le="10"} 1`,
+		`sendonce_http_request_seconds_bucket{function="greeter",route="GET /api/v1/greet/{id}",le="+Inf"} 1`,
+		"# TYPE sendonce_db_queue_ms histogram",
+		`sendonce_db_queue_ms_bucket{le="0.1"} 0`,
+		`sendonce_db_queue_ms_bucket{le="10000"} 0`,
+		"# TYPE sendonce_save_lag_ms summary",
+		"sendonce_save_lag_ms_count 1",
+	} {
+		require.Equal(t, 1, strings.Count(got, line+"\n"), line)
+	}
+}
+
+func TestLabelsAreShownAsTheirTextFormatWants(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	odd := "a\\b \"c\"\né{}"
+	h.env.Metrics().calls.add(outcome{function: odd, by: "none", status: 200}, time.Second)
+	got := h.scrape()
+	require.InDelta(t, 1, got["sendonce_http_requests_total{function="+odd+"}{route=none}{status=200}"], 0)
+	require.InDelta(t, 1, got["sendonce_http_request_seconds_sum{function="+odd+"}{route=none}"], 0)
+}
+
+func TestOnlySoManyScrapesAreAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	m := h.env.Metrics()
+	for range maxScrapes {
+		m.scrapes <- struct{}{}
+	}
+	require.Equal(t, 503, h.call("GET", "/metrics", "").status)
+	<-m.scrapes
+	require.NotEmpty(t, h.scrape())
+}
+
+// gone is a scraper that left.
+type gone struct{ *httptest.ResponseRecorder }
+
+func (gone) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+
+func TestAScrapeThatCannotBeAnsweredIsLogged(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	h.env.Metrics().scrape(gone{httptest.NewRecorder()})
+	require.Contains(t, h.log.String(), "broken pipe")
+}
+
+func TestASummaryForgetsWhatIsOlderThanItsWindow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRecent(10 * time.Minute)
+		shown := func() string {
+			p := page{}
+			r.tell(p, described{"lag", "Lag."})
+			return string(p.text())
+		}
+		require.Contains(t, shown(), `lag{quantile="0.5"} NaN`)
+		r.observe(0)
+		time.Sleep(9 * time.Minute)
+		r.observe(100)
+		require.Regexp(t, `lag\{quantile="0.5"\} 0\.00`, shown())
+		time.Sleep(2 * time.Minute)
+		require.Regexp(t, `lag\{quantile="0.5"\} (99|10[01])\.`, shown())
+		require.Contains(t, shown(), "lag_sum 100\nsendonce_lag_count 2\n", "since ever")
+		time.Sleep(time.Hour)
+		require.Contains(t, shown(), `lag{quantile="0.99"} NaN`)
+	})
 }
 
 func TestTheBacklogIsShownWhileItCanBeAsked(t *testing.T) {
