@@ -33,8 +33,9 @@ type coldStarts struct {
 	binary string
 	floor  string // the binary of ./floor
 	env    []string
-	anyone string // header line of a caller that may do everything
-	events string // of one that may hand over events
+	pooled []string // env with PgBouncer on the way to Postgres; nil where there is none
+	anyone string   // header line of a caller that may do everything
+	events string   // of one that may hand over events
 	tasks  []api.ClaimedTask
 }
 
@@ -75,6 +76,15 @@ func (s *coldSummary) measureCold(ctx context.Context, o options, binary, databa
 		return err
 	}
 	c := &coldStarts{binary: binary, floor: floor, env: env}
+	switch bouncer, err := sandbox.StartPgBouncer(ctx, database); {
+	case errors.Is(err, sandbox.ErrNoPgBouncer):
+		fmt.Fprintln(s.progress, err)
+	case err != nil:
+		return err
+	default:
+		defer func() { err = errors.Join(err, bouncer.Stop()) }()
+		c.pooled = append(slices.Clone(env), "DATABASE_URL="+bouncer.URL("bench"), "SENDONCE_DATABASE_POOLER=true")
+	}
 	if err := c.furnish(ctx, o, &events{binary: binary, env: env, conn: conn, nats: broker}); err != nil {
 		return fmt.Errorf("before the first start: %w", err)
 	}
@@ -133,14 +143,15 @@ func (c *coldStarts) furnish(ctx context.Context, o options, e *events) (err err
 		request.SetBasicAuth("cold-"+role, text(made, "token"))
 		*header = request.Header.Get("Authorization")
 	}
+	n := 2 * o.runs // directly and through PgBouncer
 	client := api.NewClient("http://"+address, username, password)
-	if _, err := client.SendBatch(ctx, slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "cold"}}, o.runs)); err != nil {
+	if _, err := client.SendBatch(ctx, slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "cold"}}, n)); err != nil {
 		return err
 	}
 	hour := 3600
-	c.tasks, err = client.Claim(ctx, api.ClaimRequest{AppID: "cold", Limit: &o.runs, LeaseSeconds: &hour})
-	if err == nil && len(c.tasks) != o.runs {
-		err = fmt.Errorf("%d tasks were claimed of %d", len(c.tasks), o.runs)
+	c.tasks, err = client.Claim(ctx, api.ClaimRequest{AppID: "cold", Limit: &n, LeaseSeconds: &hour})
+	if err == nil && len(c.tasks) != n {
+		err = fmt.Errorf("%d tasks were claimed of %d", len(c.tasks), n)
 	}
 	return err
 }
@@ -209,7 +220,7 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (co
 		if err != nil {
 			return row, err
 		}
-		took, resident, err := c.start(ctx, c.binary, function, r)
+		took, resident, err := c.start(ctx, c.binary, c.env, function, r)
 		if err != nil {
 			return row, err
 		}
@@ -220,20 +231,32 @@ func (c *coldStarts) measure(ctx context.Context, function string, runs int) (co
 		if err != nil {
 			return row, err
 		}
-		if took, _, err = c.start(ctx, c.floor, "", least); err != nil {
+		if took, _, err = c.start(ctx, c.floor, c.env, "", least); err != nil {
 			return row, fmt.Errorf("floor: %w", err)
 		}
 		row.floor = append(row.floor, took)
+
+		if c.pooled == nil {
+			continue
+		}
+		if r, err = c.firstCall(function, runs+run); err != nil {
+			return row, err
+		}
+		if took, _, err = c.start(ctx, c.binary, c.pooled, function, r); err != nil {
+			return row, fmt.Errorf("through PgBouncer: %w", err)
+		}
+		row.pooled = append(row.pooled, took)
 	}
 	slices.Sort(row.took)
 	slices.Sort(row.floor)
+	slices.Sort(row.pooled)
 	return row, nil
 }
 
 // start gives the time from before the fork until the first call is answered, and
 // the memory once the process is at rest. The call waits on a listener that the
 // process is handed, so no time passes between its being ready and being asked.
-func (c *coldStarts) start(ctx context.Context, binary, function string, r *http.Request) (took time.Duration, resident int64, err error) {
+func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, 0, err
@@ -246,7 +269,7 @@ func (c *coldStarts) start(ctx context.Context, binary, function string, r *http
 	defer file.Close()
 	var log strings.Builder
 	process := exec.CommandContext(ctx, binary)
-	process.Env = append(slices.Clone(c.env), "FUNCTION_TARGET="+function, "LISTEN_FDS=1")
+	process.Env = append(slices.Clone(env), "FUNCTION_TARGET="+function, "LISTEN_FDS=1")
 	process.ExtraFiles, process.Stderr = []*os.File{file}, &log
 	began := time.Now()
 	if err := process.Start(); err != nil {

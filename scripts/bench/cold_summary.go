@@ -25,6 +25,7 @@ type coldRow struct {
 	function string
 	took     []time.Duration // of each run, ascending
 	floor    []time.Duration // of the floor, started in turn with it, ascending
+	pooled   []time.Duration // through PgBouncer, in turn too, ascending; nil where there is none
 	resident int64           // the most of all runs, in bytes
 }
 
@@ -64,15 +65,19 @@ func (s *coldSummary) wrong() error {
 // String is the table in Markdown with what must be known to read it.
 func (s *coldSummary) String() string {
 	var b strings.Builder
-	b.WriteString("| function | median ms | max ms | floor ms | of the floor | idle memory MB |\n|---|--:|--:|--:|--:|--:|\n")
+	b.WriteString("| function | median ms | max ms | floor ms | of the floor | through PgBouncer ms | idle memory MB |\n|---|--:|--:|--:|--:|--:|--:|\n")
 	for _, r := range s.rows {
-		floor := median(r.floor)
-		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %.1f | %.2f | %.1f |\n", r.function, milliseconds(r.median()), milliseconds(r.took[len(r.took)-1]),
-			milliseconds(floor), r.median().Seconds()/floor.Seconds(), megabytes(r.resident))
+		floor, pooled := median(r.floor), "-"
+		if len(r.pooled) > 0 {
+			pooled = fmt.Sprintf("%.1f", milliseconds(median(r.pooled)))
+		}
+		fmt.Fprintf(&b, "| %s | %.1f | %.1f | %.1f | %.2f | %s | %.1f |\n", r.function, milliseconds(r.median()), milliseconds(r.took[len(r.took)-1]),
+			milliseconds(floor), r.median().Seconds()/floor.Seconds(), pooled, megabytes(r.resident))
 	}
 	fmt.Fprintf(&b, "\n%s\n", s.machine())
 	fmt.Fprintf(&b, "Each function by itself, %d starts: from before the fork until its first call is answered 2xx, which takes a login to Postgres\n", s.runs)
-	b.WriteString("and at least one query. The floor, started in turn with it, is what net/http and pgx take for a login and one query. Memory is\n")
+	b.WriteString("and at least one query. The floor, started in turn with it, is what net/http and pgx take for a login and one query. Through\n")
+	b.WriteString("PgBouncer, as the production overlay goes, a start finds connections that are warm: the median of as many, in turn too. Memory is\n")
 	b.WriteString("VmRSS once it no longer changes after that, the most of all starts; a part of it is pages of the binary, which instances on\n")
 	fmt.Fprintf(&b, "one machine share. The binary has %.1f MB (1 MB = 1000000 bytes) and is in memory as after its image was unpacked.\n", megabytes(s.binary))
 	b.WriteString("A machine's pace changes; where it is slow the floor shows it.\n")

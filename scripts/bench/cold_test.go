@@ -31,13 +31,14 @@ func TestAShortColdRunStartsFunctionsAloneAndPrintsATable(t *testing.T) {
 func TestAColdRunAboveALimitIsWrong(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
-	good := coldRow{function: "submit", took: []time.Duration{9 * ms, 14 * ms, 16 * ms, 90 * ms}, floor: []time.Duration{5 * ms, 7 * ms}, resident: 25_000_000}
+	good := coldRow{function: "submit", took: []time.Duration{9 * ms, 14 * ms, 16 * ms, 90 * ms}, floor: []time.Duration{5 * ms, 7 * ms}, pooled: []time.Duration{8 * ms}, resident: 25_000_000}
 	s := &coldSummary{runs: 4, rows: []coldRow{good}}
 	require.NoError(t, s.wrong())
-	require.Contains(t, s.String(), "| submit | 15.0 | 90.0 | 6.0 | 2.50 | 25.0 |")
+	require.Contains(t, s.String(), "| submit | 15.0 | 90.0 | 6.0 | 2.50 | 8.0 | 25.0 |")
 	require.Contains(t, s.String(), "\nEvery median is at most 15 ms and every memory at most 25 MB.\n")
 
 	s.rows = append(s.rows, coldRow{function: "relay", took: []time.Duration{ms, 16 * ms, 17 * ms}, floor: []time.Duration{ms}, resident: 25_100_000})
 	require.EqualError(t, s.wrong(), "above 15 ms or 25 MB: relay takes 16.0 ms; relay keeps 25.1 MB")
+	require.Contains(t, s.String(), "| relay | 16.0 | 17.0 | 1.0 | 16.00 | - | 25.1 |")
 	require.Contains(t, s.String(), "\nNOT every median")
 }

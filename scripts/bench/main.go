@@ -70,7 +70,7 @@ func main() {
 	flag.IntVar(&o.shards, "shards", 2, "two-phase: TWO_PHASE_SHARDS; one for each core saves fastest")
 	flag.IntVar(&o.batch, "batch", 500, "two-phase: TWO_PHASE_BATCH_SIZE")
 	flag.BoolVar(&o.cold, "cold", false, "measure the start of each function instead")
-	flag.IntVar(&o.runs, "runs", 20, "cold: how often each function is started, 1 to 1000")
+	flag.IntVar(&o.runs, "runs", 20, "cold: how often each function is started, 1 to 500")
 	flag.Parse()
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer release()
@@ -179,8 +179,8 @@ func benchTwoPhase(ctx context.Context, o options, progress io.Writer) (s *lette
 
 // benchCold measures how functions start.
 func benchCold(ctx context.Context, o options, progress io.Writer) (s *coldSummary, err error) {
-	if o.runs < 1 || o.runs > 1000 {
-		return nil, errors.New("-runs must be from 1 to 1000")
+	if o.runs < 1 || o.runs > 500 {
+		return nil, errors.New("-runs must be from 1 to 500")
 	}
 	err = prepare(ctx, progress, func(binary string, postgres *sandbox.Postgres) error {
 		conn, err := pgx.Connect(ctx, postgres.URL("postgres"))

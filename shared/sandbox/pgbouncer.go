@@ -52,32 +52,48 @@ func NewPgBouncer(t testing.TB) *PgBouncer {
 // trust who comes to it.
 func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
 	t.Helper()
-	path, err := findPgBouncer()
-	if err != nil {
-		t.Skip("there is no pgbouncer on this machine: install it (Debian: apt-get install pgbouncer)")
+	b, err := StartPgBouncer(t.Context(), databaseURL)
+	if errors.Is(err, ErrNoPgBouncer) {
+		t.Skip(err.Error())
 	}
-	server, err := pgconn.ParseConfig(databaseURL)
 	if err != nil {
-		t.Fatalf("sandbox: %v", err)
+		t.Fatalf("sandbox: start pgbouncer: %v", err)
 	}
-	as, err := unprivileged()
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
-	place, err := openPlace("", "", as)
-	if err != nil {
-		t.Fatalf("sandbox: %v", err)
-	}
-	b := &PgBouncer{place: place}
 	t.Cleanup(func() {
-		if err := b.stop(); err != nil {
+		if err := b.Stop(); err != nil {
 			t.Errorf("sandbox: stop pgbouncer: %v", err)
 		}
 	})
-	if err := b.start(t.Context(), path, server); err != nil {
-		t.Fatalf("sandbox: start pgbouncer: %v", err)
-	}
 	return b
+}
+
+// ErrNoPgBouncer says that the machine has none.
+var ErrNoPgBouncer = errors.New("there is no pgbouncer on this machine: install it (Debian: apt-get install pgbouncer)")
+
+// StartPgBouncer starts one before the server of databaseURL, which must trust who
+// comes to it.
+func StartPgBouncer(ctx context.Context, databaseURL string) (*PgBouncer, error) {
+	path, err := findPgBouncer()
+	if err != nil {
+		return nil, ErrNoPgBouncer
+	}
+	server, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
+	as, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	place, err := openPlace("", "", as)
+	if err != nil {
+		return nil, err
+	}
+	b := &PgBouncer{place: place}
+	if err := b.start(ctx, path, server); err != nil {
+		return nil, errors.Join(err, b.Stop())
+	}
+	return b, nil
 }
 
 // findPgBouncer looks where Debian puts it, too, which is on root's PATH only.
@@ -130,7 +146,8 @@ func (b *PgBouncer) URL(database string) string {
 	return "postgres://" + Owner + "@/" + database + "?host=" + b.place.socket
 }
 
-func (b *PgBouncer) stop() error {
+// Stop ends it.
+func (b *PgBouncer) Stop() error {
 	var err error
 	if b.process != nil {
 		err = b.process.Kill()
