@@ -122,6 +122,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 		if err != nil || !more {
 			return tasks, err
 		}
+		want.Woken = true
 	}
 }
 

@@ -21,6 +21,7 @@ type ClaimRequest struct {
 	Limit        int
 	Lease        time.Duration
 	MarksSending bool   // the app promises to mark each task as sending before it sends
+	Woken        bool   // somebody said that there are tasks
 	Request      []byte // the call's parameters as JSON, for send_logs
 }
 
@@ -107,9 +108,19 @@ const (
 // waits.
 // What was claimed is returned even when the second look fails: it must reach
 // its sender.
+//
+// Most polls find nothing: unless there is reason to hope, a look that is a
+// quarter of the work comes first.
 func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, err error) {
-	claimed, err = db.claimOnce(ctx, req, req.Limit)
-	if err != nil || len(claimed) == req.Limit {
+	hope, due := req.Woken || db.giving.has(req.Queue), true
+	if !hope {
+		hope, due = db.anythingFor(ctx, req.Queue)
+	}
+	if hope {
+		claimed, err = db.claimOnce(ctx, req, req.Limit)
+		db.giving.set(req.Queue, len(claimed) > 0)
+	}
+	if err != nil || len(claimed) == req.Limit || !hope && !due {
 		return claimed, nil, failed("claim", err)
 	}
 	swept, err := db.Sweep(ctx, promoteRows)
@@ -123,6 +134,41 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 		err = nil
 	}
 	return claimed, swept.Pending, failed("claim", err)
+}
+
+const anythingSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
+
+// anythingFor tells whether a queue has pending tasks, paused or not, and whether
+// anything at all fell due. What cannot be asked may be: the claim will say more.
+func (db *DB) anythingFor(ctx context.Context, queue string) (pending, due bool) {
+	var next nextDue
+	err := db.hot.QueryRow(ctx, anythingSQL, queue).Scan(&pending, &next.pause, &next.task, &next.now)
+	return pending || err != nil, next.isPast(next.pause) || next.isPast(next.task)
+}
+
+// givingQueues are those whose last claim here got a task: there are likely more.
+type givingQueues struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (g *givingQueues) has(queue string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.names[queue]
+}
+
+func (g *givingQueues) set(queue string, gave bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case !gave:
+		delete(g.names, queue)
+	case g.names == nil:
+		g.names = map[string]bool{queue: true}
+	default:
+		g.names[queue] = true
+	}
 }
 
 // promoteRows bounds what a claim promotes for itself.

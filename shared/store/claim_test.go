@@ -92,6 +92,23 @@ func TestNoTaskIsClaimedTwiceByClaimersAtTheSameTime(t *testing.T) {
 	}
 }
 
+func TestAPollThatFindsNothingIsALookAndNoClaim(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	require.Empty(t, db.claim(t))
+	require.Zero(t, db.claimIDs.last, "an id was taken")
+	db.mustSubmit(t, message())
+	require.Len(t, db.claim(t), 1)
+	require.NotZero(t, db.claimIDs.last)
+	require.True(t, db.giving.has(task.DefaultQueue))
+
+	require.Empty(t, db.claim(t))
+	require.False(t, db.giving.has(task.DefaultQueue))
+	db.lapse(t)
+	require.Len(t, db.claim(t), 1, "what fell due is seen by the look, too")
+	require.Empty(t, db.claim(t, func(r *ClaimRequest) { r.Woken = true }))
+}
+
 func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
 	t.Parallel()
 	db := open(t)

@@ -162,6 +162,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 		cases: map[string]string{
 			"claimSQL":           `'default', 10, 'app', interval '1 minute', false, '{}', 1`,
 			"claimToldSQL":       `'default', 10, 'app', interval '1 minute', false, '{}', 1`,
+			"anythingSQL":        `'default'`,
 			"claimAboveSQL":      `'default', 10, 'app', interval '1 minute', false, '{}', 1, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 			"claimAboveToldSQL":  `'default', 10, 'app', interval '1 minute', false, '{}', 1, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 			"lockDueSQL":         `100`,
@@ -186,7 +187,8 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 		},
 		index: map[string]string{
 			"claimSQL": "task_live_ready", "claimToldSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveToldSQL": "task_live_ready",
-			"lockDueSQL": "task_live_due", "dueSQL": "task_live_due",
+			"anythingSQL": "task_live_ready",
+			"lockDueSQL":  "task_live_due", "dueSQL": "task_live_due",
 		},
 		sorted: []string{"claimSQL", "claimToldSQL", "claimAboveSQL", "claimAboveToldSQL"},
 	}.require(t)

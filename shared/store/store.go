@@ -40,6 +40,7 @@ type DB struct {
 	messages   *coalescer[*NewMessage, SavedMessage]
 	blocked    blockedWords
 	floors     claimFloors
+	giving     givingQueues
 	claimIDs   claimIDs
 	statusOf   func(code string) int
 	events     EventMode

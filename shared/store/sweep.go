@@ -17,8 +17,10 @@ from task_live l where l.due_at <= now() order by l.due_at limit $1 for update s
 
 // dueSQL tells when a pause and a task fall due first, and what time it is. It
 // spares the idle poll a transaction.
-const dueSQL = `
-select (select min(until) from queue_pauses), (select due_at from task_live where due_at is not null order by due_at limit 1), now()`
+const (
+	dueSQL     = `select ` + dueColumns
+	dueColumns = `(select min(until) from queue_pauses), (select due_at from task_live where due_at is not null order by due_at limit 1), now()`
+)
 
 // nextDue is what dueSQL tells; nil = never.
 type nextDue struct {
