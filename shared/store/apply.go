@@ -142,23 +142,21 @@ type verdictLog struct {
 
 const insertDoneSQL = `
 insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code)
-select id, status, reason, retry_count, ended, nullif(claim_id, 0), nullif(app_id, ''), sent_at, nullif(result, ''), nullif(error_code, '')
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::text[],
-    $8::timestamptz[], $9::text[], $10::text[])
-as t (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code)`
+select * from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::text[],
+    $8::timestamptz[], $9::text[], $10::text[])`
 
 const deleteLiveSQL = `delete from task_live where id = any($1::uuid[])`
 
 const updateLiveSQL = `
 update task_live l set state = t.state, retry_count = t.retry_count, due_at = t.due_at, ended = t.ended,
-    result = nullif(t.result, ''), error_code = nullif(t.error_code, ''), updated_at = now()
+    result = t.result, error_code = t.error_code, updated_at = now()
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::smallint[], $6::text[], $7::text[])
     as t (id, state, retry_count, due_at, ended, result, error_code)
 where l.id = t.id`
 
 const updateDoneSQL = `
 update task_done d set status = t.status, reason = t.reason, ended = t.ended, sent_at = t.sent_at, reported_at = now(),
-    result = nullif(t.result, ''), error_code = nullif(t.error_code, '')
+    result = t.result, error_code = t.error_code
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[])
     as t (id, status, reason, ended, sent_at, result, error_code)
 where d.id = t.id`
@@ -168,19 +166,12 @@ const deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
 const insertLiveSQL = `
 insert into task_live (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result,
     error_code, caller_id, callback)
-select id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, nullif(claim_id, 0), nullif(app_id, ''), ended,
-    nullif(result, ''), nullif(error_code, ''), caller_id, callback
-from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[], $8::timestamptz[],
-    $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::boolean[])
-as t (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code,
-    caller_id, callback)`
+select * from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[],
+    $8::timestamptz[], $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::boolean[])`
 
 const logVerdictsSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)
-select task_id, nullif(claim_id, 0), nullif(app_id, ''), nullif(status, 0), verdict, nullif(error_code, ''), nullif(error_message, ''),
-    nullif(request_data, '')::jsonb
-from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::text[])
-as t (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)`
+select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::jsonb[])`
 
 // adjustTotalsSQL corrects the stored totals of a closed day when a result of
 // that day is withdrawn. The shared lock waits for a day being closed.
@@ -246,13 +237,13 @@ func queueVerdicts(batch *pgx.Batch, logs []verdictLog) {
 	}
 	batch.Queue(logVerdictsSQL,
 		column(logs, func(l verdictLog) task.ID { return l.id }),
-		column(logs, func(l verdictLog) int64 { return l.claimID }),
-		column(logs, func(l verdictLog) string { return l.appID }),
-		column(logs, func(l verdictLog) int32 { return int32(l.status) }),
+		column(logs, func(l verdictLog) *int64 { return orNull(l.claimID) }),
+		column(logs, func(l verdictLog) *string { return orNull(l.appID) }),
+		column(logs, func(l verdictLog) *int32 { return orNull(int32(l.status)) }),
 		column(logs, func(l verdictLog) string { return string(l.verdict) }),
-		column(logs, func(l verdictLog) string { return l.errorCode }),
-		column(logs, func(l verdictLog) string { return task.Cut(l.message, task.MaxResult) }),
-		column(logs, func(l verdictLog) string { return l.request }))
+		column(logs, func(l verdictLog) *string { return orNull(l.errorCode) }),
+		column(logs, func(l verdictLog) *string { return orNull(task.Cut(l.message, task.MaxResult)) }),
+		column(logs, func(l verdictLog) *string { return orNull(l.request) }))
 }
 
 // column is one array of a statement: a field of every row.
@@ -276,10 +267,10 @@ func ended(t task.Task) int16          { return int16(t.Ended) }
 func queueName(t task.Task) string     { return t.Queue }
 func callerID(t task.Task) int64       { return t.CallerID }
 func callback(t task.Task) bool        { return t.Callback }
-func claimID(t task.Task) int64        { return t.ClaimID }
-func appID(t task.Task) string         { return t.AppID }
-func result(t task.Task) string        { return t.Result }
-func errorCode(t task.Task) string     { return t.ErrorCode }
+func claimID(t task.Task) *int64       { return orNull(t.ClaimID) }
+func appID(t task.Task) *string        { return orNull(t.AppID) }
+func result(t task.Task) *string       { return orNull(t.Result) }
+func errorCode(t task.Task) *string    { return orNull(t.ErrorCode) }
 func dueAt(t task.Task) *time.Time     { return timeOrNull(t.DueAt) }
 func sentAt(t task.Task) *time.Time    { return timeOrNull(t.SentAt) }
 func expiresAt(t task.Task) *time.Time { return timeOrNull(t.ExpiresAt) }
