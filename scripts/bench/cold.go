@@ -76,11 +76,12 @@ func (s *coldSummary) measureCold(ctx context.Context, o options, binary, databa
 		return err
 	}
 	c := &coldStarts{binary: binary, floor: floor, env: env}
-	switch bouncer, err := sandbox.StartPgBouncer(ctx, database); {
-	case errors.Is(err, sandbox.ErrNoPgBouncer):
-		fmt.Fprintln(s.progress, err)
-	case err != nil:
-		return err
+	bouncer, missing := sandbox.StartPgBouncer(ctx, database)
+	switch {
+	case errors.Is(missing, sandbox.ErrNoPgBouncer):
+		fmt.Fprintln(s.progress, missing)
+	case missing != nil:
+		return missing
 	default:
 		defer func() { err = errors.Join(err, bouncer.Stop()) }()
 		c.pooled = append(slices.Clone(env), "DATABASE_URL="+bouncer.URL("bench"), "SENDONCE_DATABASE_POOLER=true")

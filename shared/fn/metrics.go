@@ -39,7 +39,7 @@ type TwoPhaseMetrics struct {
 	AcceptedWrite Timing // from publishing a message to the stream until that has it
 	AcceptedAck   Timing // from a call's begin until its `accepted` can be answered
 	DBQueue       Timing // how long a message on the saved path waited for Postgres
-	SaveLag       Timing // from accepted to saved; shown as quantiles of the last 10 minutes
+	SaveLag       Timing // from accepted to saved; shown as quantiles of the last 5 to 10 minutes
 
 	PublishFail *Counter // messages that the stream did not take
 	SaveFail    *Counter // batches that Postgres did not take; they come again
@@ -96,7 +96,7 @@ func newTwoPhaseMetrics(m *Metrics) TwoPhaseMetrics {
 	}
 	lag := newRecent(10 * time.Minute)
 	m.tellAlso(func(p page) {
-		lag.tell(p, described{"save_lag_ms", "Milliseconds from accepted to saved, over the last 10 minutes."})
+		lag.tell(p, described{"save_lag_ms", "Milliseconds from accepted to saved, over the last 5 to 10 minutes."})
 	})
 	return TwoPhaseMetrics{
 		AcceptedWrite:      timing("accepted_write_ms", "Milliseconds until the stream had a message."),

@@ -20,17 +20,14 @@ const doneColumns = `d.id, t.queue, t.priority, t.max_retries, t.on_unknown, t.e
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, d.reported_at,
     coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz, t.caller_id, t.callback_url is not null`
 
-// liveHeard is whether anybody is told of a task_live l.
-const liveHeard = `l.callback or ` + endpointOf + `l.caller_id)`
-
 // lockLiveSQL locks in id order, so that no two transactions wait for each
 // other in a circle.
-const lockLiveSQL = `select ` + liveColumns + `, now(), ` + liveHeard + ` from task_live l where l.id = any($1::uuid[]) order by l.id for update`
+const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
 
 // lockDoneSQL comes after lockLiveSQL: a task that was finished while the
 // first statement waited is found here.
 const lockDoneSQL = `
-select ` + doneColumns + `, now(), t.callback_url is not null or ` + endpointOf + `t.caller_id)
+select ` + doneColumns + `, now()
 from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
 where d.id = any($1::uuid[])
 order by d.id
@@ -59,11 +56,10 @@ func (s *taskScan) settle() {
 	t.FinishedAt, t.SendingAt = orZero(s.finished), orZero(s.sending)
 }
 
-// scanTasks reads tasks that are locked.
 func scanTasks(rows pgx.Rows, each func(t task.Task, now time.Time)) error {
 	var t task.Task
 	scan := newTaskScan(&t)
-	_, err := pgx.ForEachRow(rows, append(scan.targets(), &t.Heard), func() error {
+	_, err := pgx.ForEachRow(rows, scan.targets(), func() error {
 		scan.settle()
 		each(t, scan.now)
 		return nil

@@ -59,7 +59,7 @@ const claimBody = `
 // claimTold writes the event of a claim.
 const claimTold = `, e as (
     insert into event_outbox (kind, ids)
-    select 'task.processing', array_agg(id) from b told where callback_url is not null or ` + endpointOf + `told.caller_id) having count(*) > 0
+    select 'task.processing', array_agg(id) from b told where callback_url is not null or ` + endpointed + ` having count(*) > 0
 )`
 
 const claimAnswer = `

@@ -55,16 +55,18 @@ func (m EventMode) tells(c change) bool {
 	return changed && (m == AllEvents || m == FinalEvents && c.after.State.Final())
 }
 
-// endpointOf is, with a caller's id and ) after it, the condition that this caller
-// has an endpoint. Beside the task's own callback URL it is what makes an event
-// worth writing.
-const endpointOf = `exists (select from webhook_endpoints e where e.url is not null and e.enabled and e.caller_id = `
+// endpointed is the condition that the caller of a row told has an endpoint.
+// Beside the task's own callback URL it is what makes an event worth writing. It is
+// asked in the last round trip before the commit: an endpoint that was made while
+// a lock was waited for hears of what comes of it.
+const endpointed = `exists (select from webhook_endpoints e where e.caller_id = told.caller_id and e.url is not null and e.enabled)`
 
 // insertEventsSQL writes one row for each kind of change in this flush.
 const insertEventsSQL = `
 insert into event_outbox (kind, reason, ids)
 select kind, reason, array_agg(id)
-from unnest($1::uuid[], $2::text[], $3::smallint[]) as told (id, kind, reason)
+from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as told (id, kind, reason, caller_id, callback)
+where callback or ` + endpointed + `
 group by kind, reason`
 
 // news is what a transaction will tell once it is committed.
@@ -80,14 +82,15 @@ func (db *DB) queueEvents(batch *pgx.Batch, changes []change) *news {
 	n := &news{db: db}
 	var told []task.Task
 	for _, c := range changes {
-		if c.after.Heard && db.events.tells(c) {
+		if db.events.tells(c) {
 			told = append(told, c.after)
 		}
 		n.failed = n.failed || c.after.FailureCounts()
 	}
 	if len(told) > 0 {
 		kind := func(t task.Task) string { return kindOf(t.State) }
-		n.expect(batch.Queue(insertEventsSQL, column(told, taskID), column(told, kind), column(told, reason)))
+		n.expect(batch.Queue(insertEventsSQL, column(told, taskID), column(told, kind), column(told, reason),
+			column(told, callerID), column(told, callback)))
 	}
 	return n
 }

@@ -2,8 +2,10 @@ package store
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -178,4 +180,62 @@ func TestLaterEventsOfATaskHaveHigherNumbersAndTheirOwnOutcome(t *testing.T) {
 	require.Empty(t, told[0].Result, "it is not its outcome any more")
 	require.Equal(t, "task.succeeded", told[1].Kind)
 	require.Greater(t, told[1].Seq, told[0].Seq)
+}
+
+// whileWaiting holds the row that lock finds, begins do, has meanwhile happen once
+// do waits for the row, and gives what came of do.
+func (db *DB) whileWaiting(t *testing.T, url, lock string, id any, do func() error, meanwhile func()) error {
+	t.Helper()
+	held, err := owner(t, url).Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), lock, id)
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- do() }()
+	watch := owner(t, url)
+	require.Eventually(t, func() bool {
+		var waiting bool
+		err := watch.QueryRow(t.Context(), `select exists (select from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock')`).Scan(&waiting)
+		require.NoError(t, err)
+		return waiting
+	}, 5*time.Second, time.Millisecond)
+	meanwhile()
+	require.NoError(t, held.Rollback(t.Context()))
+	return <-done
+}
+
+func TestAnEndpointMadeWhileALockIsWaitedForHearsOfTheOutcome(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url, telling(FinalEvents))
+	db.mustSubmit(t, message(fromCaller(7)), message(fromCaller(7)))
+	claimed := db.mustClaim(t, "app", 2)
+	reports := column(claimed, func(c Claimed) *Report {
+		return &Report{Report: task.Report{TaskID: c.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}
+	})
+	err := db.whileWaiting(t, url, `select from task_live where id = $1 for update`, claimed[1].ID,
+		func() error { _, errs := db.Report(reports); return errors.Join(errs...) },
+		func() { db.mustAddEndpoint(t, 7, "https://seven.example") })
+	require.NoError(t, err)
+	kinds, ids := db.outbox(t)
+	require.Equal(t, []string{"task.succeeded"}, kinds)
+	require.Len(t, ids[0], 2)
+}
+
+func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url, telling(FinalEvents))
+	first := db.subscribe(t, booking(1, `{"thing1":{"value":"Tea"}}`))
+	require.Equal(t, task.Pending, db.try(t, task.Report{Outcome: task.SentFailed, ShouldRetry: true}).State)
+	err := db.whileWaiting(t, url, `select from subscribe_message_logs where id = $1 for update`, first.ID,
+		func() error {
+			_, err := db.Subscribe(t.Context(), booking(1, `{"thing1":{"value":"Coffee"}}`))
+			return err
+		},
+		func() { db.mustAddEndpoint(t, 7, "https://seven.example") })
+	require.NoError(t, err)
+	kinds, ids := db.outbox(t)
+	require.Equal(t, []string{"task.failed"}, kinds)
+	require.Equal(t, [][]task.ID{{first.TaskID}}, ids)
 }

@@ -258,19 +258,21 @@ insert into event_outbox (kind, ids)
 	select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 400 as n from tasks) t group by n;
 insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), g, 'https://b.example', 's' from generate_series(1, 20) g;
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload)
-	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u', '{}' from tasks t`,
-		tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries"},
+	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u', '{}' from tasks t;
+insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
+		tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "message_live"},
 		cases: map[string]string{
-			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[]`,
+			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"lockEventsSQL":       "4",
 			"listenersSQL":        anID + `, 'task.succeeded'`,
 			"claimDeliveriesSQL":  `100, 16, ` + someIDs + `, array[''], array[1], 30, 32`,
 			"anyDeliverySQL":      "",
 			"nextWebhookSQL":      "",
+			"nextDeliverySQL":     "",
 			"lockDeliveriesSQL":   someIDs,
 			"updateDeliveriesSQL": someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array['{}']`,
 			"deliverySQL":         anID + `, null`,
 		},
-		index: map[string]string{"claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due"},
+		index: map[string]string{"claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due"},
 	}.require(t)
 }

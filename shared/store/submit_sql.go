@@ -205,7 +205,7 @@ const insertTold = `, e as (
     insert into event_outbox (kind, ids)
     select case when run_at is null then 'task.pending' else 'task.scheduled' end, array_agg(id)
     from w told
-    where callback_url is not null or ` + endpointOf + `told.caller_id)
+    where callback_url is not null or ` + endpointed + `
     group by 1
 )`
 

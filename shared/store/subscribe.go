@@ -117,7 +117,7 @@ const subscribeClaim = `, c as (
 const subscribeTold = `, e as (
     insert into event_outbox (kind, ids)
     select 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1], array[$1]
-    from w cross join (select $8::bigint as caller_id) told where $12 is not null or ` + endpointOf + `told.caller_id)
+    from w cross join (select $8::bigint as caller_id) told where $12 is not null or ` + endpointed + `
 )`
 
 const subscribeAnswer = `

@@ -11,9 +11,7 @@ import (
 
 // lockDueSQL takes what fell due, whatever it is. Rows that another sweep, a
 // claim or a report holds are left to them.
-const lockDueSQL = `
-select ` + liveColumns + `, now(), ` + liveHeard + `
-from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
+const lockDueSQL = `select ` + liveColumns + `, now() from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
 
 // dueSQL tells when a pause and a task fall due first, and what time it is. It
 // spares the idle poll a transaction.

@@ -196,9 +196,12 @@ func (db *DB) ClaimDeliveries(ctx context.Context, limit, perLane, failing int, 
 
 // anyDeliverySQL tells whether there are webhooks and messages to be posted, and
 // what time it is. It spares the idle look, which a process begins with, the plans
-// of the next two.
+// of what comes next.
 const anyDeliverySQL = `
 select exists (select from webhook_deliveries where state = 0), exists (select from message_live where remaining_sends > 0 and kind = 1), now()`
+
+// nextDeliverySQL finds when something of either kind is due next.
+const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `))`
 
 const nextWebhookSQL = deliveryLanes + `
 select min(next_at) from (
@@ -219,15 +222,15 @@ select min(next_at) from (
 func (db *DB) NextDelivery(ctx context.Context) (at time.Time, due bool, err error) {
 	var webhooks, posts bool
 	var now time.Time
-	err = db.hot.QueryRow(ctx, anyDeliverySQL, unprepared).Scan(&webhooks, &posts, &now)
-	if err == nil && webhooks {
+	err = db.hot.QueryRow(ctx, anyDeliverySQL).Scan(&webhooks, &posts, &now)
+	switch {
+	case err != nil || !webhooks && !posts:
+	case !posts:
 		at, err = db.instant(ctx, nextWebhookSQL)
-	}
-	if err == nil && posts {
-		var post time.Time
-		if post, err = db.instant(ctx, nextPostSQL); at.IsZero() || !post.IsZero() && post.Before(at) {
-			at = post
-		}
+	case !webhooks:
+		at, err = db.instant(ctx, nextPostSQL)
+	default:
+		at, err = db.instant(ctx, nextDeliverySQL)
 	}
 	return at, !at.IsZero() && !at.After(now), failed("next delivery", err)
 }

@@ -140,7 +140,6 @@ type Task struct {
 	// Who is told of what becomes of it.
 	CallerID int64
 	Callback bool // it has a URL of its own for that
-	Heard    bool // it has, or its caller has an endpoint; known of a task that is locked
 
 	State      State
 	Reason     Reason
