@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -47,6 +48,9 @@ func (s *coldSummary) add(r coldRow) {
 
 // wrong names the functions that are above a limit.
 func (s *coldSummary) wrong() error {
+	if len(s.rows) == 0 {
+		return errors.New("no function was measured")
+	}
 	var above []string
 	for _, r := range s.rows {
 		if r.median() > coldLimit {

@@ -32,7 +32,9 @@ func TestAColdRunAboveALimitIsWrong(t *testing.T) {
 	t.Parallel()
 	ms := time.Millisecond
 	good := coldRow{function: "submit", took: []time.Duration{9 * ms, 14 * ms, 16 * ms, 90 * ms}, floor: []time.Duration{5 * ms, 7 * ms}, pooled: []time.Duration{8 * ms}, resident: 25_000_000}
-	s := &coldSummary{runs: 4, rows: []coldRow{good}}
+	s := &coldSummary{runs: 4}
+	require.EqualError(t, s.wrong(), "no function was measured")
+	s.rows = []coldRow{good}
 	require.NoError(t, s.wrong())
 	require.Contains(t, s.String(), "| submit | 15.0 | 90.0 | 6.0 | 2.50 | 8.0 | 25.0 |")
 	require.Contains(t, s.String(), "\nEvery median is at most 15 ms and every memory at most 25 MB.\n")
