@@ -21,9 +21,6 @@ type Counter struct{ n atomic.Uint64 }
 // Inc counts one.
 func (c *Counter) Inc() { c.n.Add(1) }
 
-// Add counts n.
-func (c *Counter) Add(n uint64) { c.n.Add(n) }
-
 // distribution is a histogram of fixed buckets.
 type distribution struct {
 	bounds []float64

@@ -292,8 +292,8 @@ func compareKeys(a, b *Submission) int {
 	}
 }
 
-// statement is what inserts the rows, with its arrays. A row alone, as the first of
-// a process is, seldom has a key: what it does not need is not planned.
+// statement is what inserts the rows, with its arrays. A flush that has neither keys
+// nor default content, as a process's first often has not, is spared their plans.
 func (f *submitFlush) statement(order []int) (sql string, columns []any) {
 	n := len(order)
 	var (
