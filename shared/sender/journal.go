@@ -80,7 +80,7 @@ func openJournal(path, app string) (j *journal, spoilt int, err error) {
 		err = j.rewrite()
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("journal %s: %w", path, errors.Join(err, j.lock.Close()))
+		return nil, 0, fmt.Errorf("journal %s: %w", path, errors.Join(err, unlockFile(j.lock)))
 	}
 	j.ended.Go(j.run)
 	return j, spoilt, nil
@@ -101,6 +101,12 @@ func lockFile(path string) (*os.File, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return file, nil
+}
+
+// unlockFile lets go of a lock at once. Closing the file would not: a child that
+// was forked and has not come to its exec still has it open, and so holds the lock.
+func unlockFile(file *os.File) error {
+	return errors.Join(syscall.Flock(int(file.Fd()), syscall.LOCK_UN), file.Close())
 }
 
 // read fills j.open. Lines that a crash spoilt are left out: an attempt whose
@@ -175,7 +181,7 @@ func (j *journal) strike(r api.ReportRequest) {
 func (j *journal) close() error {
 	close(j.writes)
 	j.ended.Wait()
-	if err := errors.Join(j.file.Close(), j.lock.Close()); err != nil {
+	if err := errors.Join(j.file.Close(), unlockFile(j.lock)); err != nil {
 		return fmt.Errorf("journal %s: %w", j.path, err)
 	}
 	return nil

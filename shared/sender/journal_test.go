@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -108,6 +109,19 @@ func TestAJournalBelongsToOneAppAndOneProcess(t *testing.T) {
 	j := open(t, path)
 	_, _, err := openJournal(path, "app")
 	require.ErrorContains(t, err, "another sender is using it")
+	require.NoError(t, j.close())
+	_, _, err = openJournal(path, "other")
+	require.ErrorContains(t, err, `belongs to the app "app"`)
+	require.NoError(t, open(t, path).close())
+}
+
+func TestAClosedJournalIsFreeThoughAForkedChildHasItOpenStill(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "journal")
+	j := open(t, path)
+	child, err := syscall.Dup(int(j.lock.Fd())) // what a child has between its fork and its exec
+	require.NoError(t, err)
+	defer func() { require.NoError(t, syscall.Close(child)) }()
 	require.NoError(t, j.close())
 	_, _, err = openJournal(path, "other")
 	require.ErrorContains(t, err, `belongs to the app "app"`)
