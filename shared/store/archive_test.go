@@ -190,9 +190,15 @@ func TestALateReportAndTheArchiveNeverLoseOrSplitATask(t *testing.T) {
 		all.Go(func() {
 			<-start
 			for i := n; i < len(failed); i += 4 {
-				outs, errs := instances[n%2].Report([]*Report{{Report: task.Report{TaskID: failed[i], AppID: "app", ClaimID: 7, Outcome: task.SentOK}, Request: []byte(`{}`)}})
-				if errs[0] == nil && outs[0].Found {
-					verdicts[i] = outs[0].Verdict
+				err := asAsked(func() error {
+					outs, errs := instances[n%2].Report([]*Report{{Report: task.Report{TaskID: failed[i], AppID: "app", ClaimID: 7, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+					if errs[0] == nil && outs[0].Found {
+						verdicts[i] = outs[0].Verdict
+					}
+					return errs[0]
+				})
+				if err != nil {
+					t.Errorf("report: %v", err)
 				}
 			}
 		})

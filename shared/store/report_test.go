@@ -152,8 +152,14 @@ func TestReportsAndExtensionsAtTheSameTimeLeaveNoTaskInTwoPlaces(t *testing.T) {
 		var applied [4]bool
 		for i := range applied {
 			all.Go(func() {
-				outs, errs := []*DB{a, b}[i%2].Report([]*Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
-				applied[i] = errs[0] == nil && outs[0].Verdict == task.Applied
+				err := asAsked(func() error {
+					outs, errs := []*DB{a, b}[i%2].Report([]*Report{{Report: task.Report{TaskID: s.ID, AppID: "app", ClaimID: c.ClaimID, Outcome: task.SentOK}, Request: []byte(`{}`)}})
+					applied[i] = errs[0] == nil && outs[0].Verdict == task.Applied
+					return errs[0]
+				})
+				if err != nil {
+					t.Errorf("report: %v", err)
+				}
 			})
 			all.Go(func() {
 				_, _ = b.Extend(t.Context(), Extension{TaskID: s.ID, AppID: "app", Lease: time.Hour, Sending: true}, nil)

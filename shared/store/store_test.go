@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -42,6 +43,18 @@ func owner(t *testing.T, url string) *pgx.Conn {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
+}
+
+// asAsked calls do again for as long as its answer asks for the same call later,
+// as callers do: another holds the row, or the machine is slow.
+func asAsked(do func() error) error {
+	for {
+		err := do()
+		var told *task.Error
+		if !errors.As(err, &told) || told.RetryAfter == 0 {
+			return err
+		}
+	}
 }
 
 // message is a plain submission; change edits it.

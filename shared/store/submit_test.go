@@ -72,9 +72,15 @@ func TestFirstCallsAtTheSameMomentMakeOneTask(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range ids {
 				all.Go(func() {
-					outs, errs := instances[i%len(instances)].Submit([]*Submission{message(keyed(key, "same")), message()})
-					if errs[0] == nil && outs[0].Refused == nil {
-						ids[i] = outs[0].ID
+					err := asAsked(func() error {
+						outs, errs := instances[i%len(instances)].Submit([]*Submission{message(keyed(key, "same")), message()})
+						if errs[0] == nil && outs[0].Refused == nil {
+							ids[i] = outs[0].ID
+						}
+						return errs[0]
+					})
+					if err != nil {
+						t.Errorf("submit: %v", err)
 					}
 				})
 			}
