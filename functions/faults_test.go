@@ -351,13 +351,14 @@ func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 			answers <- answer{tasks, err}
 		}()
 	}
-	require.Eventually(t, func() bool { _, looks := asked.count(); return looks == polls }, patience, 5*time.Millisecond, "all have looked")
+	require.Eventually(t, func() bool { _, looks := asked.count(); return looks >= polls }, patience, 5*time.Millisecond, "all have looked")
 	_, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "for nobody who waits", Queue: "other", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	before, _ := asked.count()
 	require.Eventually(t, func() bool { return time.Since(o.looker.lastStatement()) > 3*time.Second }, patience, 20*time.Millisecond, "quiet")
-	after, _ := asked.count()
+	after, looked := asked.count()
 	require.Equal(t, before, after, "nothing was asked")
+	require.LessOrEqual(t, looked, polls+1, "one may have been sent to see what there was before the process heard of it")
 	require.Empty(t, answers)
 
 	took := make([]time.Duration, 0, rounds)
@@ -374,7 +375,7 @@ func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 		require.Len(t, got.tasks, 1)
 		require.Equal(t, sent.TaskID, got.tasks[0].TaskID)
 		_, looks := asked.count()
-		require.Equal(t, polls, looks, "the others were not woken")
+		require.Equal(t, looked, looks, "the others were not woken")
 	}
 	slices.Sort(took)
 	t.Logf("submit to claimed with %d polls waiting: median %v, worst %v", polls, took[rounds/2], took[rounds-1])

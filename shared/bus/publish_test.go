@@ -114,7 +114,7 @@ func TestAStreamThatDoesNotAnswerIsAwayAlone(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
 	require.NoError(t, err)
-	errs := b.Publish(within(t, 400*time.Millisecond), []Message{{Subject: "mute", Event: newEvent("1")}, eventMessage("2")})
+	errs := b.Publish(within(t, 4*time.Second), []Message{{Subject: "mute", Event: newEvent("1")}, eventMessage("2")})
 	require.ErrorIs(t, errs[0], ErrStreamAway)
 	require.NoError(t, errs[1])
 }
@@ -187,7 +187,7 @@ func TestWithoutAURLEverythingIsAwayAndNothingFails(t *testing.T) {
 	require.NoError(t, err)
 	b.Wake(WakeSweep, 1)
 	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
-	b.OnQueue(nil)()
+	b.OnQueue(nil, nil)()
 	require.NoError(t, b.Ensure(t.Context()))
 	require.NoError(t, b.EnsureTick(t.Context(), WakeSweep, time.Minute))
 	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrAway)

@@ -131,19 +131,20 @@ func (b *Bus) takeMissed() map[hint]bool {
 }
 
 // OnQueue calls heard whenever any process wakes a queue (QueueSubject), this
-// one included, until stop or Close. heard must not block. What is told while
-// NATS is away is not heard.
-func (b *Bus) OnQueue(heard func(queue string, n int)) (stop func()) {
+// one included, until stop or Close. What is told while NATS is away, or before it
+// knows who listens, is not heard: listens is called as soon as all is, the first
+// time and after each outage. Neither must block.
+func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop func()) {
 	if b == nil {
 		return func() {}
 	}
 	b.start()
 	ctx, cancel := context.WithCancel(b.closing)
-	b.spawn(func() { b.listen(ctx, heard) })
+	b.spawn(func() { b.listen(ctx, heard, listens) })
 	return cancel
 }
 
-func (b *Bus) listen(ctx context.Context, heard func(queue string, n int)) {
+func (b *Bus) listen(ctx context.Context, heard func(queue string, n int), listens func()) {
 	select {
 	case <-b.made:
 	case <-ctx.Done():
@@ -162,8 +163,28 @@ func (b *Bus) listen(ctx context.Context, heard func(queue string, n int)) {
 		b.log.Error("listen for wake-ups", "error", err)
 		return
 	}
-	<-ctx.Done()
+	for ctx.Err() == nil {
+		l, err := b.await(ctx)
+		if err != nil {
+			break
+		}
+		if b.reached(l) {
+			listens()
+		}
+		select {
+		case <-l.ctx.Done():
+		case <-ctx.Done():
+		}
+	}
 	if err := sub.Unsubscribe(); err != nil {
 		b.log.Warn("stop listening for wake-ups", "error", err)
 	}
+}
+
+// reached waits until the server has what was sent over a link; not when the link
+// ends before.
+func (b *Bus) reached(l *link) bool {
+	ctx, cancel := context.WithTimeout(l.ctx, pingInterval)
+	defer cancel()
+	return b.nc.FlushWithContext(ctx) == nil
 }

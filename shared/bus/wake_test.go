@@ -115,7 +115,7 @@ func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		told[queue] += n
-	})
+	}, func() {})
 	eventually(t, func() bool {
 		teller.Wake(QueueSubject("first.queue-1_A"), 3)
 		mu.Lock()
@@ -130,11 +130,13 @@ func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
 func TestListeningGoesOnThroughARestart(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
-	told := make(chan string, 1000)
+	told, listens := make(chan string, 1000), make(chan bool, 10)
 	b := newBus(t, broker.server.URL())
-	defer b.OnQueue(func(queue string, _ int) { told <- queue })()
+	defer b.OnQueue(func(queue string, _ int) { told <- queue }, func() { listens <- true })()
 	eventually(t, func() bool { b.Wake(QueueSubject("before"), 1); return len(told) > 0 }, "heard before")
+	<-listens
 	broker.stop()
+	require.Empty(t, listens, "nothing was missed")
 	broker.start(broker.dir)
 	eventually(t, func() bool {
 		b.Wake(QueueSubject("after"), 1)
@@ -145,6 +147,19 @@ func TestListeningGoesOnThroughARestart(t *testing.T) {
 		}
 		return false
 	}, "heard after")
+	<-listens
+}
+
+func TestWhatIsToldOnceAProcessListensIsHeard(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	teller := newBus(t, broker.server.URL())
+	require.NoError(t, teller.Ensure(t.Context()))
+	told, listens := make(chan int, 1), make(chan bool)
+	newBus(t, broker.server.URL()).OnQueue(func(_ string, n int) { told <- n }, func() { close(listens) })
+	<-listens
+	teller.Wake(QueueSubject("q"), 7)
+	require.Equal(t, 7, <-told)
 }
 
 func TestAnyNameIsOneToken(t *testing.T) {
@@ -176,7 +191,7 @@ func TestTheQueueOfWeChatWakesWaitingProcessesAndItsFunction(t *testing.T) {
 	b, listener := newBus(t, broker.server.URL()), newBusLogging(t, broker.server.URL(), log)
 	require.NoError(t, b.Ensure(t.Context()))
 	told := make(chan int, 100)
-	listener.OnQueue(func(_ string, n int) { told <- n })
+	listener.OnQueue(func(_ string, n int) { told <- n }, func() {})
 	eventually(t, func() bool { b.Wake(QueueSubject("other"), 1); return len(told) > 0 }, "listens")
 	f := newFunction(t, answering(204))
 	route := Route{Stream: StreamWake, Durable: "wechat", Filters: []string{WakeWeChat}, Function: "wechat", InFlight: 1, AckWait: time.Second}

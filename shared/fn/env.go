@@ -80,9 +80,13 @@ func (e *Env) DB() *store.DB { return e.db }
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
 // Wait puts a long poll in line for tasks of the queue (see Waiters). The first
-// call makes this process hear of the tasks that others make ready.
+// call makes this process hear of the tasks that others make ready. Of those that
+// it may not have heard of, one poll of each queue goes to see: an app that gets
+// tasks comes back for more, and a thousand polls would come at once.
 func (e *Env) Wait(queue string) *Waiter {
-	e.listen.Do(func() { e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }) })
+	e.listen.Do(func() {
+		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
+	})
 	return e.waiters.Register(queue)
 }
 

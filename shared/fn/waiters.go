@@ -46,17 +46,27 @@ func (h *Waiters) Register(queue string) *Waiter {
 func (h *Waiters) Notify(queue string, n int) (woken int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for woken < n {
-		line := h.queues[queue]
-		if line == nil {
-			return woken
-		}
-		w := line.Front().Value.(*Waiter)
-		h.leave(w)
-		w.woken <- struct{}{} // never blocks: one place, sent once
+	for woken < n && h.queues[queue] != nil {
+		h.wake(queue)
 		woken++
 	}
 	return woken
+}
+
+// NotifyEach wakes the oldest waiter of every queue.
+func (h *Waiters) NotifyEach() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for queue := range h.queues {
+		h.wake(queue)
+	}
+}
+
+// wake wakes the oldest waiter of a queue that has some; mu is held.
+func (h *Waiters) wake(queue string) {
+	w := h.queues[queue].Front().Value.(*Waiter)
+	h.leave(w)
+	w.woken <- struct{}{} // never blocks: one place, sent once
 }
 
 // Close leaves the line. A wake-up that was delivered but not received is

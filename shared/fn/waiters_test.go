@@ -36,6 +36,20 @@ func TestNotifyWakesTheOldestAndAtMostN(t *testing.T) {
 	require.Empty(t, h.queues, "a queue without waiters costs nothing")
 }
 
+func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
+	t.Parallel()
+	h := newWaiters()
+	first, second, other := h.Register("q"), h.Register("q"), h.Register("other")
+	h.NotifyEach()
+	require.True(t, woken(first))
+	require.False(t, woken(second))
+	require.True(t, woken(other))
+	h.NotifyEach()
+	require.True(t, woken(second))
+	h.NotifyEach()
+	require.Empty(t, h.queues)
+}
+
 func TestAWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
