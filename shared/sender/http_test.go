@@ -204,7 +204,7 @@ func TestWhatLeftAndWasNotAnsweredIsUnknown(t *testing.T) {
 					URL: provider.URL + "/?token=secret", Method: method, Header: map[string]string{"Idempotency-Key": "{{.TaskID}}"},
 				})
 				for n := range 3 {
-					ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 					result := g.Send(ctx, hello)
 					cancel()
 					require.Equal(t, sender.Unknown, result.Outcome)

@@ -38,7 +38,7 @@ func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
 	return url, func() {
 		set("nobody")
 		require.Eventually(t, func() bool { // the server has heard of it
-			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 			defer cancel()
 			_, err := owner(t, url).Exec(ctx, "select pg_logical_emit_message(true, 'test', '')")
 			return err != nil
