@@ -133,8 +133,9 @@ func TestTheWordArchiveRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	for want, args := range map[string][]string{
 		`--before must be a date such as 2026-01-31, not \"yesterday\"`: {"--before", "yesterday"},
-		`archive takes no \"2026-01-31\"`:                               {"2026-01-31"},
-		"flag provided but not defined: -dry":                           {"--dry"},
+		`not \"0001-01-01\"`:                  {"--before", "0001-01-01"},
+		`archive takes no \"2026-01-31\"`:     {"2026-01-31"},
+		"flag provided but not defined: -dry": {"--dry"},
 	} {
 		code, told := archive(t, url, args...)
 		require.Equal(t, 1, code, told)

@@ -73,7 +73,7 @@ func archiveRun(args []string) (store.ArchiveRun, error) {
 		return run, nil
 	}
 	var err error
-	if run.Before, err = time.Parse(time.DateOnly, *before); err != nil {
+	if run.Before, err = time.Parse(time.DateOnly, *before); err != nil || run.Before.IsZero() {
 		return run, fmt.Errorf("--before must be a date such as 2026-01-31, not %q", *before)
 	}
 	return run, nil
