@@ -52,11 +52,15 @@ func handler(t *testing.T, url string) http.Handler {
 }
 
 // environment is handler with what the functions share.
-func environment(t *testing.T, url string) (*fn.Env, http.Handler) {
+func environment(t *testing.T, url string, change ...func(*fn.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
-	env, err := fn.NewEnv(fn.Config{
+	cfg := fn.Config{
 		DatabaseURL: url, Username: "admin", Password: "secret", HotRole: "sendonce_hot", ReadRole: "sendonce_read",
-	}, slog.New(slog.DiscardHandler))
+	}
+	for _, c := range change {
+		c(&cfg)
+	}
+	env, err := fn.NewEnv(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, catalogue()...)

@@ -132,11 +132,11 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	waiter := c.env.Wait(want.Queue)
 	defer waiter.Close()
 	claimed, touched, err := c.look(ctx, want)
-	if err != nil {
-		return nil, false, err
-	}
 	for queue, n := range touched {
 		c.env.Ready(queue, n)
+	}
+	if err != nil {
+		return nil, false, err
 	}
 	if ctx.Err() != nil {
 		return nil, false, c.giveBack(ctx, call, want, claimed)

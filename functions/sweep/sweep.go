@@ -46,11 +46,11 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	var next time.Time
 	for {
 		swept, err := s.db.Sweep(ctx, batchRows)
-		if err != nil {
-			return err
-		}
 		for queue, n := range swept.Pending {
 			s.env.Ready(queue, n)
+		}
+		if err != nil {
+			return err
 		}
 		for verdict, n := range swept.Verdicts {
 			verdicts[string(verdict)] += n

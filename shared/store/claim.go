@@ -107,12 +107,12 @@ const (
 // keep the job going. touched says what that made pending and this claim left, for whoever
 // waits.
 // What was claimed is returned even when the second look fails: it must reach
-// its sender.
+// its sender; and touched is returned with the error when nothing was.
 //
 // Most polls find nothing: unless there is reason to hope, a look that is a
 // quarter of the work comes first.
 func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, err error) {
-	hope, due := req.Woken || db.giving.has(req.Queue), true
+	hope, due := db.hopeful(req), true
 	if !hope {
 		hope, due = db.anythingFor(ctx, req.Queue)
 	}
@@ -136,6 +136,12 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 	return claimed, swept.Pending, failed("claim", err)
 }
 
+// hopeful tells whether to claim at once. Where floors hold, a claim walks less than
+// the look does.
+func (db *DB) hopeful(req ClaimRequest) bool {
+	return req.Woken || db.giving.has(req.Queue) || len(db.floors.of(req.Queue, time.Now())) > 0
+}
+
 const anythingSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
 
 // anythingFor tells whether a queue has pending tasks, paused or not, and whether
@@ -147,6 +153,8 @@ func (db *DB) anythingFor(ctx context.Context, queue string) (pending, due bool)
 }
 
 // givingQueues are those whose last claim here got a task: there are likely more.
+// It is a hint, so it is forgotten before it grows: a queue that is claimed from no
+// more would stay.
 type givingQueues struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -161,15 +169,18 @@ func (g *givingQueues) has(queue string) bool {
 func (g *givingQueues) set(queue string, gave bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	switch {
-	case !gave:
+	if !gave {
 		delete(g.names, queue)
-	case g.names == nil:
-		g.names = map[string]bool{queue: true}
-	default:
-		g.names[queue] = true
+		return
 	}
+	if g.names == nil || len(g.names) >= maxGiving {
+		g.names = map[string]bool{}
+	}
+	g.names[queue] = true
 }
+
+// maxGiving bounds the queues that are remembered.
+const maxGiving = 1000
 
 // promoteRows bounds what a claim promotes for itself.
 const promoteRows = 100

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -199,4 +200,32 @@ func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
 	require.Equal(t, urgent.ID, last[0].ID, "an empty look above the floors is followed by a plain one")
 	db.floors.learn(task.DefaultQueue, last, time.Millisecond)
 	require.Empty(t, db.floors.of(task.DefaultQueue, time.Now()), "health returns with the first quick claim")
+}
+
+func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	hopeful := func(queue string) bool { return db.hopeful(ClaimRequest{Queue: queue}) }
+	require.False(t, hopeful("default"))
+	require.True(t, db.hopeful(ClaimRequest{Queue: "default", Woken: true}))
+	for range slowInARow {
+		db.floors.learn("default", []Claimed{{ID: task.NewID(), Priority: task.DefaultPriority}}, time.Minute)
+	}
+	require.True(t, hopeful("default"))
+
+	db.mustSubmit(t, message(func(s *Submission) { s.Queue = "gave" }))
+	for _, want := range []int{1, 0} {
+		require.Len(t, db.claim(t, func(r *ClaimRequest) { r.Queue = "gave" }), want)
+		require.Equal(t, want > 0, hopeful("gave"))
+	}
+}
+
+func TestWhatIsRememberedOfQueuesIsBounded(t *testing.T) {
+	t.Parallel()
+	var g givingQueues
+	for n := range 2*maxGiving + 1 {
+		g.set(strconv.Itoa(n), true)
+		require.True(t, g.has(strconv.Itoa(n)))
+		require.LessOrEqual(t, len(g.names), maxGiving)
+	}
 }

@@ -86,6 +86,17 @@ func isLost(err error) bool {
 	return errors.As(err, &lost)
 }
 
+// mayBeCommitted tells whether err leaves open what became of a transaction that was
+// to commit: it reached a server, and no server said that it failed.
+func mayBeCommitted(err error) bool {
+	var pg *pgconn.PgError
+	var own *task.Error
+	if errors.As(err, &pg) {
+		return pg.SeverityUnlocalized != "ERROR" && !turnedAway(err) // but the end of the connection
+	}
+	return !errors.As(err, &own) && !neverReached(err) && !pgconn.SafeToRetry(err)
+}
+
 // neverReached tells whether no connection could be made.
 func neverReached(err error) bool {
 	var connect *pgconn.ConnectError

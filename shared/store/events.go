@@ -114,19 +114,20 @@ func (n *news) expectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	})
 }
 
-// after gives err, the outcome of the transaction; when that is well whoever
-// relays events hears that there are some, and whoever raises alerts of failures.
+// after gives err, the outcome of the transaction; when that is well, or may be,
+// whoever relays events hears that there are some, and whoever raises alerts of
+// failures.
 func (n *news) after(err error) error {
-	if n == nil || err != nil {
+	if n == nil || err != nil && !mayBeCommitted(err) {
 		return err
 	}
-	if n.rows > 0 {
+	if n.rows > 0 || err != nil {
 		n.db.onEvents()
 	}
-	if n.failed {
+	if n.failed || err != nil {
 		n.db.onFailed()
 	}
-	return nil
+	return err
 }
 
 // lockEventsSQL takes the oldest events with what is told of each. Rows that

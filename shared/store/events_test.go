@@ -3,11 +3,14 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
 	msg "github.com/sendonce/sendonce/shared/message"
@@ -238,4 +241,44 @@ func TestAnEndpointMadeWhileAnOrderWaitsHearsOfTheTaskThatMakesWay(t *testing.T)
 	kinds, ids := db.outbox(t)
 	require.Equal(t, []string{"task.failed"}, kinds)
 	require.Equal(t, [][]task.ID{{first.TaskID}}, ids)
+}
+
+func TestEventsOfASweepWhoseAnswerWasLostAreToldOf(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	var told, failures int
+	db := openAt(t, proxy.URL(), telling(FinalEvents), func(c *Config) {
+		c.OnEvents, c.OnFailed = func() { told++ }, func() { failures++ }
+	})
+	db.mustSubmit(t, message(withCallback, func(s *Submission) { s.MaxRetries = 0 }))
+	db.claim(t)
+	db.lapse(t)
+	require.Zero(t, told)
+	fired := proxy.LoseAnswer(sandbox.Containing("insert into task_done"))
+	_, err := db.Sweep(t.Context(), 10)
+	<-fired
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	require.Equal(t, []int{1, 1}, []int{told, failures})
+	require.Equal(t, 1, db.count(t, `select count(*) from event_outbox`))
+	swept, err := db.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Zero(t, swept.Rows, "nothing is left to tell of")
+}
+
+func TestWhatMayBeCommittedIsNotWhatTheServerRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: codeLockTimeout}, false},
+		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}, true},
+		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: codeProtocolViolation, Message: "query_wait_timeout"}, false},
+		{errBusy(), false},
+		{io.ErrUnexpectedEOF, true},
+		{context.DeadlineExceeded, true},
+	} {
+		require.Equal(t, c.want, mayBeCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
+	}
 }

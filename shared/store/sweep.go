@@ -52,8 +52,10 @@ type Swept struct {
 
 // Sweep settles up to limit tasks that fell due, earliest first: it promotes
 // scheduled tasks, recovers zombies and expires what is past its time, in one
-// transaction; and it lets go on the queues whose pause is over. Any number of sweeps may run at once. Nothing more is due when
-// fewer than limit rows were settled.
+// transaction; and it lets go on the queues whose pause is over. Any number of
+// sweeps may run at once. Nothing more is due when fewer than limit rows were
+// settled. Pending is given with an error too: the answer to the commit may be all
+// that was lost, and the next sweep would find nothing to tell of.
 func (db *DB) Sweep(ctx context.Context, limit int) (swept Swept, err error) {
 	err = db.withPartitions(ctx, func() error {
 		swept, err = db.sweepOnce(ctx, limit)
