@@ -64,7 +64,7 @@ func (w *town) ensure() {
 	require.Eventually(w.t, func() bool {
 		_, err := js.Stream(w.t.Context(), "ACCEPTED")
 		return err == nil
-	}, 20*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	_, err := p.Terminate(20 * time.Second)
 	require.NoError(w.t, err)
 }
@@ -124,7 +124,7 @@ func (w *town) acks(n int) map[string]api.LateAck {
 			acks[ack.ServerMsgID] = ack
 		}
 		return len(acks) == n
-	}, 20*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	return acks
 }
 
@@ -140,8 +140,8 @@ func TestAnAcceptedMessageIsSavedAndSentAndItsSenderIsTold(t *testing.T) {
 	require.Equal(t, 422, w.looker.post(post, `{"client_msg_id":"c-1","to":"user:bob","data":"other","ack":"accepted"}`).status)
 
 	w.trigger(w.at)
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 2 && len(w.inbox("admin")) == 2 }, 20*time.Second, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return w.state(first.ServerMsgID) == "sent" }, 20*time.Second, 10*time.Millisecond, "committed after bob has it")
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 2 && len(w.inbox("admin")) == 2 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.state(first.ServerMsgID) == "sent" }, patience, 10*time.Millisecond, "committed after bob has it")
 	for i, m := range w.inbox("bob") {
 		require.Equal(t, []string{`"one"`, `"two"`}[i], string(m.Data), "in the order of the sender")
 	}
@@ -191,7 +191,7 @@ func TestTheSenderOfAMessageThatCannotBeSavedIsTold(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, text, "1 accepted messages could not be saved")
 	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, 20*time.Second, 10*time.Millisecond, "all three are forgotten")
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, patience, 10*time.Millisecond, "all three are forgotten")
 	require.Equal(t, 404, w.looker.get(post+"/"+bad.ServerMsgID).status)
 }
 
@@ -223,7 +223,7 @@ func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
 	for i := range 5 {
 		w.accept(fmt.Sprint("old-", i), `1`)
 	}
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked where accept_seq = 5`) == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked where accept_seq = 5`) == 1 }, patience, 10*time.Millisecond)
 	require.NoError(t, trigger.Kill())
 	js := w.js()
 	require.NoError(t, js.DeleteStream(t.Context(), "ACCEPTED"))
@@ -293,14 +293,14 @@ func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 	w.restart()
 	w.trigger(w.at)
 	w.accept("first", `0`)
-	require.Eventually(t, func() bool { return w.saved() == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.saved() == 1 }, patience, 5*time.Millisecond)
 	proxy.Stall()
 	const n = 50
 	for i := range n {
 		require.Equal(t, "accepted", w.accept(fmt.Sprint("stalled-", i), `1`).Ack)
 	}
 	proxy.Resume()
-	require.Eventually(t, func() bool { return w.saved() == n+1 }, 30*time.Second, 10*time.Millisecond, "all are saved once it answers")
+	require.Eventually(t, func() bool { return w.saved() == n+1 }, patience, 10*time.Millisecond, "all are saved once it answers")
 }
 
 func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
@@ -327,7 +327,7 @@ func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 	count := func() int { mu.Lock(); defer mu.Unlock(); return len(accepted) }
 	until := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count() >= n }, 20*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return count() >= n }, patience, time.Millisecond)
 	}
 	until(200)
 	require.NoError(t, trigger.Kill()) // with batches under way
@@ -340,7 +340,7 @@ func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 	w.restart()
 	w.trigger(w.at)
 	total := count()
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) >= total }, 60*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) >= total }, patience, 20*time.Millisecond)
 	for id := range accepted {
 		require.Equal(t, 1, w.looker.count(`select count(*) from messages where id = $1`, id), id)
 	}
@@ -353,7 +353,7 @@ func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
 	w := twoPhase(t)
 	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	w.accept("first", `0`)
-	require.Eventually(t, func() bool { return w.saved() == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.saved() == 1 }, patience, 5*time.Millisecond)
 	require.NoError(t, trigger.Kill())
 	for i := range 5 {
 		w.accept(fmt.Sprint(i), `1`)
@@ -377,11 +377,11 @@ func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
 	w := twoPhase(t)
 	w.trigger(w.at)
 	first := w.accept("c-1", `1`)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, patience, 5*time.Millisecond)
 	// What seems saved before the stream was made is taken for another stream's, by the first look.
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked`) == 1 }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked`) == 1 }, patience, 10*time.Millisecond)
 	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, 20*time.Second, 10*time.Millisecond, "by the tick")
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, patience, 10*time.Millisecond, "by the tick")
 	stream, err := w.js().Stream(t.Context(), "ACCEPTED")
 	require.NoError(t, err)
 	info, err := stream.Info(t.Context())
@@ -391,7 +391,7 @@ func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
 	again := w.accept("c-1", `1`)
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
 	require.Greater(t, again.AcceptSeq, first.AcceptSeq, "the stream knows nothing of it any more")
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, patience, 5*time.Millisecond)
 	require.Equal(t, 1, w.saved(), "the primary key does")
 	require.Len(t, w.inbox("bob"), 1)
 }

@@ -89,7 +89,7 @@ func (w *town) deliveries(state string, n int) []api.DeliveryResponse {
 		var err error
 		page, err = w.client.Deliveries(w.t.Context(), api.DeliveriesRequest{State: state})
 		return err == nil && len(page.Items) == n
-	}, 20*time.Second, 10*time.Millisecond, state)
+	}, patience, 10*time.Millisecond, state)
 	return page.Items
 }
 
@@ -148,7 +148,7 @@ func (v *receiver) got() int {
 // event waits for the n-th call and gives its event, verified.
 func (v *receiver) event(t *testing.T, n int, secret string) api.WebhookEvent {
 	t.Helper()
-	require.Eventually(t, func() bool { return v.got() >= n }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return v.got() >= n }, patience, 5*time.Millisecond)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	require.NoError(t, api.VerifyWebhook(v.headers[n-1], v.bodies[n-1], time.Now(), secret))
@@ -185,7 +185,7 @@ func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 		require.Equal(t, 204, d.Tries[0].Status)
 	}
 	require.Equal(t, 1, endpoint.got())
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from event_outbox`) == 0 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from event_outbox`) == 0 }, patience, 5*time.Millisecond)
 }
 
 func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
@@ -199,7 +199,7 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 		w.deliveries("pending", 1)
 		require.Eventually(t, func() bool {
 			return w.looker.count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = $1`, n-1) == 1
-		}, 20*time.Second, 5*time.Millisecond)
+		}, patience, 5*time.Millisecond)
 		w.hurry()
 		again := shaky.event(t, n, secret)
 		require.Equal(t, first, again, "the same event under the same id")
@@ -228,7 +228,7 @@ func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 	require.NoError(t, json.Unmarshal(told.Data, &data))
 	require.Equal(t, registered.ID, data.EndpointID)
 	require.Equal(t, "gone", data.Reason)
-	require.Eventually(t, func() bool { return all.got() == 2 }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return all.got() == 2 }, patience, 5*time.Millisecond)
 	second := w.finish()
 	subjects := []string{all.event(t, 1, everything).Subject, all.event(t, 2, everything).Subject, all.event(t, 3, everything).Subject}
 	requireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
@@ -252,7 +252,7 @@ func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	for range n {
 		w.finish()
 	}
-	require.Eventually(t, func() bool { return well.got() >= n }, 10*time.Second, 5*time.Millisecond, "within the time of one call to the other")
+	require.Eventually(t, func() bool { return well.got() >= n }, patience, 5*time.Millisecond, "within the time of one call to the other")
 	require.Positive(t, stuck.got())
 	w.deliveries("delivered", n)
 }
@@ -276,17 +276,17 @@ func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 	require.Equal(t, saved.ServerMsgID, first.ID)
 	require.Equal(t, "order.paid.v1", first.Type)
 	require.JSONEq(t, `{"order":1}`, string(first.Data))
-	require.Eventually(t, func() bool { return state().RemainingSends == 4 }, 20*time.Second, 5*time.Millisecond, "an answer of 503 uses a send")
+	require.Eventually(t, func() bool { return state().RemainingSends == 4 }, patience, 5*time.Millisecond, "an answer of 503 uses a send")
 	require.Equal(t, "answered 503 Service Unavailable", state().LastError)
 	w.hurry()
 	require.Equal(t, first, shop.event(t, 2, signing.Secret))
-	require.Eventually(t, func() bool { return state().State == "received" }, 20*time.Second, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return state().State == "received" }, patience, 5*time.Millisecond)
 
 	confirm := true
 	asked, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-2", To: shop.URL, Data: []byte(`2`), Confirm: &confirm})
 	require.NoError(t, err)
 	saved = asked
-	require.Eventually(t, func() bool { return state().State == "sent" }, 20*time.Second, 5*time.Millisecond, "its 2xx is not the confirmation")
+	require.Eventually(t, func() bool { return state().State == "sent" }, patience, 5*time.Millisecond, "its 2xx is not the confirmation")
 	require.NoError(t, w.client.ConfirmMessage(t.Context(), saved.ServerMsgID))
 	require.Equal(t, "received", state().State)
 }
@@ -303,7 +303,7 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 		w.hurry()
 		m, err := w.client.Message(t.Context(), saved.ServerMsgID)
 		return err == nil && m.Stuck
-	}, 20*time.Second, 50*time.Millisecond)
+	}, patience, 50*time.Millisecond)
 	listed := w.looker.get("/api/v1/messages/stuck?kind=sending")
 	require.Contains(t, listed.text, saved.ServerMsgID)
 	require.Contains(t, listed.text, "connection refused")
@@ -315,7 +315,7 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 	require.Eventually(t, func() bool {
 		m, err := w.client.Message(t.Context(), saved.ServerMsgID)
 		return err == nil && m.State == "received"
-	}, 20*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	require.Equal(t, 1, shop.got())
 }
 
@@ -327,7 +327,7 @@ func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
 	w.finish()
 	require.Eventually(t, func() bool {
 		return w.looker.count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`) == 1
-	}, 20*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	d := w.deliveries("pending", 1)[0]
 	require.Contains(t, d.Tries[0].Error, "SENDONCE_OUTGOING_NETWORKS")
 	require.Zero(t, inside.got())
@@ -366,7 +366,7 @@ func TestAPoisonousEventIsADeadLetterAndItsSuccessorsAreTold(t *testing.T) {
 	require.Eventually(t, func() bool {
 		letters = w.looker.get("/api/v1/admin/dead-letters").data("items").([]any)
 		return len(letters) == 4
-	}, 20*time.Second, 10*time.Millisecond)
+	}, patience, 10*time.Millisecond)
 	for _, l := range letters {
 		require.Equal(t, "deliver", l.(map[string]any)["function"])
 		require.NotEmpty(t, l.(map[string]any)["reason"])
@@ -394,6 +394,6 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
 	require.Equal(t, first, shop.event(t, 2, secret))
 	require.Eventually(t, func() bool {
 		return w.looker.count(`select count(*) from webhook_deliveries where state = 1`) == 1
-	}, 20*time.Second, 5*time.Millisecond)
+	}, patience, 5*time.Millisecond)
 	require.Equal(t, 2, shop.got(), fmt.Sprint(first))
 }

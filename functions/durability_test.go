@@ -86,7 +86,7 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 			sandbox.NATSIn(t, broker)
 			require.Eventually(t, func() bool {
 				return w.looker.post(post, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).status == 202
-			}, 20*time.Second, 100*time.Millisecond)
+			}, patience, 100*time.Millisecond)
 			require.Equal(t, "process", w.accept("late", `1`).Durability)
 		})
 	}

@@ -244,7 +244,7 @@ func (l *books) until(counts map[string]int, n int, kinds ...string) {
 		now := now()
 		return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return now[kind] >= before[kind]+n })
 	}
-	require.Eventually(l.t, func() bool { return len(lacking()) == 0 }, 60*time.Second, 5*time.Millisecond)
+	require.Eventually(l.t, func() bool { return len(lacking()) == 0 }, patience, 5*time.Millisecond)
 	require.Empty(l.t, lacking())
 }
 

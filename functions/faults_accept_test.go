@@ -106,14 +106,14 @@ func (l *ledger) move() { l.mu.Lock(); defer l.mu.Unlock(); l.at = l.w.at }
 func (l *ledger) more(n int, of func(counts) int) {
 	l.w.t.Helper()
 	want := of(l.sum()) + n
-	require.Eventually(l.w.t, func() bool { return of(l.sum()) >= want }, 30*time.Second, time.Millisecond)
+	require.Eventually(l.w.t, func() bool { return of(l.sum()) >= want }, patience, time.Millisecond)
 }
 
 // refused waits until n calls have failed.
 func (l *ledger) refused(n int) {
 	l.w.t.Helper()
 	failed := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.failed) }
-	require.Eventually(l.w.t, func() bool { return failed() >= n }, 30*time.Second, time.Millisecond)
+	require.Eventually(l.w.t, func() bool { return failed() >= n }, patience, time.Millisecond)
 }
 
 func accepted(c counts) int    { return c.accepted }
@@ -131,7 +131,7 @@ func (l *ledger) holds(js jetstream.JetStream) {
 	total, ended := l.counts.all(), time.Now()
 	require.Eventually(t, func() bool {
 		return l.w.saved() >= total && l.w.looker.count(`select count(*) from message_live`) == 0
-	}, 60*time.Second, 20*time.Millisecond, "all are saved and sent")
+	}, patience, 20*time.Millisecond, "all are saved and sent")
 	require.Equal(t, total, l.w.saved(), "and nothing else")
 	took := time.Since(ended)
 
@@ -221,6 +221,6 @@ func twoPhaseAt(t *testing.T, url string, more ...string) (*town, jetstream.JetS
 	require.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
-	}, 30*time.Second, 20*time.Millisecond, "the trigger has made all")
+	}, patience, 20*time.Millisecond, "the trigger has made all")
 	return w, js
 }

@@ -191,7 +191,7 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgainWhenItsLeaseEnds(t *testing.
 	killed := time.Now()
 	require.NoError(t, c.processes["deliver"].Kill())
 	c.run("deliver")
-	require.Eventually(t, func() bool { return shop.got() == 2 }, 40*time.Second, 10*time.Millisecond, "told again")
+	require.Eventually(t, func() bool { return shop.got() == 2 }, patience, 10*time.Millisecond, "told again")
 	t.Logf("told again %v after the kill", time.Since(killed).Round(time.Millisecond))
 	require.Equal(t, first, shop.event(t, 2, secret))
 	c.told(1)

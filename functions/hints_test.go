@@ -1,11 +1,15 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -82,5 +86,60 @@ func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
 		broker.Start()
 		require.Len(t, s.woken(waits).list(), 1, when)
 		broker.Kill()
+	}
+}
+
+func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testing.T) {
+	t.Parallel()
+	told := make(chan bool, 10)
+	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told <- true }))
+	t.Cleanup(shop.Close)
+	w := twoPhase(t, insiders, "SENDONCE_SAFETY_TICK=1h")
+	proxy := sandbox.NewProxy(t, w.database)
+	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
+	w.restart()
+	w.trigger(w.at)
+	hand := func(key string) {
+		_, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: shop.URL, Data: api.JSON(`1`), Ack: "accepted"})
+		require.NoError(t, err)
+	}
+	hand("before")
+	<-told
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from message_live`) == 0 }, patience, 5*time.Millisecond)
+	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
+	hand("lost")
+	<-fired
+	select {
+	case <-told:
+	case <-time.After(patience):
+		t.Fatal("it is saved, and nobody is told")
+	}
+}
+
+// The first call of each was to a process that told nobody, as one that died at once.
+func TestARepeatTellsWhoIsToAct(t *testing.T) {
+	t.Parallel()
+	url, broker := sandbox.NewDatabase(t), sandbox.NewNATS(t)
+	dead := serveHandler(t, handler(t, url))
+	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
+	alive := serveHandler(t, h)
+	nc, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	for _, c := range []struct{ path, body, wakes string }{
+		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
+		{post, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
+		{post, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
+		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
+	} {
+		told, err := nc.SubscribeSync(c.wakes)
+		require.NoError(t, err)
+		require.NoError(t, nc.Flush())
+		for _, s := range []*server{dead, alive} {
+			r := s.post(c.path, c.body)
+			require.Equal(t, 200, r.status, r.text)
+		}
+		_, err = told.NextMsg(patience)
+		require.NoError(t, err, c.wakes)
 	}
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds a wait for what must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // postOffice is messages and relay as processes, with NATS and a trigger.
 type postOffice struct {

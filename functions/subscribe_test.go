@@ -115,7 +115,7 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 		require.Equal(t, state, again.data("state"))
 		require.NotContains(t, again.text, "data_differs")
 	}
-	require.Eventually(t, func() bool { return strings.Count(process.Output(), line) == 2 }, 10*time.Second, time.Millisecond, process.Output())
+	require.Eventually(t, func() bool { return strings.Count(process.Output(), line) == 2 }, patience, time.Millisecond, process.Output())
 	require.Equal(t, true, s.order(strings.Replace(booking(123, ""), "瑜伽课", "茶", 1)).data("data_differs"))
 	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs`))
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))

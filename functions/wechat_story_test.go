@@ -106,7 +106,7 @@ func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
 	for range 3 {
 		c.work()
 	}
-	require.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, 10*time.Second, 5*time.Millisecond, "and a line for each call")
+	require.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, patience, 5*time.Millisecond, "and a line for each call")
 	require.Equal(t, 1, strings.Count(c.at.Output(), "WECHAT_APP_ID is not set"))
 	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`))
 	require.Zero(t, c.fake.TokenCalls())

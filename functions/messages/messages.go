@@ -126,7 +126,8 @@ func (p *post) save(c *fn.Call, m *store.NewMessage) (ack api.MessageAck, err er
 	c.Header().Set("Location", location(m.ID))
 	if out.Replayed {
 		c.Header().Set("Idempotency-Replayed", "true")
-	} else {
+	}
+	if out.State == message.Sending.String() { // a replay too: the first call may have died before it said so
 		p.due(m.To.Kind)
 	}
 	return api.MessageAck{

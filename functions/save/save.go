@@ -90,15 +90,17 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 		counts[out[i]]++
 		switch out[i] {
 		case store.SavedNow:
-			deliver = deliver || m.To.Kind == message.URL
-			relay = relay || m.To.Kind != message.URL
 			metrics.SaveLag.Observe(time.Since(m.AcceptedAt))
 			s.order.note(m, s.env.Config.TwoPhase.Shards, metrics)
 		case store.SavedBefore:
 			metrics.DupDB.Inc()
 		default:
 			metrics.SaveFail.Inc()
+			continue
 		}
+		// Of a repeat too: who saved it may have died before it said so.
+		deliver = deliver || m.To.Kind == message.URL
+		relay = relay || m.To.Kind != message.URL
 	}
 	if relay {
 		s.env.RelayAt(time.Time{})

@@ -125,15 +125,13 @@ func (s *submitter) refuse(c *fn.Call, why *task.Error) error {
 }
 
 // wake tells a waiting claim of a task that it can have, and the clock of when
-// the task falls due.
+// the task falls due. So does a replay: the first call may have died before it said so.
 func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
-	switch {
-	case out.Replayed:
-		return
-	case out.State == task.Pending:
+	switch out.State {
+	case task.Pending:
 		s.env.Ready(sub.Queue, 1)
 		s.env.Due(sub.Expiry(time.Now()))
-	default:
+	case task.Scheduled:
 		s.env.Due(sub.SendAt)
 	}
 }

@@ -126,13 +126,13 @@ func (d *desk) order(ctx context.Context, c *fn.Call, s *store.Subscription) (ou
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 
 // wake tells who sends to WeChat of a message that is to be had, and the clock of
-// when its task falls due.
+// when its task falls due. So does an order that is skipped: the one before it may
+// have died before it said so.
 func (d *desk) wake(s *store.Subscription, out store.Subscribed) {
-	switch {
-	case out.Skipped:
-	case out.State == task.Scheduled:
+	switch out.State {
+	case task.Scheduled:
 		d.env.Due(s.SendAt)
-	default:
+	case task.Pending:
 		d.env.Ready(task.WeChatQueue, 1)
 		if s.TTL > 0 {
 			d.env.Due(time.Now().Add(s.TTL))
