@@ -191,7 +191,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 			t.Logf("%-25s %s", c.name, s.fate(o))
 			require.Equal(t, c.once, s.fate(o))
 			if c.waits != 0 {
-				require.InDelta(t, c.waits, s.waitsFor(o), float64(2*time.Second))
+				require.InDelta(t, c.waits, s.waitsFor(o), float64(4*time.Second))
 			}
 			if c.then == "" {
 				return
@@ -273,7 +273,7 @@ func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
 	waits, other := s.order(3), s.order(4, func(sub *store.Subscription) { sub.TemplateID = "T2" })
 	s.work()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; asked 4, delivered 1", s.fate(waits))
-	require.InDelta(t, 10*time.Minute, s.waitsFor(waits), float64(patience))
+	require.InDelta(t, 10*time.Minute, s.waitsFor(waits), float64(20*time.Second))
 	require.Contains(t, s.fate(other), "succeeded")
 	s.let(10 * time.Minute)
 	s.work()
