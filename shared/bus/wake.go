@@ -168,7 +168,7 @@ func (b *Bus) listen(ctx context.Context, heard func(queue string, n int), liste
 		if err != nil {
 			break
 		}
-		if b.reached(l) {
+		if b.reached(ctx, l) {
 			listens()
 		}
 		select {
@@ -182,9 +182,18 @@ func (b *Bus) listen(ctx context.Context, heard func(queue string, n int), liste
 }
 
 // reached waits until the server has what was sent over a link; not when the link
-// ends before.
-func (b *Bus) reached(l *link) bool {
-	ctx, cancel := context.WithTimeout(l.ctx, pingInterval)
+// or ctx ends before.
+func (b *Bus) reached(ctx context.Context, l *link) bool {
+	ctx, cancel := l.bound(ctx)
 	defer cancel()
-	return b.nc.FlushWithContext(ctx) == nil
+	for ctx.Err() == nil {
+		if b.nc.FlushTimeout(writeTimeout) == nil {
+			return ctx.Err() == nil
+		}
+		select {
+		case <-time.After(redialWait):
+		case <-ctx.Done():
+		}
+	}
+	return false
 }

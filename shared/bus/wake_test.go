@@ -1,7 +1,9 @@
 package bus
 
 import (
+	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -205,4 +207,59 @@ func TestTheQueueOfWeChatWakesWaitingProcessesAndItsFunction(t *testing.T) {
 	require.NoError(t, b.EnsureTick(t.Context(), WakeWeChat, time.Second))
 	eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
 	require.NotContains(t, log.String(), "not ours")
+}
+
+// halting is a way to a server on which nothing passes while it is locked, and
+// nobody is told so.
+func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	pass := func(to, from net.Conn) {
+		defer to.Close()
+		for bytes := make([]byte, 4096); ; {
+			n, err := from.Read(bytes)
+			if err != nil {
+				return
+			}
+			gate.Lock()
+			_, err = to.Write(bytes[:n])
+			gate.Unlock()
+			if err != nil {
+				return
+			}
+		}
+	}
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", strings.TrimPrefix(to, "nats://"))
+			if err != nil {
+				_ = client.Close()
+				continue
+			}
+			go pass(server, client)
+			go pass(client, server)
+		}
+	}()
+	return "nats://" + l.Addr().String()
+}
+
+func TestAProcessListensOnceAServerThatStalledKnowsOfIt(t *testing.T) {
+	t.Parallel()
+	var gate sync.Mutex
+	b := newBus(t, halting(t, newBroker(t).server.URL(), &gate))
+	_, err := b.link(t.Context())
+	require.NoError(t, err)
+	gate.Lock()
+	listens := make(chan bool, 10)
+	b.OnQueue(func(string, int) {}, func() { listens <- true })
+	<-time.After(writeTimeout + time.Second) // longer than one question to the server waits
+	require.Empty(t, listens)
+	gate.Unlock()
+	<-listens
 }
