@@ -241,19 +241,21 @@ func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 
 func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openTownWith(t, insiders, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	hang := make(chan struct{})
 	stuck := newReceiver(t, func(int, http.ResponseWriter, *http.Request) { <-hang })
 	t.Cleanup(func() { close(hang) }) // before the server waits for its calls
 	well := newReceiver(t, nil)
-	w.endpoint(stuck.URL)
+	hangs := w.endpoint(stuck.URL).ID
 	w.endpoint(well.URL)
 	const n = 30
 	for range n {
 		w.finish()
 	}
-	require.Eventually(t, func() bool { return well.got() >= n }, patience, 5*time.Millisecond, "within the time of one call to the other")
+	require.Eventually(t, func() bool { return well.got() >= n }, patience, 5*time.Millisecond)
 	require.Positive(t, stuck.got())
+	require.Zero(t, w.looker.count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, hangs),
+		"within the time of one call to the other")
 	w.deliveries("delivered", n)
 }
 
