@@ -13,6 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
 )
 
 // inAnHour schedules a task of each queue.
@@ -52,6 +53,35 @@ func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 	require.Len(t, answer.list(), 1)
 }
 
+// The trigger calls it again, later each time; a wake-up would take the place of that.
+func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
+	t.Parallel()
+	broker := sandbox.NewNATS(t)
+	c := openCounter(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
+	nc, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	told, err := nc.SubscribeSync("wake.>")
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
+	c.exec(`update task_live set due_at = now() - interval '1 second'`)
+	c.exec(`revoke insert on send_logs from sendonce_hot`)
+	require.Equal(t, 500, c.tick("wechat").status)
+	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
+	_, err = c.at.Terminate(patience) // what it holds is told first
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	for {
+		m, err := told.NextMsg(time.Millisecond)
+		if err != nil {
+			require.ErrorIs(t, err, nats.ErrTimeout)
+			break
+		}
+		require.NotEqual(t, bus.WakeWeChat, m.Subject)
+	}
+}
+
 func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -62,6 +92,22 @@ func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 	s.exec(`update task_live set due_at = now() - interval '1 second'`)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, s.tick("sweep").status)
+	require.Len(t, s.woken(waits).list(), 1)
+}
+
+func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: sandbox.NewNATS(t).URL(), Replicas: 1}
+	_, failing := environment(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
+	_, waiting := environment(t, url, func(c *fn.Config) { c.Bus = nats })
+	fails, s := serveHandler(t, failing), serveHandler(t, waiting).connect(url)
+	require.Empty(t, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=1").list(), "it hears of tasks from now on")
+	s.inAnHour("default")
+	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	s.exec(`update task_live set due_at = now() - interval '1 second'`)
+	proxy.LoseAnswer(sandbox.Containing("update task_live"))
+	require.Equal(t, 503, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=30").status)
 	require.Len(t, s.woken(waits).list(), 1)
 }
 

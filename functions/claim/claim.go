@@ -132,6 +132,9 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	waiter := c.env.Wait(want.Queue)
 	defer waiter.Close()
 	claimed, touched, err := c.look(ctx, want)
+	if err != nil || len(claimed) > 0 || ctx.Err() != nil || !wait {
+		waiter.Close() // what is there now is for others
+	}
 	for queue, n := range touched {
 		c.env.Ready(queue, n)
 	}

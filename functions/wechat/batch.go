@@ -83,7 +83,9 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 		Queue: task.WeChatQueue, AppID: b.app, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
 	})
 	for queue, n := range touched {
-		b.env.Ready(queue, n)
+		if err == nil || queue != task.WeChatQueue { // after an error we are called again, later each time
+			b.env.Ready(queue, n)
+		}
 	}
 	if b.tally.claimed = len(claimed); len(claimed) > 0 {
 		b.env.Due(claimed[0].LeaseUntil)

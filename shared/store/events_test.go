@@ -266,6 +266,40 @@ func TestEventsOfASweepWhoseAnswerWasLostAreToldOf(t *testing.T) {
 	require.Zero(t, swept.Rows, "nothing is left to tell of")
 }
 
+func TestASweepThatIsRolledBackTellsOfNothing(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url, telling(AllEvents), func(c *Config) { c.OnFailed = func() { t.Error("told of failures") } })
+	db.mustSubmit(t, message(), message(func(s *Submission) { s.MaxRetries = 0 }))
+	require.Len(t, db.claim(t), 2)
+	db.lapse(t)
+	db.onEvents = func() { t.Error("told of events") }
+	_, err := owner(t, url).Exec(t.Context(), `revoke insert on report_logs from sendonce_hot`)
+	require.NoError(t, err)
+	swept, err := db.Sweep(t.Context(), 10)
+	require.ErrorContains(t, err, "permission denied")
+	require.Empty(t, swept.Pending)
+}
+
+func TestAClaimThatIsGivenUpWithoutItsAnswerHasItsEventsRelayed(t *testing.T) {
+	t.Parallel()
+	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
+	db := openAt(t, proxy.URL(), telling(AllEvents))
+	db.mustSubmit(t, message(withCallback))
+	told := make(chan bool, 100)
+	db.onEvents = func() { told <- true }
+	fired := proxy.LoseAnswer(sandbox.Containing("for update skip locked"))
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		<-fired
+		proxy.Cut()
+		leave()
+	}()
+	_, _, err := db.Claim(ctx, ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	t.Log(err)
+	<-told
+}
+
 func TestWhatMayBeCommittedIsNotWhatTheServerRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

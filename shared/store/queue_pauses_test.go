@@ -285,3 +285,24 @@ func TestQueuesAreListedWithTheirPauseAndTheirTasks(t *testing.T) {
 	require.EqualValues(t, 1, queues[2].Processing)
 	require.NotNil(t, queues[2].OldestPending)
 }
+
+func TestAPauseThatEndsInASweepThatMissesAPartitionIsToldOf(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	db.mustSubmit(t, message())
+	db.claim(t)
+	db.lapse(t)
+	db.mustSubmit(t, message(func(s *Submission) { s.Queue = "paused" }))
+	db.mustPause(t, "paused", time.Now().Add(time.Hour))
+	db.endPause(t)
+	_, err := owner(t, url).Exec(t.Context(), `do $$ declare p text; begin
+		for p in select inhrelid::regclass from pg_inherits where inhparent = 'report_logs'::regclass loop
+			execute 'drop table ' || p;
+		end loop;
+	end $$`)
+	require.NoError(t, err)
+	swept, err := db.Sweep(t.Context(), 10)
+	require.NoError(t, err)
+	require.Equal(t, Touched{"paused": 1, task.DefaultQueue: 1}, swept.Pending)
+}

@@ -120,6 +120,12 @@ const (
 // about to be. What it saw of one is certain when retrying returns.
 func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 	lost := false
+	defer func() {
+		if lost { // the try whose answer was lost may have written some
+			db.onEvents()
+			db.onFailed()
+		}
+	}()
 	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
 		err := db.withPartitions(ctx, func() error { return run(lost) })
 		if isLost(err) {
@@ -127,10 +133,6 @@ func (db *DB) retrying(ctx context.Context, run func(again bool) error) error {
 		}
 		if err == nil && lost {
 			err = db.makeCertain(ctx)
-		}
-		if err == nil && lost {
-			db.onEvents() // the try whose answer was lost may have written some
-			db.onFailed()
 		}
 		if err == nil || !lost || !passing(err) && !metItself(err) {
 			return err

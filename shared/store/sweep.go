@@ -57,15 +57,18 @@ type Swept struct {
 // settled. Pending is given with an error too: the answer to the commit may be all
 // that was lost, and the next sweep would find nothing to tell of.
 func (db *DB) Sweep(ctx context.Context, limit int) (swept Swept, err error) {
+	pending := Touched{}
 	err = db.withPartitions(ctx, func() error {
-		swept, err = db.sweepOnce(ctx, limit)
+		swept, err = db.sweepOnce(ctx, limit, pending)
 		return err
 	})
+	swept.Pending = pending
 	return swept, failed("sweep", err)
 }
 
-func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
-	swept := Swept{Pending: Touched{}, Verdicts: map[task.Verdict]int{}}
+// sweepOnce adds to pending what is committed, or may be.
+func (db *DB) sweepOnce(ctx context.Context, limit int, pending Touched) (Swept, error) {
+	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
 		return swept, err
@@ -74,7 +77,7 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 	var due nextDue
 	err = due.scan(conn.QueryRow(ctx, dueSQL))
 	if err == nil && due.isPast(due.pause) {
-		if err = endPauses(ctx, conn.Conn(), swept.Pending); err == nil {
+		if err = endPauses(ctx, conn.Conn(), pending); err == nil {
 			err = due.scan(conn.QueryRow(ctx, dueSQL))
 		}
 	}
@@ -94,9 +97,6 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 			if verdict != task.Promoted {
 				logs = append(logs, verdictLog{id: t.ID, claimID: t.ClaimID, appID: t.AppID, verdict: verdict, message: after.Result})
 			}
-			if after.State == task.Pending {
-				swept.Pending[t.Queue]++
-			}
 			swept.Verdicts[verdict]++
 		})
 	})
@@ -113,6 +113,13 @@ func (db *DB) sweepOnce(ctx context.Context, limit int) (Swept, error) {
 	batch.Queue(dueSQL).QueryRow(due.scan)
 	batch.Queue("commit")
 	err = told.after(conn.Conn().SendBatch(ctx, &batch).Close())
+	if err == nil || mayBeCommitted(err) {
+		for _, c := range changes {
+			if c.after.State == task.Pending {
+				pending[c.after.Queue]++
+			}
+		}
+	}
 	swept.Next = due.at()
 	return swept, rollbackOn(conn.Conn(), err)
 }
