@@ -111,6 +111,34 @@ func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testin
 	require.Len(t, s.woken(waits).list(), 1)
 }
 
+func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
+	t.Parallel()
+	url, broker := sandbox.NewDatabase(t), sandbox.NewNATS(t)
+	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
+	s := serveHandler(t, h).connect(url)
+	nc, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	told, err := nc.SubscribeSync(bus.QueueSubject("default"))
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	require.Empty(t, s.get("/api/v1/sms/tasks/pending?app_id=a&wait=1").list(), "the process hears of tasks from now on")
+	held, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), `lock table task_live`)
+	require.NoError(t, err)
+	answer := make(chan reply, 1)
+	go func() { answer <- s.get("/api/v1/sms/tasks/pending?app_id=a") }()
+	require.Eventually(t, func() bool {
+		return s.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
+	}, patience, time.Millisecond)
+	env.Ready("default", 1)
+	_, err = told.NextMsg(patience)
+	require.NoError(t, err)
+	require.NoError(t, held.Rollback(t.Context()))
+	<-answer
+}
+
 // What is submitted without NATS is told to nobody else.
 func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
 	t.Parallel()

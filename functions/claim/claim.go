@@ -127,13 +127,18 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 }
 
 // once looks for work and, when there is none, waits for a wake-up: more says
-// that one came.
+// that one came. Who does not wait takes no wake-up from those who do.
 func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimRequest, patience <-chan time.Time, wait bool) (tasks []api.ClaimedTask, more bool, err error) {
-	waiter := c.env.Wait(want.Queue)
-	defer waiter.Close()
+	var woken <-chan struct{}
+	leave := func() {}
+	if wait {
+		waiter := c.env.Wait(want.Queue)
+		woken, leave = waiter.C, waiter.Close
+	}
+	defer leave()
 	claimed, touched, err := c.look(ctx, want)
-	if err != nil || len(claimed) > 0 || ctx.Err() != nil || !wait {
-		waiter.Close() // what is there now is for others
+	if err != nil || len(claimed) > 0 || ctx.Err() != nil {
+		leave() // what is there now is for others
 	}
 	for queue, n := range touched {
 		c.env.Ready(queue, n)
@@ -156,7 +161,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		return nil, false, err
 	}
 	select {
-	case <-waiter.C:
+	case <-woken:
 		return nil, true, nil
 	case <-resumed:
 		return nil, true, nil
