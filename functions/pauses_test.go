@@ -144,7 +144,7 @@ func TestAWaitingClaimGetsItsTaskWhenThePauseEndsByItself(t *testing.T) {
 	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	before := s.lastStatement()
 	require.True(t, time.Now().Before(until))
-	within(t, woken, time.Until(until)+15*time.Second, id)
+	within(t, woken, time.Until(until)+2*time.Second, id)
 	require.False(t, time.Now().Before(until), "no sooner")
 	require.True(t, before.Before(s.lastStatement()))
 	require.Zero(t, s.count(`select count(*) from queue_pauses where until > now()`))
@@ -157,7 +157,7 @@ func TestAWaitingClaimWakesWhenItsQueueIsResumed(t *testing.T) {
 	s.pause("default", time.Time{})
 	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	s.resume("default")
-	within(t, woken, 20*time.Second, id)
+	within(t, woken, 2*time.Second, id)
 }
 
 // run starts one function, to be killed later, and gives it as an admin sees it.
@@ -179,7 +179,7 @@ func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 	admin.pause("default", time.Time{})
 	woken := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	admin.resume("default")
-	within(t, woken, 20*time.Second, id)
+	within(t, woken, 2*time.Second, id)
 }
 
 // The poll that waits was there before the pause and knows nothing of it, and all
@@ -211,7 +211,7 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	o.looker.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
 	_, again := o.run("sweep")
 	o.trigger(again.url)
-	within(t, waiting, time.Until(until)+15*time.Second, id.String())
+	within(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "no sooner")
 }
 
@@ -224,7 +224,7 @@ func TestSweepTellsOfAResumeWhoseProcessDied(t *testing.T) {
 	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	s.exec(`update queue_pauses set until = now()`) // as ResumeQueue leaves it
 	require.Equal(t, 204, s.tick("sweep").status)
-	within(t, woken, 20*time.Second, id)
+	within(t, woken, 2*time.Second, id)
 	require.Zero(t, s.count(`select count(*) from queue_pauses`))
 }
 

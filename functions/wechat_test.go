@@ -191,7 +191,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 			t.Logf("%-25s %s", c.name, s.fate(o))
 			require.Equal(t, c.once, s.fate(o))
 			if c.waits != 0 {
-				require.InDelta(t, c.waits, s.waitsFor(o), float64(4*time.Second))
+				require.InDelta(t, c.waits, s.waitsFor(o), float64(2*time.Second))
 			}
 			if c.then == "" {
 				return
