@@ -62,7 +62,7 @@ func (s *Submission) Expiry(now time.Time) time.Time {
 type Submitted struct {
 	ID       task.ID
 	State    task.State
-	Replayed bool // the key was known: ID and State are those of the first call
+	Replayed bool // the key was known: ID is that of the first call, State that of now
 	Archived bool // with Replayed: the task is final and old
 	Text     string
 	Unused   []string
