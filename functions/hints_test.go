@@ -25,6 +25,21 @@ func (s *server) inAnHour(queues ...string) {
 	}
 }
 
+// fallDue has the time of all that waits for one come.
+func (s *server) fallDue() { s.exec(`update task_live set due_at = now() - interval '1 second'`) }
+
+// hears gives what is told to a subject from now on.
+func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	told, err := nc.SubscribeSync(subject)
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	return nc, told
+}
+
 // woken is the answer to a poll that would wait for longer.
 func (s *server) woken(waits <-chan reply) reply {
 	s.t.Helper()
@@ -42,7 +57,7 @@ func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 	s := serve(t)
 	s.inAnHour("default", "other")
 	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
-	s.exec(`update task_live set due_at = now() - interval '1 second'`)
+	s.fallDue()
 	s.exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, s.get("/api/v1/sms/tasks/pending?app_id=x").status)
 	s.exec(`grant insert on send_logs to sendonce_hot`)
@@ -58,18 +73,13 @@ func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
 	broker := sandbox.NewNATS(t)
 	c := openCounter(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
-	nc, err := nats.Connect(broker.URL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	told, err := nc.SubscribeSync("wake.>")
-	require.NoError(t, err)
-	require.NoError(t, nc.Flush())
+	nc, told := hears(t, broker.URL(), "wake.>")
 	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
-	c.exec(`update task_live set due_at = now() - interval '1 second'`)
+	c.fallDue()
 	c.exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.tick("wechat").status)
 	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err = c.at.Terminate(patience) // what it holds is told first
+	_, err := c.at.Terminate(patience) // what it holds is told first
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	for {
@@ -89,7 +99,7 @@ func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 	s := serveHandler(t, handler(t, proxy.URL())).connect(url)
 	s.inAnHour("default")
 	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-	s.exec(`update task_live set due_at = now() - interval '1 second'`)
+	s.fallDue()
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, s.tick("sweep").status)
 	require.Len(t, s.woken(waits).list(), 1)
@@ -105,7 +115,7 @@ func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testin
 	require.Empty(t, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=1").list(), "it hears of tasks from now on")
 	s.inAnHour("default")
 	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-	s.exec(`update task_live set due_at = now() - interval '1 second'`)
+	s.fallDue()
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=30").status)
 	require.Len(t, s.woken(waits).list(), 1)
@@ -116,12 +126,7 @@ func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 	url, broker := sandbox.NewDatabase(t), sandbox.NewNATS(t)
 	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
 	s := serveHandler(t, h).connect(url)
-	nc, err := nats.Connect(broker.URL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	told, err := nc.SubscribeSync(bus.QueueSubject("default"))
-	require.NoError(t, err)
-	require.NoError(t, nc.Flush())
+	_, told := hears(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.get("/api/v1/sms/tasks/pending?app_id=a&wait=1").list(), "the process hears of tasks from now on")
 	held, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
 	require.NoError(t, err)
@@ -197,23 +202,18 @@ func TestARepeatTellsWhoIsToAct(t *testing.T) {
 	dead := serveHandler(t, handler(t, url))
 	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
 	alive := serveHandler(t, h)
-	nc, err := nats.Connect(broker.URL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
 	for _, c := range []struct{ path, body, wakes string }{
 		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
 		{post, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
 		{post, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
 		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
 	} {
-		told, err := nc.SubscribeSync(c.wakes)
-		require.NoError(t, err)
-		require.NoError(t, nc.Flush())
+		_, told := hears(t, broker.URL(), c.wakes)
 		for _, s := range []*server{dead, alive} {
 			r := s.post(c.path, c.body)
 			require.Equal(t, 200, r.status, r.text)
 		}
-		_, err = told.NextMsg(patience)
+		_, err := told.NextMsg(patience)
 		require.NoError(t, err, c.wakes)
 	}
 }
