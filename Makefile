@@ -52,7 +52,7 @@ bench-cold: ## how long each function takes from its start to its first answer, 
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -cold $(BENCH)
 
 build: ## the one binary, in bin/sendonce
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)' -o bin/sendonce ./functions
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)' -o bin/sendonce ./functions/sendonce
 
 golden: ## rewrite what is generated: the schema's golden file, README's settings and compose's .env.example
 	go test ./migrations -update

@@ -47,7 +47,7 @@ type setting struct {
 
 func readHouse(t *testing.T) house {
 	t.Helper()
-	h := house{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions", false)}
+	h := house{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false)}
 	for _, row := range h.table(t, "routes") {
 		method, path, _ := strings.Cut(row[1], " ")
 		h.calls = append(h.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})

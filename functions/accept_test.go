@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -36,7 +36,7 @@ func (s teller) tellOfAccepting() {
 // test.
 func twoPhase(t *testing.T, more ...string) *town {
 	t.Helper()
-	w := &town{t: t, bin: sandbox.Build(t, module+"functions", false)}
+	w := &town{t: t, bin: binary(t)}
 	w.broker = sandbox.NATSOptions{Dir: t.TempDir()}
 	w.nats = sandbox.NATSIn(t, w.broker)
 	w.broker.Port = w.nats.Port()
@@ -288,7 +288,7 @@ func TestSwitchedOffAMessageThatAsksForAcceptedIsSaved(t *testing.T) {
 func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	w := &town{t: t, nats: sandbox.NewNATS(t), database: proxy.URL(), bin: sandbox.Build(t, module+"functions", false)}
+	w := &town{t: t, nats: sandbox.NewNATS(t), database: proxy.URL(), bin: binary(t)}
 	w.env = settings(w.database, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true")
 	w.restart()
 	w.trigger(w.at)

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"encoding/json"
@@ -164,7 +164,7 @@ func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 // house is all functions in one process without NATS: it looks when it is told to.
 func house(t *testing.T, env ...string) *server {
 	t.Helper()
-	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
+	url, bin := sandbox.NewDatabase(t), binary(t)
 	p := sandbox.StartProcess(t, bin, settings(url, append(env, "ALERT_WINDOW=10s")...))
 	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
 }
@@ -204,7 +204,7 @@ func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
 
 func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
+	url, bin := sandbox.NewDatabase(t), binary(t)
 	var processes []*sandbox.Process
 	var houses []*server
 	for range 2 {

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"fmt"
@@ -44,7 +44,7 @@ func submission(key, content string) string {
 // archive runs the word and gives what it printed.
 func archive(t *testing.T, url string, args ...string) (int, string) {
 	t.Helper()
-	bin := sandbox.Build(t, module+"functions", false)
+	bin := binary(t)
 	p := sandbox.StartProcess(t, bin, []string{"DATABASE_URL=" + url}, append([]string{"archive"}, args...)...)
 	exited(t, p)
 	return p.ExitCode(), p.Output()
@@ -53,7 +53,7 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings(url))
+	process := sandbox.StartProcess(t, binary(t), settings(url))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	sent, failed := s.finished("first", 2), s.finished("second", 3)
 	live := s.post("/api/v1/sms/send", submission("third", "hi"))
@@ -108,7 +108,7 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	bin := sandbox.Build(t, module+"functions", false)
+	bin := binary(t)
 	s := (&server{t: t, url: address(t, sandbox.StartProcess(t, bin, settings(url, "RETENTION_DAYS=0"))), user: "admin", password: "secret"}).connect(url)
 	s.finished("first", 2)
 	last := s.text(`select to_char(date_trunc('month', now() at time zone 'UTC') - interval '3 months', 'YYYY-MM-DD')`)

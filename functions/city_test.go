@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"encoding/json"
@@ -38,7 +38,7 @@ func (o *postOffice) grow(env ...string) *city {
 	o.env = append(o.env, env...)
 	c := &city{postOffice: o, processes: map[string]*sandbox.Process{}, addresses: map[string]string{}}
 	var all []string
-	for _, f := range catalogue() {
+	for _, f := range Catalogue() {
 		all = append(all, f.Name)
 	}
 	c.run(all...)

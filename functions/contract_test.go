@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"fmt"
@@ -23,7 +23,7 @@ func TestTheContractHasEveryRouteAndNoOther(t *testing.T) {
 	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer env.Close()
-	roles, err := fn.Patterns(env, catalogue()...)
+	roles, err := fn.Patterns(env, Catalogue()...)
 	require.NoError(t, err)
 	want := map[string][]any{"GET /healthz": nil, "GET /readyz": nil, "GET /metrics": nil}
 	for pattern, some := range roles {

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"fmt"
@@ -134,7 +134,7 @@ func serveWithNATS(t *testing.T) (*server, *nats.Conn) {
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	require.NoError(t, env.Bus().Ensure(t.Context()))
-	h, err := fn.Handler(env, catalogue()...)
+	h, err := fn.Handler(env, Catalogue()...)
 	require.NoError(t, err)
 	nc, err := nats.Connect(broker.URL())
 	require.NoError(t, err)

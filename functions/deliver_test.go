@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"encoding/json"
@@ -40,7 +40,7 @@ func openTown(t *testing.T) *town { return openTownWith(t, "SENDONCE_OUTGOING_NE
 func openTownWith(t *testing.T, more ...string) *town {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	w := &town{t: t, nats: sandbox.NewNATS(t), bin: sandbox.Build(t, module+"functions", false)}
+	w := &town{t: t, nats: sandbox.NewNATS(t), bin: binary(t)}
 	w.env = settings(url, append([]string{"NATS_URL=" + w.nats.URL(), "SENDONCE_SAFETY_TICK=1s"}, more...)...)
 	w.server = sandbox.StartProcess(t, w.bin, w.env)
 	at := address(t, w.server)

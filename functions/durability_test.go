@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"path/filepath"
@@ -13,7 +13,7 @@ import (
 
 func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 	t.Parallel()
-	bin, nats := sandbox.Build(t, module+"functions", false), sandbox.NewNATS(t)
+	bin, nats := binary(t), sandbox.NewNATS(t)
 	start := func(more ...string) *sandbox.Process {
 		return sandbox.StartProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
 	}
@@ -52,7 +52,7 @@ func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	require.True(t, s.ReadyForConnections(20*time.Second))
-	w := &town{t: t, database: sandbox.NewDatabase(t), bin: sandbox.Build(t, module+"functions", false)}
+	w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
 	w.env = settings(w.database, "NATS_URL="+s.ClientURL(), "TWO_PHASE_ENABLED=true",
 		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
 	w.restart()
@@ -74,7 +74,7 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 			nats := sandbox.NATSIn(t, broker)
 			broker.Port = nats.Port()
 			require.NoError(t, nats.Stop())
-			w := &town{t: t, database: sandbox.NewDatabase(t), bin: sandbox.Build(t, module+"functions", false)}
+			w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
 			w.env = settings(w.database, "NATS_URL="+nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process", "TWO_PHASE_FAIL_OPEN="+c.open)
 			w.restart()
 			require.Contains(t, w.server.Output(), "nothing is accepted before it is saved until the stream is known")

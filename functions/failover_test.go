@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // growOn is a city on the database of a pair, which its functions reach by env.
 func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *city {
 	t.Helper()
-	url, bin := pair.URL("postgres"), sandbox.Build(t, module+"functions", false)
+	url, bin := pair.URL("postgres"), binary(t)
 	migrate := sandbox.StartProcess(t, bin, settings(url), "migrate")
 	exited(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -213,7 +213,7 @@ func jetStreamAt(t *testing.T, url string) jetstream.JetStream {
 // twoPhaseAt is a town with its trigger that accepts at the NATS of url.
 func twoPhaseAt(t *testing.T, url string, more ...string) (*town, jetstream.JetStream) {
 	t.Helper()
-	w := &town{t: t, bin: sandbox.Build(t, module+"functions", false), database: sandbox.NewDatabase(t)}
+	w := &town{t: t, bin: binary(t), database: sandbox.NewDatabase(t)}
 	w.env = settings(w.database, append([]string{"NATS_URL=" + url, "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
 	w.restart()
 	w.trigger(w.at)

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"bytes"
@@ -21,6 +21,12 @@ import (
 )
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
+
+// binary builds functions/sendonce, once for all tests.
+func binary(t testing.TB) string {
+	t.Helper()
+	return sandbox.Build(t, module+"functions/sendonce", false)
+}
 
 // server is Sendonce as one caller sees it.
 type server struct {
@@ -63,7 +69,7 @@ func environment(t *testing.T, url string, change ...func(*fn.Config)) (*fn.Env,
 	env, err := fn.NewEnv(cfg, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
-	h, err := fn.Handler(env, catalogue()...)
+	h, err := fn.Handler(env, Catalogue()...)
 	require.NoError(t, err)
 	return env, h
 }

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"log/slog"
@@ -27,7 +27,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
-	h, err := fn.Handler(env, catalogue()...)
+	h, err := fn.Handler(env, Catalogue()...)
 	require.NoError(t, err)
 	teller{serveHandler(t, h).connect(url), newWitness(t)}.tellAll()
 }

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func exited(t *testing.T, p *sandbox.Process) {
 
 func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
+	url, bin := sandbox.NewDatabase(t), binary(t)
 	one := &server{t: t, url: address(t, sandbox.StartProcess(t, bin, settings(url, "FUNCTION_TARGET=submit"))), user: "admin", password: "secret"}
 	require.Equal(t, 200, one.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).status)
 	require.Equal(t, 404, one.get("/api/v1/sms/tasks/pending?app_id=a").status)
@@ -62,7 +62,7 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 
 func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
 	t.Parallel()
-	bin := sandbox.Build(t, module+"functions", false)
+	bin := binary(t)
 	p := sandbox.StartProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
 	exited(t, p)
 	require.NotZero(t, p.ExitCode())
@@ -77,7 +77,7 @@ func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
 
 func TestAProcessStartsWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
-	bin := sandbox.Build(t, module+"functions", false)
+	bin := binary(t)
 	s := &server{t: t, user: "admin", password: "secret",
 		url: address(t, sandbox.StartProcess(t, bin, settings("postgres://nobody@127.0.0.1:1/none")))}
 	require.Equal(t, 200, s.get("/healthz").status)
@@ -92,7 +92,7 @@ func TestAProcessStartsWithoutItsDatabase(t *testing.T) {
 // what they got no answer to. The ledger of answers must equal the rows.
 func TestNoAnswerIsTakenBackWhenProcessesAreKilled(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
+	url, bin := sandbox.NewDatabase(t), binary(t)
 	const clients, calls, kills = 4, 60, 5
 	victims := newVictims(t, bin, url)
 	ledger := make([]map[string]string, clients)

@@ -1,14 +1,13 @@
-package main
+package functions
 
 import (
 	"flag"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sendonce/sendonce/shared/fn"
 )
 
 var update = flag.Bool("update", false, "rewrite what is generated in README.md")
@@ -22,7 +21,9 @@ func TestReadmeListsEverySetting(t *testing.T) {
 	require.True(t, found)
 	table, after, found := strings.Cut(rest, end)
 	require.True(t, found)
-	want := fn.ConfigTable(words(), catalogue()...)
+	listed, err := exec.CommandContext(t.Context(), binary(t), "config").Output()
+	require.NoError(t, err)
+	want := string(listed)
 	if *update {
 		require.NoError(t, os.WriteFile("../README.md", []byte(before+begin+want+end+after), 0o644))
 		return

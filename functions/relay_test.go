@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -48,7 +48,7 @@ func newPostOffice(t *testing.T) *postOffice {
 
 func newPostOfficeAt(t *testing.T, url string) *postOffice {
 	t.Helper()
-	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: url, bin: sandbox.Build(t, module+"functions", false)}
+	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: url, bin: binary(t)}
 	o.nats = sandbox.NATSIn(t, o.options)
 	o.options.Port = o.nats.Port()
 	o.env = settings(o.url, "NATS_URL="+o.nats.URL())

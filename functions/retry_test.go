@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"testing"
@@ -72,7 +72,7 @@ func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 
 func TestARetryBackoffThatMakesNoSenseStopsTheStart(t *testing.T) {
 	t.Parallel()
-	p := sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
+	p := sandbox.StartProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
 	exited(t, p)
 	require.Equal(t, 2, p.ExitCode())
 	require.Contains(t, p.Output(), `RETRY_BACKOFF is "5s,30s" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0"`)

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"bytes"
@@ -261,7 +261,7 @@ func (h *hunt) keeps(tasks map[string]string) {
 func startService(t *testing.T) *server {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	p := sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings(url))
+	p := sandbox.StartProcess(t, binary(t), settings(url))
 	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
 }
 

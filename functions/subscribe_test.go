@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"encoding/json"
@@ -95,7 +95,7 @@ func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
 // Seed 000, 测试场景2：防止重复发送.
 func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), sandbox.Build(t, module+"functions", false)
+	url, bin := sandbox.NewDatabase(t), binary(t)
 	crashed := sandbox.StartProcess(t, bin, settings(url))
 	s := (&server{t: t, url: address(t, crashed), user: "admin", password: "secret"}).connect(url)
 	first := s.order(booking(123, ""))

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"fmt"
@@ -35,7 +35,7 @@ type probed struct {
 
 func startProbed(t *testing.T, change ...func(*probed)) *probed {
 	t.Helper()
-	p := &probed{bin: sandbox.Build(t, module+"functions", false), natsDir: t.TempDir()}
+	p := &probed{bin: binary(t), natsDir: t.TempDir()}
 	p.answer.Store(http.StatusNoContent)
 	for _, c := range change {
 		c(p)

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -32,7 +32,7 @@ type deployment struct {
 func deploy(t *testing.T, more ...string) *deployment {
 	t.Helper()
 	d := &deployment{t: t, nats: sandbox.NewNATS(t), url: sandbox.NewDatabase(t), clients: map[string]*api.Client{}}
-	bin := sandbox.Build(t, module+"functions", false)
+	bin := binary(t)
 	env := settings(d.url, append(more, "NATS_URL="+d.nats.URL(), "SENDONCE_SAFETY_TICK=1h")...)
 	for _, name := range []string{"submit", "claim", "report", "sweep"} {
 		p := sandbox.StartProcess(t, bin, append(slices.Clone(env), "FUNCTION_TARGET="+name))
@@ -158,7 +158,7 @@ func (s *server) snapshot() map[string]string {
 func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := sandbox.StartProcess(t, sandbox.Build(t, module+"functions", false), settings(url, insiders, "NATS_URL="+sandbox.NewNATS(t).URL()))
+	process := sandbox.StartProcess(t, binary(t), settings(url, insiders, "NATS_URL="+sandbox.NewNATS(t).URL()))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	shop := newReceiver(t, nil)
 	at, _ := s.register(fmt.Sprintf(`{"url":%q}`, shop.URL))

@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"fmt"
@@ -31,7 +31,7 @@ const tea = `{"thing1":{"value":"Tea"}}`
 func openCounter(t *testing.T, o sandbox.WeChatOptions, env ...string) *counter {
 	t.Helper()
 	fake, url := sandbox.NewWeChat(t, o), sandbox.NewDatabase(t)
-	c := &counter{server: (&server{t: t, user: "admin", password: "secret"}).connect(url), fake: fake, bin: sandbox.Build(t, module+"functions", false)}
+	c := &counter{server: (&server{t: t, user: "admin", password: "secret"}).connect(url), fake: fake, bin: binary(t)}
 	c.env = append(settings(url, "FUNCTION_TARGET=wechat", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret, "WECHAT_TIMEOUT=2s", "RETRY_BACKOFF=wechat=0"), env...)
 	db, err := store.Open(store.Config{URL: url, HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole, MaxConns: 2})

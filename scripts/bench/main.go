@@ -219,7 +219,7 @@ func prepare(ctx context.Context, progress io.Writer, measure func(binary string
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	binary := filepath.Join(dir, "sendonce")
-	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions", binary, false); err != nil {
+	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", binary, false); err != nil {
 		return err
 	}
 	fmt.Fprintln(progress, "starting Postgres")

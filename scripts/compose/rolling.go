@@ -92,7 +92,7 @@ func prepare(ctx context.Context, repository, dir string) error {
 	}
 	log.Printf("     the gateway is caddy %s", bytes.TrimSpace(version))
 	return errors.Join(os.Chown(postgres, uid, -1), os.Symlink(caddy, filepath.Join(bin, "caddy")),
-		sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions", filepath.Join(bin, "sendonce"), false),
+		sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", filepath.Join(bin, "sendonce"), false),
 		sandbox.Compile(ctx, natsServer, filepath.Join(bin, "nats-server"), false))
 }
 

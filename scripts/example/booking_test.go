@@ -14,7 +14,7 @@ import (
 
 func TestABookingIsOrderedThreeTimesAndSentOnce(t *testing.T) {
 	t.Parallel()
-	nats, functions, database := sandbox.NewNATS(t), sandbox.Build(t, module+"functions", false), sandbox.NewDatabase(t)
+	nats, functions, database := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false), sandbox.NewDatabase(t)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{Templates: []string{bookingTemplate}, OneTime: true})
 	wechat.Grant(bookingUser, bookingTemplate, 2)
 	env := []string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL(), "WECHAT_BASE_URL=" + wechat.URL(),

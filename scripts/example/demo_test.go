@@ -45,7 +45,7 @@ func startDemo(t *testing.T, home string) *sandbox.Process {
 func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	t.Parallel()
 	onOwnServer(t)
-	nats, functions := sandbox.NewNATS(t), sandbox.Build(t, module+"functions", false)
+	nats, functions := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false)
 	env := []string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL()}
 	database := sandbox.NewDatabase(t)
 	sendonce := (&victim{bin: functions, env: env}).stand(t, database)

@@ -35,7 +35,7 @@ func newHouse(t *testing.T) house {
 	h := newEmptyHouse(t)
 	// The build of a run finds that it has nothing to link.
 	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
-	require.NoError(t, os.Link(sandbox.Build(t, "github.com/sendonce/sendonce/functions", false), filepath.Join(h.home, "bin", "sendonce")))
+	require.NoError(t, os.Link(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false), filepath.Join(h.home, "bin", "sendonce")))
 	return h
 }
 

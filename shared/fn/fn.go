@@ -24,7 +24,7 @@ const (
 	Admin     Role = "admin"
 )
 
-// A Function is one line of the catalogue in functions/main.go. Make it with
+// A Function is one line of the catalogue in functions/functions.go. Make it with
 // HTTP or Event.
 type Function struct {
 	Name     string

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+// triggerConfig is the settings of the word trigger.
+type triggerConfig struct {
+	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"where the event functions are: events go to this URL with /events/{function} after it; {function} in it, as in http://{function}:8000, stands for the name"`
+	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; empty takes the built-in admin"`
+	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller"`
+	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat look although nothing woke them"`
+}
+
+// trigger runs until ctx ends. It knows no SQL: what it carries are hints, and
+// the rows that the functions find are the truth.
+func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
+	if cfg.SafetyTick < time.Second {
+		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
+	}
+	if cfg.User == "" {
+		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
+	}
+	served := map[string]bool{}
+	for _, f := range functions.Catalogue() {
+		served[f.Name] = true
+	}
+	two := env.Config.TwoPhase
+	routes := slices.Concat(bus.Routes(cfg.SafetyTick), bus.SaveRoutes(bus.SaveConfig{
+		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
+	}))
+	routes = slices.DeleteFunc(routes, func(r bus.Route) bool { return !served[r.Function] })
+	return env.RunTrigger(ctx, bus.TriggerConfig{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
+}
