@@ -285,6 +285,44 @@ func TestSwitchedOffAMessageThatAsksForAcceptedIsSaved(t *testing.T) {
 	require.Equal(t, cut(saved), cut(asked), "byte for byte")
 }
 
+func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t)
+	submit := func(key, more string, status int) string {
+		t.Helper()
+		got := w.looker.post(post, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":1%s}`, key, more))
+		require.Equal(t, status, got.status, got.text)
+		return got.data("server_msg_id").(string)
+	}
+	turn := func(ack string) {
+		t.Helper()
+		w.env = append(w.env, "TWO_PHASE_DEFAULT_ACK="+ack)
+		_, err := w.server.Terminate(patience)
+		require.NoError(t, err)
+		w.restart()
+	}
+	saved := submit("saved-first", "", 200)
+	turn("accepted")
+	require.Equal(t, saved, submit("saved-first", "", 202))
+	require.Equal(t, saved, submit("saved-first", `,"ack":"saved"`, 200), "an explicit ack counts")
+	accepted := submit("accepted-first", "", 202)
+	require.Equal(t, accepted, submit("accepted-first", `,"ack":"accepted"`, 202), "the same as without")
+	explicit := submit("explicit", `,"ack":"saved"`, 200)
+	require.Equal(t, 2, w.saved(), "what is only accepted is no row yet")
+	turn("saved")
+	require.Equal(t, accepted, submit("accepted-first", "", 200))
+	require.Equal(t, saved, submit("saved-first", "", 200))
+	require.Equal(t, explicit, submit("explicit", "", 200))
+	require.Equal(t, 422, w.looker.post(post, `{"client_msg_id":"accepted-first","to":"user:bob","data":2}`).status, "another message is still another one")
+
+	w.trigger(w.at)
+	for _, ack := range w.acks(2) { // of what was accepted once
+		require.Equal(t, "saved", ack.AckType)
+	}
+	require.Equal(t, 3, w.saved())
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 3 }, patience, 10*time.Millisecond, "each is sent once")
+}
+
 func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))

@@ -93,7 +93,7 @@ func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, 
 		return nil, err
 	}
 	switch {
-	case req.Ack != ackAccepted || !p.two.Enabled:
+	case !p.two.Accepts(req.Ack):
 		return p.save(c, m)
 	case m.Refused != nil:
 		return p.refused(ctx, c, m)
@@ -131,7 +131,7 @@ func (p *post) save(c *fn.Call, m *store.NewMessage) (ack api.MessageAck, err er
 		p.due(m.To.Kind)
 	}
 	return api.MessageAck{
-		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: ackSaved,
+		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckSaved,
 		Status: int(out.Status), State: out.State,
 	}, nil
 }

@@ -21,9 +21,7 @@ const (
 	maxName     = 50
 	defaultType = "sendonce.message.v1"
 
-	ackSaved    = "saved"
-	ackAccepted = "accepted"
-	bestEffort  = "best-effort"
+	bestEffort = "best-effort"
 )
 
 // submitRequest is api.MessageRequest with its rules.
@@ -38,7 +36,7 @@ func (r *submitRequest) Validate() []task.Field {
 	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are the service's own")
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
 	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
-	bad.When(r.Ack != "" && r.Ack != ackSaved && r.Ack != ackAccepted, "ack", "must be saved or accepted")
+	bad.When(r.Ack != "" && r.Ack != api.AckSaved && r.Ack != api.AckAccepted, "ack", "must be saved or accepted")
 	bad.Between("max_sends", r.MaxSends, 1, message.MaxSends)
 	bad.Between("expected_receipts", r.ExpectedReceipts, 1, message.MaxExpectedReceipts)
 	to, problem := r.address()

@@ -8,6 +8,13 @@ import (
 // JSON is any JSON value, kept as it was written.
 type JSON = json.RawMessage
 
+// The acknowledgements of a message.
+const (
+	AckSaved    = "saved"    // it is committed
+	AckAccepted = "accepted" // a stream has it; it will be saved
+	AckRejected = "rejected" // it was accepted and cannot be saved
+)
+
 // MessageRequest hands over one reliable message: POST /api/v1/messages (seed
 // 002). It goes to To, or to the subject that stands for ExchangeName and
 // RoutingKey.
@@ -20,7 +27,7 @@ type MessageRequest struct {
 	Type             string     `json:"type,omitempty"`              // of the CloudEvent; default sendonce.message.v1
 	Data             JSON       `json:"data"`                        // any JSON but null, at most 64 KiB
 	SentAt           *time.Time `json:"sent_at,omitempty"`           // by the sender's clock; only kept
-	Ack              string     `json:"ack,omitempty"`               // saved (default) or accepted
+	Ack              string     `json:"ack,omitempty"`               // saved or accepted; default TWO_PHASE_DEFAULT_ACK, which is saved unless the operator changed it
 	Confirm          *bool      `json:"confirm,omitempty"`           // end with the receiver's call; default true for a subject, else false
 	MaxSends         *int       `json:"max_sends,omitempty"`         // 1..20; default 5
 	ExpectedReceipts *int       `json:"expected_receipts,omitempty"` // 1..100 distinct consumers; default 1

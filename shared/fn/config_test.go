@@ -50,7 +50,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},
 		RetentionDays: 90, LogDays: 30,
 		Bus:      bus.Config{Name: "sendonce", Replicas: 1},
-		TwoPhase: TwoPhase{FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 500, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
+		TwoPhase: TwoPhase{DefaultAck: "saved", FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 500, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
 		Alerts:   Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Backlog: task.Limits{"*": 0}, Window: 5 * time.Minute},
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.address())
@@ -112,6 +112,7 @@ func databaseURLProblem(t *testing.T) string {
 func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	setAll(t, map[string]string{
 		"BASIC_AUTH_USERNAME": "a:b", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
+		"TWO_PHASE_DEFAULT_ACK": "accepted",
 	})
 	_, problems := configFromEnvironment(nil, nil)
 	require.Equal(t, []problem{
@@ -121,7 +122,16 @@ func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 		{"SENDONCE_DATABASE_MAX_CONNS", `is "0" but must be between 1 and 1000`},
 		{"SENDONCE_MAX_CALLS", `is "-1" but must be between 1 and 1000000`},
 		{"SENDONCE_DRAIN_TIMEOUT", `is "2h" but must be more than 0 and at most 1h`},
+		{"TWO_PHASE_DEFAULT_ACK", `is "accepted" but needs TWO_PHASE_ENABLED=true: set that too, or saved`},
 	}, problems)
+	t.Setenv("TWO_PHASE_ENABLED", "true")
+	cfg, problems := configFromEnvironment(nil, nil)
+	require.Len(t, problems, 6)
+	require.True(t, cfg.TwoPhase.Accepts(""))
+	require.False(t, cfg.TwoPhase.Accepts("saved"))
+	t.Setenv("TWO_PHASE_DEFAULT_ACK", "fast")
+	_, problems = configFromEnvironment(nil, nil)
+	require.Contains(t, problems, problem{"TWO_PHASE_DEFAULT_ACK", `is "fast" but must be saved or accepted`})
 }
 
 func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {

@@ -1,12 +1,14 @@
 package fn
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/url"
 	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -14,7 +16,8 @@ import (
 // TwoPhase is how messages may be acknowledged as accepted before they are saved
 // (seed 004 section 3). All functions and the trigger must agree on it.
 type TwoPhase struct {
-	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true acknowledges messages that ask for ack accepted from a stream, before they are in Postgres"`
+	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true acknowledges messages with ack accepted from a stream, before they are in Postgres"`
+	DefaultAck         string         `envconfig:"TWO_PHASE_DEFAULT_ACK" default:"saved" desc:"what a message without ack gets: saved, or accepted, which needs TWO_PHASE_ENABLED=true"`
 	DeliverBeforeSaved bool           `envconfig:"TWO_PHASE_DELIVER_BEFORE_SAVED" default:"false" desc:"true publishes accepted messages to their receivers without waiting for Postgres"`
 	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"while the stream cannot take a message: true saves it at once instead, false answers 503"`
 	Stream             string         `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
@@ -29,6 +32,8 @@ type TwoPhase struct {
 // Validate checks what the types alone cannot.
 func (c *TwoPhase) Validate() []task.Field {
 	var bad Rules
+	bad.When(c.DefaultAck != api.AckSaved && c.DefaultAck != api.AckAccepted, "TWO_PHASE_DEFAULT_ACK", "must be saved or accepted")
+	bad.When(c.DefaultAck == api.AckAccepted && !c.Enabled, "TWO_PHASE_DEFAULT_ACK", "needs TWO_PHASE_ENABLED=true: set that too, or saved")
 	bad.When(!task.ValidName(c.Stream, 32) || strings.Contains(c.Stream, "."), "TWO_PHASE_STREAM", "must be 1 to 32 characters of A-Z a-z 0-9 _ -")
 	bad.When(c.Shards < 1 || c.Shards > 64, "TWO_PHASE_SHARDS", "must be between 1 and 64")
 	bad.When(c.BatchSize < 1 || c.BatchSize > 500, "TWO_PHASE_BATCH_SIZE", "must be between 1 and 500")
@@ -40,6 +45,12 @@ func (c *TwoPhase) Validate() []task.Field {
 		bad.When(c.MonitorURL != "" && !named, "TWO_PHASE_NATS_MONITOR_URL", "must be URLs such as http://host:8222, separated by commas")
 	}
 	return bad
+}
+
+// Accepts tells whether a message is to be acknowledged as accepted; ack is what
+// its request says, "" when it leaves that to the service.
+func (c *TwoPhase) Accepts(ack string) bool {
+	return c.Enabled && cmp.Or(ack, c.DefaultAck) == api.AckAccepted
 }
 
 // verifyLimit bounds how long a start waits for NATS.

@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sendonce/sendonce/shared/api"
 )
 
 // DDL makes the table that this package works on, in the first schema of the
@@ -53,6 +55,7 @@ type request struct {
 	ClientMsgID string `json:"client_msg_id"`
 	Message
 	Data json.RawMessage `json:"data"` // hides Message.Data
+	Ack  string          `json:"ack"`  // saved: the forwarder forgets what the service has acknowledged
 }
 
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
@@ -79,7 +82,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	}
 	m.SentAt = m.SentAt.UTC()
 	id = newID()
-	body, err := json.Marshal(request{ClientMsgID: id, Message: m, Data: data})
+	body, err := json.Marshal(request{ClientMsgID: id, Message: m, Data: data, Ack: api.AckSaved})
 	if err != nil {
 		return "", fmt.Errorf("outbox: encode the message: %w", err)
 	}

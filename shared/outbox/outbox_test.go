@@ -192,7 +192,7 @@ func TestPut(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, `{"client_msg_id":"`+id+`","from":"orders","exchange_name":"shop","routing_key":"order.paid","type":"paid",`+
 			`"sent_at":"2026-01-02T03:04:05Z","confirm":false,"max_sends":7,"expected_receipts":2,`+
-			`"data":{"b":1.10,"a":12345678901234567890,"b":1e2}}`, service.kept[id])
+			`"data":{"b":1.10,"a":12345678901234567890,"b":1e2},"ack":"saved"}`, service.kept[id])
 	})
 
 	t.Run("what cannot be sent is refused and leaves the transaction usable", func(t *testing.T) {
