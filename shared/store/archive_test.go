@@ -94,6 +94,26 @@ func TestAnArchivedTaskIsStillFoundByItsIDAndItsKey(t *testing.T) {
 	require.Equal(t, 1, db.count(t, `select count(*) from tasks`), "no replay made a task")
 }
 
+func TestARetriedSubmissionFindsItsArchivedTask(t *testing.T) {
+	t.Parallel()
+	db := keeping(t, sandbox.NewDatabase(t), 90, 0)
+	plain, withKey := message(made(100)), message(keyed("k", "hello"), made(100))
+	for _, s := range []*Submission{plain, withKey} {
+		db.mustSubmit(t, s)
+		db.claim(t)
+		require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	}
+	db.finished(t, 99)
+	moved, _ := db.mustArchive(t, ArchiveRun{})
+	require.Equal(t, 2, moved)
+	for _, out := range db.mustSubmit(t, plain, withKey) { // as if the answer to their COMMIT had been lost
+		require.Equal(t, task.Succeeded, out.State)
+		require.True(t, out.Archived)
+		require.False(t, out.Replayed, "it is the first call itself")
+	}
+	require.Equal(t, "0 0 0 2", db.places(t), "the retry made no second task")
+}
+
 func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
 	t.Parallel()
 	db := keeping(t, sandbox.NewDatabase(t), 90, 0)
@@ -332,9 +352,9 @@ insert into submission_keys select id, id, id from tasks;
 insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)
 	select id, seq, 0, 'default', 5, 3, 0, '13800138000', 'x', now(), 2, 0, 0, 5, now() from tasks`,
 		tables: []string{"tasks", "task_done", "submission_keys", "archived_tasks"},
-		cases:  map[string]string{"archiveSQL": page, "archivableSQL": page, "archivedSQL": someIDs, "archivedCallsSQL": someIDs},
+		cases:  map[string]string{"archiveSQL": page, "archivableSQL": page, "archivedSQL": someIDs, "archivedCallsSQL": someIDs + ", " + someIDs, "knownTasksSQL": someIDs},
 		index: map[string]string{
-			"archiveSQL": "task_done_pkey", "archivableSQL": "task_done_pkey", "archivedSQL": "archived_tasks_pkey", "archivedCallsSQL": "archived_tasks_pkey",
+			"archiveSQL": "task_done_pkey", "archivableSQL": "task_done_pkey", "archivedSQL": "archived_tasks_pkey", "archivedCallsSQL": "archived_tasks_pkey", "knownTasksSQL": "archived_tasks_pkey",
 		},
 	}.require(t)
 }

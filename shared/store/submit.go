@@ -243,14 +243,15 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID
 	var keys []task.Hash
 	for i, s := range f.rows {
-		if f.act[i] == resolve {
+		switch {
+		case f.act[i] != resolve:
+		case s.Key != nil:
+			keys = append(keys, *s.Key)
+		default:
 			ids = append(ids, s.ID)
-			if s.Key != nil {
-				keys = append(keys, *s.Key)
-			}
 		}
 	}
-	if len(ids) == 0 {
+	if len(ids)+len(keys) == 0 {
 		return nil
 	}
 	known, err := firstCalls(ctx, f.db.hot, ids, keys)

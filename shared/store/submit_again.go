@@ -26,12 +26,15 @@ left join task_live l on l.id = t.id
 left join task_done d on d.id = t.id
 where t.id = any($2::uuid[])`
 
-// archivedCallsSQL finds those whose task has left the main tables. An id
-// without a key is never so old: it was made by this very call.
+// archivedCallsSQL finds those whose task has left the main tables.
 const archivedCallsSQL = `
 select k.key, k.fingerprint, k.id, a.content, a.status + 2
 from submission_keys k join archived_tasks a on a.id = k.id
-where k.key = any($1::uuid[])`
+where k.key = any($1::uuid[])
+union all
+select null, null, a.id, a.content, a.status + 2
+from archived_tasks a
+where a.id = any($2::uuid[])`
 
 type firstCall struct {
 	id          task.ID
@@ -65,11 +68,12 @@ func firstCalls(ctx context.Context, from *pgxpool.Pool, ids []task.ID, keys []t
 	if err := known.read(rows, false); err != nil {
 		return known, err
 	}
-	archived := slices.DeleteFunc(slices.Clone(keys), func(k task.Hash) bool { _, found := known.byKey[k]; return found })
-	if len(archived) == 0 {
+	keys = slices.DeleteFunc(slices.Clone(keys), func(k task.Hash) bool { _, found := known.byKey[k]; return found })
+	ids = slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := known.byID[id]; return found })
+	if len(keys)+len(ids) == 0 {
 		return known, nil
 	}
-	rows, err = from.Query(ctx, archivedCallsSQL, archived)
+	rows, err = from.Query(ctx, archivedCallsSQL, keys, ids)
 	if err != nil {
 		return known, err
 	}

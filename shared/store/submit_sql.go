@@ -55,7 +55,10 @@ order by id`
 
 const knownKeysSQL = `select key from submission_keys where key = any($1::uuid[])`
 
-const knownTasksSQL = `select id from tasks where id = any($1::uuid[])`
+const knownTasksSQL = `
+select id from tasks where id = any($1::uuid[])
+union all
+select id from archived_tasks where id = any($1::uuid[])`
 
 // submitFacts is what a flush must know before it composes.
 type submitFacts struct {
