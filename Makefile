@@ -29,6 +29,10 @@ check: ## format, vet and lint only
 	go vet ./...
 	GOGC=400 go tool staticcheck ./...
 
+openapi: ## lint openapi.yaml, and compile and run a TypeScript client generated of it; needs Node.js with npm
+	@sh scripts/openapi/check.sh
+	SENDONCE_OPENAPI_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js go test -count=1 -run TestTheGeneratedClient ./functions
+
 faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, and two idle minutes counted
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 go test $(RACE) -count=1 -timeout 600s -v \
 		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted|TurnsAway|Vanished' ./functions ./shared/store
@@ -59,4 +63,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check faults cluster compose-test rolling bench bench-two-phase bench-cold build golden
+.PHONY: help run example booking test check openapi faults cluster compose-test rolling bench bench-two-phase bench-cold build golden

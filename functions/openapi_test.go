@@ -173,7 +173,7 @@ func (c *contract) find(r *http.Request) (pattern string, operation, answer plac
 			}
 		}
 	}
-	answer, _ = c.child(place{c.doc, ""}, "components", "responses", name)
+	answer, _ = c.child(place{c.doc, ""}, "x-other-responses", name)
 	return "", place{}, answer
 }
 
