@@ -315,7 +315,8 @@ WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, au
 CREATE TABLE task_totals (
     day date NOT NULL,
     succeeded bigint NOT NULL,
-    failed bigint NOT NULL);
+    failed bigint NOT NULL,
+    counted_to timestamp with time zone);
 
 CREATE TABLE tasks (
     id uuid NOT NULL,

@@ -169,14 +169,14 @@ const logVerdictsSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)
 select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::jsonb[])`
 
-// adjustTotalsSQL corrects the stored totals of a closed day when a result of
-// that day is withdrawn. The shared lock waits for a day being closed.
+// adjustTotalsSQL corrects the stored totals of a day when a result of it that was
+// counted is withdrawn. The shared lock waits for a count under way.
 const (
 	totalsLock      = "7310001" // any number that nothing else locks
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + totalsLock + `)`
 	adjustTotalsSQL = `
 update task_totals set succeeded = succeeded - case when $2 = 2 then 1 else 0 end, failed = failed - case when $2 = 3 then 1 else 0 end
-where day = ($1::timestamptz at time zone 'UTC')::date`
+where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null or $1::timestamptz < counted_to)`
 )
 
 // queueChanges adds the statements that make the changes so and tell of them:

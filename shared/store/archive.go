@@ -37,7 +37,7 @@ type ArchiveStep struct {
 // days that are not closed.
 const cutoffsSQL = `
 select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day',
-        coalesce((select max(day) + 1 from task_totals)::timestamp at time zone 'UTC', 'epoch')),
+        coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch')),
     least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day')`
 
 // archiveSQL looks at the next page of results in order of their ids, which is
@@ -94,14 +94,10 @@ func (db *DB) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep
 	}
 }
 
-// archiveMoment is how long archiveSome goes on: sweep has more urgent things
-// to do.
-const archiveMoment = 500 * time.Millisecond
-
 // archiveSome is a part of an Archive that begins at a place; more says that there
 // are others, from the next place on. When there are none the next begins anew.
 func (db *DB) archiveSome(ctx context.Context, from task.ID) (next task.ID, more bool, err error) {
-	end := time.Now().Add(archiveMoment)
+	end := time.Now().Add(houseMoment)
 	err = db.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
 		next, more = s.place, time.Now().After(end)
 		return !more

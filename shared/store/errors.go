@@ -20,6 +20,7 @@ const (
 	codeCheckViolation    = "23514"
 	codeUniqueViolation   = "23505"
 	codeLockTimeout       = "55P03"
+	codeQueryCanceled     = "57014" // statement_timeout
 	codeReadOnly          = "25006" // a standby, during a failover
 	codeProtocolViolation = "08P01"
 )

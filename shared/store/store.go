@@ -51,6 +51,7 @@ type DB struct {
 	watchAfter atomic.Int64 // when Watch may look again here, in Unix nanoseconds
 	backoff    task.Backoff
 	keep       Retention
+	countTime  time.Duration // see countTime
 	refreshing chan struct{} // full while this instance refreshes a provider's token
 }
 
@@ -76,7 +77,7 @@ func Open(cfg Config) (*DB, error) {
 	db := &DB{
 		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, keep: cfg.Keep, alerts: cfg.Alerts,
 		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), onAlert: cfg.OnAlert,
-		refreshing: make(chan struct{}, 1),
+		countTime: countTime, refreshing: make(chan struct{}, 1),
 	}
 	if db.onAlert == nil {
 		db.onAlert = func(task.ID, task.Alert, bool) {}

@@ -55,25 +55,28 @@ func (db *DB) endUpkeep(ctx context.Context, what string, place task.ID, again b
 	return err
 }
 
+// houseMoment is how long each part of KeepHouse goes on that may be long.
+const houseMoment = 500 * time.Millisecond
+
 // KeepHouse makes the coming log partitions, closes finished days, clears the
 // alerts that nobody asks for any more and archives what is old, at most every ten
-// minutes among all instances. It archives for a moment only: more says that there
-// is more to do, now and by anybody.
+// minutes among all instances. It closes days and archives for a moment only: more
+// says that there is more to do, now and by anybody. What fails keeps nothing else
+// from being done.
 func (db *DB) KeepHouse(ctx context.Context) (more bool, err error) {
 	place, due, err := db.beginUpkeep(ctx, upkeepHouse, houseEvery)
 	if err != nil || !due {
 		return false, failed("keep house", err)
 	}
 	err = db.MakeLogPartitions(ctx)
-	if err == nil {
-		err = db.CloseDays(ctx)
+	more, closeErr := db.closeDays(ctx, time.Now().Add(houseMoment))
+	if !db.alerts.On() {
+		_, watchErr := db.watch(ctx)
+		err = errors.Join(err, watchErr)
 	}
-	if err == nil && !db.alerts.On() {
-		_, err = db.watch(ctx)
-	}
-	if err == nil {
-		place, more, err = db.archiveSome(ctx, place)
-	}
+	place, moreOld, archiveErr := db.archiveSome(ctx, place)
+	more = more || moreOld
+	err = errors.Join(err, closeErr, archiveErr)
 	err = errors.Join(err, db.endUpkeep(ctx, upkeepHouse, place, more || err != nil))
 	return more, failed("keep house", err)
 }
