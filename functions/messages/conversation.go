@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + nameRule
+	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + fn.UserRule
 	memberRule = "must be one of the two names in between"
 )
 
@@ -22,7 +22,7 @@ type members [2]string
 // membersOf reads what between holds.
 func membersOf(between string) (pair members, ok bool) {
 	a, b, _ := strings.Cut(between, ",")
-	return members{a, b}, task.ValidName(a, maxName) && task.ValidName(b, maxName) && a != b
+	return members{a, b}, fn.ValidUser(a) && fn.ValidUser(b) && a != b
 }
 
 // other is the member that name talks to; ok is false when name is none.
@@ -101,7 +101,7 @@ func (r *readRequest) Validate() []task.Field {
 
 // markRead moves the cursor of a member; again, or back, changes nothing.
 func (p *post) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, error) {
-	reader, err := sender(c, req.Reader)
+	reader, err := c.ActFor(req.Reader)
 	if err != nil {
 		return nil, err
 	}

@@ -27,15 +27,11 @@ package messages
 
 import (
 	"context"
-	"errors"
 	"net/http"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -46,13 +42,13 @@ var Function = fn.HTTP("messages", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	p := &post{db: env.DB(), env: env, two: env.Config.TwoPhase}
-	if p.two.Enabled && env.Bus() != nil {
+	p := &post{db: env.DB(), env: env, intake: intake.New(env)}
+	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
 		env.Metrics().OnScrape(env.Bus().Accepting)
 	}
 	const root = "/api/v1/messages"
 	return fn.Routes{
-		"POST " + root:                            fn.JSON(fn.Submitter, p.submit).MaxBody(maxBody),
+		"POST " + root:                            fn.JSON(fn.Submitter, p.submit).MaxBody(intake.MaxBody),
 		"GET " + root + "/{id}":                   fn.Query(fn.Submitter, p.message),
 		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, p.byKey),
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, p.received),
@@ -71,113 +67,29 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 // oneMessage is what {id} names.
 const oneMessage = "message"
 
-// maxBody leaves room beside the data, and for white space in it.
-const maxBody = 2 * message.MaxData
-
 // post is where messages are handed in.
 type post struct {
-	db  *store.DB
-	env *fn.Env
-	two fn.TwoPhase
-
-	asking   sync.Mutex // held by who asks what the stream gives
-	promised atomic.Pointer[promise]
+	db     *store.DB
+	env    *fn.Env
+	intake *intake.Intake
 }
 
 // nothing is the request of a route that takes none.
 type nothing struct{}
 
-func (p *post) submit(ctx context.Context, c *fn.Call, req submitRequest) (any, error) {
-	m, err := p.read(ctx, c, &req)
+func (p *post) submit(ctx context.Context, c *fn.Call, req intake.Request) (any, error) {
+	submitted, err := p.intake.Submit(ctx, c, req)
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case !p.two.Accepts(req.Ack):
-		return p.save(c, m)
-	case m.Refused != nil:
-		return p.refused(ctx, c, m)
-	}
-	ack, err := p.accept(ctx, c, m)
-	if !errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrRefused) {
-		return ack, err
-	}
-	c.Log("not_accepted", err.Error())
-	if !p.two.FailOpen {
-		return nil, busy()
-	}
-	ack, err = p.save(c, m)
-	ack.Ordering = bestEffort
-	return ack, err
-}
-
-// save commits a message and answers ack saved.
-func (p *post) save(c *fn.Call, m *store.NewMessage) (ack api.MessageAck, err error) {
-	queued := time.Now()
-	outs, errs := p.db.SubmitMessages([]*store.NewMessage{m})
-	p.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
-	if errs[0] != nil {
-		return ack, errs[0]
-	}
-	out := outs[0]
-	if out.Refused != nil {
-		return ack, out.Refused
-	}
-	c.Header().Set("Location", location(m.ID))
-	if out.Replayed {
+	c.Header().Set("Location", "/api/v1/messages/"+submitted.Ack.ServerMsgID)
+	if submitted.Replayed {
 		c.Header().Set("Idempotency-Replayed", "true")
 	}
-	if out.State == message.Sending.String() { // a replay too: the first call may have died before it said so
-		p.due(m.To.Kind)
+	if submitted.Ack.Ack == api.AckAccepted {
+		c.Status(http.StatusAccepted)
 	}
-	return api.MessageAck{
-		ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckSaved,
-		Status: int(out.Status), State: out.State,
-	}, nil
-}
-
-func location(id task.ID) string { return "/api/v1/messages/" + id.String() }
-
-// due tells whoever sends messages of the kind that one is due.
-func (p *post) due(kind message.Kind) {
-	if kind == message.URL {
-		p.env.DeliverAt(time.Time{})
-	} else {
-		p.env.RelayAt(time.Time{})
-	}
-}
-
-// read makes a message of a valid request. A blocked word refuses it only if it
-// is not known: what was once accepted stays accepted.
-func (p *post) read(ctx context.Context, c *fn.Call, req *submitRequest) (*store.NewMessage, error) {
-	from, err := sender(c, req.From)
-	if err != nil {
-		return nil, err
-	}
-	m, err := req.message(c.Caller.ID, from)
-	if err != nil {
-		return nil, err
-	}
-	blocked, err := p.db.Blocked(ctx, texts(m.Data))
-	if err != nil {
-		return nil, err
-	}
-	if blocked {
-		m.Refused = task.Refuse(task.CodeBlocked, "the data holds a blocked word; change the text")
-	}
-	return m, nil
-}
-
-// sender is whom a call acts for: the caller itself, or for an admin anybody.
-func sender(c *fn.Call, from string) (string, error) {
-	switch {
-	case from == "" || from == c.Caller.Name:
-		return c.Caller.Name, nil
-	case c.May(fn.Admin):
-		return from, nil
-	default:
-		return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+from)
-	}
+	return submitted.Ack, nil
 }
 
 func (p *post) message(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
@@ -191,9 +103,9 @@ func (p *post) message(ctx context.Context, c *fn.Call, _ nothing) (any, error) 
 func (p *post) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, error) {
 	key := c.PathValue("client_msg_id")
 	if !task.ValidKey(key) {
-		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: keyRule}})
+		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: fn.KeyRule}})
 	}
-	from, err := sender(c, req.From)
+	from, err := c.ActFor(req.From)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +135,7 @@ func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	consumer, err := sender(c, req.Consumer)
+	consumer, err := c.ActFor(req.Consumer)
 	if err != nil {
 		return nil, err
 	}

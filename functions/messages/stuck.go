@@ -70,7 +70,7 @@ func (p *post) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any
 	return decided(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (store.MessageDetail, error) {
 		m, err := p.db.RedriveMessage(ctx, id, by)
 		if err == nil {
-			p.due(m.Kind)
+			p.env.MessageDue(m.Kind)
 		}
 		return m, err
 	})
@@ -153,8 +153,8 @@ func (p *post) decidedStuck(ctx context.Context, c *fn.Call, req api.MessageBulk
 	}
 	changed, err := change(ctx, filter, limit, c.Operator(req.Reason))
 	if changed > 0 {
-		p.due(message.Subject)
-		p.due(message.URL)
+		p.env.MessageDue(message.Subject)
+		p.env.MessageDue(message.URL)
 	}
 	return api.MessageBulkResponse{Matched: matched, Changed: changed}, err
 }

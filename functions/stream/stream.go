@@ -46,7 +46,6 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 }
 
 const (
-	maxName     = 50
 	lastEventID = "Last-Event-ID"
 	positionIs  = "must be the id of an event: an integer between 0 and 9223372036854775807"
 	away        = "the broker is away, try again"
@@ -94,7 +93,7 @@ func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.Ev
 // where the call says.
 func position(c *fn.Call, req request) (*uint64, error) {
 	var bad fn.Rules
-	bad.When(!task.ValidName(c.PathValue("user"), maxName), "user", fmt.Sprintf("must be 1 to %d characters of A-Z a-z 0-9 . _ -", maxName))
+	bad.When(!fn.ValidUser(c.PathValue("user")), "user", fn.UserRule)
 	var after *uint64
 	if req.After != nil {
 		after = new(uint64(*req.After))

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // A Call is one authenticated request as a function sees it. It belongs to one
@@ -48,6 +49,18 @@ func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
 // May says whether the caller has the role, or is an admin.
 func (c *Call) May(role Role) bool {
 	return slices.Contains(c.Caller.Roles, string(role)) || slices.Contains(c.Caller.Roles, string(Admin))
+}
+
+// ActFor is the user for whom a call acts: the caller itself when name is "". An
+// admin may act for anybody, others for themselves.
+func (c *Call) ActFor(name string) (string, error) {
+	switch {
+	case name == "" || name == c.Caller.Name:
+		return c.Caller.Name, nil
+	case c.May(Admin):
+		return name, nil
+	}
+	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name)
 }
 
 // MayUseQueue says whether the caller may submit to and claim from the queue.

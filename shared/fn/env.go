@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -130,6 +131,15 @@ func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 
 // DeliverAt is RelayAt for deliver: for what is told to URLs.
 func (e *Env) DeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
+
+// MessageDue wakes whoever sends messages of the kind: one is due now.
+func (e *Env) MessageDue(kind message.Kind) {
+	if kind == message.URL {
+		e.DeliverAt(time.Time{})
+	} else {
+		e.RelayAt(time.Time{})
+	}
+}
 
 // WeChatAt is RelayAt for wechat, which sends the tasks of the queue of that name.
 func (e *Env) WeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }

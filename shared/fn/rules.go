@@ -37,6 +37,22 @@ func (r *Rules) Between(field string, n *int, low, high int) {
 	r.When(n != nil && (*n < low || *n > high), field, fmt.Sprintf("must be between %d and %d", low, high))
 }
 
+// What the name of a user, and the id that a client gives to a message, must be.
+const (
+	UserRule = "must be 1 to 50 characters of A-Z a-z 0-9 . _ -"
+	KeyRule  = "must be 1 to 255 characters of A-Z a-z 0-9 . _ : -"
+)
+
+const maxUser = 50
+
+// ValidUser tells whether a user may have this name.
+func ValidUser(name string) bool { return task.ValidName(name, maxUser) }
+
+// User holds an optional name of a user to what a caller may be called.
+func (r *Rules) User(field, name string) {
+	r.When(name != "" && !ValidUser(name), field, UserRule)
+}
+
 // App asks for the name of a sender app (seed 001 section 3.1: 50 characters).
 func (r *Rules) App(app string) { r.Text("app_id", app, 50) }
 

@@ -89,10 +89,10 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 	}
 	told := &news{db: db}
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
-		inserted := map[task.ID]bool{}
+		inserted := map[task.ID]time.Time{}
 		fresh := freshMessages(rows)
 		var batch pgx.Batch
-		batch.Queue(insertMessagesSQL, messageColumns(fresh)...).Query(collectSet(inserted))
+		batch.Queue(insertMessagesSQL, messageColumns(fresh)...).Query(collectTimes(inserted))
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
@@ -112,11 +112,11 @@ const fingerprintsSQL = `select id, fingerprint from messages where id = any($1:
 
 // fingerprints are those of the rows that were inserted, and of what is saved in
 // place of the others.
-func fingerprints(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]bool) (map[task.ID]task.Hash, error) {
+func fingerprints(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]time.Time) (map[task.ID]task.Hash, error) {
 	prints := make(map[task.ID]task.Hash, len(fresh))
 	var before []task.ID
 	for _, m := range fresh {
-		if inserted[m.ID] {
+		if _, fresh := inserted[m.ID]; fresh {
 			prints[m.ID] = m.Fingerprint
 		} else {
 			before = append(before, m.ID)
@@ -138,14 +138,14 @@ func fingerprints(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted 
 	return prints, err
 }
 
-func judgeAccepted(rows []*NewMessage, inserted map[task.ID]bool, prints map[task.ID]task.Hash) []Saving {
+func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
 	out := make([]Saving, len(rows))
 	for i, m := range rows {
 		switch {
 		case prints[m.ID] != m.Fingerprint:
 			out[i] = SaveRejected
-		case inserted[m.ID]:
-			inserted[m.ID] = false
+		case !inserted[m.ID].IsZero():
+			delete(inserted, m.ID)
 		default:
 			out[i] = SavedBefore
 		}

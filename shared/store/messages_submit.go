@@ -48,6 +48,7 @@ type NewMessage struct {
 type SavedMessage struct {
 	State    string // of this moment, as msg.Message.State
 	Status   msg.Status
+	SavedAt  time.Time   // by the database's clock
 	Replayed bool        // it was saved by an earlier call
 	Refused  *task.Error // nothing was done
 
@@ -75,7 +76,8 @@ func (db *DB) SubmitMessages(rows []*NewMessage) ([]SavedMessage, []error) {
 	return outs, errs
 }
 
-// insertMessagesSQL saves new messages, due at once, and gives their ids. Rows
+// insertMessagesSQL saves new messages, due at once, and gives their ids and the
+// time. Rows
 // come sorted by id, so two flushes never wait for each other in a circle. What
 // a stream accepted is due in its order there: a sender's messages are told
 // apart by a microsecond each.
@@ -97,11 +99,11 @@ with i as materialized (
 )
 insert into message_live (id, kind, lane, remaining_sends, next_at)
 select id, kind, lane, max_sends, now() - ahead from i join b using (id)
-returning id`
+returning id, updated_at`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.
 const knownMessagesSQL = `
-select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false)
+select m.id, m.call_id, m.fingerprint, coalesce(d.status, l.status), coalesce(d.abandoned, false), m.created_at
 from messages m
 left join message_live l on l.id = m.id
 left join message_done d on d.id = m.id
@@ -111,7 +113,7 @@ where m.id = any($1::uuid[])`
 // commit is lost they are run again, and their calls tell whose they are. What
 // follows the commit can fail only the rows that it did not save.
 func (db *DB) flushMessages(ctx context.Context, rows []*NewMessage, alone bool) ([]SavedMessage, error) {
-	saved := map[task.ID]bool{} // by call
+	saved := map[task.ID]time.Time{} // by call
 	if fresh := freshMessages(rows); len(fresh) > 0 {
 		err := db.retrying(ctx, func(bool) error { return db.insertMessages(ctx, fresh, alone, saved) })
 		if err != nil {
@@ -121,8 +123,8 @@ func (db *DB) flushMessages(ctx context.Context, rows []*NewMessage, alone bool)
 	out := make([]SavedMessage, len(rows))
 	var open []int
 	for i, r := range rows {
-		if saved[r.CallID] {
-			out[i] = SavedMessage{State: msg.Sending.String(), Status: msg.Sending}
+		if at, ok := saved[r.CallID]; ok {
+			out[i] = SavedMessage{State: msg.Sending.String(), Status: msg.Sending, SavedAt: at}
 		} else {
 			open = append(open, i)
 		}
@@ -142,7 +144,7 @@ func freshMessages(rows []*NewMessage) []*NewMessage {
 	return slices.CompactFunc(fresh, func(a, b *NewMessage) bool { return a.ID == b.ID })
 }
 
-func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool, saved map[task.ID]bool) error {
+func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool, saved map[task.ID]time.Time) error {
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
 		return err
@@ -152,19 +154,32 @@ func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool
 	if alone {
 		patience = keyPatienceAlone
 	}
-	inserted := map[task.ID]bool{}
+	inserted := map[task.ID]time.Time{}
 	var batch pgx.Batch
 	batch.Queue(setPatienceSQL, patience)
-	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(collectSet(inserted))
+	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(collectTimes(inserted))
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return markLost(conn.Conn(), err)
 	}
 	for _, m := range rows {
-		if inserted[m.ID] {
-			saved[m.CallID] = true
+		if at, ok := inserted[m.ID]; ok {
+			saved[m.CallID] = at
 		}
 	}
 	return nil
+}
+
+// collectTimes reads rows of an id and a time.
+func collectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var id task.ID
+		var at time.Time
+		_, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error {
+			times[id] = at
+			return nil
+		})
+		return err
+	}
 }
 
 // lane is that of a message to a URL, null for others.
@@ -208,6 +223,7 @@ type knownMessage struct {
 	id, call    task.ID
 	fingerprint task.Hash
 	state       msg.Message // Status and Abandoned alone
+	savedAt     time.Time
 }
 
 // resolveMessages answers the rows that were not inserted: their messages were
@@ -228,7 +244,7 @@ func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []in
 		switch {
 		case found && first.fingerprint == m.Fingerprint:
 			replayed = true
-			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, Replayed: first.call != m.CallID}
+			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID}
 		case found:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 		case m.Refused != nil:
@@ -250,7 +266,7 @@ func (db *DB) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]kno
 	}
 	known := make(map[task.ID]knownMessage, len(ids))
 	var m knownMessage
-	_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned, &m.savedAt}, func() error {
 		known[m.id] = m
 		return nil
 	})

@@ -32,11 +32,16 @@ func reliable(key string, change ...func(*NewMessage)) *NewMessage {
 
 func data(text string) func(*NewMessage) { return func(m *NewMessage) { m.Data = []byte(text) } }
 
+// mustSave gives the answers without their times, which it holds to the rows.
 func (db *DB) mustSave(t *testing.T, rows ...*NewMessage) []SavedMessage {
 	t.Helper()
 	outs, errs := db.SubmitMessages(rows)
-	for _, err := range errs {
+	for i, err := range errs {
 		require.NoError(t, err)
+		if outs[i].Refused == nil {
+			require.True(t, outs[i].SavedAt.Equal(db.mustMessage(t, rows[i].ID).CreatedAt))
+		}
+		outs[i].SavedAt = time.Time{}
 	}
 	return outs
 }

@@ -1,0 +1,118 @@
+// Package intake takes reliable messages in, whatever carries them: a POST to
+// /api/v1/messages or a frame of a WebSocket. Both are validated, acknowledged
+// and repeated alike, because both end here.
+//
+// A message is acknowledged as saved once its row is committed. With ack accepted
+// it is acknowledged once a stream has it; it will then be saved, unless what its
+// durability does not survive happens first. The primary key, or the subject in
+// the stream, decides whether a request is a repeat.
+package intake
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Intake is where messages come in. Any number of goroutines may use it.
+type Intake struct {
+	db  *store.DB
+	env *fn.Env
+	two fn.TwoPhase
+
+	asking   sync.Mutex // held by who asks what the stream gives
+	promised atomic.Pointer[promise]
+}
+
+// New does not touch the network.
+func New(env *fn.Env) *Intake {
+	return &Intake{db: env.DB(), env: env, two: env.Config.TwoPhase}
+}
+
+// Submitted is the answer to a valid request.
+type Submitted struct {
+	Ack      api.MessageAck
+	SavedAt  time.Time // by the database's clock; zero while the message is only accepted
+	Replayed bool      // an earlier request submitted the message
+}
+
+// Submit takes in one message of the caller c and returns when it is saved, or
+// accepted. req must be valid. On error the message was not taken in, or nobody
+// knows: the same request may be repeated.
+func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitted, error) {
+	m, err := in.read(ctx, c, &req)
+	if err != nil {
+		return Submitted{}, err
+	}
+	switch {
+	case !in.two.Accepts(req.Ack):
+		return in.save(m)
+	case m.Refused != nil:
+		return in.refused(ctx, c, m)
+	}
+	accepted, err := in.accept(ctx, m)
+	if !errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrRefused) {
+		return accepted, err
+	}
+	c.Log("not_accepted", err.Error())
+	if !in.two.FailOpen {
+		return Submitted{}, busy()
+	}
+	saved, err := in.save(m)
+	saved.Ack.Ordering = bestEffort
+	return saved, err
+}
+
+// save commits a message and answers ack saved.
+func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
+	queued := time.Now()
+	outs, errs := in.db.SubmitMessages([]*store.NewMessage{m})
+	in.env.Metrics().TwoPhase.DBQueue.Observe(time.Since(queued))
+	if errs[0] != nil {
+		return Submitted{}, errs[0]
+	}
+	out := outs[0]
+	if out.Refused != nil {
+		return Submitted{}, out.Refused
+	}
+	if out.State == message.Sending.String() { // of a repeat too: the first call may have died before it woke anybody
+		in.env.MessageDue(m.To.Kind)
+	}
+	return Submitted{
+		Ack: api.MessageAck{
+			ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckSaved,
+			Status: int(out.Status), State: out.State,
+		},
+		SavedAt: out.SavedAt, Replayed: out.Replayed,
+	}, nil
+}
+
+// read makes a message of a valid request. A blocked word refuses it only if it
+// is not known: what was once accepted stays accepted.
+func (in *Intake) read(ctx context.Context, c *fn.Call, req *Request) (*store.NewMessage, error) {
+	from, err := c.ActFor(req.From)
+	if err != nil {
+		return nil, err
+	}
+	m, err := req.message(c.Caller.ID, from)
+	if err != nil {
+		return nil, err
+	}
+	blocked, err := in.db.Blocked(ctx, texts(m.Data))
+	if err != nil {
+		return nil, err
+	}
+	if blocked {
+		m.Refused = task.Refuse(task.CodeBlocked, "the data holds a blocked word; change the text")
+	}
+	return m, nil
+}

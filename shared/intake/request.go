@@ -1,0 +1,140 @@
+package intake
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	// MaxBody is the most bytes that a request may have: it leaves room beside the
+	// data, and for white space in it.
+	MaxBody = 2 * message.MaxData
+
+	defaultType = "sendonce.message.v1"
+	bestEffort  = "best-effort"
+)
+
+// Request is api.MessageRequest with its rules.
+type Request api.MessageRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *Request) Validate() []task.Field {
+	var bad fn.Rules
+	bad.User("from", r.From)
+	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+fn.KeyRule)
+	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", fn.KeyRule)
+	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are the service's own")
+	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
+	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
+	bad.When(r.Ack != "" && r.Ack != api.AckSaved && r.Ack != api.AckAccepted, "ack", "must be saved or accepted")
+	bad.Between("max_sends", r.MaxSends, 1, message.MaxSends)
+	bad.Between("expected_receipts", r.ExpectedReceipts, 1, message.MaxExpectedReceipts)
+	to, problem := r.address()
+	if problem != nil {
+		return append(bad, *problem)
+	}
+	bad.When(to.Kind == message.User && r.confirms(to.Kind), "confirm", "must not be true for a user: the message ends in the user's inbox")
+	bad.When(!r.confirms(to.Kind) && r.ExpectedReceipts != nil && *r.ExpectedReceipts > 1, "expected_receipts", "must be 1 unless confirm is true")
+	return bad
+}
+
+// address is where the message goes: to, or the subject of an exchange and a
+// routing key.
+func (r *Request) address() (message.Address, *task.Field) {
+	var to message.Address
+	var err error
+	field := "to"
+	switch {
+	case r.To != "" && r.RoutingKey != "":
+		err = errors.New("must not be given together with routing_key")
+	case r.To != "" && r.ExchangeName != "":
+		err = errors.New("must not be given together with exchange_name")
+	case r.To != "":
+		to, err = message.ParseAddress(r.To)
+	case r.RoutingKey != "":
+		field = "routing_key"
+		to, err = message.Routed(r.ExchangeName, r.RoutingKey)
+	default:
+		err = errors.New("is required, or a routing_key in its place: a subject such as orders.paid, an https URL, or user:<name>")
+	}
+	if err != nil {
+		return to, &task.Field{Name: field, Message: err.Error()}
+	}
+	return to, nil
+}
+
+// confirms tells whether the message ends with the explicit call of its
+// receivers. Unasked, a user's ends in the inbox and a URL's with its 2xx.
+func (r *Request) confirms(kind message.Kind) bool {
+	if r.Confirm != nil {
+		return *r.Confirm
+	}
+	return kind == message.Subject
+}
+
+// message makes the store's message of a valid request.
+func (r *Request) message(caller int64, from string) (*store.NewMessage, error) {
+	var data bytes.Buffer
+	if err := json.Compact(&data, r.Data); err != nil {
+		return nil, fmt.Errorf("compact the data: %w", err)
+	}
+	if data.Len() > message.MaxData {
+		return nil, task.Refuse("too_large", fmt.Sprintf("data must have at most %d bytes", message.MaxData))
+	}
+	print, err := r.fingerprint()
+	if err != nil {
+		return nil, err
+	}
+	to, _ := r.address()
+	m := &store.NewMessage{
+		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: print,
+		CallerID: caller, From: from, ClientMsgID: r.ClientMsgID,
+		To: to, Exchange: r.ExchangeName, RoutingKey: r.RoutingKey, Type: cmp.Or(r.Type, defaultType), Data: data.Bytes(),
+		Confirm: r.confirms(to.Kind), MaxSends: message.DefaultSends, ExpectedReceipts: 1,
+	}
+	if r.SentAt != nil {
+		m.SentAt = *r.SentAt
+	}
+	if r.MaxSends != nil {
+		m.MaxSends = int16(*r.MaxSends)
+	}
+	if r.ExpectedReceipts != nil {
+		m.ExpectedReceipts = int16(*r.ExpectedReceipts)
+	}
+	return m, nil
+}
+
+// fingerprint is that of what is sent and how: without the message's names, and
+// without the kind of acknowledgement, which a repeat may choose anew.
+func (r *Request) fingerprint() (task.Hash, error) {
+	body := *r
+	body.From, body.ClientMsgID, body.Ack = "", "", ""
+	return task.Fingerprint(&body)
+}
+
+// texts gives every text in a JSON value, names of members included, one to a
+// line: what a person would read.
+func texts(data []byte) string {
+	decoder := json.NewDecoder(bytes.NewReader(data))
+	decoder.UseNumber()
+	var lines []string
+	for {
+		token, err := decoder.Token()
+		if err != nil { // the end: the data is well formed
+			return strings.Join(lines, "\n")
+		}
+		if text, ok := token.(string); ok {
+			lines = append(lines, text)
+		}
+	}
+}
