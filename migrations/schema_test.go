@@ -67,6 +67,12 @@ var catalogue = []string{
 	`SELECT format(E'CREATE VIEW %s AS\n%s', c.relname, pg_get_viewdef(c.oid))
 	FROM ` + ours + ` c WHERE c.relkind = 'v' ORDER BY c.relname COLLATE "C"`,
 
+	`SELECT format(CASE WHEN d.objsubid = 0 THEN 'COMMENT ON %s %I IS %L;' ELSE 'COMMENT ON COLUMN %2$I.%4$I IS %3$L;' END,
+		CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END, c.relname, d.description, a.attname)
+	FROM ` + ours + ` c JOIN pg_description d ON d.classoid = 'pg_class'::regclass AND d.objoid = c.oid
+	LEFT JOIN pg_attribute a ON d.objsubid > 0 AND a.attrelid = c.oid AND a.attnum = d.objsubid
+	WHERE c.relkind IN ('r', 'p', 'v') ORDER BY c.relname COLLATE "C", d.objsubid`,
+
 	`SELECT pg_get_functiondef(p.oid) || ';'
 	FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AND p.prokind IN ('f', 'p')
 	ORDER BY p.proname COLLATE "C", pg_get_function_identity_arguments(p.oid) COLLATE "C"`,
