@@ -6,7 +6,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 run: ## everything on this machine: Postgres, NATS, all functions, a demo sender, a webhook sink (Ctrl-C ends it)
 	@go build -o .sendonce/bin/run ./scripts/run && exec .sendonce/bin/run
@@ -40,6 +40,9 @@ faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, and 
 cluster: ## the tests on three nats-servers that lose the leader of a stream
 	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops' ./functions ./shared/bus ./shared/sandbox
 
+postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
+	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)
+
 compose-test: ## deploy/compose for real, with podman as root: the story, containers killed under load (not part of test)
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
 
@@ -63,4 +66,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check openapi faults cluster compose-test rolling bench bench-two-phase bench-cold build golden
+.PHONY: help run example booking test check openapi faults cluster postgres-matrix compose-test rolling bench bench-two-phase bench-cold build golden

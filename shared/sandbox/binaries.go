@@ -37,9 +37,16 @@ type binaries struct {
 	major int
 }
 
-// findBinaries gives the server of the machine, or downloads one. major is the
-// one that the data was written by, 0 = any.
+// binVariable names the environment variable with the directory of the server's
+// programs. When it is set no other directory is used.
+const binVariable = "POSTGRES_BIN"
+
+// findBinaries gives the server of POSTGRES_BIN, or that of the machine, or
+// downloads one. major is the one that the data was written by, 0 = any.
 func findBinaries(ctx context.Context, major int) (binaries, error) {
+	if dir := os.Getenv(binVariable); dir != "" {
+		return chosen(ctx, dir, major)
+	}
 	found := installed(ctx)
 	for _, b := range found {
 		if b.major >= oldestMajor && (major == 0 || major == b.major) {
@@ -61,6 +68,21 @@ func findBinaries(ctx context.Context, major int) (binaries, error) {
 		}
 		return binaries{}, fmt.Errorf("no PostgreSQL %d or later on this machine%s and none could be downloaded (%w): %s",
 			oldestMajor, tooOld, err, installAdvice)
+	}
+	return b, nil
+}
+
+// chosen is the server in dir, or an error that says why it cannot be used.
+func chosen(ctx context.Context, dir string, major int) (binaries, error) {
+	b, err := inspect(ctx, dir)
+	switch {
+	case err != nil:
+		return binaries{}, fmt.Errorf("%s=%s must be a directory with postgres and initdb: %w", binVariable, dir, err)
+	case b.major < oldestMajor:
+		return binaries{}, fmt.Errorf("%s=%s has PostgreSQL %d: %d or later is needed", binVariable, dir, b.major, oldestMajor)
+	case major != 0 && major != b.major:
+		return binaries{}, fmt.Errorf("the data was written by PostgreSQL %d, and %s=%s has %d: unset %[2]s or remove the data",
+			major, binVariable, dir, b.major)
 	}
 	return b, nil
 }

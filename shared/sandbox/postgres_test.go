@@ -273,6 +273,29 @@ func TestDATABASE_URLNamesTheServer(t *testing.T) {
 	}
 }
 
+func TestPostgresBinNamesTheServerPrograms(t *testing.T) {
+	ctx := t.Context()
+	found, err := findBinaries(ctx, 0)
+	require.NoError(t, err)
+	t.Setenv("POSTGRES_BIN", found.dir)
+	b, err := findBinaries(ctx, found.major)
+	require.NoError(t, err)
+	require.Equal(t, found, b)
+
+	_, err = findBinaries(ctx, found.major+1)
+	require.ErrorContains(t, err, "unset POSTGRES_BIN or remove the data")
+	t.Setenv("POSTGRES_BIN", t.TempDir())
+	_, err = findBinaries(ctx, 0)
+	require.ErrorContains(t, err, "must be a directory with postgres and initdb")
+	old := t.TempDir()
+	for _, program := range []string{"postgres", "initdb"} {
+		require.NoError(t, os.WriteFile(filepath.Join(old, program), []byte("#!/bin/sh\necho 'postgres (PostgreSQL) 13.1'\n"), 0o755))
+	}
+	t.Setenv("POSTGRES_BIN", old)
+	_, err = findBinaries(ctx, 0)
+	require.ErrorContains(t, err, "has PostgreSQL 13: 14 or later is needed")
+}
+
 // testdata/postgres.txz holds bin/postgres, bin/initdb and bin/pg_ctl, shell
 // scripts of which the first prints a version.
 func TestAServerIsDownloadedOnce(t *testing.T) {

