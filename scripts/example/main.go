@@ -92,7 +92,7 @@ func alone(ctx context.Context, name, port string, service func(context.Context,
 		return err
 	}
 	return service(ctx, place{
-		sendonceURL: cmp.Or(os.Getenv("SENDONCE_URL"), "http://127.0.0.1:8080"),
+		sendonceURL: cmp.Or(os.Getenv("SENDONCE_URL"), "http://127.0.0.1:8000"),
 		user:        cmp.Or(os.Getenv("SENDONCE_USER"), "admin"),
 		password:    cmp.Or(os.Getenv("SENDONCE_PASSWORD"), "sendonce-local"),
 		natsURL:     os.Getenv("NATS_URL"),

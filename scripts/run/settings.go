@@ -72,7 +72,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	}
 	var bad []error
 	var err error
-	if s.port, err = strconv.Atoi(get("PORT", "8080")); err != nil || s.port < 1 || s.port > 65535 {
+	if s.port, err = strconv.Atoi(get("PORT", "8000")); err != nil || s.port < 1 || s.port > 65535 {
 		bad = append(bad, fmt.Errorf("PORT is %q: it must be a number from 1 to 65535", all["PORT"]))
 	}
 	if s.demoSender, err = strconv.ParseBool(get("DEMO_SENDER", "true")); err != nil {

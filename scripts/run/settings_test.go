@@ -15,7 +15,7 @@ func TestNothingNeedsToBeSet(t *testing.T) {
 	require.NoError(t, err)
 	here, err := os.Getwd()
 	require.NoError(t, err)
-	require.Equal(t, 8080, s.port)
+	require.Equal(t, 8000, s.port)
 	require.Equal(t, filepath.Join(here, ".sendonce"), s.home)
 	require.Equal(t, "admin", s.username)
 	require.Equal(t, localPassword, s.password)

@@ -47,7 +47,7 @@ func newFlags(o *options) *flag.FlagSet {
 	o.http.Header, o.http.Outcomes, o.flaky.Shares = map[string]string{}, map[string]sender.Outcome{}, map[string]float64{}
 	f := flag.NewFlagSet("sender", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // what is wrong is collected
-	f.StringVar(&o.url, "url", "http://127.0.0.1:8080", "the service's `address`")
+	f.StringVar(&o.url, "url", "http://127.0.0.1:8000", "the service's `address`")
 	f.StringVar(&o.user, "user", "admin", "the caller's `name`, which must have the role sender")
 	f.StringVar(&o.password, "password", "sendonce-local", "its `token`; others on this machine see flags, but not the environment")
 	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, kept with each attempt")
