@@ -57,6 +57,7 @@ var Function = fn.EventBatch("deliver", New)
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{db: env.DB(), env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
 		webhookDesk: newDesk(), messageDesk: newDesk()}
+	env.Metrics().OnScrapeEndpoints(env.DB().UnhealthyEndpoints)
 	return d.take, d.push
 }
 

@@ -2,6 +2,7 @@ package deliver
 
 import (
 	"context"
+	"net/url"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -49,14 +50,23 @@ func (d *deliverer) webhooks() lane[store.DueDelivery] {
 					d.env.DeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
+				if p.err != "" {
+					d.env.Metrics().WebhookFailed.Inc()
+				}
 				tried = append(tried, store.Tried{
 					DueDelivery: p.work, Answer: message.Answer{Status: p.status, RetryAfter: p.retryAfter},
 					Try: store.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
 				})
 			}
-			again, err := d.db.SettleDeliveries(ctx, tried, d.cfg.Patience)
-			d.wakeAt(again)
-			return err
+			settled, err := d.db.SettleDeliveries(ctx, tried, d.cfg.Patience)
+			if err != nil {
+				return err
+			}
+			d.wakeAt(settled.Again)
+			for _, change := range settled.Changed {
+				d.logChange(change)
+			}
+			return nil
 		},
 	}
 }
@@ -65,6 +75,31 @@ func (d *deliverer) wakeAt(times []time.Time) {
 	for _, at := range times {
 		d.env.DeliverAt(at)
 	}
+}
+
+// logChange writes one line when an endpoint begins to fail, recovers or is
+// disabled, and none for the tries between. `make run` shows lines of these
+// messages in its terminal.
+func (d *deliverer) logChange(c store.EndpointChange) {
+	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", hostOf(c.URL))
+	switch {
+	case c.After.Disabled != c.Before.Disabled:
+		log.Warn("webhook endpoint disabled", "reason", c.After.Disabled, "error", c.Error,
+			"do", "POST /api/v1/webhooks/endpoints/"+c.ID.String()+"/enable when it answers again")
+	case c.After.FailingSince.IsZero():
+		log.Info("webhook endpoint recovered")
+	default:
+		log.Warn("webhook endpoint fails", "error", c.Error, "do", "GET /api/v1/webhooks/deliveries shows each try; it is tried again")
+	}
+}
+
+// hostOf is what may be logged of a URL: its path may hold a secret.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Host
 }
 
 // letter is a message to a URL, ready to be posted.

@@ -132,7 +132,7 @@ func startServer(s settings, binary string, env []string, log, out io.Writer) (c
 	if s.procs {
 		return startActivator(s, binary, env, log, out)
 	}
-	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: log})
+	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: &warnings{log: log, out: out}})
 }
 
 // startTrigger gives it a port of its own for probes and scrapes.

@@ -42,7 +42,11 @@ func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, erro
 	if !s.callsSink() {
 		return nil, fmt.Errorf("the server would not call it: %s does not have %s", outgoing, loopback)
 	}
-	listener, err := listenAsBefore(ctx, s.home, "sink", out)
+	// The port after that of the API, so that examples can name it.
+	listener, err := listenLocally(ctx, s.port+1)
+	if err != nil {
+		listener, err = listenAsBefore(ctx, s.home, "sink", out)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -126,6 +130,10 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	as, err := k.verify(r.Header, body)
+	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
+		// An endpoint that somebody registered here beside ours: we do not know its secret.
+		as, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
+	}
 	if err != nil {
 		k.refuse(w, http.StatusUnauthorized, err)
 		return
@@ -136,19 +144,19 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	what := strings.TrimSuffix(strings.TrimPrefix(event.Type, "sendonce.task."), ".v1")
-	fmt.Fprintf(k.out, "told %s %s (%s verified)\n", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
+	fmt.Fprintf(k.out, "told %s %s (%s)\n", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// verify tells whose secret signed the body.
+// verify says with which of its secrets a body was signed.
 func (k *sink) verify(h http.Header, body []byte) (string, error) {
 	now := time.Now()
 	err := api.VerifyWebhook(h, body, now, k.secret)
 	if err == nil {
-		return "webhook", nil
+		return "webhook verified", nil
 	}
 	if errors.Is(err, api.ErrWebhookSignature) && api.VerifyWebhook(h, body, now, k.signing) == nil {
-		return "callback", nil
+		return "callback verified", nil
 	}
 	return "", err
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -137,6 +138,23 @@ func TestTheSinkPrintsWhatItIsToldAndWhoSignedIt(t *testing.T) {
 	}
 }
 
+func TestTheSinkPrintsForOtherEndpointsToo(t *testing.T) {
+	t.Parallel()
+	server := &registry{signing: api.NewWebhookSecret()}
+	door := httptest.NewServer(server)
+	defer door.Close()
+	out := &lines{}
+	k, err := openSink(t.Context(), settingsFor(t, door), out, out)
+	require.NoError(t, err)
+	defer k.close()
+	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
+	require.Equal(t, http.StatusNoContent, tell(t, k.url+"/mine", event, time.Now(), api.NewWebhookSecret()))
+	require.Equal(t, http.StatusNoContent, tell(t, k.url+"/mine", event, time.Now(), server.signing))
+	require.Equal(t, http.StatusUnauthorized, tell(t, k.url+"/mine", event, time.Now(), ""))
+	require.True(t, strings.HasPrefix(out.String(), "told succeeded 0198 (not verified: /mine has a secret of its own)\ntold succeeded 0198 (callback verified)\n"+
+		"sink: refused a call with 401: "+api.ErrWebhookHeaders.Error()), out.String())
+}
+
 // No test beside it: a process that one starts holds our ports until its exec.
 func TestTheSinkLeavesNoEndpointBehind(t *testing.T) {
 	server := &registry{signing: api.NewWebhookSecret(), endpoints: []api.EndpointResponse{
@@ -204,6 +222,15 @@ func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
 	h.ready(t, p)
 	toldOf(p, "third", "", "webhook")
 	require.Equal(t, []string{at[1]}, h.endpoints(t), "that of the killed run is gone")
+
+	port, err := sandbox.FreePort()
+	require.NoError(t, err)
+	dead := fmt.Sprintf("127.0.0.1:%d", port)
+	added, err := api.NewClient(h.url(), "admin", localPassword).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + dead})
+	require.NoError(t, err)
+	h.send(t, "fourth", "hello")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "webhook   "+dead+" fails: connection refused; endpoint "+added.ID+"\n"))
+	require.NoError(t, api.NewClient(h.url(), "admin", localPassword).DeleteEndpoint(t.Context(), added.ID))
 	code, err := p.Terminate(time.Minute)
 	require.NoError(t, err)
 	require.Zero(t, code, p.Output())

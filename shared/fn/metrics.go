@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/store"
 )
 
 const (
@@ -22,12 +23,14 @@ const (
 // under its pattern, never under its path. All of it may be used by many
 // goroutines at once.
 type Metrics struct {
-	TwoPhase TwoPhaseMetrics
+	TwoPhase      TwoPhaseMetrics
+	WebhookFailed *Counter // calls of webhooks and callbacks that were not answered 2xx
 
-	log      *slog.Logger
-	calls    *outcomes
-	accepted glance[bus.AcceptState]
-	scrapes  chan struct{} // has one for each that is under way
+	log       *slog.Logger
+	calls     *outcomes
+	accepted  glance[bus.AcceptState]
+	endpoints glance[store.UnhealthyEndpoints]
+	scrapes   chan struct{} // has one for each that is under way
 
 	mu      sync.Mutex
 	tellers []func(page) // what scrapes ask
@@ -68,18 +71,28 @@ func (m *Metrics) OnScrape(ask func(context.Context) (bus.AcceptState, error)) {
 	m.accepted.ask = ask
 }
 
+// OnScrapeEndpoints has scrapes ask how many webhook endpoints fail, as OnScrape does.
+func (m *Metrics) OnScrapeEndpoints(ask func(context.Context) (store.UnhealthyEndpoints, error)) {
+	m.endpoints.mu.Lock()
+	defer m.endpoints.mu.Unlock()
+	m.endpoints.ask = ask
+}
+
 func newMetrics(env *Env) *Metrics {
 	m := &Metrics{
 		log:      env.Log,
 		accepted: glance[bus.AcceptState]{log: env.Log, what: "the stream of accepted messages"},
 		scrapes:  make(chan struct{}, maxScrapes),
 	}
+	m.endpoints.log, m.endpoints.what = env.Log, "the state of webhook endpoints"
 	m.TwoPhase = newTwoPhaseMetrics(m)
+	m.WebhookFailed = m.count("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx.")
 	m.calls = newOutcomes("route",
 		described{"http_requests_total", "Calls that were answered; route is none for paths that nobody has."},
 		described{"http_request_seconds", "Time from a call's begin to its answer, waiting polls included."})
 	m.tellAlso(m.calls.tell)
 	m.tellAlso(func(p page) { env.tell(p, &m.accepted) })
+	m.tellAlso(m.tellEndpoints)
 	return m
 }
 
@@ -88,11 +101,6 @@ func newTwoPhaseMetrics(m *Metrics) TwoPhaseMetrics {
 		d := newDistribution(buckets(1000))
 		m.tellAlso(func(p page) { d.tell(p, described{name, help}, nil) })
 		return Timing{d}
-	}
-	count := func(name, help string) *Counter {
-		c := new(Counter)
-		m.tellAlso(func(p page) { p.tell(counter, name, help, float64(c.n.Load()), nil) })
-		return c
 	}
 	lag := newRecent(10 * time.Minute)
 	m.tellAlso(func(p page) {
@@ -103,13 +111,20 @@ func newTwoPhaseMetrics(m *Metrics) TwoPhaseMetrics {
 		AcceptedAck:        timing("accepted_ack_ms", "Milliseconds until a message could be acknowledged as accepted."),
 		DBQueue:            timing("db_queue_ms", "Milliseconds that a message on the saved path waited for Postgres."),
 		SaveLag:            Timing{lag},
-		PublishFail:        count("publish_fail_total", "Messages that the stream did not take."),
-		SaveFail:           count("save_fail_total", "Batches of accepted messages that Postgres did not take."),
-		DeliverFail:        count("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
-		DupDB:              count("dup_db_total", "Accepted messages whose row was there already."),
-		ReorderByAcceptSeq: count("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
-		ReorderByFrom:      count("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
+		PublishFail:        m.count("publish_fail_total", "Messages that the stream did not take."),
+		SaveFail:           m.count("save_fail_total", "Batches of accepted messages that Postgres did not take."),
+		DeliverFail:        m.count("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
+		DupDB:              m.count("dup_db_total", "Accepted messages whose row was there already."),
+		ReorderByAcceptSeq: m.count("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
+		ReorderByFrom:      m.count("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
 	}
+}
+
+// count makes a counter that scrapes show.
+func (m *Metrics) count(name, help string) *Counter {
+	c := new(Counter)
+	m.tellAlso(func(p page) { p.tell(counter, name, help, float64(c.n.Load()), nil) })
+	return c
 }
 
 // tellAlso has scrapes from now on show what tell says too.
@@ -195,5 +210,15 @@ func (e *Env) tell(p page, accepted *glance[bus.AcceptState]) {
 		for durable, n := range b.Pending {
 			p.tell(gauge, "pending", "Accepted messages that a durable has not taken for good.", float64(n), labels{"durable": durable})
 		}
+	}
+}
+
+func (m *Metrics) tellEndpoints(p page) {
+	n, known := m.endpoints.look()
+	if !known {
+		return
+	}
+	for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
+		p.tell(gauge, "webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), labels{"state": state})
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -278,12 +279,27 @@ where d.id = t.id`
 	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + kindDisabled + `', $1)`
 )
 
+// EndpointChange says that a registered endpoint began to fail, recovered or was
+// disabled.
+type EndpointChange struct {
+	ID            task.ID
+	URL           string
+	Before, After msg.Health
+	Error         string // of the last try; "" when it succeeded
+}
+
+// Settled is what settling deliveries changed.
+type Settled struct {
+	Again   []time.Time // when deliveries are due again
+	Changed []EndpointChange
+}
+
 // SettleDeliveries keeps what came of deliveries, and disables the endpoints
 // that are gone or have answered nothing but failures for patience, with an
-// event that says so. It gives when deliveries are due again.
-func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time.Duration) (again []time.Time, err error) {
+// event that says so.
+func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time.Duration) (settled Settled, err error) {
 	if len(tried) == 0 {
-		return nil, nil
+		return Settled{}, nil
 	}
 	told := &news{db: db}
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
@@ -291,12 +307,12 @@ func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time
 		if err != nil {
 			return err
 		}
-		again = s.decide(tried, patience)
+		settled = s.decide(tried, patience)
 		var batch pgx.Batch
 		s.queue(&batch, told)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return again, failed("settle deliveries", told.after(err))
+	return settled, failed("settle deliveries", told.after(err))
 }
 
 // settling is a set of deliveries and their endpoints, held by a transaction,
@@ -341,9 +357,9 @@ func lockTried(ctx context.Context, tx pgx.Tx, tried []Tried) (*settling, error)
 	return s, tx.SendBatch(ctx, &batch).Close()
 }
 
-// decide lets the domain judge each try, and gives when deliveries are due
-// again.
-func (s *settling) decide(tried []Tried, patience time.Duration) (again []time.Time) {
+// decide lets the domain judge each try.
+func (s *settling) decide(tried []Tried, patience time.Duration) (settled Settled) {
+	began, last := maps.Clone(s.health), map[task.ID]Tried{}
 	for _, t := range tried {
 		d, found := s.deliveries[t.ID]
 		if !found {
@@ -353,8 +369,9 @@ func (s *settling) decide(tried []Tried, patience time.Duration) (again []time.T
 		s.deliveries[t.ID] = d
 		s.ids, s.tries = append(s.ids, t.ID), append(s.tries, mustJSON(t.Try.stored()))
 		if !d.NextAt.IsZero() {
-			again = append(again, d.NextAt)
+			settled.Again = append(settled.Again, d.NextAt)
 		}
+		last[t.EndpointID] = t
 		before, registered := s.health[t.EndpointID]
 		after := before.After(t.Answer, s.now, patience)
 		if !registered || after == before {
@@ -368,7 +385,12 @@ func (s *settling) decide(tried []Tried, patience time.Duration) (again []time.T
 	}
 	slices.SortFunc(s.ailing, task.ID.Compare)
 	s.ailing = slices.Compact(s.ailing)
-	return again
+	for _, id := range s.ailing {
+		if before, after := began[id], s.health[id]; before != after {
+			settled.Changed = append(settled.Changed, EndpointChange{ID: id, URL: last[id].URL, Before: before, After: after, Error: last[id].Try.Error})
+		}
+	}
+	return settled
 }
 
 // stored is the try as the database takes it.

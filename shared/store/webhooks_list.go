@@ -130,3 +130,20 @@ func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (D
 func deliveryJSON(d msg.Delivery) string {
 	return mustJSON(map[string]any{"state": d.State.String(), "attempts": d.Attempts, "next_at": timeOrNull(d.NextAt)})
 }
+
+// UnhealthyEndpoints counts the registered endpoints that a receiver's owner has
+// to see to.
+type UnhealthyEndpoints struct {
+	Failing  int // enabled, and nothing was delivered since the last failure
+	Disabled int // by an operator, or by what they answered
+}
+
+const unhealthyEndpointsSQL = `
+select count(*) filter (where enabled and failing_since is not null), count(*) filter (where not enabled)
+from webhook_endpoints where url is not null`
+
+// UnhealthyEndpoints counts the endpoints of all callers.
+func (db *DB) UnhealthyEndpoints(ctx context.Context) (n UnhealthyEndpoints, err error) {
+	err = db.hot.QueryRow(ctx, unhealthyEndpointsSQL).Scan(&n.Failing, &n.Disabled)
+	return n, failed("count unhealthy endpoints", err)
+}

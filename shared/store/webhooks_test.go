@@ -38,9 +38,9 @@ func (db *DB) settle(t *testing.T, status int, due ...DueDelivery) []time.Time {
 	for _, d := range due {
 		tried = append(tried, Tried{d, msg.Answer{Status: status}, Try{At: time.Now().UTC(), Status: status, DurationMS: 7, Response: "ok"}})
 	}
-	again, err := db.SettleDeliveries(t.Context(), tried, 120*time.Hour)
+	settled, err := db.SettleDeliveries(t.Context(), tried, 120*time.Hour)
 	require.NoError(t, err)
-	return again
+	return settled.Again
 }
 
 func (db *DB) exec(t *testing.T, sql string, args ...any) {
