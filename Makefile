@@ -58,12 +58,17 @@ bench-two-phase: ## latency of accepted and saved messages, with a stalled datab
 bench-cold: ## how long each function takes from its start to its first answer, first query included, and its idle memory
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -cold $(BENCH)
 
+BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)'
+
 build: ## the one binary, in bin/sendonce
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)' -o bin/sendonce ./functions/sendonce
+	$(BUILD) -o bin/sendonce ./functions/sendonce
+
+framework: ## the functions on the server of the functions framework, in bin/framework
+	$(BUILD) -o bin/framework ./functions/framework
 
 golden: ## rewrite what is generated: the schema's golden file, README's settings and compose's .env.example
 	go test ./migrations -update
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check openapi faults cluster postgres-matrix compose-test rolling bench bench-two-phase bench-cold build golden
+.PHONY: help run example booking test check openapi faults cluster postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

@@ -1,5 +1,6 @@
-// Package functions is the catalogue: every function of Sendonce. The binary
-// in functions/sendonce serves it, and so can any other host.
+// Package functions is the catalogue: every function of Sendonce, and the
+// commands beside them. Two programs serve it: functions/sendonce with our own
+// server, and functions/framework with the server of the functions framework.
 package functions
 
 import (
@@ -18,6 +19,16 @@ import (
 	"github.com/sendonce/sendonce/functions/wechat"
 	"github.com/sendonce/sendonce/shared/fn"
 )
+
+// Register registers the catalogue with the functions framework (see
+// fn.Register). A program whose main is generated calls it from an init:
+//
+//	func init() {
+//		if _, err := functions.Register(); err != nil {
+//			log.Fatal(err)
+//		}
+//	}
+func Register() (*fn.Env, error) { return fn.Register(Commands(), Catalogue()...) }
 
 // Catalogue returns every function, one line each.
 func Catalogue() []fn.Function {

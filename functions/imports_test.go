@@ -16,10 +16,14 @@ const module = "github.com/sendonce/sendonce/"
 // outside allows nothing. Arrows point one way:
 // functions -> fn -> store -> domain.
 var rooms = map[string]struct{ ours, outside []string }{
-	"functions": {ours: []string{"functions/", "shared/fn"}},
-	"functions/sendonce": {
-		ours:    []string{"functions", "functions/save", "functions/sweep", "shared/fn", "shared/bus", "migrations"},
+	"functions": {
+		ours:    []string{"functions/", "shared/fn", "shared/bus", "migrations"},
 		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the command migrate
+	},
+	"functions/sendonce": {ours: []string{"functions", "shared/fn"}},
+	"functions/framework": {
+		ours:    []string{"functions", "shared/fn"},
+		outside: []string{"github.com/GoogleCloudPlatform/functions-framework-go"},
 	},
 	"functions/": {
 		ours:    []string{"shared/fn", "shared/intake", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},

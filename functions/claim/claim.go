@@ -58,6 +58,7 @@ const (
 	minLease     = 10 // seconds
 	maxLease     = 3600
 	lookLimit    = 10 * time.Second
+	answerMargin = time.Second // for the answer of a poll whose call must end
 
 	// pauseMargin keeps a poll from looking again and again at a pause that is over
 	// and that somebody is about to remove.
@@ -111,11 +112,14 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	if err != nil {
 		return nil, err
 	}
-	wait := 0
+	var wait time.Duration
 	if req.Wait != nil {
-		wait = *req.Wait
+		wait = time.Duration(*req.Wait) * time.Second
 	}
-	patience := time.NewTimer(time.Duration(wait) * time.Second)
+	if deadline, ok := ctx.Deadline(); ok {
+		wait = min(wait, time.Until(deadline)-answerMargin) // the host's may be shorter than ours
+	}
+	patience := time.NewTimer(wait)
 	defer patience.Stop()
 	for {
 		tasks, more, err := c.once(ctx, call, want, patience.C, wait > 0)

@@ -34,7 +34,7 @@ type Config struct {
 	AppPort        uint16          `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 takes a free one"`
 	Port           *uint16         `envconfig:"PORT" desc:"port to listen on; wins over APP_PORT when set"`
 	Debug          bool            `envconfig:"DEBUG" default:"false" desc:"log debug lines too"`
-	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset serves all"`
+	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
 	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
 	HotRole        string          `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
 	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
@@ -84,8 +84,8 @@ func (c *Config) storeConfig() store.Config {
 	}
 }
 
-// address is where the server listens.
-func (c *Config) address() string {
+// Address is where the server listens, as host:port.
+func (c *Config) Address() string {
 	port := c.AppPort
 	if c.Port != nil {
 		port = *c.Port

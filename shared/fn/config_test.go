@@ -53,7 +53,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 		TwoPhase: TwoPhase{DefaultAck: "saved", FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 500, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
 		Alerts:   Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Backlog: task.Limits{"*": 0}, Window: 5 * time.Minute},
 	}, cfg)
-	require.Equal(t, "0.0.0.0:8000", cfg.address())
+	require.Equal(t, "0.0.0.0:8000", cfg.Address())
 
 	var got senderConfig
 	startHouse(t, nil, configured("a", &got))
@@ -67,7 +67,7 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 	})
 	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
-	require.Equal(t, "[::1]:8080", cfg.address(), "PORT wins")
+	require.Equal(t, "[::1]:8080", cfg.Address(), "PORT wins")
 	require.Empty(t, cfg.HotRole, "set to empty is not unset")
 	require.True(t, cfg.Debug)
 	require.Len(t, cfg.TrustedProxies, 1)

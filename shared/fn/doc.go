@@ -8,11 +8,14 @@
 //
 // # Decisions
 //
-// The functions framework is fed, not used. Register gives it every function,
-// so any host of the framework can run one; the binary serves the same
-// handlers with a server of its own, because the framework's has no timeouts,
-// no drain, no HTTP/2 without TLS and cannot take a passed socket. A test
-// compares the answers of both.
+// The binary serves with a server of its own (Serve), because the framework's
+// has no limits for connections, no drain and no HTTP/2 without TLS, and cannot take
+// a passed socket. Register gives the same handler to the functions framework for
+// hosts that need it. What Serve does beyond net/http's defaults is done in the
+// handler wherever that is possible, so that it holds on both: limits of bodies
+// and answers, the bound of calls, and the drain (see endOnSignal). The README lists
+// what remains. The contract tests run on both servers. Of the framework, the binary
+// links its registry alone: 60 bytes, and no time at the start.
 //
 // functions.Typed of the framework is never used: it decodes every request
 // into one shared argument, so a field that a request leaves out keeps the
@@ -22,6 +25,9 @@
 // The framework's CloudEvent receiver is never used either: after a request
 // that was cancelled before it began, handlers can hang, healthy ones after it
 // included. Events are decoded by the binding of the CloudEvents SDK alone.
+//
+// The framework recovers http.ErrAbortHandler like any panic and ends the answer
+// as if it were whole, so no function may use it to break one off.
 //
 // Each function has full paths in a ServeMux, so that it answers alike alone
 // and among all. The mux's courtesies are off: no redirects (they lose the
@@ -42,7 +48,7 @@
 //   - No raw path, query, body or password is logged: they hold phone numbers
 //     and secrets. The route's pattern stands for the path.
 //   - Nobody's body is read before their credentials were checked.
-//   - Once draining, no connection is taken; run returns when every call that came
-//     over one that was open is answered.
+//   - Once draining, Serve takes no connection and returns when every call that
+//     came over one that was open is answered.
 //   - All bad settings are told at once, and a misspelt one stops the start.
 package fn

@@ -161,18 +161,19 @@ type gate struct {
 	draining chan struct{}
 
 	mu      sync.Mutex
-	calls   int // all under way
-	bounded int // those of them that count against max
+	calls   int           // all under way
+	bounded int           // those of them that count against max
+	idle    chan struct{} // nil until shut; closed when no call is left
 }
 
 func newGate(max int) *gate { return &gate{max: max, draining: make(chan struct{})} }
 
-// enter lets one call in, unless it would be too many; every entered call must
-// leave with the same bound.
+// enter lets one call in, unless it would be too many or the gate is shut; every
+// entered call must leave with the same bound.
 func (g *gate) enter(bound bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if bound && g.bounded >= g.max {
+	if g.idle != nil || bound && g.bounded >= g.max {
 		return false
 	}
 	g.calls++
@@ -189,6 +190,29 @@ func (g *gate) leave(bound bool) {
 	if bound {
 		g.bounded--
 	}
+	if g.idle != nil && g.calls == 0 {
+		close(g.idle)
+	}
+}
+
+// shut lets no further call in. The channel is closed when none is left. Call it
+// once.
+func (g *gate) shut() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle = make(chan struct{})
+	if g.calls == 0 {
+		close(g.idle)
+	}
+	return g.idle
+}
+
+// refusal says why enter failed.
+func (g *gate) refusal() string {
+	if g.isDraining() {
+		return "this instance is about to end, try again"
+	}
+	return "all of this instance's calls are taken"
 }
 
 func (g *gate) underWay() int {

@@ -153,6 +153,11 @@ func (x *exchange) end() {
 	if abort {
 		panic(http.ErrAbortHandler)
 	}
+	if x.env.gate.isDraining() {
+		// A host that cannot be shut down ends once no call is left: what is still
+		// in the server's buffer then would be lost.
+		_ = http.NewResponseController(x.w).Flush() // fails where nobody is left to read
+	}
 }
 
 func (x *exchange) log() {

@@ -115,10 +115,14 @@ func open(functions []Function) (starts []func(*Env) Routes, problems []problem)
 	return starts, problems
 }
 
+// Everything is the FUNCTION_TARGET that means all functions, as an empty one
+// does. The functions framework serves nothing without a name.
+const Everything = "sendonce"
+
 // target picks the functions that this process serves: all of them, or the one
 // that FUNCTION_TARGET names.
 func target(name string, functions []Function) ([]Function, []problem) {
-	if name == "" {
+	if name == "" || name == Everything {
 		return functions, nil
 	}
 	names := make([]string, len(functions))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"reflect"
@@ -129,22 +130,28 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 }
 
 func serveAll(ctx context.Context, env *Env, functions []Function) error {
-	built, err := construct(env, functions)
+	h, err := assemble(ctx, env, functions)
 	if err != nil {
-		return err
-	}
-	all, err := newSite(env, built)
-	if err != nil {
-		return err
-	}
-	if err := verifyDurability(ctx, env); err != nil {
 		return err
 	}
 	l, err := listen(ctx, &env.Config)
 	if err != nil {
 		return err
 	}
-	return newServer(env, all).run(ctx, l)
+	return Serve(ctx, env, l, h)
+}
+
+// assemble is Handler for a process that starts to serve: it also fails when a
+// stream gives less than the settings promise.
+func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler, error) {
+	h, err := Handler(env, functions...)
+	if err != nil {
+		return nil, err
+	}
+	if err := verifyDurability(ctx, env); err != nil {
+		return nil, err
+	}
+	return h, nil
 }
 
 func pick(words []Word, name string) (Word, bool) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -33,12 +32,9 @@ func TestMain(m *testing.M) {
 	sandbox.Main(m)
 }
 
+// hostByFramework is what a main that the framework generates does.
 func hostByFramework() error {
-	env, err := NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(os.Stderr, nil)))
-	if err != nil {
-		return err
-	}
-	if err := Register(env, greeter(), longPoll()); err != nil {
+	if _, err := Register(testWords(), greeter(), longPoll()); err != nil {
 		return err
 	}
 	return funcframework.StartHostPort("127.0.0.1", os.Getenv("PORT"))
@@ -95,21 +91,40 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
+// hosted starts a process of that kind and gives its functions once it listens.
+func hosted(t *testing.T, kind string, env ...string) (*sandbox.Process, *house) {
+	t.Helper()
+	if kind == "ours" {
+		p := startProcess(t, kind, env)
+		return p, &house{t: t, url: listening(t, p)}
+	}
+	port, err := sandbox.FreePort()
+	require.NoError(t, err)
+	p := startProcess(t, kind, append(env, fmt.Sprintf("PORT=%d", port)))
+	h := &house{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	require.NoError(t, p.WaitReady(within(t), h.url+"/healthz"))
+	return p, h
+}
+
 func TestSIGTERMEndsAProcessWithoutLosingACall(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, "ours", nil)
-	h := &house{t: t, url: listening(t, p)}
-	answered := make(chan reply, 1)
-	request := h.request("GET", "/api/v1/poll", "")
-	go func() { answered <- send(t, request) }()
-	require.NoError(t, p.WaitFor(within(t), `"msg":"polling"`))
-	code, err := p.Terminate(20 * time.Second)
-	require.NoError(t, err)
-	require.Zero(t, code, p.Output())
-	r := <-answered
-	require.Equal(t, 200, r.status)
-	require.Equal(t, "nothing", r.Data)
-	require.Contains(t, p.Output(), `"msg":"drained"`)
+	for _, kind := range []string{"ours", "framework"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			p, h := hosted(t, kind)
+			answered := make(chan reply, 1)
+			request := h.request("GET", "/api/v1/poll", "")
+			go func() { answered <- send(t, request) }()
+			require.NoError(t, p.WaitFor(within(t), `"msg":"polling"`))
+			code, err := p.Terminate(20 * time.Second)
+			require.NoError(t, err)
+			require.Zero(t, code, p.Output())
+			r := <-answered
+			require.Equal(t, 200, r.status)
+			require.Equal(t, "nothing", r.Data)
+			require.Contains(t, p.Output(), `"msg":"drained"`)
+		})
+	}
 }
 
 func TestAProcessWhoseDatabaseIsAwayLivesAndIsNotReady(t *testing.T) {
@@ -212,14 +227,29 @@ func TestAListenerMeantForAnotherProcessIsLeftAlone(t *testing.T) {
 	require.Contains(t, p.Output(), "must be 1")
 }
 
+func TestTheFrameworkServesWhatFunctionTargetNames(t *testing.T) {
+	t.Parallel()
+	for target, want := range map[string]int{"": 200, Everything: 200, "greeter": 200, "poll": 404} {
+		t.Run(target, func(t *testing.T) {
+			t.Parallel()
+			_, h := hosted(t, "framework", "FUNCTION_TARGET="+target)
+			require.Equal(t, want, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
+			require.Equal(t, 200, h.call("GET", "/healthz", "").status)
+		})
+	}
+	for setting, message := range map[string]string{
+		"FUNCTION_TARGET=gretter": "there are: greeter, poll", "BASIC_AUTH_PASSWORD=": "BASIC_AUTH_PASSWORD is not set", "SENDONCE_MAX_CALL=1": "SENDONCE_MAX_CALL is no setting",
+	} {
+		p := startProcess(t, "framework", []string{setting})
+		require.Equal(t, 1, p.ExitCode())
+		require.Contains(t, p.Output(), message)
+	}
+}
+
 func TestAFrameworkHostAnswersAsOurServerDoes(t *testing.T) {
 	t.Parallel()
-	port, err := sandbox.FreePort()
-	require.NoError(t, err)
-	host := startProcess(t, "framework", []string{"FUNCTION_TARGET=greeter", fmt.Sprintf("PORT=%d", port)})
-	theirs := &house{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
-	require.NoError(t, host.WaitReady(within(t), theirs.url+"/healthz"))
-	ours := &house{t: t, url: listening(t, startProcess(t, "ours", []string{"FUNCTION_TARGET=greeter"}))}
+	_, theirs := hosted(t, "framework", "FUNCTION_TARGET=greeter")
+	_, ours := hosted(t, "ours", "FUNCTION_TARGET=greeter")
 
 	for _, c := range []struct {
 		method, path, body string

@@ -1,23 +1,81 @@
 package fn
 
 import (
-	"github.com/GoogleCloudPlatform/functions-framework-go/functions"
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	framework "github.com/GoogleCloudPlatform/functions-framework-go/functions"
 )
 
-// Register gives each function to the functions framework under its name, for
-// a process that some framework host starts. Call it once per process: the
-// framework ends the process over a name that it knows already.
-func Register(env *Env, fns ...Function) error {
-	all, err := construct(env, fns)
+// Register reads the settings and registers with the functions framework what
+// FUNCTION_TARGET names: one of the functions, or all of them as Everything. The
+// framework's server then serves that on every path. commands are named for their
+// settings alone.
+//
+// Call it once in a process, before the framework starts. From then on SIGTERM and
+// SIGINT end the process: calls under way are answered first, for at most
+// SENDONCE_DRAIN_TIMEOUT. The Env is ready for use; it closes at that end.
+func Register(commands []Word, functions ...Function) (*Env, error) {
+	env, served, err := prepare(commands, functions, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, f := range all {
-		s, err := newSite(env, []built{f})
+	h, err := assemble(context.Background(), env, served)
+	if err != nil {
+		env.Close()
+		return nil, err
+	}
+	name := cmp.Or(env.Config.FunctionTarget, Everything)
+	if err := os.Setenv("FUNCTION_TARGET", name); err != nil { // which the framework reads when it starts
+		env.Close()
+		return nil, fmt.Errorf("name the functions for the framework: %w", err)
+	}
+	framework.HTTP(name, h.ServeHTTP)
+	slog.SetDefault(env.Log) // for what the framework's server has to say
+	env.endOnSignal()
+	return env, nil
+}
+
+// endOnSignal does for the framework, whose server knows no signals, what Serve
+// does for ours. The framework gives nobody its listener or its server: what still
+// comes is answered for a moment as the last call of its connection, and then 503,
+// so that the caller repeats it elsewhere.
+func (e *Env) endOnSignal() {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT)
+	go func() {
+		<-signals
+		signal.Stop(signals) // a second one kills
+		err := e.drain(lastCalls)
+		e.Close()
 		if err != nil {
-			return err
+			e.Log.Error("serve failed", "cause", err.Error())
+			os.Exit(1)
 		}
-		functions.HTTP(f.name, s.ServeHTTP)
+		e.Log.Info("drained")
+		os.Exit(0)
+	}()
+}
+
+// drain returns when every call is answered, or with an error when DrainTimeout
+// ends before. Calls may come for the time that last gives.
+func (e *Env) drain(last time.Duration) error {
+	limit := e.Config.DrainTimeout
+	e.Log.Info("draining", "timeout", limit.String())
+	over := time.NewTimer(limit)
+	defer over.Stop()
+	close(e.gate.draining)
+	time.Sleep(min(last, limit))
+	select {
+	case <-e.gate.shut():
+		return nil
+	case <-over.C:
+		return fmt.Errorf("drain: %d calls were cut off", e.gate.underWay())
 	}
-	return nil
 }

@@ -46,6 +46,13 @@ func newServer(env *Env, h http.Handler) *server {
 	return s
 }
 
+// Serve answers calls over l with h, which Handler made, until ctx ends. It is
+// the server of the binary: bounded in every direction, HTTP/1 and HTTP/2 without
+// TLS, and drained at its end. Then env takes no further call.
+func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error {
+	return newServer(env, h).run(ctx, l)
+}
+
 // run serves on l until ctx ends, then drains: l is closed, so whoever dials
 // knows that nothing was done and asks the next instance. Calls over connections
 // that are open are answered all the same, each as the last of its connection;
@@ -82,7 +89,7 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 func listen(ctx context.Context, cfg *Config) (net.Listener, error) {
 	passed, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
 	if passed == "" || pid != "" && pid != strconv.Itoa(os.Getpid()) {
-		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.address())
+		l, err := new(net.ListenConfig).Listen(ctx, "tcp", cfg.Address())
 		if err != nil {
 			return nil, fmt.Errorf("listen: %w", err)
 		}

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -70,6 +71,7 @@ func (s *site) add(p *place) (err error) {
 }
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	boundWrites(w, r)
 	if s.env.gate.isDraining() {
 		w.Header().Set("Connection", "close")
 	}
@@ -96,6 +98,15 @@ func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
 }
 
+// boundWrites gives an answer the time that our server gives each, where the
+// server that r came to sets no limit.
+func boundWrites(w http.ResponseWriter, r *http.Request) {
+	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if ok && host.WriteTimeout == 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+	}
+}
+
 // find is the route for r under a method, nil when there is none. The mux
 // alone would redirect unclean paths, which loses the body of a POST, and let
 // HEAD in on GET routes, some of which change state.
@@ -114,14 +125,17 @@ func (s *site) find(r *http.Request, method string) *place {
 }
 
 func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	gate, bound := p.site.env.gate, !p.event
+	entered := gate.enter(bound)
+	if entered {
+		defer gate.leave(bound) // last of all: a process that ends waits for it
+	}
 	x := newExchange(p.site.env, w, r, p)
 	defer x.end()
-	bound := !p.event
-	if !p.site.env.gate.enter(bound) {
-		x.fail(busy("all of this instance's calls are taken"))
+	if !entered {
+		x.fail(busy(gate.refusal()))
 		return
 	}
-	defer p.site.env.gate.leave(bound)
 	data, err := x.run(r.Context(), p)
 	x.answer(data, err)
 }

@@ -156,7 +156,8 @@ func (x *exchange) stream(ctx context.Context, p *place) error {
 	defer w.end() // also of a handler that panics
 	x.call.events = w
 	_, err := p.handle(ctx, &x.call)
-	if x.r.Context().Err() == nil && (err == nil || ctx.Err() != nil) {
+	left := errors.Is(x.r.Context().Err(), context.Canceled) // a deadline there is the host's
+	if !left && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // milliseconds
 	}
 	if lost := w.end(); lost != nil {

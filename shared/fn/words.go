@@ -41,7 +41,7 @@ const healthTimeout = 2 * time.Second
 // askHealth is the health check of an image that holds no other program. It
 // does not ask for the database: a restart would not bring that back.
 func askHealth(ctx context.Context, env *Env, _ struct{}) error {
-	host, port, err := net.SplitHostPort(env.Config.address())
+	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {
 		return err
 	}

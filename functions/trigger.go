@@ -1,4 +1,4 @@
-package main
+package functions
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sendonce/sendonce/functions"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 )
@@ -29,7 +28,7 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
 	}
 	served := map[string]bool{}
-	for _, f := range functions.Catalogue() {
+	for _, f := range Catalogue() {
 		served[f.Name] = true
 	}
 	two := env.Config.TwoPhase

@@ -1,0 +1,118 @@
+package fn
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestADrainOnAnyServerAnswersWhatIsUnderWayAndRefusesTheRest(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	h := startHouse(t, nil, greeter(), failing(func(context.Context) error {
+		close(begun)
+		<-goOn
+		return task.Refuse(task.CodeConflict, "finished")
+	}))
+	first := make(chan reply, 1)
+	request := h.request("POST", "/api/v1/fail", "")
+	go func() { first <- send(t, request) }()
+	<-begun
+	ended := make(chan error, 1)
+	go func() { ended <- h.env.drain(0) }()
+	var r reply
+	require.Eventually(t, func() bool {
+		r = h.call("POST", "/api/v1/greet", `{"name":"a"}`)
+		return r.status != 200
+	}, waitAtMost, tick)
+	require.Equal(t, 503, r.status)
+	require.Equal(t, "this instance is about to end, try again", r.Message)
+	require.True(t, r.closes)
+	require.Equal(t, "1", r.header.Get("Retry-After"))
+	require.Empty(t, ended, "it waits for the one call")
+	close(goOn)
+	require.Equal(t, 409, (<-first).status, "which is answered in full")
+	require.NoError(t, <-ended)
+}
+
+func TestADrainOnAnyServerIsBounded(t *testing.T) {
+	t.Parallel()
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	h := startHouse(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond }, failing(func(context.Context) error {
+		close(begun)
+		<-goOn
+		return task.Refuse(task.CodeConflict, "late")
+	}))
+	request := h.request("POST", "/api/v1/fail", "")
+	late := make(chan reply, 1)
+	go func() { late <- send(t, request) }()
+	<-begun
+	require.EqualError(t, h.env.drain(time.Hour), "drain: 1 calls were cut off")
+	close(goOn)
+	require.Equal(t, 409, (<-late).status)
+}
+
+// bare serves function in memory with a server that bounds nothing, as the
+// framework's does.
+func bare(t *testing.T, function Function, around func(http.Handler) http.Handler) *pipes {
+	env, err := NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	handler, err := Handler(env, function)
+	require.NoError(t, err)
+	l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+	server := &http.Server{Handler: around(handler)}
+	go func() { _ = server.Serve(l) }() // until it is closed
+	t.Cleanup(func() { require.NoError(t, server.Close()) })
+	return l
+}
+
+func TestAReaderThatTakesNothingIsLetGoOnAnyServer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		over := make(chan struct{})
+		server := bare(t, failing(func(context.Context) error { return task.Refuse(task.CodeConflict, "x") }), func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer close(over)
+				h.ServeHTTP(w, r)
+				_ = http.NewResponseController(w).Flush()
+			})
+		})
+		began := time.Now()
+		conn := server.dial()
+		defer conn.Close()
+		_, err := io.WriteString(conn, "POST /api/v1/fail HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n\r\n")
+		require.NoError(t, err)
+		<-over
+		require.Equal(t, writeTimeout, time.Since(began))
+	})
+}
+
+func TestADeadlineOfTheHostEndsAStreamInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := bare(t, streamer(waits), func(h http.Handler) http.Handler {
+			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
+				defer cancel()
+				h.ServeHTTP(w, r.WithContext(ctx))
+			})
+		})
+		conn := server.open(t)
+		defer conn.Close()
+		res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		require.NoError(t, err)
+		text, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		require.Equal(t, "id: 6\n\nid: 7\nevent: message\ndata: {\"a\":1}\n\n:\n\nretry: 250\n\n", string(text))
+	})
+}
