@@ -21,7 +21,7 @@ import (
 // tellOfAccepting meets the answers of a service that accepts before it saves.
 func (s teller) tellOfAccepting() {
 	s.t.Helper()
-	other, _ := serveWithNATS(s.t)
+	other, _ := s.host.serveWithNATS(s.t)
 	a := teller{other, s.witness}
 	accepted := a.post(202, post, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`)
 	require.Equal(s.t, "accepted", accepted.data("ack"))

@@ -108,22 +108,24 @@ func (s teller) tellAll() {
 // for it, but for the failures of the service itself.
 func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	t.Parallel()
-	s := teller{serve(t), newWitness(t)}
-	s.tellAll()
+	onBothServers(t, func(t *testing.T, h host) {
+		s := teller{h.serve(t), newWitness(t)}
+		s.tellAll()
 
-	c := s.witness.contract
-	for pattern, operation := range c.operations {
-		for status := range operation.node["responses"].(object) {
-			if status >= "500" {
-				continue
-			}
-			answer, _ := c.child(operation, "responses", status)
-			for _, word := range c.words(answer) {
-				promised := strings.TrimSpace(pattern + " " + status + " " + word)
-				require.True(t, s.witness.seen[promised], "never met: %s", promised)
+		c := s.witness.contract
+		for pattern, operation := range c.operations {
+			for status := range operation.node["responses"].(object) {
+				if status >= "500" {
+					continue
+				}
+				answer, _ := c.child(operation, "responses", status)
+				for _, word := range c.words(answer) {
+					promised := strings.TrimSpace(pattern + " " + status + " " + word)
+					require.True(t, s.witness.seen[promised], "never met: %s", promised)
+				}
 			}
 		}
-	}
+	})
 }
 
 func (s teller) tellOfTemplates() {
@@ -333,7 +335,9 @@ func (s teller) tellOfEventsAndHealth() {
 	s.get(200, "/metrics")
 	s.get(200, "/readyz")
 	s.get(404, "/api/v1/sms/nowhere")
-	s.get(404, "/api/v1/sms//send")
+	if s.host.name == ownServer.name { // the framework's answers by itself
+		s.get(404, "/api/v1/sms//send")
+	}
 	s.call(405, "PUT", "/api/v1/sms/send", "{}")
 	s.get(405, "/api/v1/sms/send")
 	s.call(405, "DELETE", "/api/v1/sms/tasks/pending", "")
@@ -375,23 +379,27 @@ func (s teller) tellOfRefusals() {
 
 func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) {
 	t.Parallel()
-	s := teller{serveHandler(t, handler(t, "postgres://nobody@127.0.0.1:1/none")), newWitness(t)}
-	// They answer each item, judge a text that lacks a parameter, or need no database.
-	others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
-	for pattern, operation := range s.witness.contract.operations {
-		want, other := others[operation.node["operationId"].(string)]
-		if !other {
-			want = 503
+	onBothServers(t, func(t *testing.T, h host) {
+		s := teller{h.at(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
+		// They answer each item, judge a text that lacks a parameter, or need no database.
+		others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
+		for pattern, operation := range s.witness.contract.operations {
+			want, other := others[operation.node["operationId"].(string)]
+			if !other {
+				want = 503
+			}
+			req := s.witness.contract.exampleCall(t, s.url, pattern)
+			req.SetBasicAuth(s.user, s.password)
+			s.send(req, want)
 		}
-		req := s.witness.contract.exampleCall(t, s.url, pattern)
-		req.SetBasicAuth(s.user, s.password)
-		s.send(req, want)
-	}
+	})
 }
 
 func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
 	t.Parallel()
-	s := teller{serve(t), newWitness(t)}
-	s.exec("drop table callers")
-	require.Equal(t, "internal", s.get(500, root+"callers").body["error"])
+	onBothServers(t, func(t *testing.T, h host) {
+		s := teller{h.serve(t), newWitness(t)}
+		s.exec("drop table callers")
+		require.Equal(t, "internal", s.get(500, root+"callers").body["error"])
+	})
 }

@@ -16,7 +16,7 @@ const streams = "/api/v1/stream/"
 // tellOfStreams tells of a server of its own, which has a broker.
 func (s teller) tellOfStreams() {
 	s.t.Helper()
-	server, nc := serveWithNATS(s.t)
+	server, nc := s.host.serveWithNATS(s.t)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
 	require.NoError(s.t, err)
 	s.t.Cleanup(broker.Close)

@@ -2,19 +2,14 @@ package functions
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -121,27 +116,6 @@ func (s teller) tellOfDeadLetters() {
 	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", root, page.data("next_after")))
 }
 
-// serveWithNATS is serve with a broker, whose streams are there, and a
-// connection to it.
-func serveWithNATS(t *testing.T) (*server, *nats.Conn) {
-	t.Helper()
-	broker, url := sandbox.NewNATS(t), sandbox.NewDatabase(t)
-	env, err := fn.NewEnv(fn.Config{
-		DatabaseURL: url, Username: "admin", Password: "secret", HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole,
-		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: broker.URL(), Replicas: 1},
-		TwoPhase: fn.TwoPhase{Enabled: true, FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour},
-	}, slog.New(slog.DiscardHandler))
-	require.NoError(t, err)
-	t.Cleanup(env.Close)
-	require.NoError(t, env.Bus().Ensure(t.Context()))
-	h, err := fn.Handler(env, Catalogue()...)
-	require.NoError(t, err)
-	nc, err := nats.Connect(broker.URL())
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	return serveHandler(t, h).connect(url), nc
-}
-
 // carry takes the n events of the stream to deliver, as a trigger would.
 func (s *server) carry(nc *nats.Conn, n uint64) {
 	s.t.Helper()
@@ -166,43 +140,45 @@ func (s *server) carry(nc *nats.Conn, n uint64) {
 
 func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 	t.Parallel()
-	s, nc := serveWithNATS(t)
-	s.register(shopURL)
-	gone, _ := s.register(`{"url":"https://gone.test/","events":["task.held"]}`)
-	for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
-		sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
-		require.Equal(t, 200, sent.status, sent.text)
-		require.Len(t, s.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
-		done := s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.data("task_id"), report))
-		require.Equal(t, 200, done.status, "%d: %s", i, done.text)
-	}
-	s.exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
-	s.exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
-	s.exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
-		s.incident("wechat", true), s.incident("default", false))
-	require.Equal(t, 204, s.tick("relay").status)
-	s.carry(nc, 6)
-
-	c, told := readContract(t), map[string]int{}
-	rows, err := s.owner.Query(t.Context(), `select event_type, payload from webhook_deliveries`)
-	require.NoError(t, err)
-	defer rows.Close()
-	for rows.Next() {
-		var kind, payload string
-		require.NoError(t, rows.Scan(&kind, &payload))
-		told[kind]++
-		hook := "taskEvent"
-		if strings.Contains(kind, "webhook") {
-			hook = "endpointDisabled"
-		} else if strings.Contains(kind, "alert") {
-			hook = "alert"
+	onBothServers(t, func(t *testing.T, h host) {
+		s, nc := h.serveWithNATS(t)
+		s.register(shopURL)
+		gone, _ := s.register(`{"url":"https://gone.test/","events":["task.held"]}`)
+		for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
+			sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
+			require.Equal(t, 200, sent.status, sent.text)
+			require.Len(t, s.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
+			done := s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.data("task_id"), report))
+			require.Equal(t, 200, done.status, "%d: %s", i, done.text)
 		}
-		require.NoError(t, c.checkJSON(pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
-		require.NotContains(t, payload, "13800138000")
-	}
-	require.NoError(t, rows.Err())
-	require.Equal(t, map[string]int{
-		"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
-		"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
-	}, told, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
+		s.exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
+		s.exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
+		s.exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
+			s.incident("wechat", true), s.incident("default", false))
+		require.Equal(t, 204, s.tick("relay").status)
+		s.carry(nc, 6)
+
+		c, told := readContract(t), map[string]int{}
+		rows, err := s.owner.Query(t.Context(), `select event_type, payload from webhook_deliveries`)
+		require.NoError(t, err)
+		defer rows.Close()
+		for rows.Next() {
+			var kind, payload string
+			require.NoError(t, rows.Scan(&kind, &payload))
+			told[kind]++
+			hook := "taskEvent"
+			if strings.Contains(kind, "webhook") {
+				hook = "endpointDisabled"
+			} else if strings.Contains(kind, "alert") {
+				hook = "alert"
+			}
+			require.NoError(t, c.checkJSON(pointer("webhooks", hook, "post", "requestBody", "content", "application/cloudevents+json", "schema"), []byte(payload)), payload)
+			require.NotContains(t, payload, "13800138000")
+		}
+		require.NoError(t, rows.Err())
+		require.Equal(t, map[string]int{
+			"sendonce.task.succeeded.v1": 2, "sendonce.task.failed.v1": 2, "sendonce.webhook.disabled.v1": 1,
+			"sendonce.alert.raised.v1": 2, "sendonce.alert.cleared.v1": 1,
+		}, told, "outcomes to the endpoint and the callback URL, the other endpoint's end to the endpoint that is left, alerts to it as an admin's")
+	})
 }

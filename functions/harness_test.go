@@ -34,6 +34,7 @@ type server struct {
 	url            string
 	user, password string
 	owner          *pgx.Conn // looks into the database itself
+	host           host
 }
 
 // serve puts all functions on a fresh database, behind a real socket.
@@ -47,7 +48,7 @@ func serveHandler(t *testing.T, h http.Handler) *server {
 	t.Helper()
 	web := httptest.NewServer(h)
 	t.Cleanup(web.Close)
-	return &server{t: t, url: web.URL, user: "admin", password: "secret"}
+	return &server{t: t, url: web.URL, user: "admin", password: "secret", host: ownServer}
 }
 
 // handler is all functions on a database.

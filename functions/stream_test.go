@@ -182,7 +182,7 @@ func TestAStreamThatWasCutIsTakenUpWithoutGapOrRepeat(t *testing.T) {
 
 func TestACallerHearsItselfAlone(t *testing.T) {
 	t.Parallel()
-	s, _ := serveWithNATS(t)
+	s, _ := ownServer.serveWithNATS(t)
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
 	bob.listen(streams + "bob")
 	s.listen(streams + "bob")
@@ -244,7 +244,7 @@ func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 
 func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	t.Parallel()
-	s, nc := serveWithNATS(t)
+	s, nc := ownServer.serveWithNATS(t)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(broker.Close)

@@ -359,7 +359,7 @@ func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T
 
 func TestWhatIsDueAgainWakesDeliver(t *testing.T) {
 	t.Parallel()
-	s, broker := serveWithNATS(t)
+	s, broker := ownServer.serveWithNATS(t)
 	woken, err := broker.SubscribeSync(bus.WakeDeliver)
 	require.NoError(t, err)
 	require.NoError(t, broker.Flush())

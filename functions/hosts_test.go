@@ -1,0 +1,162 @@
+package functions
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// A host is one of the servers that all functions may run on.
+type host struct {
+	name string
+	// start returns its URL. nats is empty for none; with it, messages may be
+	// accepted before they are saved.
+	start func(t *testing.T, database, nats string) string
+}
+
+var (
+	ownServer       = host{"our server", startOwnServer}
+	frameworkServer = host{"the functions framework", startFramework}
+)
+
+// onBothServers runs a test once for each server.
+func onBothServers(t *testing.T, test func(t *testing.T, h host)) {
+	for _, h := range []host{ownServer, frameworkServer} {
+		t.Run(h.name, func(t *testing.T) {
+			t.Parallel()
+			test(t, h)
+		})
+	}
+}
+
+// startOwnServer serves in this process, so that the race detector sees it.
+func startOwnServer(t *testing.T, database, nats string) string {
+	cfg := fn.Config{
+		DatabaseURL: database, Username: "admin", Password: "secret", HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole,
+		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: nats, Replicas: 1},
+		TwoPhase: fn.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour},
+	}
+	env, err := fn.NewEnv(cfg, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	handler, err := fn.Handler(env, Catalogue()...)
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- fn.Serve(ctx, env, l, handler) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+		env.Close()
+	})
+	return "http://" + l.Addr().String()
+}
+
+// startFramework starts functions/framework.
+func startFramework(t *testing.T, database, nats string) string {
+	return serveByFramework(t, settings(database, "NATS_URL="+nats, fmt.Sprintf("TWO_PHASE_ENABLED=%t", nats != ""), "TWO_PHASE_SHARDS=2")...)
+}
+
+func serveByFramework(t *testing.T, settings ...string) string {
+	port, err := sandbox.FreePort()
+	require.NoError(t, err)
+	p := sandbox.StartProcess(t, sandbox.Build(t, module+"functions/framework", false), append(settings, fmt.Sprintf("PORT=%d", port)))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, p.WaitReady(ctx, url+"/healthz"), p.Output())
+	return url
+}
+
+// at is the host on a database, as the built-in admin.
+func (h host) at(t *testing.T, database, nats string) *server {
+	return &server{t: t, url: h.start(t, database, nats), user: "admin", password: "secret", host: h}
+}
+
+// serve is the host on a fresh database.
+func (h host) serve(t *testing.T) *server {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	return h.at(t, url, "").connect(url)
+}
+
+// serveWithNATS is serve with a broker, whose streams are there, and a
+// connection to it.
+func (h host) serveWithNATS(t *testing.T) (*server, *nats.Conn) {
+	t.Helper()
+	broker, url := sandbox.NewNATS(t), sandbox.NewDatabase(t)
+	streams, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1, AcceptStream: "ACCEPTED", AcceptShards: 2}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	defer streams.Close()
+	require.NoError(t, streams.Ensure(t.Context()))
+	nc, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return h.at(t, url, broker.URL()).connect(url), nc
+}
+
+// What the README says of the two servers.
+func TestTheServersDiffer(t *testing.T) {
+	t.Parallel()
+	const none = "postgres://nobody@127.0.0.1:1/none"
+	differs := map[string]struct{ unclean, longHeader, http2 int }{ownServer.name: {404, 431, 2}, frameworkServer.name: {307, 200, 0}}
+	onBothServers(t, func(t *testing.T, h host) {
+		s, want := h.at(t, none, ""), differs[h.name]
+		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		status := func(path, header string) int {
+			req, err := http.NewRequestWithContext(t.Context(), "GET", s.url+path, nil)
+			require.NoError(t, err)
+			req.Header.Set("X-Long", header)
+			res, err := client.Do(req)
+			require.NoError(t, err)
+			require.NoError(t, res.Body.Close())
+			return res.StatusCode
+		}
+		require.Equal(t, want.unclean, status("//healthz", ""))
+		require.Equal(t, want.longHeader, status("/healthz", strings.Repeat("x", 64<<10)))
+		transport := &http.Transport{Protocols: new(http.Protocols)}
+		transport.Protocols.SetUnencryptedHTTP2(true)
+		defer transport.CloseIdleConnections()
+		res, err := (&http.Client{Transport: transport}).Get(s.url + "/healthz")
+		if want.http2 == 0 {
+			require.Error(t, err)
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, want.http2, res.ProtoMajor)
+		require.NoError(t, res.Body.Close())
+	})
+}
+
+func TestAPollEndsBeforeTheFrameworksDeadline(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	s := &server{t: t, user: "admin", password: "secret", url: serveByFramework(t, settings(url, "CLOUD_RUN_TIMEOUT_SECONDS=3")...)}
+	began := time.Now()
+	poll := s.get("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	require.Equal(t, 200, poll.status, poll.text)
+	require.Empty(t, poll.list())
+	require.Less(t, time.Since(began), 10*time.Second)
+}
+
+func TestTheFrameworkTakesTheSettingsOfTheBinary(t *testing.T) {
+	t.Parallel()
+	url := serveByFramework(t, settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET=claim", "SENDONCE_SAFETY_TICK=1m")...)
+	s := &server{t: t, url: url, user: "admin", password: "secret"}
+	require.Equal(t, 503, s.get("/api/v1/sms/tasks/pending?app_id=a").status)
+	require.Equal(t, 404, s.post("/api/v1/sms/send", "{}").status)
+}
