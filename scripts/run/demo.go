@@ -33,7 +33,7 @@ func (d demoSender) print(ctx context.Context) error {
 	phone, err := sender.New(sender.Config{
 		Client: d.client, AppID: demoApp, Gateway: sender.NewConsole(d.out), Journal: d.journal,
 		Concurrency: 1, // in order
-		Log:         slog.New(slog.NewTextHandler(d.out, nil)),
+		Log:         slog.New(slog.NewTextHandler(d.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return err

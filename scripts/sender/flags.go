@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/url"
 	"os"
 	"strconv"
@@ -134,9 +133,10 @@ func usage() string {
 	return introduction + text.String()
 }
 
-// parse makes the sender that the flags and the environment describe. The error
-// names all that is wrong, or is flag.ErrHelp.
-func parse(args []string, env func(string) (string, bool), log *slog.Logger) (*sender.Sender, error) {
+// parse makes the sender that the flags and the environment describe, which
+// writes what it does to out. The error names all that is wrong, or is
+// flag.ErrHelp.
+func parse(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
 	var o options
 	f := newFlags(&o)
 	bad, help := read(f, args)
@@ -160,11 +160,12 @@ func parse(args []string, env func(string) (string, bool), log *slog.Logger) (*s
 	}
 	gateway, err := o.newGateway()
 	bad = append(bad, err)
-	o.config.Gateway, o.config.Client, o.config.Log = gateway, api.NewClient(o.url, o.user, o.password), log
+	o.config.Gateway, o.config.Client, o.config.Log = gateway, api.NewClient(o.url, o.user, o.password), newTerminal(out, &o)
 	worker, err := sender.New(o.config)
 	if err := errors.Join(append(bad, err)...); err != nil {
 		return nil, err
 	}
+	o.config.Log.Info(fmt.Sprintf("connecting to %s as the user %s", o.url, o.user))
 	return worker, nil
 }
 

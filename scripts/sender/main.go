@@ -9,7 +9,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
@@ -19,7 +18,7 @@ import (
 const badFlags = 2
 
 func main() {
-	worker, err := parse(os.Args[1:], os.LookupEnv, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	worker, err := parse(os.Args[1:], os.LookupEnv, os.Stderr)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Print(usage())

@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 	"flag"
-	"log/slog"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -25,7 +25,7 @@ func envOf(pairs map[string]string) func(string) (string, bool) {
 	}
 }
 
-var quiet = slog.New(slog.DiscardHandler)
+var quiet = io.Discard
 
 func TestTheDefaultsAreThoseOfALocalRun(t *testing.T) {
 	t.Parallel()

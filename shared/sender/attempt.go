@@ -192,6 +192,8 @@ func (r *run) conclude(a *attempt, result Result) {
 	if result.Outcome == Released {
 		r.early.hold(min(result.RetryAfter, longestHold))
 	}
+	r.Log.DebugContext(r.running, LogSent, "task_id", a.task.TaskID, "phone", mask(a.task.PhoneNumber),
+		"outcome", result.Outcome.String(), "code", result.Code, "message", result.Message)
 	report := reportOf(a.task, result, time.Now())
 	if err := r.journal.put(report); err != nil {
 		r.fail(err)

@@ -110,7 +110,7 @@ func (r *reporter) next() (batch []pending, last bool) {
 // run reports until it is closed and all is said, or ctx ends: what is then
 // left stays in the journal.
 func (r *reporter) run(ctx context.Context) {
-	rest := firstPause
+	rest, away := firstPause, outage{}
 	for ctx.Err() == nil {
 		batch, last := r.next()
 		if last {
@@ -127,9 +127,14 @@ func (r *reporter) run(ctx context.Context) {
 		r.add(kept...)
 		if err == nil {
 			rest = firstPause
+			if lasted := away.end(); lasted > 0 {
+				r.Log.InfoContext(ctx, "sender: reported again", "away", lasted.Round(time.Second).String())
+			}
 			continue
 		}
-		r.Log.WarnContext(ctx, "sender: not reported", "reports", len(kept), "error", err, "again_in", rest.String())
+		if away.isNew(err) {
+			r.Log.WarnContext(ctx, LogNotReported, "reports", len(kept), "error", err)
+		}
 		sleep(ctx, rest)
 		rest = min(2*rest, longestRest)
 	}

@@ -113,8 +113,12 @@ func (r *run) fail(err error) {
 // claim keeps the hand full until nothing more is to be begun.
 func (r *run) claim() {
 	rest := firstPause
+	connected, away := false, outage{}
 	for places := r.places(0); places > 0; places = r.places(places) {
 		asked, wait := time.Now(), claimWait
+		if !connected {
+			wait = 0 // an answer at once tells that the service is there
+		}
 		tasks, err := r.Client.Claim(r.running, api.ClaimRequest{
 			AppID: r.AppID, Queue: r.Queue, Limit: &places, LeaseSeconds: &r.lease, MarksSending: true, Wait: &wait,
 		})
@@ -122,9 +126,16 @@ func (r *run) claim() {
 			r.queue <- r.take(t)
 		}
 		places -= len(tasks)
+		if err == nil && !connected {
+			connected = true
+			r.logConnected(away.end())
+		}
 		switch {
 		case err != nil && r.running.Err() == nil:
-			r.Log.WarnContext(r.running, "sender: nothing claimed", "error", err, "again_in", rest.String())
+			connected = false
+			if away.isNew(err) {
+				r.Log.WarnContext(r.running, LogNotClaimed, "error", err)
+			}
 			sleep(r.running, rest)
 			rest = min(2*rest, longestRest)
 		case len(tasks) == 0:
@@ -134,6 +145,14 @@ func (r *run) claim() {
 			rest = firstPause
 		}
 	}
+}
+
+func (r *run) logConnected(away time.Duration) {
+	if away == 0 {
+		r.Log.InfoContext(r.running, LogConnected)
+		return
+	}
+	r.Log.InfoContext(r.running, LogConnected, "away", away.Round(time.Second).String())
 }
 
 // places waits for a free place and gives how many there are, with those had

@@ -27,7 +27,7 @@ type Config struct {
 	Timeout     time.Duration // of one Send; 0 = 30 s
 	Lease       time.Duration // how long a claim outlives its sender, 10 s to 1 h in whole seconds; 0 = 1 min
 	Grace       time.Duration // that sends under way have when Run is asked to stop; 0 = 20 s
-	Log         *slog.Logger  // nil = slog.Default()
+	Log         *slog.Logger  // nil = slog.Default(); its messages are LogConnected and others
 }
 
 const (

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sender"
+)
+
+// terminal is a log handler that writes a sentence for each record: what the
+// sender does, and what a person can do about what fails.
+type terminal struct {
+	out io.Writer
+	o   *options
+	mu  *sync.Mutex
+}
+
+func newTerminal(out io.Writer, o *options) *slog.Logger {
+	return slog.New(terminal{out: out, o: o, mu: &sync.Mutex{}})
+}
+
+// Enabled takes everything: each send is logged at the level debug.
+func (terminal) Enabled(context.Context, slog.Level) bool { return true }
+
+// WithAttrs and WithGroup are not used by the sender.
+func (t terminal) WithAttrs([]slog.Attr) slog.Handler { return t }
+
+// WithGroup returns t as it is.
+func (t terminal) WithGroup(string) slog.Handler { return t }
+
+// Handle writes one line.
+func (t terminal) Handle(_ context.Context, r slog.Record) error {
+	attrs := map[string]slog.Value{}
+	var rest []string
+	r.Attrs(func(a slog.Attr) bool {
+		attrs[a.Key] = a.Value
+		if a.Key != "error" {
+			rest = append(rest, a.Key+" "+a.Value.String())
+		}
+		return true
+	})
+	err, _ := attrs["error"].Any().(error)
+	line := ""
+	switch r.Message {
+	case sender.LogConnected:
+		line = fmt.Sprintf("connected to %s as %s, waiting for tasks of queue %s", t.o.url, t.o.config.AppID, t.o.config.Queue)
+		if away, found := attrs["away"]; found {
+			line += fmt.Sprintf(" (after %s without the service)", away)
+		}
+	case sender.LogSent:
+		line = fmt.Sprintf("task %s to %s: %s", attrs["task_id"], attrs["phone"], attrs["outcome"])
+		if why := strings.TrimSpace(attrs["code"].String() + " " + attrs["message"].String()); why != "" {
+			line += ", " + why
+		}
+	case sender.LogNotClaimed:
+		line = fmt.Sprintf("cannot claim tasks: %s; trying again until it works", t.explain(err))
+	case sender.LogNotReported:
+		line = fmt.Sprintf("cannot report %s: %s; trying again until it works", attrs["reports"], t.explain(err))
+	default:
+		line = strings.TrimPrefix(r.Message, "sender: ")
+		if err != nil {
+			line += ": " + err.Error()
+		}
+		if len(rest) > 0 {
+			line += " (" + strings.Join(rest, ", ") + ")"
+		}
+	}
+	return t.print(line)
+}
+
+func (t terminal) print(line string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err := fmt.Fprintln(t.out, "sender: "+strings.Map(oneLine, line))
+	return err
+}
+
+// oneLine keeps what others wrote from moving the cursor.
+func oneLine(r rune) rune {
+	if r < ' ' || r == 0x7f {
+		return ' '
+	}
+	return r
+}
+
+// explain is an error with what to do about it.
+func (t terminal) explain(err error) string {
+	var refused *api.Error
+	var lookup *net.DNSError
+	switch {
+	case errors.As(err, &refused) && refused.Status == http.StatusUnauthorized:
+		return fmt.Sprintf("the service does not accept the user %q with this password: check -user and -password (SENDONCE_USER, SENDONCE_PASSWORD)", t.o.user)
+	case errors.As(err, &refused) && refused.Status == http.StatusForbidden:
+		return fmt.Sprintf("the user %q needs the role sender and the queue %q (%s)", t.o.user, t.o.config.Queue, refused.Message)
+	case errors.As(err, &refused) && refused.Code == "":
+		return fmt.Sprintf("%d, and not from Sendonce: check -url, which is %s", refused.Status, t.o.url)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Sprintf("nothing listens at %s: start make run, or give the address of the service with -url", t.o.url)
+	case errors.As(err, &lookup):
+		return fmt.Sprintf("the host of %s is not known: check -url", t.o.url)
+	default:
+		return fmt.Sprint(err)
+	}
+}
