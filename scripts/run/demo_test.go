@@ -107,6 +107,6 @@ func TestTheDemoSenderPrintsAndReports(t *testing.T) {
 	stop()
 	<-ended
 	require.Equal(t, 1, strings.Count(out.String(), "sent to 138****8000: hi\n"))
-	require.Contains(t, out.String(), "again_in=500ms")
+	require.Contains(t, out.String(), "sender: nothing claimed")
 	require.NotContains(t, out.String(), "demo sender:")
 }
