@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -58,6 +60,20 @@ func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	require.NotZero(t, typo.ExitCode())
 	require.Contains(t, typo.Output(), `"submitt" names no function; there are: `)
 	require.Contains(t, typo.Output(), "sweep")
+}
+
+// `make run` and the tests compile as binary does.
+func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
+	t.Parallel()
+	recipe := exec.CommandContext(t.Context(), "make", "-n", "build")
+	recipe.Dir = ".."
+	text, err := recipe.CombinedOutput()
+	require.NoError(t, err, string(text))
+	want := regexp.MustCompile(`fn\.version=([^']+)'`).FindSubmatch(text)
+	require.NotNil(t, want, string(text))
+	got, err := exec.CommandContext(t.Context(), binary(t), "version").Output()
+	require.NoError(t, err)
+	require.Equal(t, string(want[1])+"\n", string(got))
 }
 
 func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {

@@ -233,10 +233,11 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 }
 
 // Compile builds the package with the import path pkg into the file binary, as
-// `make build` does, so that what is tested and measured is what is released;
-// race turns the race detector on instead.
+// `make build` does, version included, so that what is tested and measured is what
+// is released; race turns the race detector on instead.
 func Compile(ctx context.Context, pkg, binary string, race bool) error {
-	flags, env := []string{"-trimpath", "-ldflags=-s -w"}, append(os.Environ(), "CGO_ENABLED=0")
+	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.version=" + version(ctx)
+	flags, env := []string{"-trimpath", stamp}, append(os.Environ(), "CGO_ENABLED=0")
 	if race {
 		flags, env = []string{"-race"}, nil
 	}
@@ -246,6 +247,18 @@ func Compile(ctx context.Context, pkg, binary string, race bool) error {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, text)
 	}
 	return nil
+}
+
+// version is VERSION of the Makefile.
+func version(ctx context.Context) string {
+	if set := os.Getenv("VERSION"); set != "" {
+		return set
+	}
+	described, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output()
+	if err != nil {
+		return "dev" // no git, or no repository
+	}
+	return strings.TrimSpace(string(described))
 }
 
 // output keeps the end of what is written to it and passes everything on.
