@@ -135,21 +135,22 @@ func startServer(s settings, binary string, env []string, log, out io.Writer) (c
 	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: &warnings{log: log, out: out}})
 }
 
-// startTrigger gives it a port of its own for probes and scrapes.
+// startTrigger gives it a port of its own for probes and scrapes, and keeps it up.
 func startTrigger(ctx context.Context, s settings, binary string, env []string, log, out io.Writer) (child, error) {
 	listener, err := listenAsBefore(ctx, s.home, "trigger", out)
 	if err != nil {
 		return nil, err
 	}
 	defer listener.Close()
-	socket, err := listener.File()
+	socket, err := listener.File() // stays open for the processes to come
 	if err != nil {
 		return nil, err
 	}
-	defer socket.Close()
 	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
 	env = append(env[:len(env):len(env)], "LISTEN_FDS=1", "LISTEN_PID=")
-	return sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Output: log})
+	return keep("trigger", func() (*sandbox.Process, error) {
+		return sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Output: log})
+	}, out, firstPause)
 }
 
 // accompany waits until the server is ready and then works beside it until ctx

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// terminal is what a run prints.
+type terminal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *terminal) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(b)
+}
+
+func (o *terminal) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+func shell(script string) func() (*sandbox.Process, error) {
+	return func() (*sandbox.Process, error) {
+		return sandbox.Start(sandbox.Command{Path: "/bin/sh", Args: []string{"-c", script}, Env: os.Environ()})
+	}
+}
+
+func TestWhatKeepsDyingIsStartedEverMoreSeldom(t *testing.T) {
+	t.Parallel()
+	var out terminal
+	k, err := keep("it", shell("exit 1"), &out, time.Millisecond)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 32ms") }, 20*time.Second, time.Millisecond)
+	code, err := k.Terminate(time.Second)
+	require.NoError(t, err)
+	require.Zero(t, code)
+	pauses := regexp.MustCompile(`by itself: exit status 1; starts again in (\S+)\n`).FindAllStringSubmatch(out.String(), 6)
+	require.Len(t, pauses, 6)
+	for i, pause := range pauses {
+		require.Equal(t, fmt.Sprintf("%dms", 1<<i), pause[1])
+	}
+}
+
+func TestWhatRefusesItsSettingsIsNotStartedAgain(t *testing.T) {
+	t.Parallel()
+	var out terminal
+	k, err := keep("it", shell("echo SETTING is wrong; exit 2"), &out, time.Millisecond)
+	require.NoError(t, err)
+	require.Equal(t, 2, k.ExitCode())
+	require.Equal(t, "SETTING is wrong\n", k.Output())
+	require.NotContains(t, out.String(), "again")
+}
+
+func TestWhatIsToldToEndHasNoSuccessor(t *testing.T) {
+	t.Parallel()
+	var out terminal
+	k, err := keep("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), &out, time.Millisecond)
+	require.NoError(t, err)
+	require.NoError(t, k.current().WaitFor(within(t, 20*time.Second), "up"))
+	code, err := k.Terminate(20 * time.Second)
+	require.NoError(t, err)
+	require.Zero(t, code)
+	require.True(t, hasEnded(k))
+	require.Equal(t, 1, strings.Count(out.String(), "start"))
+}
+
+func TestAKilledTriggerIsStartedAgain(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t)
+	h.ready(t, p)
+	started := regexp.MustCompile(`(?m)^start     trigger \(pid (\d+)\)$`)
+	triggers := func() []int {
+		var pids []int
+		for _, line := range started.FindAllStringSubmatch(p.Output(), -1) {
+			pid, err := strconv.Atoi(line[1])
+			require.NoError(t, err)
+			pids = append(pids, pid)
+		}
+		return pids
+	}
+	address := regexp.MustCompile(`(?m)^trigger   (\S+)$`).FindStringSubmatch(p.Output())
+	require.Len(t, triggers(), 1)
+	require.NoError(t, syscall.Kill(triggers()[0], syscall.SIGKILL))
+	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) by itself: signal: killed; starts again in 200ms\n", triggers()[0])))
+	require.Eventually(t, func() bool { return len(triggers()) == 2 }, 20*time.Second, 5*time.Millisecond)
+
+	answer := h.send(t, "after", "hello")
+	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(answer)[1]
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
+	require.Eventually(t, func() bool {
+		return regexp.MustCompile(`told succeeded.*` + id).MatchString(p.Output())
+	}, 30*time.Second, 10*time.Millisecond, "the webhook of the task comes to the sink")
+	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address[1]), "on the same port")
+}
