@@ -25,7 +25,7 @@ type probed struct {
 	*server   // its probes
 	process   *sandbox.Process
 	bin       string
-	env       []string
+	env       []string // what is in it before the start is added to what it needs
 	nats      *sandbox.NATS
 	natsDir   string
 	functions *httptest.Server
@@ -48,8 +48,8 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 	}))
 	t.Cleanup(p.functions.Close)
 	p.nats = sandbox.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir})
-	p.env = []string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + p.nats.URL(),
-		"SENDONCE_SAFETY_TICK=1h", "SENDONCE_FUNCTIONS_URL=" + p.functions.URL}
+	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + p.nats.URL(),
+		"SENDONCE_SAFETY_TICK=1h", "SENDONCE_FUNCTIONS_URL=" + p.functions.URL}, p.env...)
 	p.process = sandbox.StartProcess(t, p.bin, p.env, "trigger")
 	p.server = &server{t: t, url: address(t, p.process)}
 	return p
@@ -214,7 +214,7 @@ func TestAHangIsSeenWhereItIs(t *testing.T) {
 
 	// Probes are answered while it ends, and then it has ended.
 	require.NoError(t, p.process.Signal(syscall.SIGTERM))
-	require.Regexp(t, `^\{"status":"nothing is asked for: [a-z0-9, -]+"\}\n$`, p.untilReady(503).text)
+	require.Regexp(t, `^\{"status":"these routes do not run: [a-z0-9, -]+ \(ending\)[a-z0-9, ()-]*"\}\n$`, p.untilReady(503).text)
 	require.Eventually(t, func() bool { return strings.Contains(p.get("/readyz").text, "sweep") }, patience, 20*time.Millisecond)
 	require.Equal(t, 200, p.get("/healthz").status)
 	release()

@@ -157,7 +157,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	}
 	// Another deliver may have died with something in hand: its lease is a due time too.
 	if !next.IsZero() {
-		d.env.DeliverAt(fn.NotBefore(next, time.Second))
+		d.env.Again(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
 	return d.trim(ctx)
 }

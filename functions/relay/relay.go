@@ -87,7 +87,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		return err
 	}
 	if events.away {
-		r.env.RelayAt(time.Now().Add(awayPause))
+		r.env.Again(bus.WakeRelay, time.Now().Add(awayPause))
 	}
 	return r.scheduleNext(ctx)
 }
@@ -97,7 +97,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.db.NextMessage(ctx)
 	if err == nil && !next.IsZero() {
-		r.env.RelayAt(fn.NotBefore(next, awayPause))
+		r.env.Again(bus.WakeRelay, fn.NotBefore(next, awayPause))
 	}
 	return err
 }

@@ -16,6 +16,7 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 )
@@ -61,10 +62,10 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	s.env.Due(fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
+	s.env.Again(bus.WakeSweep, fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
 	again, watchErr := s.db.Watch(ctx)
 	if again {
-		s.env.Watch()
+		s.env.WatchAgain()
 	}
 	more, err := s.db.KeepHouse(ctx)
 	if more {

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -69,7 +70,7 @@ func (b *batch) send(ctx context.Context) error {
 	all.Wait()
 	if n := b.results[unknown.String()]; n == b.claimed && b.goesOn() {
 		b.trouble = &result{} // WeChat answers nobody; who is not asked does not end unknown
-		b.env.WeChatAt(time.Now().Add(awayFor))
+		b.env.Again(bus.WakeWeChat, time.Now().Add(awayFor))
 	}
 	return errors.Join(b.errs...)
 }

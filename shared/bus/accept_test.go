@@ -116,7 +116,7 @@ func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
-	small := streams(&Config{Replicas: 1}, true)[5]
+	small := streams(&Config{Replicas: 1}, true)[1]
 	require.Equal(t, StreamAccepted, small.Name)
 	small.MaxBytes = 4096
 	_, err := js.CreateStream(t.Context(), small)
@@ -283,7 +283,7 @@ func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
 		state.Created = time.Time{}
 		return state
 	}
-	require.Equal(t, AcceptState{MaxBytes: 1 << 30, Pending: map[string]uint64{}}, asked())
+	require.Equal(t, AcceptState{MaxBytes: 256 * mib, Pending: map[string]uint64{}}, asked())
 
 	acceptAll(t, b, 1, 5)
 	require.Zero(t, asked().Taken, "nobody takes anything")

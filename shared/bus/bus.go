@@ -26,29 +26,58 @@ const (
 	closeTimeout  = 5 * time.Second
 )
 
-// Config says where NATS is. Its fields are settings of the functions.
+// Config says where NATS is, and how large its streams are. Its fields are
+// settings of the functions. A size or age of 0 takes the default.
 type Config struct {
-	URL             string `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
-	User            string `envconfig:"NATS_USER" desc:"user name for NATS"`
-	Password        string `envconfig:"NATS_PASSWORD" secret:"true" desc:"password for NATS"`
-	CredentialsFile string `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
-	Name            string `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
-	Replicas        int    `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
-	AcceptStream    string `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
-	AcceptShards    int    `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
+	URL             string        `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
+	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
+	Password        string        `envconfig:"NATS_PASSWORD" secret:"true" desc:"password for NATS"`
+	CredentialsFile string        `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
+	Name            string        `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
+	Replicas        int           `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
+	EventsMB        int           `envconfig:"SENDONCE_STREAM_EVENTS_MB" default:"128" desc:"MiB that the stream EVENTS may take in NATS, 1 to 1048576; NATS reserves it. While it is full, events of tasks wait in Postgres"`
+	MessagesMB      int           `envconfig:"SENDONCE_STREAM_MESSAGES_MB" default:"256" desc:"MiB for the stream MESSAGES, as SENDONCE_STREAM_EVENTS_MB; while it is full, messages to subjects wait in Postgres"`
+	UsersMB         int           `envconfig:"SENDONCE_STREAM_USERS_MB" default:"128" desc:"MiB for the stream USERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, messages to users wait in Postgres"`
+	AcceptedMB      int           `envconfig:"SENDONCE_STREAM_ACCEPTED_MB" default:"256" desc:"MiB for the stream of accepted messages, as SENDONCE_STREAM_EVENTS_MB; while it is full, TWO_PHASE_FAIL_OPEN decides"`
+	DeadLettersMB   int           `envconfig:"SENDONCE_STREAM_DEADLETTERS_MB" default:"32" desc:"MiB for the stream DEADLETTERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, refused events go to the table dead_letters"`
+	MessagesMaxAge  time.Duration `envconfig:"SENDONCE_STREAM_MESSAGES_MAX_AGE" default:"168h" desc:"how long the stream MESSAGES keeps a message at most, 1h to 8760h"`
+	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
+	AcceptStream    string        `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
+	AcceptShards    int           `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
 }
 
+// SettingError names a setting whose value is wrong, and what is accepted.
+type SettingError struct{ Name, Message string }
+
+// Error is one sentence.
+func (e *SettingError) Error() string { return e.Name + " " + e.Message }
+
 func (c *Config) check() error {
+	wrong := func(name, format string, values ...any) error {
+		return &SettingError{name, fmt.Sprintf(format, values...)}
+	}
+	for name, mb := range map[string]int{
+		"EVENTS": c.EventsMB, "MESSAGES": c.MessagesMB, "USERS": c.UsersMB, "ACCEPTED": c.AcceptedMB, "DEADLETTERS": c.DeadLettersMB,
+	} {
+		if mb < 0 || mb > 1<<20 {
+			return wrong("SENDONCE_STREAM_"+name+"_MB", "is %d but must be between 1 and 1048576", mb)
+		}
+	}
+	for name, age := range map[string]time.Duration{"MESSAGES": c.MessagesMaxAge, "USERS": c.UsersMaxAge} {
+		if age != 0 && (age < time.Hour || age > 365*day) {
+			return wrong("SENDONCE_STREAM_"+name+"_MAX_AGE", "is %v but must be between 1h and 8760h", age)
+		}
+	}
 	switch {
 	case c.Replicas != 1 && c.Replicas != 3 && c.Replicas != 5:
-		return fmt.Errorf("SENDONCE_NATS_REPLICAS is %d but must be 1, 3 or 5", c.Replicas)
+		return wrong("SENDONCE_NATS_REPLICAS", "is %d but must be 1, 3 or 5", c.Replicas)
 	case c.CredentialsFile != "" && c.User != "":
-		return errors.New("NATS_USER and NATS_CREDENTIALS exclude each other")
+		return wrong("NATS_USER", "and NATS_CREDENTIALS exclude each other")
 	case !publishable(c.acceptStream()) || strings.ContainsAny(c.acceptStream(), "./\\"):
-		return fmt.Errorf("%q is no name of a stream: no blanks, dots, slashes or wildcards", c.AcceptStream)
+		return wrong("TWO_PHASE_STREAM", "is %q but must be the name of a stream: no blanks, dots, slashes or wildcards", c.AcceptStream)
 	case c.CredentialsFile != "":
 		if _, err := os.Stat(c.CredentialsFile); err != nil {
-			return fmt.Errorf("NATS_CREDENTIALS: %w", err)
+			return wrong("NATS_CREDENTIALS", "cannot be read: %v", err)
 		}
 	}
 	return nil
@@ -79,9 +108,9 @@ type Bus struct {
 	up        *link         // nil while there is no connection
 	raised    chan struct{} // closed and replaced when a link comes up
 	pumps     map[string]*pump
-	scheduled map[string]time.Time
-	missed    map[hint]bool // what is to be told when a link comes up
-	oldServer bool          // that it has no schedules was logged
+	scheduled map[string]time.Time // by the name of a schedule: until when it is trusted to be there
+	missed    map[hint]bool        // what is to be told when a link comes up
+	oldServer bool                 // that it has no schedules was logged
 }
 
 // link is the connection between two interruptions.
@@ -90,7 +119,6 @@ type link struct {
 	lost         context.CancelFunc
 	js           jetstream.JetStream
 	schedules    bool   // the server has message schedules at a time
-	ticks        bool   // and repeating ones
 	acceptStream string // what takes accepted messages; another that has its subjects does not
 	pins         bool   // the server can give the messages of a consumer to one at a time
 }
@@ -248,7 +276,7 @@ func (b *Bus) raise(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &link{js: js, schedules: atLeast(version, 2, 12), ticks: atLeast(version, 2, 14), pins: atLeast(version, 2, 11), acceptStream: b.cfg.acceptStream()}
+	l := &link{js: js, schedules: atLeast(version, 2, 12), pins: atLeast(version, 2, 11), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.lost = context.WithCancel(b.closing)
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)

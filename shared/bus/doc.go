@@ -30,9 +30,15 @@
 // the first was: the subject is the id, and there is no window. Only Forget ends
 // that.
 //
-// Ensure creates what is missing and gives a stream of an earlier version the
-// subjects that are new. It changes nothing else: a limit that an operator set is
-// told apart from ours in an error, and respected.
+// Sizes and ages are settings, and the settings rule: Ensure creates what is
+// missing and has NATS change what differs, a limit that somebody set by hand
+// included. Only subjects that somebody added and further copies stay. What NATS
+// does not change (storage, a size for which there is no room) is logged once,
+// and the stream is used as it is. A smaller size removes nothing from a stream
+// that refuses when it is full; a lower age does.
+//
+// Each stream is made for itself. One that cannot be made stops what needs it and
+// nothing else: the routes that read it, the messages that are published to it.
 //
 // # Publishing
 //
@@ -60,24 +66,42 @@
 //
 // A due time becomes one message schedule per time bucket, made by whoever writes
 // the due time; NATS fires it, so nothing of ours needs to stay awake. Publishing
-// the same bucket again replaces it. What a process could not tell while NATS was
-// away it tells when it is connected again; for processes that are gone by then
-// the trigger wakes, whenever it is connected, what has a safety tick. That tick,
-// a repeating schedule, covers what was lost otherwise; where the server is too
-// old for that (before 2.14), the trigger ticks.
+// the same bucket again replaces it. Buckets are a second within a minute, ten
+// seconds within an hour, a minute within a day and an hour within 31 days, and
+// what is due later is not scheduled yet: so there are 2,614 schedules of one
+// subject at most, and all of them fit WAKE several times over. It never has to
+// drop a schedule for another, or a hint for a schedule.
+//
+// The clocks of NATS, the functions and Postgres may differ. A wake-up that comes
+// early finds nothing due, and its schedule is gone: who answers it asks for the
+// next due time with WakeAgainAt, which is always published. One that comes late
+// only comes late. For the same reason, and because a schedule may be gone, no
+// process trusts one that it published for longer than half of the time that is
+// left, and five minutes at most.
+//
+// What a process could not tell while NATS was away it tells when it is connected
+// again; for processes that are gone by then the trigger wakes, whenever it is
+// connected, what has a safety tick. The safety tick covers what was lost
+// otherwise. Triggers tick themselves, all under one message id for each time, so
+// one tick is stored: nothing about it is stored ahead, where it could be evicted,
+// and without a trigger nobody would carry it.
 //
 // # Trigger
 //
 // One durable pull consumer per route; each message is one POST to
 // {base}/events/{function}. Invariants:
 //
+//   - Routes are independent. One whose stream or consumer cannot be made is set
+//     up again and again, at most ten seconds apart, and says why it does not run
+//     (Ready, Routes); the others go on.
 //   - A message is acknowledged only after its 2xx, and the acknowledgement is
 //     confirmed. One that is lost means another delivery; functions are idempotent.
 //   - Deliveries are never used up. 404, 408, 409, 425, 429, 5xx and silence come
 //     again, with growing delays and not before Retry-After. A message that had
 //     used up a limit of deliveries would stay in its stream, seen by nobody.
 //   - Any other 4xx is the function's word that it will never take the event: it
-//     is stored in DEADLETTERS first and terminated then.
+//     is stored in DEADLETTERS first and terminated then. Where DEADLETTERS does
+//     not take it, the function is asked to record it in the database.
 //   - 401, 403 and redirects say that our own settings are wrong. Nothing is
 //     buried for that.
 //   - While a function works, the server hears from us; a slow function is not a
@@ -94,7 +118,9 @@
 // A route of batches keeps the order of its stream. Of all triggers NATS gives
 // its messages to one, by a priority group; it posts a batch again and again,
 // the same one, until the function takes it. A function that refuses a batch gets
-// its events one by one, and only those that it refuses alone are buried.
+// its events one by one, and only those that it refuses alone are buried. One
+// that neither DEADLETTERS nor the function keeps is acknowledged all the same, so
+// that the events behind it go on: its stream keeps it until it is saved.
 //
 // That one trigger is active does not say that no other still works: its pin may
 // have run out while it waited for the function, or the server that knew of it is

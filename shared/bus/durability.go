@@ -77,8 +77,7 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 	defer cancel()
 	has, err := b.acceptInfo(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		var differs *MismatchError
-		if err := b.Ensure(ctx); err != nil && !errors.As(err, &differs) {
+		if err := b.ensureAccepted(ctx); err != nil {
 			return 0, away(err)
 		}
 		has, err = b.acceptInfo(ctx)
@@ -108,6 +107,14 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 		return gives, away(err)
 	}
 	return gives, nil
+}
+
+func (b *Bus) ensureAccepted(ctx context.Context) error {
+	l, err := b.link(ctx)
+	if err != nil {
+		return err
+	}
+	return b.ensure(ctx, l, b.cfg.acceptStream())
 }
 
 func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {

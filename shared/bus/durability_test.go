@@ -132,7 +132,7 @@ func TestAStreamThatDoesNotKeepIsNotTakenForOneThatDoes(t *testing.T) {
 	} {
 		url, monitor := monitored(t, true)
 		b := newBus(t, url)
-		config := streams(&b.cfg, true)[5]
+		config := streams(&b.cfg, true)[1]
 		require.Equal(t, StreamAccepted, config.Name)
 		c.change(&config)
 		l, err := b.await(within(t, soon))

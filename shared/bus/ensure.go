@@ -4,21 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Difference is one setting that is not what this version of the code wants.
+// Difference is one setting that is not what the settings of this process ask
+// for.
 type Difference struct {
 	Stream     string // or stream/durable
 	Field      string // as the nats tools call it
 	Has, Wants string
+	Refused    string // what NATS answered to the change; "" when nothing was changed
 }
 
-// MismatchError names what an operator, or another version, set otherwise.
-// Nothing was changed.
+// MismatchError names what could not be changed.
 type MismatchError struct{ Differences []Difference }
 
 // Error names every difference, one per line.
@@ -26,14 +30,49 @@ func (e *MismatchError) Error() string {
 	lines := make([]string, len(e.Differences))
 	for i, d := range e.Differences {
 		lines[i] = fmt.Sprintf("%s: %s is %s, wanted %s", d.Stream, d.Field, d.Has, d.Wants)
+		if d.Refused != "" {
+			lines[i] += " (NATS does not change it: " + d.Refused + ")"
+		}
 	}
 	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Ensure creates the streams that are missing, and gives those of an earlier
-// version the subjects that are new. Otherwise those that exist are compared and
-// never changed: *MismatchError names every difference. It may be called at any
-// time by any number of processes.
+// Why a stream cannot be made or a route does not run, in a word.
+const (
+	ReasonNoRoom        = "no_room"        // the servers have less room than it reserves
+	ReasonSubjectsTaken = "subjects_taken" // another stream has its subjects
+	ReasonNotConnected  = "not_connected"
+	ReasonStarting      = "starting"
+	ReasonOther         = "error"
+)
+
+// StreamError says why a stream cannot be made and what an operator can do.
+type StreamError struct {
+	Stream string
+	Reason string // ReasonNoRoom, ReasonSubjectsTaken or ReasonOther
+	ToDo   string // "" when nothing is known to help
+	Cause  error
+}
+
+// Error names the stream, the cause and the cure.
+func (e *StreamError) Error() string {
+	text := fmt.Sprintf("stream %s cannot be made: %v", e.Stream, e.Cause)
+	if e.ToDo != "" {
+		text += ": " + e.ToDo
+	}
+	return text
+}
+
+// Unwrap gives what NATS answered.
+func (e *StreamError) Unwrap() error { return e.Cause }
+
+// Ensure creates the streams that are missing and has NATS change those that are
+// not as the settings ask for. A stream that cannot be made or changed keeps no
+// other one from it: the error joins *StreamError, *MismatchError and what else
+// went wrong. It may be called at any time by any number of processes.
+//
+// Three things are left as they are: subjects that somebody added, copies beyond
+// those that are asked for, and message schedules once they are allowed.
 func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
@@ -42,42 +81,180 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("ensure streams: %w", err)
 	}
-	var differences []Difference
+	var errs []error
 	for _, wants := range streams(&b.cfg, l.schedules) {
-		has, err := ensureStream(ctx, l.js, wants)
-		if err != nil {
-			return fmt.Errorf("ensure stream %s: %w", wants.Name, err)
-		}
-		differences = append(differences, compare(wants.Name, streamFields(has), streamFields(wants))...)
+		errs = append(errs, b.ensureStream(ctx, l, wants))
 	}
-	return mismatch(differences)
+	return errors.Join(errs...)
 }
 
-func ensureStream(ctx context.Context, js jetstream.JetStream, wants jetstream.StreamConfig) (jetstream.StreamConfig, error) {
-	s, err := js.Stream(ctx, wants.Name)
+// ensure is Ensure for the one of our streams that has this name.
+func (b *Bus) ensure(ctx context.Context, l *link, name string) error {
+	for _, wants := range streams(&b.cfg, l.schedules) {
+		if wants.Name == name {
+			return b.ensureStream(ctx, l, wants)
+		}
+	}
+	return nil
+}
+
+// streamOf is the name of the one of our streams that takes subject, "" when
+// none does.
+func (b *Bus) streamOf(subject string) string {
+	for _, s := range streams(&b.cfg, false) {
+		for _, taken := range s.Subjects {
+			if taken == subject || strings.HasPrefix(subject, strings.TrimRight(taken, "*>")) {
+				return s.Name
+			}
+		}
+	}
+	return ""
+}
+
+func (b *Bus) ensureStream(ctx context.Context, l *link, wants jetstream.StreamConfig) error {
+	s, err := l.js.Stream(ctx, wants.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = js.CreateStream(ctx, wants)
-		if errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) { // another process was faster
-			s, err = js.Stream(ctx, wants.Name)
+		s, err = l.js.CreateStream(ctx, wants)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
+			s, err = l.js.Stream(ctx, wants.Name)
+		case err != nil:
+			return b.cannotMake(ctx, l, wants, err)
 		}
 	}
 	if err != nil {
-		return jetstream.StreamConfig{}, err
+		return fmt.Errorf("ensure stream %s: %w", wants.Name, err)
 	}
-	has := s.CachedInfo().Config
-	if lacks := without(wants.Subjects, has.Subjects); len(lacks) > 0 {
-		has.Subjects = append(has.Subjects, lacks...)
-		if s, err = js.UpdateStream(ctx, has); err != nil {
-			return jetstream.StreamConfig{}, fmt.Errorf("add the subjects %s: %w", strings.Join(lacks, ", "), err)
-		}
-		has = s.CachedInfo().Config
-	}
-	return has, nil
+	return b.changeStream(ctx, l.js, s.CachedInfo().Config, wants)
 }
 
-// without gives those of all that some does not have.
-func without(all, some []string) []string {
-	return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return slices.Contains(some, s) })
+// cannotMake finds the cure for what kept a stream from being made.
+func (b *Bus) cannotMake(ctx context.Context, l *link, wants jetstream.StreamConfig, cause error) error {
+	e := &StreamError{Stream: wants.Name, Reason: ReasonOther, Cause: cause}
+	var api *jetstream.APIError
+	if !errors.As(cause, &api) {
+		return e
+	}
+	switch api.ErrorCode {
+	case codeNoStorage, codeNoResources, codeNoPeers:
+		e.Reason = ReasonNoRoom
+		e.ToDo = fmt.Sprintf("it reserves %d MiB: raise max_file_store of the NATS servers", wants.MaxBytes/mib)
+		if setting := b.cfg.sizeSetting(wants.Name); setting != "" {
+			e.ToDo += ", or lower " + setting
+		}
+	case codeOverlap:
+		e.Reason = ReasonSubjectsTaken
+		e.ToDo = b.freeSubjects(ctx, l, wants)
+	}
+	return e
+}
+
+const (
+	codeNoPeers     = jetstream.ErrorCode(10005) // of a cluster, no server has the room
+	codeNoResources = jetstream.ErrorCode(10023)
+	codeNoStorage   = jetstream.ErrorCode(10047)
+	codeOverlap     = jetstream.ErrorCode(10065)
+)
+
+// sizeSetting names what sets the size of a stream; "" for WAKE.
+func (c *Config) sizeSetting(stream string) string {
+	switch stream {
+	case StreamWake:
+		return ""
+	case c.acceptStream():
+		return "SENDONCE_STREAM_ACCEPTED_MB"
+	}
+	return "SENDONCE_STREAM_" + stream + "_MB"
+}
+
+// freeSubjects says how to free the subjects that another stream has.
+func (b *Bus) freeSubjects(ctx context.Context, l *link, wants jetstream.StreamConfig) string {
+	owners := map[string]bool{}
+	for _, subject := range wants.Subjects {
+		for name := range l.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject)).Name() {
+			owners[name] = true
+		}
+	}
+	if len(owners) == 0 {
+		return "" // the list could not be had
+	}
+	names := strings.Join(slices.Sorted(maps.Keys(owners)), " and ")
+	if wants.Name != b.cfg.acceptStream() {
+		return fmt.Sprintf("its subjects %s are those of the stream %s: give that stream other subjects (nats stream edit) or remove it (nats stream rm)",
+			strings.Join(wants.Subjects, ", "), names)
+	}
+	return fmt.Sprintf("the stream %[1]s has its subjects, and may hold accepted messages that are not saved: "+
+		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wants.Name)
+}
+
+// changeStream has NATS change what differs: all at once, or, when NATS refuses
+// that, each thing that it does not refuse.
+func (b *Bus) changeStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig) error {
+	wants.Subjects = union(has.Subjects, wants.Subjects)
+	wants.Replicas = max(wants.Replicas, has.Replicas)
+	wants.AllowMsgSchedules = wants.AllowMsgSchedules || has.AllowMsgSchedules
+	differ := differing(streamFields, &has, &wants)
+	refusals := map[string]string{}
+	for groups := [][]streamField{differ}; len(differ) > 0; groups = slices.Collect(slices.Chunk(differ, 1)) {
+		before := len(differ)
+		for _, fields := range groups {
+			refusal, err := b.change(ctx, js, &has, &wants, fields)
+			if err != nil {
+				return fmt.Errorf("change stream %s: %w", wants.Name, err)
+			}
+			for _, f := range fields {
+				refusals[f.name] = refusal
+			}
+		}
+		// One may have been refused only because another had to go before it.
+		if differ = differing(differ, &has, &wants); len(groups) == before && len(differ) == before {
+			break
+		}
+	}
+	var left []Difference
+	for _, f := range differ {
+		left = append(left, Difference{Stream: wants.Name, Field: f.name, Has: f.text(&has), Wants: f.text(&wants), Refused: refusals[f.name]})
+	}
+	return mismatch(left)
+}
+
+// change changes some fields together. It returns what NATS says when it refuses;
+// an error means that the same may go well later.
+func (b *Bus) change(ctx context.Context, js jetstream.JetStream, has, wants *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
+	next := *has
+	for _, f := range fields {
+		f.copy(&next, wants)
+	}
+	_, err = js.UpdateStream(ctx, next)
+	var api *jetstream.APIError
+	if errors.As(err, &api) && api.Code != http.StatusServiceUnavailable {
+		return api.Error(), nil
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, f := range fields {
+		b.log.Info("changed a stream as the settings ask for", "stream", wants.Name, "field", f.name, "from", f.text(has), "to", f.text(wants))
+	}
+	*has = next
+	return "", nil
+}
+
+// union is has, with those of wants that it lacks, and without those that another
+// of wants takes too.
+func union(has, wants []string) []string {
+	all := slices.DeleteFunc(slices.Clone(has), func(s string) bool {
+		return !slices.Contains(wants, s) && slices.ContainsFunc(wants, func(w string) bool {
+			prefix, open := strings.CutSuffix(w, ">")
+			return open && strings.HasPrefix(s, prefix)
+		})
+	})
+	for _, w := range wants {
+		if !slices.Contains(all, w) {
+			all = append(all, w)
+		}
+	}
+	return all
 }
 
 // ensureConsumer creates the durable of a route, or reports how it differs.
@@ -119,22 +296,39 @@ func compare(name string, has, wants []field) []Difference {
 	return differences
 }
 
-// streamFields are the settings that something of ours relies on.
-func streamFields(c jetstream.StreamConfig) []field {
-	return []field{
-		{"subjects", slices.Sorted(slices.Values(c.Subjects))},
-		{"retention", c.Retention},
-		{"storage", c.Storage},
-		{"discard", c.Discard},
-		{"discard_new_per_subject", c.DiscardNewPerSubject},
-		{"max_msgs_per_subject", c.MaxMsgsPerSubject},
-		{"max_bytes", c.MaxBytes},
-		{"max_age", c.MaxAge},
-		{"duplicate_window", c.Duplicates},
-		{"num_replicas", c.Replicas},
-		{"allow_direct", c.AllowDirect},
-		{"allow_msg_schedules", c.AllowMsgSchedules},
-	}
+// streamField is a setting of a stream that something of ours relies on: its name
+// in the nats tools, and where it is.
+type streamField struct {
+	name string
+	at   func(*jetstream.StreamConfig) any // a pointer to it
+}
+
+func (f streamField) text(c *jetstream.StreamConfig) string {
+	return fmt.Sprint(reflect.ValueOf(f.at(c)).Elem().Interface())
+}
+
+func (f streamField) copy(to, from *jetstream.StreamConfig) {
+	reflect.ValueOf(f.at(to)).Elem().Set(reflect.ValueOf(f.at(from)).Elem())
+}
+
+// differing gives those of the fields in which two streams differ.
+func differing(fields []streamField, has, wants *jetstream.StreamConfig) []streamField {
+	return slices.DeleteFunc(slices.Clone(fields), func(f streamField) bool { return f.text(has) == f.text(wants) })
+}
+
+var streamFields = []streamField{
+	{"subjects", func(c *jetstream.StreamConfig) any { return &c.Subjects }},
+	{"retention", func(c *jetstream.StreamConfig) any { return &c.Retention }},
+	{"storage", func(c *jetstream.StreamConfig) any { return &c.Storage }},
+	{"discard", func(c *jetstream.StreamConfig) any { return &c.Discard }},
+	{"max_msgs_per_subject", func(c *jetstream.StreamConfig) any { return &c.MaxMsgsPerSubject }},
+	{"discard_new_per_subject", func(c *jetstream.StreamConfig) any { return &c.DiscardNewPerSubject }},
+	{"max_bytes", func(c *jetstream.StreamConfig) any { return &c.MaxBytes }},
+	{"max_age", func(c *jetstream.StreamConfig) any { return &c.MaxAge }},
+	{"duplicate_window", func(c *jetstream.StreamConfig) any { return &c.Duplicates }},
+	{"num_replicas", func(c *jetstream.StreamConfig) any { return &c.Replicas }},
+	{"allow_direct", func(c *jetstream.StreamConfig) any { return &c.AllowDirect }},
+	{"allow_msg_schedules", func(c *jetstream.StreamConfig) any { return &c.AllowMsgSchedules }},
 }
 
 func consumerFields(c jetstream.ConsumerConfig) []field {

@@ -1,13 +1,17 @@
 package bus
 
 import (
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestEnsureCreatesWhatIsMissingAndIsIdempotent(t *testing.T) {
@@ -33,25 +37,117 @@ func TestEnsureCreatesWhatIsMissingAndIsIdempotent(t *testing.T) {
 	require.Equal(t, []string{StreamAccepted, StreamDeadLetters, StreamEvents, StreamMessages, StreamUsers, StreamWake}, slices.Sorted(maps.Keys(names)))
 }
 
-func TestAMismatchIsReportedAndNotOverwritten(t *testing.T) {
+func TestEnsureChangesWhatNATSLetsItChange(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	changed := broker.info(js, StreamEvents).Config
-	changed.MaxAge, changed.Subjects = time.Hour, []string{"evt.>", "more.>"}
+	wanted := broker.info(js, StreamEvents).Config
+	changed := wanted
+	changed.MaxAge, changed.MaxBytes, changed.Discard, changed.Duplicates = time.Hour, 1<<20, jetstream.DiscardOld, time.Minute
+	changed.Subjects = []string{"evt.>", "more.>"}
 	_, err := js.UpdateStream(t.Context(), changed)
+	require.NoError(t, err)
+
+	require.NoError(t, b.Ensure(t.Context()))
+	wanted.Subjects = []string{"evt.>", "more.>"} // what somebody added stays
+	require.Equal(t, wanted, broker.info(js, StreamEvents).Config)
+}
+
+func TestEnsureGivesTheStreamsTheSizesOfTheSettings(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js := broker.js()
+	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
+	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 64, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	require.NoError(t, b.Ensure(t.Context()))
+	require.EqualValues(t, 64*mib, broker.info(js, StreamMessages).Config.MaxBytes)
+	require.EqualValues(t, 300*mib, broker.info(js, StreamUsers).Config.MaxBytes)
+	require.Equal(t, 48*time.Hour, broker.info(js, StreamUsers).Config.MaxAge)
+	require.EqualValues(t, 128*mib, broker.info(js, StreamEvents).Config.MaxBytes)
+}
+
+func TestEnsureReportsWhatNATSDoesNotChangeAndChangesTheRest(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: StreamEvents, Subjects: []string{"evt.task.>"}, Storage: jetstream.MemoryStorage, MaxBytes: mib,
+	})
 	require.NoError(t, err)
 
 	err = b.Ensure(t.Context())
 	var mismatch *MismatchError
 	require.ErrorAs(t, err, &mismatch)
-	require.Equal(t, []Difference{
-		{Stream: "EVENTS", Field: "subjects", Has: "[evt.> more.>]", Wants: "[evt.>]"},
-		{Stream: "EVENTS", Field: "max_age", Has: "1h0m0s", Wants: "0s"},
-	}, mismatch.Differences)
-	require.ErrorContains(t, err, "EVENTS: max_age is 1h0m0s, wanted 0s")
-	require.Equal(t, time.Hour, broker.info(js, StreamEvents).Config.MaxAge)
+	require.Len(t, mismatch.Differences, 1)
+	d := mismatch.Differences[0]
+	require.Contains(t, d.Refused, "can not change storage type")
+	d.Refused = ""
+	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Has: "Memory", Wants: "File"}, d)
+	has := broker.info(js, StreamEvents).Config
+	require.Equal(t, []string{"evt.>"}, has.Subjects)
+	require.EqualValues(t, 128*mib, has.MaxBytes)
+	require.Equal(t, jetstream.DiscardNew, has.Discard)
+	broker.info(js, StreamWake) // the others are there
+	broker.info(js, StreamAccepted)
+}
+
+// A server older than 2.12 makes WAKE without message schedules.
+func TestEnsureAllowsSchedulesInAStreamOfAnOlderServer(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	older := streams(&Config{Replicas: 1}, false)[0]
+	require.Equal(t, StreamWake, older.Name)
+	_, err := js.CreateStream(t.Context(), older)
+	require.NoError(t, err)
+	require.NoError(t, b.Ensure(t.Context()))
+	due := time.Now().Add(time.Second)
+	b.WakeAt(WakeSweep, due)
+	eventually(t, func() bool { return broker.info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken in time")
+}
+
+func TestTheStreamsFitAServerOfOneGigabyte(t *testing.T) {
+	t.Parallel()
+	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 1_000_000_000})}
+	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
+}
+
+func TestAStreamThatDoesNotFitKeepsNoOtherFromBeingMade(t *testing.T) {
+	t.Parallel()
+	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 200 * mib})}
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	err := b.Ensure(t.Context())
+	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_ACCEPTED_MB")
+	require.ErrorContains(t, err, "it reserves 256 MiB: raise max_file_store of the NATS servers, or lower SENDONCE_STREAM_MESSAGES_MB")
+	var e *StreamError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, ReasonNoRoom, e.Reason)
+	broker.info(js, StreamWake)
+	broker.info(js, StreamEvents)
+	broker.info(js, StreamDeadLetters)
+}
+
+func TestAStreamWhoseSubjectsAnotherHasIsRefusedWithTheCure(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js := broker.js()
+	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
+	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, AcceptStream: "TAKEN"}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	err = b.Ensure(t.Context())
+	var e *StreamError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, ReasonSubjectsTaken, e.Reason)
+	require.Equal(t, "the stream ACCEPTED has its subjects, and may hold accepted messages that are not saved: "+
+		"set TWO_PHASE_STREAM=ACCEPTED and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED', then set TWO_PHASE_STREAM=TAKEN", e.ToDo)
+
+	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
+	require.NoError(t, b.Ensure(t.Context()))
+	broker.info(js, "TAKEN")
 }
 
 func TestAStreamOfAnEarlierVersionIsGivenTheSubjectsThatAreNew(t *testing.T) {

@@ -170,9 +170,9 @@ func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error) 
 		return streamAway(cause)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return away(fmt.Errorf("%w; look up %s: %w", cause, subject, err))
-	case ours(subject):
+	case b.streamOf(subject) != "":
 		missing := fmt.Errorf("the stream of %s was missing", subject)
-		if err := b.Ensure(ctx); err != nil {
+		if err := b.ensure(ctx, l, b.streamOf(subject)); err != nil {
 			return streamAway(errors.Join(missing, err))
 		}
 		return away(missing)

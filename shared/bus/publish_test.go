@@ -189,7 +189,6 @@ func TestWithoutAURLEverythingIsAwayAndNothingFails(t *testing.T) {
 	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
 	b.OnQueue(nil, nil)()
 	require.NoError(t, b.Ensure(t.Context()))
-	require.NoError(t, b.EnsureTick(t.Context(), WakeSweep, time.Minute))
 	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrAway)
 	require.Zero(t, b.Dropped())
 	b.Close()
@@ -199,6 +198,8 @@ func TestBadSettingsStopTheStart(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]Config{
 		"SENDONCE_NATS_REPLICAS":         {URL: "nats://h", Replicas: 2},
+		"SENDONCE_STREAM_USERS_MB":       {URL: "nats://h", Replicas: 1, UsersMB: -1},
+		"SENDONCE_STREAM_USERS_MAX_AGE":  {URL: "nats://h", Replicas: 1, UsersMaxAge: time.Second},
 		"NATS_CREDENTIALS":               {URL: "nats://h", Replicas: 1, CredentialsFile: "/does/not/exist"},
 		"NATS_USER and NATS_CREDENTIALS": {URL: "nats://h", Replicas: 1, CredentialsFile: "/x", User: "u"},
 	} {

@@ -2,8 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -13,29 +11,39 @@ import (
 )
 
 const (
-	// clockSlack is what the clocks of Postgres and NATS may differ by: a wake-up
-	// that comes early finds nothing due, and no other follows.
+	// clockSlack is what the clocks of Postgres and NATS may usually differ by. A
+	// wake-up that comes earlier finds nothing due, and who is woken asks for the
+	// next one (WakeAgainAt).
 	clockSlack = 200 * time.Millisecond
-	fineUntil  = time.Minute
-	fine       = time.Second
-	coarse     = 10 * time.Second
 
-	scheduleTimeout  = 5 * time.Second
-	scheduleMemory   = 10_000 // buckets that a process remembers
-	tickInstallTries = 3
+	// A wake-up further ahead than this is not scheduled: until then the safety
+	// ticks find what is due next.
+	scheduleHorizon = 31 * day
+	// scheduleLimit is how many schedules of one subject there can be at once: the
+	// buckets of a minute, an hour, a day and scheduleHorizon, and those that just
+	// passed.
+	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
+
+	scheduleTimeout = 5 * time.Second
+	scheduleMemory  = 10_000          // buckets that a process remembers
+	scheduleTrust   = 5 * time.Minute // for which it believes that one is still there
 )
 
-// ErrNoSchedules says that the server is too old to tick by itself.
-var ErrNoSchedules = errors.New("this NATS has no repeating schedules, 2.14 or later has")
-
-// bucketOf rounds up, so that one wake-up serves everything that falls due
-// until then. Soon, a second is what a waiting person notices; later, ten
-// seconds are little against the wait so far, and a thousand leases of ten
-// minutes each second make one schedule in ten seconds.
+// bucketOf is when to wake for what is due at a time, so that one wake-up serves
+// all that falls due together. Soon, a second is what a waiting person notices;
+// within an hour, ten seconds are little against the wait so far, and a thousand
+// leases of ten minutes each second make one schedule in ten seconds. Both round
+// up. Beyond an hour it is the begin of the minute, beyond a day that of the hour:
+// who is woken then finds nothing due and asks for a closer one.
 func bucketOf(at, now time.Time) time.Time {
-	size := fine
-	if at.Sub(now) > fineUntil {
-		size = coarse
+	size := time.Second
+	switch ahead := at.Sub(now); {
+	case ahead > day:
+		return at.Truncate(time.Hour)
+	case ahead > time.Hour:
+		return at.Truncate(time.Minute)
+	case ahead > time.Minute:
+		size = 10 * time.Second
 	}
 	at = at.Add(clockSlack)
 	if down := at.Truncate(size); down.Before(at) {
@@ -44,22 +52,35 @@ func bucketOf(at, now time.Time) time.Time {
 	return at
 }
 
-// WakeAt has NATS wake subject once at is past: up to 1.2 s later within the
-// next minute, up to 10.2 s beyond. It never blocks and never fails; what cannot
-// be scheduled is counted as dropped and scheduled when NATS is back. subject is one
-// that the stream WAKE takes, so no queue's but that of WakeWeChat.
-func (b *Bus) WakeAt(subject string, at time.Time) {
+// WakeAt has NATS wake subject once at is past: up to 1.2 s later within the next
+// minute, up to 10.2 s beyond; what is more than an hour ahead is woken up to an
+// hour early too, and what is more than 31 days ahead not yet. It never blocks and
+// never fails; what cannot be scheduled is counted as dropped and scheduled when
+// NATS is back. subject is one that the stream WAKE takes, so no queue's but that
+// of WakeWeChat.
+func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
+
+// WakeAgainAt is WakeAt for whoever is woken by subject and finds the next thing
+// due later. The wake-up that it answers may have been the one for that very time:
+// where the clock of NATS is ahead it comes early. So this one is published even
+// if this process has published the same one before.
+func (b *Bus) WakeAgainAt(subject string, at time.Time) { b.wakeAt(subject, at, true) }
+
+func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
 	if b == nil {
 		return
 	}
 	now := time.Now()
-	if !at.After(now) {
+	switch ahead := at.Sub(now); {
+	case ahead <= 0:
 		b.Wake(subject, 1)
+		return
+	case ahead > scheduleHorizon:
 		return
 	}
 	bucket := bucketOf(at, now)
 	name := scheduleName(subject, strconv.FormatInt(bucket.Unix(), 10))
-	if b.remember(name, bucket, now) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
+	if (b.remember(name, bucket, now) || again) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
 		b.dropped.Add(1)
 	}
 }
@@ -68,16 +89,18 @@ func scheduleName(subject, what string) string {
 	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + what
 }
 
-// remember says whether the schedule is new to this process.
+// remember says whether to publish a schedule: it is new to this process, or so
+// old that it may have been evicted, or have come early. It is trusted for half of
+// the time that is left.
 func (b *Bus) remember(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if _, known := b.scheduled[name]; known {
+	if until, known := b.scheduled[name]; known && now.Before(until) {
 		return false
 	}
 	if len(b.scheduled) >= scheduleMemory {
-		for n, at := range b.scheduled {
-			if at.Before(now) {
+		for n, until := range b.scheduled {
+			if until.Before(now) {
 				delete(b.scheduled, n)
 			}
 		}
@@ -85,7 +108,7 @@ func (b *Bus) remember(name string, bucket, now time.Time) bool {
 			clear(b.scheduled) // publishing one again replaces it
 		}
 	}
-	b.scheduled[name] = bucket
+	b.scheduled[name] = now.Add(max(time.Second, min(bucket.Sub(now)/2, scheduleTrust)))
 	return true
 }
 
@@ -108,57 +131,4 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		b.miss(hint{subject, bucket})
 		b.log.Debug("schedule a wake-up", "subject", subject, "error", err)
 	}
-}
-
-// EnsureTick has NATS wake subject every so often (at least 1 s), for ever and
-// without any process of ours. Any number of callers install one tick; one with
-// another interval is replaced. ErrNoSchedules when the server cannot.
-func (b *Bus) EnsureTick(ctx context.Context, subject string, every time.Duration) error {
-	if b == nil {
-		return nil
-	}
-	l, err := b.link(ctx)
-	if err != nil {
-		return fmt.Errorf("ensure the tick of %s: %w", subject, err)
-	}
-	if !l.ticks {
-		return ErrNoSchedules
-	}
-	name := scheduleName(subject, "tick")
-	for range tickInstallTries {
-		if err = installTick(ctx, l.js, name, subject, every); !isWrongSequence(err) {
-			break
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("ensure the tick of %s: %w", subject, err)
-	}
-	return nil
-}
-
-func installTick(ctx context.Context, js jetstream.JetStream, name, subject string, every time.Duration) error {
-	s, err := js.Stream(ctx, StreamWake)
-	if err != nil {
-		return err
-	}
-	var last uint64
-	has, err := s.GetLastMsgForSubject(ctx, name)
-	switch {
-	case err == nil:
-		last = has.Sequence
-		if has.Header.Get(jetstream.ScheduleHeader) == "@every "+every.String() {
-			return nil
-		}
-	case !errors.Is(err, jetstream.ErrMsgNotFound):
-		return err
-	}
-	_, err = js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleEvery(every), jetstream.WithScheduleTarget(subject),
-		jetstream.WithExpectLastSequencePerSubject(last))
-	return err
-}
-
-// isWrongSequence says that another process installed the tick meanwhile.
-func isWrongSequence(err error) bool {
-	var api *jetstream.APIError
-	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }

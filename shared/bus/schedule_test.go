@@ -1,15 +1,14 @@
 package bus
 
 import (
-	"sync"
+	"strconv"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
-func TestABucketIsNeverBeforeTheDueTime(t *testing.T) {
+func TestBucketsAreCoarserFurtherAhead(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct{ in, want time.Duration }{
@@ -19,8 +18,66 @@ func TestABucketIsNeverBeforeTheDueTime(t *testing.T) {
 		{61 * time.Second, 70 * time.Second},
 		{70 * time.Second, 80 * time.Second},
 		{10*time.Minute + 5*time.Second, 10*time.Minute + 10*time.Second},
+		{90*time.Minute + 59*time.Second, 90 * time.Minute},
+		{25*time.Hour + 59*time.Minute, 25 * time.Hour},
 	} {
 		require.Equal(t, now.Add(c.want), bucketOf(now.Add(c.in), now), c.in)
+	}
+}
+
+func TestFarOffDueTimesEvictNothing(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	b.Wake(WakeSweep, 1) // nobody takes it
+	eventually(t, func() bool { return broker.info(js, StreamWake).State.Msgs == 1 }, "a hint waits")
+	due := time.Now().Add(2 * time.Minute)
+	for i := range 418_000 {
+		b.WakeAt(WakeRelay, due.Add(time.Duration(i)*10*time.Second))
+	}
+	b.WakeAt(WakeRelay, time.Now().Add(24*time.Hour*30))
+	b.mu.Lock()
+	published := len(b.scheduled)
+	b.mu.Unlock()
+	require.LessOrEqual(t, published, scheduleLimit)
+	eventually(t, func() bool { return broker.info(js, StreamWake).State.Msgs == uint64(published)+1 }, "all are there")
+	state := broker.info(js, StreamWake).State
+	require.EqualValues(t, 1, state.Subjects[WakeSweep], "the hint too")
+	const subjects = 5
+	require.Less(t, subjects*scheduleLimit*int(state.Bytes/state.Msgs), wakeMB*mib/2, "there is room for the buckets of all")
+}
+
+// A server whose clock is ahead fires a schedule early, and forgets it then.
+func TestWhoIsWokenEarlyIsWokenAgain(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	due := time.Now().Add(2 * time.Second)
+	b.WakeAt(WakeSweep, due)
+	scheduled := func() bool { return len(broker.info(js, StreamWake).State.Subjects) == 1 }
+	eventually(t, scheduled, "scheduled")
+	wake, err := js.Stream(t.Context(), StreamWake)
+	require.NoError(t, err)
+	require.NoError(t, wake.Purge(t.Context()))
+	b.WakeAgainAt(WakeSweep, due)
+	eventually(t, func() bool { return broker.info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken")
+	require.False(t, time.Now().Before(due))
+}
+
+func TestAScheduleIsNotTrustedForEver(t *testing.T) {
+	t.Parallel()
+	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
+	require.NoError(t, err)
+	now := time.Now()
+	for ahead, trusted := range map[time.Duration]time.Duration{
+		time.Second: time.Second, time.Minute: 30 * time.Second, 10 * 24 * time.Hour: scheduleTrust,
+	} {
+		bucket := now.Add(ahead)
+		require.True(t, b.remember(ahead.String(), bucket, now))
+		require.False(t, b.remember(ahead.String(), bucket, now.Add(trusted-time.Millisecond)), ahead)
+		require.True(t, b.remember(ahead.String(), bucket, now.Add(trusted)), ahead)
 	}
 }
 
@@ -75,49 +132,11 @@ func TestTheMemoryOfSchedulesIsBounded(t *testing.T) {
 	require.NoError(t, err)
 	now := time.Now()
 	for i := range scheduleMemory {
-		require.True(t, b.remember(scheduleName(WakeSweep, time.Duration(i).String()), now.Add(time.Duration(i-10)*time.Second), now))
+		at := now.Add(-time.Duration(i%2) * time.Hour)
+		require.True(t, b.remember(strconv.Itoa(i), at.Add(time.Minute), at))
 	}
 	require.True(t, b.remember("one more", now, now))
-	require.Len(t, b.scheduled, scheduleMemory-10+1, "the past is forgotten first")
-}
-
-func TestManyCopiesInstallOneTick(t *testing.T) {
-	t.Parallel()
-	broker := newBroker(t)
-	js := broker.js()
-	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
-	ensure := func(every time.Duration) {
-		var copies sync.WaitGroup
-		for range 4 {
-			b := newBus(t, broker.server.URL())
-			copies.Go(func() {
-				if err := b.EnsureTick(within(t, soon), WakeSweep, every); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		copies.Wait()
-	}
-	installed := func() (*jetstream.RawStreamMsg, uint64) {
-		s, err := js.Stream(t.Context(), StreamWake)
-		require.NoError(t, err)
-		m, err := s.GetLastMsgForSubject(t.Context(), "sched.sweep.tick")
-		require.NoError(t, err)
-		return m, s.CachedInfo().State.Msgs
-	}
-	ensure(time.Hour)
-	first, messages := installed()
-	require.EqualValues(t, 1, messages)
-	require.EqualValues(t, 1, first.Sequence)
-	ensure(time.Hour)
-	again, _ := installed()
-	require.Equal(t, first.Sequence, again.Sequence, "what is right is left alone")
-
-	ensure(time.Minute)
-	other, messages := installed()
-	require.EqualValues(t, 1, messages, "replaced, not added")
-	require.Equal(t, "@every 1m0s", other.Header.Get("Nats-Schedule"))
-	require.EqualValues(t, 2, other.Sequence, "by one of the four")
+	require.Len(t, b.scheduled, scheduleMemory/2+1, "the past is forgotten first")
 }
 
 func TestVersionsAreCompared(t *testing.T) {

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"encoding/hex"
 	"strings"
 	"time"
@@ -85,59 +86,56 @@ func nameOf(t string) (string, bool) {
 const (
 	day = 24 * time.Hour
 	mib = 1 << 20
+
+	// wakeMB is several times what WAKE can hold: one message for each subject that
+	// is woken and at most scheduleLimit schedules for each, of about 250 bytes.
+	wakeMB = 16
 )
 
 // streams is every stream as it should be on a server that has, or has not,
-// message schedules.
+// message schedules. What the main job needs comes first, as the server may not
+// have room for all.
 func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	// An id is only deduplicated for sure where it outlives its acknowledgement
 	// (limits retention), and where a full stream refuses instead of forgetting.
 	log := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
-		MaxMsgsPerSubject: -1, MaxBytes: 1024 * mib, MaxAge: 7 * day, Duplicates: 10 * time.Minute,
-		Replicas: cfg.Replicas, AllowDirect: true,
+		MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: true,
 	}
 	events, messages, users, dead, accepted, wake := log, log, log, log, log, log
 
 	events.Name, events.Subjects = StreamEvents, []string{EventPrefix + ">"}
 	events.Description = "task events, as CloudEvents"
-	events.MaxAge = 0 // what is not recorded stays; TrimEvents removes what is
+	events.MaxBytes = bytesOf(cfg.EventsMB, 128) // no age: what is not recorded stays; TrimEvents removes what is
 
 	messages.Name, messages.Subjects = StreamMessages, []string{MessagePrefix + ">"}
 	messages.Description = "reliable messages to subjects, as CloudEvents"
 	messages.Duplicates = 2 * time.Minute
+	messages.MaxBytes, messages.MaxAge = bytesOf(cfg.MessagesMB, 256), cmp.Or(cfg.MessagesMaxAge, 7*day)
 
 	users.Name, users.Subjects = StreamUsers, []string{UserPrefix + ">"}
 	users.Description = "reliable messages to users, as CloudEvents"
 	users.Duplicates = 2 * time.Minute
-	users.MaxAge = 30 * day
+	users.MaxBytes, users.MaxAge = bytesOf(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
 	dead.Name, dead.Subjects = StreamDeadLetters, []string{deadPrefix + ">"}
 	dead.Description = "events that a function refused"
-	dead.MaxBytes, dead.MaxAge = 256*mib, 0
+	dead.MaxBytes = bytesOf(cfg.DeadLettersMB, 32)
 
 	// Here the subject is the id: it deduplicates as long as its message is there,
 	// however old. Only what is saved is forgotten, so there is no age.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{acceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
-	accepted.MaxBytes, accepted.MaxAge, accepted.Duplicates = 1024*mib, 0, 2*time.Minute
+	accepted.MaxBytes, accepted.Duplicates = bytesOf(cfg.AcceptedMB, 256), 2*time.Minute
 
 	// A hint is worth only its last copy, and schedules do not allow DiscardNew.
 	wake.Name, wake.Subjects = StreamWake, []string{wakePrefix + "*", WakeWeChat, schedPrefix + ">"}
 	wake.Description = "wake-ups and their schedules"
-	wake.MaxMsgsPerSubject, wake.Discard, wake.MaxBytes, wake.MaxAge = 1, jetstream.DiscardOld, 64*mib, 0
+	wake.MaxMsgsPerSubject, wake.Discard, wake.MaxBytes = 1, jetstream.DiscardOld, wakeMB*mib
 	wake.Duplicates = 2 * time.Minute
 	wake.AllowMsgSchedules = schedules
-	return []jetstream.StreamConfig{wake, events, messages, users, dead, accepted}
+	return []jetstream.StreamConfig{wake, accepted, events, messages, users, dead}
 }
 
-// ours says whether one of our streams takes subject.
-func ours(subject string) bool {
-	for _, prefix := range []string{wakePrefix, schedPrefix, EventPrefix, MessagePrefix, UserPrefix, deadPrefix, acceptPrefix} {
-		if strings.HasPrefix(subject, prefix) {
-			return true
-		}
-	}
-	return false
-}
+func bytesOf(mb, byDefault int) int64 { return int64(cmp.Or(mb, byDefault)) * mib }

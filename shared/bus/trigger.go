@@ -19,7 +19,7 @@ const (
 	pullFor      = 30 * time.Second // one pull; shorter ones would only cost an idle server more
 	setupTimeout = 10 * time.Second
 	setupWait    = 250 * time.Millisecond
-	setupWaitMax = 5 * time.Second
+	setupWaitMax = 10 * time.Second
 )
 
 // TriggerConfig says where the functions are and how they are called. A zero
@@ -55,8 +55,11 @@ type Trigger struct {
 	slots  chan struct{}
 	turn   time.Duration // what a delivery takes at most, waiting for its turn included
 
-	mu     sync.Mutex
-	warned map[string]bool // what was logged
+	setups map[string]*sync.Mutex // one setup of a stream at a time; others go on
+
+	mu      sync.Mutex
+	warned  map[string]bool  // what was logged
+	streams map[string]error // why a stream is not as it should be
 }
 
 // route is a Route at work.
@@ -65,10 +68,11 @@ type route struct {
 	url   string
 	slots chan struct{}
 
-	deliveries, acked, retried, deadLettered, denied atomic.Uint64
+	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64
 
 	underWay atomic.Int64
 	pulling  atomic.Bool
+	failure  atomic.Pointer[error]     // why it does not pull
 	due      atomic.Pointer[time.Time] // when it must have got on; nil = it may wait for as long as it likes
 }
 
@@ -82,13 +86,19 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 	setDefault(&cfg.MinBackoff, time.Second)
 	setDefault(&cfg.MaxBackoff, 5*time.Minute)
 	setDefault(&cfg.DrainTimeout, 25*time.Second)
-	t := &Trigger{bus: b, cfg: cfg, slots: make(chan struct{}, cfg.Concurrency), warned: map[string]bool{}}
+	t := &Trigger{bus: b, cfg: cfg, slots: make(chan struct{}, cfg.Concurrency),
+		setups: map[string]*sync.Mutex{}, warned: map[string]bool{}, streams: map[string]error{}}
+	for _, s := range streams(&b.cfg, false) {
+		t.setups[s.Name] = &sync.Mutex{}
+	}
 	for _, r := range routes {
 		active, err := newRoute(r, &cfg)
 		if err != nil {
 			return nil, fmt.Errorf("trigger: route %s: %w", r.Durable, err)
 		}
-		t.routes = append(t.routes, active)
+		if t.routes = append(t.routes, active); t.setups[r.Stream] == nil {
+			return nil, fmt.Errorf("trigger: route %s: %s is none of our streams", r.Durable, r.Stream)
+		}
 		t.turn = max(t.turn, 2*active.Timeout+settleTimeout) // another's, its own, and telling NATS
 	}
 	t.client = &http.Client{
@@ -138,9 +148,12 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 
 // Run delivers until ctx ends. Then it pulls no more, lets what is under way
 // finish, at most for DrainTimeout, and returns. While NATS is away it waits for
-// it; whenever the connection is made, what is missing there (streams,
-// consumers, ticks) is made too, and the functions behind routes with a safety
-// tick are woken: who had something to tell them may be gone.
+// it; whenever the connection is made, what is missing there (streams and
+// consumers) is made too, and the functions behind routes with a safety tick are
+// woken: who had something to tell them may be gone.
+//
+// A route depends on its own stream alone. What cannot be made is tried again,
+// ever more rarely, while everything else goes on.
 func (t *Trigger) Run(ctx context.Context) {
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -148,6 +161,9 @@ func (t *Trigger) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	for _, r := range t.routes {
 		running.Go(func() { t.serve(ctx, work, r) })
+	}
+	for name := range t.setups {
+		running.Go(func() { t.keepStream(ctx, name) })
 	}
 	running.Wait()
 	t.client.CloseIdleConnections()
@@ -159,19 +175,64 @@ func (t *Trigger) serve(ctx, work context.Context, r *route) {
 	defer under.Wait()
 	defer r.due.Store(nil)
 	wait := setupWait
+	logged := ""
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := t.pull(ctx, work, r, &under)
 		if ctx.Err() != nil {
+			r.failure.Store(&errEnding)
 			return
 		}
-		t.bus.log.Warn("deliver events: starting again", "route", r.Durable, "error", err)
+		r.failure.Store(&err)
 		if time.Since(began) > setupWaitMax {
-			wait = setupWait
+			wait, logged = setupWait, ""
+		}
+		if text := err.Error(); text != logged {
+			logged = text
+			t.bus.log.Warn("a route does not run: starting it again, and again", "route", r.Durable, "error", err)
 		}
 		r.rest(ctx, wait)
 		wait = min(2*wait, setupWaitMax)
 	}
+}
+
+// keepStream makes one stream whenever the connection is made, those included
+// that no route reads: receivers look for them before the first message is
+// published.
+func (t *Trigger) keepStream(ctx context.Context, name string) {
+	for ctx.Err() == nil {
+		l, err := t.bus.await(ctx)
+		if err != nil {
+			return
+		}
+		linked, unbind := l.bound(ctx)
+		for wait := setupWait; t.ensure(linked, l, name) != nil && linked.Err() == nil; wait = min(2*wait, setupWaitMax) {
+			select {
+			case <-time.After(wait):
+			case <-linked.Done():
+			}
+		}
+		<-linked.Done()
+		unbind()
+	}
+}
+
+// ensure makes a stream as it should be. What NATS does not change about one that
+// is there is logged once, and no error.
+func (t *Trigger) ensure(ctx context.Context, l *link, name string) error {
+	t.setups[name].Lock()
+	defer t.setups[name].Unlock()
+	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+	defer cancel()
+	err := t.report(t.bus.ensure(ctx, l, name))
+	var cannot *StreamError
+	if errors.As(err, &cannot) {
+		t.warn(err.Error())
+	}
+	t.mu.Lock()
+	t.streams[name] = err
+	t.mu.Unlock()
+	return err
 }
 
 // pull delivers as long as the connection and the consumer last.
@@ -183,10 +244,13 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 	}
 	ctx, cancel := l.bound(ctx)
 	defer cancel()
-	r.expect(setupTimeout)
-	consumer, err := t.setUp(ctx, l, r, under)
+	r.expect(2 * setupTimeout) // another route may be setting up the same stream
+	consumer, err := t.setUp(ctx, l, r)
 	if err != nil {
 		return err
+	}
+	if r.Every > 0 {
+		under.Go(func() { t.tick(ctx, l, r) })
 	}
 	r.pulling.Store(true)
 	defer r.pulling.Store(false)
@@ -209,31 +273,17 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 }
 
 // setUp makes what is missing for r.
-func (t *Trigger) setUp(ctx context.Context, l *link, r *route, under *sync.WaitGroup) (jetstream.Consumer, error) {
+func (t *Trigger) setUp(ctx context.Context, l *link, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 && !l.pins {
 		return nil, errors.New("this NATS cannot keep the order of batches: 2.11 or later can")
 	}
+	if err := t.ensure(ctx, l, r.Stream); err != nil {
+		return nil, err
+	}
 	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	if err := t.report(t.bus.Ensure(bounded)); err != nil {
-		return nil, err
-	}
 	consumer, err := ensureConsumer(bounded, l, r.Route)
-	if err := t.report(err); err != nil {
-		return nil, err
-	}
-	if r.Every == 0 {
-		return consumer, nil
-	}
-	err = t.bus.EnsureTick(bounded, r.Filters[0], r.Every)
-	if errors.Is(err, ErrNoSchedules) {
-		under.Go(func() { t.tick(ctx, r) })
-		err = nil
-	}
-	if err == nil {
-		t.bus.Wake(r.Filters[0], 1)
-	}
-	return consumer, err
+	return consumer, t.report(err)
 }
 
 // report logs a mismatch, once, and lets the work go on with what is there.
@@ -253,20 +303,6 @@ func (t *Trigger) warn(text string) {
 	if !t.warned[text] {
 		t.warned[text] = true
 		t.bus.log.Error(text)
-	}
-}
-
-// tick stands in for a server that cannot tick by itself.
-func (t *Trigger) tick(ctx context.Context, r *route) {
-	ticker := time.NewTicker(r.Every)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ticker.C:
-			t.bus.Wake(r.Filters[0], 1)
-		case <-ctx.Done():
-			return
-		}
 	}
 }
 

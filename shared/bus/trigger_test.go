@@ -1,11 +1,9 @@
 package bus
 
 import (
-	"context"
 	"net/http"
 	"path/filepath"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -107,24 +105,6 @@ func TestATriggerLooksForWhatNobodyCouldTellWheneverItIsConnected(t *testing.T) 
 	broker.start(broker.dir)
 	eventually(t, acked(2), "what became due meanwhile is looked for")
 	require.Zero(t, trigger.Counts()["relay"].Deliveries, "a route without a safety tick is not for looking")
-}
-
-func TestTheTriggerTicksForAServerThatCannot(t *testing.T) {
-	t.Parallel()
-	broker := newBroker(t)
-	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	require.NoError(t, b.Ensure(t.Context()))
-	trigger, err := NewTrigger(b, testConfig(f), nil)
-	require.NoError(t, err)
-	h := listenTo(t, broker.conn(), WakeSweep)
-	var ticking sync.WaitGroup
-	ctx, stop := context.WithCancel(t.Context())
-	ticking.Go(func() {
-		trigger.tick(ctx, &route{Route: Route{Filters: []string{WakeSweep}, Every: 20 * time.Millisecond}})
-	})
-	eventually(t, func() bool { _, total := h.sum(); return total >= 2 }, "ticked")
-	stop()
-	ticking.Wait()
 }
 
 func TestDeliveriesUnderWayAreBounded(t *testing.T) {

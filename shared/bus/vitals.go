@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -56,22 +57,61 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 }
 
 // Ready fails while events are not carried: without a connection to NATS, or
-// while a route has no consumer that it asks for events. Who replaces triggers
-// by others waits for it.
+// while a route has no consumer that it asks for events. It names each such route
+// and says why. Who replaces triggers by others waits for it.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
 		return errNotConnected
 	}
-	var missing []string
-	for _, r := range t.routes {
-		if !r.pulling.Load() {
-			missing = append(missing, r.Durable)
+	var stopped []string
+	for _, state := range t.Routes() {
+		if state.Stopped != nil {
+			stopped = append(stopped, fmt.Sprintf("%s (%v)", state.Durable, state.Stopped))
 		}
 	}
-	if len(missing) > 0 {
-		return errors.New("nothing is asked for: " + strings.Join(missing, ", "))
+	if len(stopped) > 0 {
+		return errors.New("these routes do not run: " + strings.Join(stopped, ", "))
 	}
 	return nil
+}
+
+var (
+	errStarting = errors.New("starting")
+	errEnding   = errors.New("ending")
+)
+
+// stopped says why the route does not run; nil when it does.
+func (r *route) stopped() error {
+	if r.pulling.Load() {
+		return nil
+	}
+	if failure := r.failure.Load(); failure != nil {
+		return *failure
+	}
+	return errStarting
+}
+
+// ReasonOf is one of the constants that begin with Reason, or "" for no error.
+func ReasonOf(err error) string {
+	var cannot *StreamError
+	switch {
+	case err == nil:
+		return ""
+	case errors.As(err, &cannot):
+		return cannot.Reason
+	case errors.Is(err, errNotConnected):
+		return ReasonNotConnected
+	case errors.Is(err, errStarting):
+		return ReasonStarting
+	}
+	return ReasonOther
+}
+
+// Streams says of each stream why it is not as it should be; nil when it is.
+func (t *Trigger) Streams() map[string]error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.streams)
 }
 
 // Connected says whether there is a connection to NATS.
@@ -89,7 +129,8 @@ type RouteCounts struct {
 	Deliveries   uint64
 	Acked        uint64 // answered 2xx and settled
 	Retried      uint64 // asked to come again
-	DeadLettered uint64 // refused by the function
+	DeadLettered uint64 // refused by the function, and kept as dead letters
+	SetAside     uint64 // refused, and kept by their stream alone
 	Denied       uint64 // 401, 403 or a redirect: our own settings are wrong
 }
 
@@ -98,6 +139,7 @@ type RouteState struct {
 	Durable  string
 	Function string
 	Pulling  bool  // its consumer is asked for events
+	Stopped  error // why not; nil while it is
 	UnderWay int64 // deliveries that are not answered yet
 	RouteCounts
 }
@@ -106,11 +148,12 @@ type RouteState struct {
 func (t *Trigger) Routes() []RouteState {
 	states := make([]RouteState, len(t.routes))
 	for i, r := range t.routes {
+		stopped := r.stopped()
 		states[i] = RouteState{
-			Durable: r.Durable, Function: r.Function, Pulling: r.pulling.Load(), UnderWay: r.underWay.Load(),
+			Durable: r.Durable, Function: r.Function, Pulling: stopped == nil, Stopped: stopped, UnderWay: r.underWay.Load(),
 			RouteCounts: RouteCounts{
 				Deliveries: r.deliveries.Load(), Acked: r.acked.Load(), Retried: r.retried.Load(),
-				DeadLettered: r.deadLettered.Load(), Denied: r.denied.Load(),
+				DeadLettered: r.deadLettered.Load(), SetAside: r.setAside.Load(), Denied: r.denied.Load(),
 			},
 		}
 	}
@@ -138,11 +181,14 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 	}
 	ctx, unbind := l.bound(ctx)
 	defer unbind()
+	b := Backlog{Routes: map[string]RouteBacklog{}}
 	dead, err := l.js.Stream(ctx, StreamDeadLetters)
-	if err != nil {
+	switch {
+	case err == nil:
+		b.DeadLetters = dead.CachedInfo().State.Msgs
+	case !errors.Is(err, jetstream.ErrStreamNotFound): // it could not be made, then it has none
 		return Backlog{}, fmt.Errorf("stream %s: %w", StreamDeadLetters, err)
 	}
-	b := Backlog{Routes: map[string]RouteBacklog{}, DeadLetters: dead.CachedInfo().State.Msgs}
 	ours, asked := map[string]bool{}, map[string]bool{}
 	for _, r := range t.routes {
 		ours[r.Stream+"/"+r.Durable] = true
@@ -153,6 +199,9 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 		}
 		asked[r.Stream] = true
 		s, err := l.js.Stream(ctx, r.Stream)
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue
+		}
 		if err != nil {
 			return Backlog{}, fmt.Errorf("stream %s: %w", r.Stream, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -44,12 +45,20 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 // Watch has sweep look at the queues at the end of this span of time (see
 // task.AlertRules.Every), which is the same for all processes: once, however many
 // ask for it. It never blocks.
+//
+// What was asked for is trusted to come for half of the time that is left: where
+// the clock of NATS is ahead it came already.
 func (e *Env) Watch() {
-	next := e.nextLook(time.Now())
-	if last := e.watched.Load(); last < next.UnixNano() && e.watched.CompareAndSwap(last, next.UnixNano()) {
-		e.Due(next)
+	now := time.Now()
+	next, until := e.nextLook(now), e.watched.Load()
+	trusted := now.Add(max(time.Second, next.Sub(now)/2))
+	if now.UnixNano() >= until && e.watched.CompareAndSwap(until, trusted.UnixNano()) {
+		e.WatchAgain()
 	}
 }
+
+// WatchAgain is Watch for sweep, whose own look may have come too early.
+func (e *Env) WatchAgain() { e.Again(bus.WakeSweep, e.nextLook(time.Now())) }
 
 func (e *Env) nextLook(now time.Time) time.Time {
 	every := e.alerts.Every()

@@ -29,7 +29,7 @@ type Env struct {
 	ready   *probe
 	metrics func() *Metrics
 	alerts  task.AlertRules
-	watched atomic.Int64 // the last look that was asked for, in Unix nanoseconds
+	watched atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
@@ -108,6 +108,15 @@ func (e *Env) Ready(queue string, n int) {
 func (e *Env) Due(at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAt(bus.WakeSweep, at)
+	}
+}
+
+// Again has the event function behind subject, which calls it, woken again once at
+// is past; the zero time is never. Unlike Due it never relies on an earlier call:
+// what that scheduled may have come too early, where the clock of NATS is ahead.
+func (e *Env) Again(subject string, at time.Time) {
+	if !at.IsZero() {
+		e.bus.WakeAgainAt(subject, at)
 	}
 }
 

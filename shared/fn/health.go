@@ -2,6 +2,7 @@ package fn
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"net/http"
 	"sync"
@@ -80,6 +81,6 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	h.Set("Content-Type", contentTypeJSON)
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(status)
-	_, _ = w.Write([]byte(`{"status":"` + word + `"}` + "\n")) // a prober that left needs no answer
+	_ = json.NewEncoder(w).Encode(map[string]string{"status": word}) // a prober that left needs no answer
 	return true
 }

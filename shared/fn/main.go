@@ -12,6 +12,8 @@ import (
 	"reflect"
 	"strings"
 	"syscall"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // A Word is something else that the binary does, as `sendonce migrate`. Its
@@ -118,7 +120,10 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 	}
 	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
 	env, err := NewEnv(cfg, log)
-	if err != nil {
+	var setting *bus.SettingError
+	if errors.As(err, &setting) {
+		problems = append(problems, problem{setting.Name, setting.Message})
+	} else if err != nil {
 		problems = append(problems, problem{"DATABASE_URL", strings.TrimPrefix(err.Error(), "DATABASE_URL: ")})
 	} else if len(problems) > 0 {
 		env.Close()

@@ -12,7 +12,8 @@ import (
 //
 //   - /healthz is 503 when something here hangs, which only a restart cures (see
 //     bus.Trigger.Alive). NATS or functions that are away are no reason.
-//   - /readyz is 503 while events are not carried, as without NATS.
+//   - /readyz is 503 while events are not carried, as without NATS, or not by all
+//     routes; it names those that do not run and says why.
 //   - /metrics has what was carried beside what every process counts.
 func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bus.Route) error {
 	m := e.Metrics()
@@ -70,15 +71,26 @@ func (c carried) tell(p page) {
 	for _, r := range c.trigger.Routes() {
 		of := labels{"function": r.Function, "durable": r.Durable}
 		p.tell(gauge, "trigger_pulling", "1 while events are asked for.", truth(r.Pulling), of)
+		if r.Stopped != nil {
+			p.tell(gauge, "trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
+				labels{"function": r.Function, "durable": r.Durable, "reason": bus.ReasonOf(r.Stopped)})
+		}
 		p.tell(gauge, "trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.UnderWay), of)
 		p.tell(counter, "trigger_delivered_total", "Events that a function took.", float64(r.Acked), of)
 		p.tell(counter, "trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of)
 		p.tell(counter, "trigger_denied_total", "POSTs answered 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of)
 		p.tell(counter, "trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), of)
+		p.tell(counter, "trigger_set_aside_total", "Events that a function refused and nobody could keep as dead letters: their stream still has them.", float64(r.SetAside), of)
 		if b, known := backlog.Routes[r.Durable]; known {
 			p.tell(gauge, "trigger_waiting", "Events that no trigger was given yet.", float64(b.Waiting), of)
 			p.tell(gauge, "trigger_unsettled", "Events that triggers were given, those included that wait to come again.", float64(b.Unsettled), of)
 			p.tell(gauge, "trigger_redelivered", "Events among the unsettled that were given more than once.", float64(b.Redelivered), of)
+		}
+	}
+	for stream, err := range c.trigger.Streams() {
+		if err != nil {
+			p.tell(gauge, "trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
+				labels{"stream": stream, "reason": bus.ReasonOf(err)})
 		}
 	}
 	if backlog.Routes != nil {

@@ -1,6 +1,7 @@
 package sandbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ type NATSOptions struct {
 	Dir        string    // keeps the streams between runs; "" = temporary, removed by Stop
 	Port       int       // on 127.0.0.1; 0 = a free one
 	SyncAlways bool      // what is acknowledged survives the machine; false = it survives kill -9 of the process only
+	MaxStore   int64     // bytes that all streams may reserve; 0 = more than there is
 	Log        io.Writer // gets the server's log; nil = nobody
 }
 
@@ -62,7 +64,7 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 		Host: natsHost, Port: port,
 		JetStream: true, StoreDir: n.dir, SyncAlways: o.SyncAlways,
 		// Bounds nothing in practice; the default would be worked out from the disk.
-		JetStreamMaxStore: 1 << 40,
+		JetStreamMaxStore: cmp.Or(o.MaxStore, 1<<40),
 		NoSigs:            true, NoLog: true, DisableJetStreamBanner: true,
 	})
 	if err != nil {
