@@ -245,7 +245,6 @@ func (a *lane) give(ctx, work context.Context, items []*item) error {
 			return a.giveEach(ctx, work, items)
 		case v.kind == dead:
 			if err = a.bury(work, items[0], v); err == nil {
-				log.Error("an event was refused and is now a dead letter")
 				return nil
 			}
 			a.r.retried.Add(1)
@@ -304,16 +303,26 @@ func (a *lane) acknowledge(work context.Context, items []*item) error {
 	return nil
 }
 
+// bury ends the delivery of an event that the function refused. What nobody can
+// keep beside its stream stays there alone: the stream of a route of batches keeps
+// what is acknowledged, and the events behind it must not wait for ever.
 func (a *lane) bury(work context.Context, it *item, v verdict) error {
 	last, err := a.last([]*item{it})
 	if err != nil {
 		return err
 	}
+	log := a.t.logger(a.r, it.meta).With("status", v.status, "reason", v.reason)
 	err = a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
-		if err := bury(ctx, js, a.r, it.msg, it.meta, it.event, v); err != nil {
-			return err
+		err := a.t.bury(ctx, js, a.r, it.msg, it.meta, it.event, v)
+		switch {
+		case err == nil:
+			log.Error("an event was refused and is now a dead letter")
+			return counted(&a.r.deadLettered, last.DoubleAck(ctx))
+		case errors.Is(err, errFunctionRefused):
+			log.Error("an event was refused and is no dead letter: it stays in its stream and is not delivered again", "stream", a.r.Stream, "error", err)
+			return counted(&a.r.setAside, last.DoubleAck(ctx))
 		}
-		return counted(&a.r.deadLettered, last.DoubleAck(ctx))
+		return err
 	})
 	if err == nil {
 		a.drop(1)

@@ -188,31 +188,34 @@ func TestAPoisonedEventIsBuriedAlone(t *testing.T) {
 	require.NotNil(t, kept, "and it is still where it was accepted")
 }
 
-func TestAPoisonedEventWaitsForItsGrave(t *testing.T) {
+func TestAFullDeadLetterStreamHoldsUpNoBatch(t *testing.T) {
 	t.Parallel()
-	broker := newBroker(t)
-	b, js := newBus(t, broker.server.URL()), broker.js()
-	var l ledger
-	f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
-		if slices.Contains(idsOf(t, c), "2") {
-			w.WriteHeader(400)
-			return
-		}
-		l.take(t, c)
-	})
-	require.NoError(t, b.Ensure(t.Context()))
-	room := broker.info(js, StreamDeadLetters).Config
-	_, err := js.UpdateStream(t.Context(), full(room))
-	require.NoError(t, err)
-	acceptAll(t, b, 1, 3)
-	trigger := runTrigger(t, b, testConfig(f), batchRoute())
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Retried >= 2 }, "tried again while there is no room")
-	require.Equal(t, numbers(1, 1), l.taken())
-	_, err = js.UpdateStream(t.Context(), room)
-	require.NoError(t, err)
-	eventually(t, func() bool { return trigger.Counts()["save-1-of-1"].Acked == 2 }, "acknowledged")
-	require.EqualValues(t, 1, trigger.Counts()["save-1-of-1"].DeadLettered)
-	require.EqualValues(t, 1, broker.info(js, StreamDeadLetters).State.Msgs)
+	for name, c := range map[string]struct {
+		record int // what the function answers when it is asked to record what it refused
+		want   RouteCounts
+	}{
+		"the function records it": {http.StatusNoContent, RouteCounts{Acked: 3, DeadLettered: 1}},
+		"the function refuses":    {http.StatusUnprocessableEntity, RouteCounts{Acked: 3, SetAside: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := newBroker(t)
+			b, js := newBus(t, broker.server.URL()), broker.js()
+			var l ledger
+			f := refusing(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.take(t, c) })
+			trigger := runTrigger(t, b, testConfig(f), batchRoute())
+			eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
+			_, err := js.UpdateStream(t.Context(), full(broker.info(js, StreamDeadLetters).Config))
+			require.NoError(t, err)
+			acceptAll(t, b, 1, 4)
+			eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
+			got := trigger.Counts()["save-1-of-1"]
+			got.Deliveries, got.Retried = 0, 0
+			require.Equal(t, c.want, got)
+			require.ElementsMatch(t, []string{"1", "3", "4"}, l.taken())
+			require.EqualValues(t, 4, broker.info(js, StreamAccepted).State.Msgs, "nothing that was accepted is lost")
+		})
+	}
 }
 
 func TestASlowBatchIsPostedOnce(t *testing.T) {

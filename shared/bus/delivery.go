@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -177,7 +176,7 @@ func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, ms
 	case done:
 		return counted(&r.acked, msg.DoubleAck(ctx))
 	case dead:
-		err := bury(ctx, js, r, msg, meta, event, v)
+		err := t.bury(ctx, js, r, msg, meta, event, v)
 		if err == nil {
 			log.Error("an event was refused and is now a dead letter")
 			return counted(&r.deadLettered, msg.Term())
@@ -209,24 +208,6 @@ func counted(count *atomic.Uint64, err error) error {
 	if err == nil {
 		count.Add(1)
 	}
-	return err
-}
-
-// bury keeps the event, and why it was refused, in the dead-letter stream.
-func bury(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
-	h := nats.Header{}
-	for name, value := range event.headers {
-		h.Set(name, value)
-	}
-	h.Set("dlq-function", r.Function)
-	h.Set("dlq-subject", msg.Subject())
-	h.Set("dlq-stream", r.Stream)
-	h.Set("dlq-sequence", strconv.FormatUint(meta.Sequence.Stream, 10))
-	h.Set("dlq-status", strconv.Itoa(v.status))
-	h.Set("dlq-reason", v.reason)
-	h.Set("dlq-attempts", strconv.FormatUint(meta.NumDelivered, 10))
-	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: deadPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
-		jetstream.WithMsgID("dlq-"+deliveryID(meta, &r.Route)))
 	return err
 }
 

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,25 +138,46 @@ func TestARefusedEventBecomesADeadLetterAndItsSuccessorsGoOn(t *testing.T) {
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 }
 
+// refusing refuses the event with this id, and answers a request to record it as
+// told.
+func refusing(t *testing.T, id string, record func() int, takes func(http.ResponseWriter, call)) *function {
+	return newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+		switch {
+		case c.header.Get("Ce-Type") == RefusedType:
+			w.WriteHeader(record())
+		case slices.Contains(idsOf(t, c), id):
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		default:
+			takes(w, c)
+		}
+	})
+}
+
 func TestNothingIsTerminatedThatIsNotADeadLetterYet(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
-	b, js, f := newBus(t, broker.server.URL()), broker.js(), newFunction(t, answering(400))
-	require.NoError(t, b.Ensure(t.Context()))
-	publishAll(t, b, eventMessage("1"))
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	var records atomic.Bool
+	f := refusing(t, "1", func() int {
+		if records.Load() {
+			return http.StatusNoContent
+		}
+		return http.StatusServiceUnavailable
+	}, func(http.ResponseWriter, call) {})
+	trigger := runTrigger(t, b, testConfig(f), testRoute())
+	eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
 	_, err := js.UpdateStream(t.Context(), full(broker.info(js, StreamDeadLetters).Config))
 	require.NoError(t, err)
-	trigger := runTrigger(t, b, testConfig(f), testRoute())
-	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while there is no room")
+	publishAll(t, b, eventMessage("1"))
+	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while nobody keeps it")
 	require.Zero(t, trigger.Counts()["d"].DeadLettered)
 
-	room := broker.info(js, StreamDeadLetters).Config
-	room.MaxBytes = 256 * mib
-	_, err = js.UpdateStream(t.Context(), room)
-	require.NoError(t, err)
+	records.Store(true)
 	eventually(t, func() bool { return broker.settled(js, testRoute()) }, "settled")
 	require.EqualValues(t, 1, trigger.Counts()["d"].DeadLettered)
-	require.EqualValues(t, 1, broker.info(js, StreamDeadLetters).State.Msgs)
+	calls := f.seen()
+	require.JSONEq(t, `{"id":"1","type":"sendonce.task.succeeded.v1","event":"","reason":"422 Unprocessable Entity","attempts":`+
+		strconv.Itoa(int(trigger.Counts()["d"].Retried)+1)+`}`, calls[len(calls)-1].body)
 }
 
 // full leaves no room for a single message.

@@ -18,6 +18,7 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -74,6 +75,9 @@ func (t taker) take(ctx context.Context, c *Call) (any, error) {
 		return nil, err
 	}
 	c.Log("event_id", e.ID(), "event_type", e.Type())
+	if e.Type() == bus.RefusedType {
+		return nil, t.buryRefused(ctx, c, e)
+	}
 	letter := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
 	defer t.countPanic(ctx, c, letter)
 	err = t.handle(ctx, c, *e)
@@ -84,6 +88,19 @@ func (t taker) take(ctx context.Context, c *Call) (any, error) {
 		err = t.env.db.Bury(ctx, letter)
 	}
 	return nil, err
+}
+
+// buryRefused records an event that this function has refused and that the
+// trigger could keep nowhere else.
+func (t taker) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
+	var refused bus.Refused
+	if err := json.Unmarshal(e.Data(), &refused); err != nil {
+		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
+	}
+	c.Log("dead_letter", refused.Reason)
+	return t.env.db.Bury(ctx, store.DeadLetter{
+		Function: t.name, EventID: refused.ID, EventType: refused.Type, Event: refused.Event, Reason: refused.Reason, Attempts: refused.Attempts,
+	})
 }
 
 // countPanic lets a panic pass on, to be answered 500 and asked again, until

@@ -1,0 +1,96 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	deadLetterTimeout = 2 * time.Second // of DEADLETTERS; there is another place
+	refusedDataMax    = 64 << 10        // bytes of a refused event that its function is given to record
+)
+
+// RefusedType is the type of the event by which a function is asked to record
+// another one, which it refused, as a dead letter. Its data is a Refused.
+const RefusedType = "sendonce.event.refused.v1"
+
+// Refused is an event that a function refused and that DEADLETTERS did not take.
+type Refused struct {
+	ID       string `json:"id"`
+	Type     string `json:"type"`
+	Event    string `json:"event"` // its data, cut at 64 KiB
+	Reason   string `json:"reason"`
+	Attempts int    `json:"attempts"`
+}
+
+// errFunctionRefused says that a function refuses to record a dead letter too.
+var errFunctionRefused = errors.New("the function does not record it either")
+
+// bury keeps the event, and why it was refused, in DEADLETTERS. Where that is
+// full, missing or silent the function is asked to record it: what comes after it
+// must not wait for room.
+func (t *Trigger) bury(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+	err := toDeadLetters(ctx, js, r, msg, meta, event, v)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	t.logger(r, meta).Warn("DEADLETTERS does not take an event: asking the function to record it", "error", err)
+	asked, encodeErr := refusedEvent(r, meta, event, v)
+	if encodeErr != nil {
+		return encodeErr
+	}
+	answer := t.post(ctx, r, asked)
+	switch answer.kind {
+	case done:
+		return nil
+	case dead:
+		return fmt.Errorf("%w: %s; DEADLETTERS: %w", errFunctionRefused, answer.reason, err)
+	}
+	return fmt.Errorf("DEADLETTERS: %w; the function: %s", err, answer.reason)
+}
+
+func toDeadLetters(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+	h := nats.Header{}
+	for name, value := range event.headers {
+		h.Set(name, value)
+	}
+	h.Set("dlq-function", r.Function)
+	h.Set("dlq-subject", msg.Subject())
+	h.Set("dlq-stream", r.Stream)
+	h.Set("dlq-sequence", strconv.FormatUint(meta.Sequence.Stream, 10))
+	h.Set("dlq-status", strconv.Itoa(v.status))
+	h.Set("dlq-reason", v.reason)
+	h.Set("dlq-attempts", strconv.FormatUint(meta.NumDelivered, 10))
+	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
+	defer cancel()
+	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: deadPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
+		jetstream.WithMsgID("dlq-"+deliveryID(meta, &r.Route)))
+	return err
+}
+
+func refusedEvent(r *route, meta *jetstream.MsgMetadata, event delivered, v verdict) (delivered, error) {
+	refused := Refused{
+		ID: event.headers["ce-id"], Type: event.headers["ce-type"], Reason: v.reason, Attempts: int(meta.NumDelivered),
+		Event: strings.ToValidUTF8(string(event.data[:min(len(event.data), refusedDataMax)]), "?"),
+	}
+	if refused.ID == "" {
+		refused.ID = deliveryID(meta, &r.Route)
+	}
+	data, err := json.Marshal(refused)
+	return delivered{headers: map[string]string{
+		"ce-specversion": cloudevents.VersionV1,
+		"ce-id":          "dlq-" + deliveryID(meta, &r.Route),
+		"ce-type":        RefusedType,
+		"ce-source":      "/sendonce/trigger",
+		contentType:      cloudevents.ApplicationJSON,
+	}, data: data}, err
+}
