@@ -43,6 +43,9 @@ cluster: ## the tests on three nats-servers that lose the leader of a stream
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)
 
+lists: ## what the lists and statistics of subscribe messages read and take over a million of them
+	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run ListsOfSubscribeMessages ./shared/store
+
 compose-test: ## deploy/compose for real, with podman as root: the story, containers killed under load (not part of test)
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
 
@@ -71,4 +74,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check openapi faults cluster postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
+.PHONY: help run example booking test check openapi faults cluster lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/message"
@@ -37,7 +36,7 @@ ORDER BY 1`
 func TestEveryTableAndCodedColumnHasAComment(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
-	require.Empty(t, missingComments(t, conn),
+	require.Empty(t, texts(t, conn, uncommented),
 		"each of these needs a line `… IS 'what it holds';` in the migration that adds it; of a code say each value, as '0 pending, 1 delivered.'")
 
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id bigint, level smallint, outcome text CHECK (outcome IN ('a', 'b')), kind text, free text);
@@ -46,16 +45,7 @@ func TestEveryTableAndCodedColumnHasAComment(t *testing.T) {
 	require.Equal(t, []string{
 		"COMMENT ON COLUMN fresh.kind", "COMMENT ON COLUMN fresh.level", "COMMENT ON COLUMN fresh.outcome", "COMMENT ON COLUMN fresher.status",
 		"COMMENT ON TABLE fresh", "COMMENT ON VIEW fresher",
-	}, missingComments(t, conn), "the test sees what has none")
-}
-
-func missingComments(t *testing.T, conn *pgx.Conn) []string {
-	t.Helper()
-	rows, err := conn.Query(t.Context(), uncommented)
-	require.NoError(t, err)
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	require.NoError(t, err)
-	return names
+	}, texts(t, conn, uncommented), "the test sees what has none")
 }
 
 // numbered lists the values of a code as comments do: 0 resend, 1 hold, 2 fail.

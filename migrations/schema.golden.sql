@@ -277,6 +277,14 @@ CREATE TABLE subscribe_message_sends (
     miniprogram_state character varying(20),
     created_at timestamp with time zone NOT NULL DEFAULT now());
 
+CREATE TABLE subscribe_totals (
+    day date NOT NULL,
+    caller_id bigint NOT NULL,
+    template_type character varying(50) NOT NULL,
+    total bigint NOT NULL,
+    success bigint NOT NULL,
+    failed bigint NOT NULL);
+
 CREATE TABLE task_done (
     id uuid NOT NULL,
     status smallint NOT NULL,
@@ -288,7 +296,8 @@ CREATE TABLE task_done (
     reported_at timestamp with time zone NOT NULL DEFAULT now(),
     sent_at timestamp with time zone,
     result character varying(500),
-    error_code character varying(50));
+    error_code character varying(50),
+    subscribe boolean NOT NULL DEFAULT false);
 
 CREATE TABLE task_live (
     id uuid NOT NULL,
@@ -316,7 +325,9 @@ CREATE TABLE task_totals (
     day date NOT NULL,
     succeeded bigint NOT NULL,
     failed bigint NOT NULL,
-    counted_to timestamp with time zone);
+    counted_to timestamp with time zone,
+    subscribe_succeeded bigint NOT NULL,
+    subscribe_failed bigint NOT NULL);
 
 CREATE TABLE tasks (
     id uuid NOT NULL,
@@ -577,7 +588,13 @@ CREATE INDEX queue_pauses_until ON public.queue_pauses USING btree (until) WHERE
 
 CREATE INDEX subscribe_message_logs_failed ON public.subscribe_message_logs USING btree (send_time) WHERE (send_status = 2);
 
+CREATE INDEX subscribe_message_logs_failed_caller ON public.subscribe_message_logs USING btree (caller_id, send_time) WHERE (send_status = 2);
+
+CREATE INDEX subscribe_message_logs_time ON public.subscribe_message_logs USING btree (send_time);
+
 CREATE INDEX subscribe_message_sends_log ON public.subscribe_message_sends USING btree (log_id, created_at);
+
+CREATE INDEX subscribe_totals_day ON public.subscribe_totals USING btree (day);
 
 CREATE INDEX task_done_failed ON public.task_done USING btree (id) WHERE (status = 3);
 
@@ -642,10 +659,21 @@ CREATE VIEW sms_tasks AS
     t.created_at,
     COALESCE(d.reported_at, l.updated_at) AS updated_at,
     d.sent_at,
-    d.reported_at
+    d.reported_at,
+    t.queue,
+        CASE d.reason
+            WHEN 1 THEN 'rejected'::text
+            WHEN 2 THEN 'retries_exhausted'::text
+            WHEN 3 THEN 'timeout'::text
+            WHEN 4 THEN 'unknown'::text
+            WHEN 5 THEN 'expired'::text
+            WHEN 6 THEN 'cancelled'::text
+            ELSE NULL::text
+        END AS reason
    FROM ((tasks t
      LEFT JOIN task_live l ON ((l.id = t.id)))
-     LEFT JOIN task_done d ON ((d.id = t.id)));
+     LEFT JOIN task_done d ON ((d.id = t.id)))
+  WHERE (t.queue <> ALL (ARRAY['wechat'::text, 'wechat.recorded'::text]));
 
 COMMENT ON TABLE accepted_checked IS 'How far the stream was compared with what is saved: nothing at or before accept_seq is missing. One row.';
 
@@ -759,9 +787,11 @@ COMMENT ON TABLE schema_migrations IS 'The migrations that were applied to this 
 
 COMMENT ON TABLE send_logs IS 'Every claim of a task. Append-only, monthly partitions (UTC).';
 
-COMMENT ON VIEW sms_tasks IS 'The original table of SMS tasks, read-only, over the main tables. For looking at rows, not for counting.';
+COMMENT ON VIEW sms_tasks IS 'The original table of SMS tasks, read-only, over the main tables; sends of subscribe messages are not in it. For looking at rows, not for counting.';
 
 COMMENT ON COLUMN sms_tasks.status IS '0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAILED.';
+
+COMMENT ON COLUMN sms_tasks.reason IS 'Why it failed, as a word; null unless status is 3.';
 
 COMMENT ON TABLE sms_templates IS 'Templates of SMS texts with {parameters}. The active one with the lowest id is used.';
 
@@ -799,6 +829,10 @@ COMMENT ON TABLE subscribe_message_sends IS 'Each send of a subscribe message wi
 
 COMMENT ON COLUMN subscribe_message_sends.miniprogram_state IS 'Which version of the mini program a tap opens: developer, trial or formal; null: formal.';
 
+COMMENT ON TABLE subscribe_totals IS 'Subscribe messages by the UTC day of their send_time, of the days that task_totals has closed. The rows of one day, caller and type add up.';
+
+COMMENT ON COLUMN subscribe_totals.total IS 'Messages of any send_status. May be negative in one row, as success and failed: what left the day.';
+
 COMMENT ON TABLE task_done IS 'The result of each final task of the main tables.';
 
 COMMENT ON COLUMN task_done.status IS '2 succeeded, 3 failed.';
@@ -808,6 +842,8 @@ COMMENT ON COLUMN task_done.reason IS 'Why it failed: 0 none (it succeeded), 1 r
 COMMENT ON COLUMN task_done.retry_count IS 'Retries begun in all.';
 
 COMMENT ON COLUMN task_done.ended IS 'How the newest claim ended, as task_live.ended.';
+
+COMMENT ON COLUMN task_done.subscribe IS 'The task was a send of a subscribe message (queues wechat and wechat.recorded), not an SMS.';
 
 COMMENT ON TABLE task_live IS 'One narrow row for each task that is not final: the one row to lock.';
 
@@ -825,7 +861,15 @@ COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) en
 
 COMMENT ON TABLE task_totals IS 'Results of each UTC day that is closed, so that statistics never count the history.';
 
+COMMENT ON COLUMN task_totals.succeeded IS 'SMS.';
+
+COMMENT ON COLUMN task_totals.failed IS 'SMS.';
+
 COMMENT ON COLUMN task_totals.counted_to IS 'Results before this time are counted, later ones of the day are not yet. NULL: the whole day is counted, and the day is closed.';
+
+COMMENT ON COLUMN task_totals.subscribe_succeeded IS 'Sends of subscribe messages.';
+
+COMMENT ON COLUMN task_totals.subscribe_failed IS 'Sends of subscribe messages.';
 
 COMMENT ON TABLE tasks IS 'The body of each task of the main tables: an SMS, or one send of a subscribe message. Written once, never changed.';
 
@@ -907,6 +951,26 @@ BEGIN
 END $function$
 ;
 
+CREATE OR REPLACE FUNCTION public.move_subscribe_total()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+DECLARE
+    first_open date;
+BEGIN
+    PERFORM pg_advisory_xact_lock_shared(7310001);
+    SELECT max(day) + 1 INTO first_open FROM task_totals WHERE counted_to IS NULL;
+    INSERT INTO subscribe_totals (day, caller_id, template_type, total, success, failed)
+    SELECT day, caller_id, template_type, n, CASE send_status WHEN 1 THEN n ELSE 0 END, CASE send_status WHEN 2 THEN n ELSE 0 END
+    FROM (VALUES ((OLD.send_time AT TIME ZONE 'UTC')::date, OLD.caller_id, OLD.template_type, OLD.send_status, -1),
+                 ((NEW.send_time AT TIME ZONE 'UTC')::date, NEW.caller_id, NEW.template_type, NEW.send_status, 1))
+        AS moved (day, caller_id, template_type, send_status, n)
+    WHERE day < first_open;
+    RETURN NULL;
+END $function$
+;
+
 CREATE OR REPLACE FUNCTION public.old_log_partitions(before timestamp with time zone)
  RETURNS TABLE(name text, ends timestamp with time zone)
  LANGUAGE sql
@@ -924,3 +988,5 @@ AS $function$
     ORDER BY 2, 1
 $function$
 ;
+
+CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON public.subscribe_message_logs FOR EACH ROW WHEN (((LEAST(old.send_time, new.send_time) < date_trunc('day'::text, now(), 'UTC'::text)) AND ((old.send_time IS DISTINCT FROM new.send_time) OR (old.send_status IS DISTINCT FROM new.send_status)))) EXECUTE FUNCTION move_subscribe_total();

@@ -104,7 +104,9 @@ func TestStatisticsHaveTheSeedsKeys(t *testing.T) {
 	t.Parallel()
 	o := openOffice(t)
 	require.JSONEq(t, `{"pending_new_tasks":0,"pending_retry_tasks":0,"processing_tasks":0,"failed_tasks":0,"scheduled_tasks":0,
-		"held_tasks":0,"succeeded_tasks":0,"oldest_pending_seconds":null,"queues":[]}`, string(o.call("GET", "statistics", "").Data))
+		"held_tasks":0,"succeeded_tasks":0,"oldest_pending_seconds":null,"queues":[],
+		"subscribe":{"pending_new_tasks":0,"pending_retry_tasks":0,"processing_tasks":0,"failed_tasks":0,"scheduled_tasks":0,
+		"held_tasks":0,"succeeded_tasks":0,"oldest_pending_seconds":null,"queues":[]}}`, string(o.call("GET", "statistics", "").Data))
 	for range 4 {
 		o.submit(nil)
 	}

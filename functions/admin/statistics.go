@@ -12,14 +12,17 @@ import (
 
 func (d *desk) statistics(ctx context.Context, _ *fn.Call, _ nothing) (any, error) {
 	s, err := d.db.Statistics(ctx)
-	answer := api.StatisticsResponse{
-		LiveCounts: liveCounts(s.Live), SucceededTasks: s.Succeeded, FailedTasks: s.Failed,
-		Queues: make([]api.QueueStatistics, len(s.Queues)),
+	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.TaskCounts), Subscribe: taskStatistics(s.Subscribe)}, err
+}
+
+func taskStatistics(c store.TaskCounts) api.TaskStatistics {
+	answer := api.TaskStatistics{
+		LiveCounts: liveCounts(c.Live), SucceededTasks: c.Succeeded, FailedTasks: c.Failed, Queues: make([]api.QueueStatistics, len(c.Queues)),
 	}
-	for i, q := range s.Queues {
+	for i, q := range c.Queues {
 		answer.Queues[i] = api.QueueStatistics{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
 	}
-	return answer, err
+	return answer
 }
 
 func liveCounts(l store.LiveCounts) api.LiveCounts {

@@ -2,6 +2,7 @@ package subscribe
 
 import (
 	"context"
+	"math"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -109,11 +110,22 @@ func (d *desk) statistics(ctx context.Context, c *fn.Call, req statisticsRequest
 	if err != nil {
 		return nil, err
 	}
+	var all store.TemplateRate
 	answer := api.SubscribeStatisticsResponse{Items: make([]api.SubscribeRate, len(rates))}
 	for i, r := range rates {
-		answer.Items[i] = api.SubscribeRate(r)
+		answer.Items[i] = api.SubscribeRate{TemplateType: r.TemplateType, SubscribeCounts: counts(r)}
+		all.Total, all.Success, all.Failed = all.Total+r.Total, all.Success+r.Success, all.Failed+r.Failed
 	}
+	answer.SubscribeCounts = counts(all)
 	return answer, nil
+}
+
+func counts(r store.TemplateRate) api.SubscribeCounts {
+	c := api.SubscribeCounts{Total: r.Total, Success: r.Success, Failed: r.Failed}
+	if r.Total > 0 {
+		c.SuccessRate = math.Round(float64(r.Success)*10000/float64(r.Total)) / 100
+	}
+	return c
 }
 
 // detail gives a message with its newest sends, each with what became of its task.

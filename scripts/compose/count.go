@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -76,9 +77,17 @@ func (l *load) agrees(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	want := l.before + int64(len(l.tasks)+len(l.ordered))
-	if live := s.ScheduledTasks + s.PendingNewTasks + s.PendingRetryTasks + s.ProcessingTasks; s.SucceededTasks != want || s.FailedTasks != 0 || live != 0 {
-		return fmt.Errorf("the statistics say %d succeeded, %d failed, %d live; it must be %d tasks", s.SucceededTasks, s.FailedTasks, live, want)
+	for what, c := range map[string]struct {
+		is   api.TaskStatistics
+		want int
+	}{
+		"SMS":                {s.TaskStatistics, int(l.before.SucceededTasks) + len(l.tasks)},
+		"subscribe messages": {s.Subscribe, int(l.before.Subscribe.SucceededTasks) + len(l.ordered)},
+	} {
+		live := c.is.ScheduledTasks + c.is.PendingNewTasks + c.is.PendingRetryTasks + c.is.ProcessingTasks
+		if c.is.SucceededTasks != int64(c.want) || c.is.FailedTasks != 0 || live != 0 {
+			return fmt.Errorf("the statistics say %d %s succeeded, %d failed, %d live; it must be %d", c.is.SucceededTasks, what, c.is.FailedTasks, live, c.want)
+		}
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ type tally struct {
 type load struct {
 	client  *api.Client
 	tallies map[string]*tally
-	before  int64 // tasks that had succeeded
+	before  api.StatisticsResponse // when the load began
 
 	mu       sync.Mutex
 	failures []error                    // calls that no repeat cured, and answers that must not be

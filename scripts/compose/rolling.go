@@ -165,7 +165,7 @@ func (r *rolling) underLoad(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.load.before = before.SucceededTasks
+	r.load.before = before
 	if _, err := r.load.client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + address(1) + ":9000/", Events: []string{"task.succeeded"}}); err != nil {
 		return err
 	}

@@ -109,8 +109,14 @@ type DefaultSMSResponse struct {
 }
 
 // StatisticsResponse counts tasks at one instant: GET /api/v1/admin/statistics
-// (seed 001 section 8.5).
+// (seed 001 section 8.5). Its own figures are those of SMS.
 type StatisticsResponse struct {
+	TaskStatistics
+	Subscribe TaskStatistics `json:"subscribe"` // the sends of subscribe messages: queues wechat and wechat.recorded
+}
+
+// TaskStatistics counts the tasks of some queues.
+type TaskStatistics struct {
 	LiveCounts
 	SucceededTasks int64             `json:"succeeded_tasks"` // ever
 	FailedTasks    int64             `json:"failed_tasks"`    // ever

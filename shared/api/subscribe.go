@@ -116,15 +116,22 @@ type SubscribeStatisticsRequest struct {
 
 // SubscribeRate is how many messages of one type of template were sent.
 type SubscribeRate struct {
-	TemplateType string  `json:"template_type"`
-	Total        int64   `json:"total"`
-	Success      int64   `json:"success"`
-	Failed       int64   `json:"failed"`
-	SuccessRate  float64 `json:"success_rate"` // percent of the total, two digits
+	TemplateType string `json:"template_type"`
+	SubscribeCounts
 }
 
-// SubscribeStatisticsResponse counts messages by type of template.
+// SubscribeCounts are messages by what became of them; what is neither a success
+// nor failed is being sent.
+type SubscribeCounts struct {
+	Total       int64   `json:"total"`
+	Success     int64   `json:"success"`
+	Failed      int64   `json:"failed"`
+	SuccessRate float64 `json:"success_rate"` // percent of the total, two digits; 0 of none
+}
+
+// SubscribeStatisticsResponse counts messages, all of them and by type of template.
 type SubscribeStatisticsResponse struct {
+	SubscribeCounts
 	Items []SubscribeRate `json:"items"`
 }
 

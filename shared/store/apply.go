@@ -137,9 +137,9 @@ type verdictLog struct {
 }
 
 const insertDoneSQL = `
-insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code)
+insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code, subscribe)
 select * from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::text[],
-    $8::timestamptz[], $9::text[], $10::text[])`
+    $8::timestamptz[], $9::text[], $10::text[], $11::boolean[])`
 
 const deleteLiveSQL = `delete from task_live where id = any($1::uuid[])`
 
@@ -175,7 +175,10 @@ const (
 	totalsLock      = "7310001" // any number that nothing else locks
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + totalsLock + `)`
 	adjustTotalsSQL = `
-update task_totals set succeeded = succeeded - case when $2 = 2 then 1 else 0 end, failed = failed - case when $2 = 3 then 1 else 0 end
+update task_totals set
+    succeeded = succeeded - case when $2 = 2 and not $3 then 1 else 0 end, failed = failed - case when $2 = 3 and not $3 then 1 else 0 end,
+    subscribe_succeeded = subscribe_succeeded - case when $2 = 2 and $3 then 1 else 0 end,
+    subscribe_failed = subscribe_failed - case when $2 = 3 and $3 then 1 else 0 end
 where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null or $1::timestamptz < counted_to)`
 )
 
@@ -191,7 +194,7 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 			if len(amend)+len(revive) == 0 {
 				batch.Queue(lockTotalsSQL)
 			}
-			batch.Queue(adjustTotalsSQL, c.before.FinishedAt, c.before.State.Status())
+			batch.Queue(adjustTotalsSQL, c.before.FinishedAt, c.before.State.Status(), subscription(c.before))
 			if c.after.State.Final() {
 				amend = append(amend, c.after)
 			} else {
@@ -206,7 +209,8 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 	if len(finish) > 0 {
 		batch.Queue(deleteLiveSQL, column(finish, taskID))
 		batch.Queue(insertDoneSQL, column(finish, taskID), column(finish, doneStatus), column(finish, reason), column(finish, retryCount),
-			column(finish, ended), column(finish, claimID), column(finish, appID), column(finish, sentAt), column(finish, result), column(finish, errorCode))
+			column(finish, ended), column(finish, claimID), column(finish, appID), column(finish, sentAt), column(finish, result), column(finish, errorCode),
+			column(finish, subscription))
 	}
 	if len(update) > 0 {
 		batch.Queue(updateLiveSQL, column(update, taskID), column(update, state), column(update, retryCount), column(update, dueAt),
@@ -260,6 +264,7 @@ func retryCount(t task.Task) int16     { return t.RetryCount }
 func maxRetries(t task.Task) int16     { return t.MaxRetries }
 func onUnknown(t task.Task) int16      { return int16(t.OnUnknown) }
 func ended(t task.Task) int16          { return int16(t.Ended) }
+func subscription(t task.Task) bool    { return task.IsSubscription(t.Queue) }
 func queueName(t task.Task) string     { return t.Queue }
 func callerID(t task.Task) int64       { return t.CallerID }
 func callback(t task.Task) bool        { return t.Callback }

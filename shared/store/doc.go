@@ -72,6 +72,19 @@
 // that became pending and an open alert ask sweep for a look (OnFailed). Admins are
 // told.
 //
+// # Statistics
+//
+// SMS and subscribe messages are counted apart: task_done.subscribe says which of
+// the two a result is of, so that counting reads no bodies. task_totals keeps both
+// for each closed UTC day. subscribe_totals keeps the messages themselves (rows of
+// subscribe_message_logs, by caller and type of template) for the same days. Closing
+// a day writes both in one transaction, under an advisory lock that whoever changes
+// a result of a closed day takes shared. A message that leaves a closed day, as it is
+// sent again, is moved by the trigger move_subscribe_total: it fires for rows of
+// earlier days only and adds rows instead of changing any, so no two changes wait for
+// each other. Rows that are inserted or deleted move nothing: an archived message
+// stays counted, and one that comes back is inserted as it was before it changes.
+//
 // # What is old
 //
 // Archive moves the final tasks that are older than RETENTION_DAYS from tasks and
@@ -82,7 +95,7 @@
 // as ever, and what would have changed it is stale_claim, kept in report_logs.
 // Key rows stay, so a replay is answered for ever. An archived task is answered by
 // id and by key; it is in no list, and not in the view sms_tasks, which is of the
-// main tables. Only closed days are archived, and task_totals keep them counted.
+// main tables and of SMS alone. Only closed days are archived, and task_totals keep them counted.
 //
 // The logs go by whole months, one DROP in a transaction of its own, which waits
 // at most 100 ms for its lock: as long as it waits it keeps writers out.

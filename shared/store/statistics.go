@@ -10,12 +10,19 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Statistics counts tasks by what they are doing, all at one instant.
+// Statistics counts tasks by what they are doing, all at one instant: SMS, and
+// apart from them the sends of subscribe messages.
 type Statistics struct {
-	Live      LiveCounts    // over all queues
+	TaskCounts
+	Subscribe TaskCounts
+}
+
+// TaskCounts are the tasks of some queues.
+type TaskCounts struct {
+	Live      LiveCounts    // over all of these queues
 	Succeeded int64         // ever
 	Failed    int64         // ever
-	Queues    []QueueCounts // of the queues that have live tasks, by name
+	Queues    []QueueCounts // those that have live tasks, by name
 }
 
 // LiveCounts counts the tasks that are not final. Pending and processing are
@@ -47,7 +54,8 @@ func (l *LiveCounts) add(q LiveCounts) {
 	}
 }
 
-const firstOpenDaySQL = `select coalesce(max(day) + 1, date '1970-01-01') from task_totals where counted_to is null`
+// firstOpenDaySQL gives the zero time while no day is closed.
+const firstOpenDaySQL = `select coalesce(max(day) + 1, date '0001-01-01') from task_totals where counted_to is null`
 
 // liveByQueue counts the live rows of each queue.
 const liveByQueue = `
@@ -60,23 +68,30 @@ const liveByQueue = `
         extract(epoch from now() - min(updated_at) filter (where state = 1))::float8 as oldest_pending
     from task_live group by queue`
 
+// resultCounts are the four figures of results, named as in task_totals.
+const resultCounts = `
+        count(*) filter (where status = 2 and not subscribe) as succeeded, count(*) filter (where status = 3 and not subscribe) as failed,
+        count(*) filter (where status = 2 and subscribe) as subscribe_succeeded, count(*) filter (where status = 3 and subscribe) as subscribe_failed`
+
 // statisticsSQL counts live rows, results since the first open day, and the
 // stored totals before it: never the history. The day comes as a parameter,
 // since the planner takes the index on reported_at only for a value it sees.
 const statisticsSQL = `
-select closed.succeeded + open.succeeded, closed.failed + open.failed, live.*
+select closed.succeeded + open.succeeded, closed.failed + open.failed,
+    closed.subscribe_succeeded + open.subscribe_succeeded, closed.subscribe_failed + open.subscribe_failed, live.*
 from (
-    select coalesce(sum(succeeded), 0)::bigint as succeeded, coalesce(sum(failed), 0)::bigint as failed
+    select coalesce(sum(succeeded), 0)::bigint as succeeded, coalesce(sum(failed), 0)::bigint as failed,
+        coalesce(sum(subscribe_succeeded), 0)::bigint as subscribe_succeeded, coalesce(sum(subscribe_failed), 0)::bigint as subscribe_failed
     from task_totals where day < $1::date
 ) closed
 cross join (
-    select count(*) filter (where status = 2) as succeeded, count(*) filter (where status = 3) as failed
+    select ` + resultCounts + `
     from task_done where reported_at >= $1::date::timestamp at time zone 'UTC'
 ) open
 left join (` + liveByQueue + `) live on true
 order by live.queue`
 
-// Statistics counts all tasks, in one snapshot: a day that is closed meanwhile,
+// Statistics counts all tasks in one snapshot: a day that is closed meanwhile,
 // and what is archived then, must not be counted twice or not at all. What it
 // costs grows with the tasks outstanding and with the results since the last
 // closed day (see CloseDays).
@@ -102,7 +117,7 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 	var queue *string // null in the one row that there is without live tasks
 	var scheduled, fresh, retry, processing, held *int64
 	var oldest *float64
-	into := []any{&s.Succeeded, &s.Failed, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
+	into := []any{&s.Succeeded, &s.Failed, &s.Subscribe.Succeeded, &s.Subscribe.Failed, &queue, &scheduled, &fresh, &retry, &processing, &held, &oldest}
 	_, err = pgx.ForEachRow(rows, into, func() error {
 		if queue == nil {
 			return nil
@@ -110,8 +125,12 @@ func countTasks(ctx context.Context, tx pgx.Tx) (Statistics, error) {
 		q := QueueCounts{*queue, LiveCounts{
 			Scheduled: *scheduled, PendingNew: *fresh, PendingRetry: *retry, Processing: *processing, Held: *held, OldestPending: age(oldest),
 		}}
-		s.Queues = append(s.Queues, q)
-		s.Live.add(q.LiveCounts)
+		of := &s.TaskCounts
+		if task.IsSubscription(q.Queue) {
+			of = &s.Subscribe
+		}
+		of.Queues = append(of.Queues, q)
+		of.Live.add(q.LiveCounts)
 		return nil
 	})
 	return s, err
@@ -147,13 +166,15 @@ const lockCountingSQL = `select pg_advisory_xact_lock(` + totalsLock + `)`
 // countSQL adds the results of the day $1 from $2 on and before $3 to its totals,
 // unless another instance has done so.
 const countSQL = `
-insert into task_totals as t (day, succeeded, failed, counted_to)
-select $1::date, count(*) filter (where status = 2), count(*) filter (where status = 3),
+insert into task_totals as t (day, succeeded, failed, subscribe_succeeded, subscribe_failed, counted_to)
+select $1::date,` + resultCounts + `,
     nullif($3::timestamptz, ($1::date + 1)::timestamp at time zone 'UTC')
 from task_done
 where reported_at >= $2::timestamptz and reported_at < $3::timestamptz
 on conflict (day) do update
-set succeeded = t.succeeded + excluded.succeeded, failed = t.failed + excluded.failed, counted_to = excluded.counted_to
+set succeeded = t.succeeded + excluded.succeeded, failed = t.failed + excluded.failed,
+    subscribe_succeeded = t.subscribe_succeeded + excluded.subscribe_succeeded,
+    subscribe_failed = t.subscribe_failed + excluded.subscribe_failed, counted_to = excluded.counted_to
 where t.counted_to = $2::timestamptz`
 
 const (
@@ -247,7 +268,10 @@ func (db *DB) countDone(ctx context.Context, day, from, to time.Time, limit time
 		if _, err := tx.Exec(ctx, lockCountingSQL); err != nil {
 			return err
 		}
-		_, err := tx.Exec(ctx, countSQL, unprepared, day, from, to)
-		return err
+		counted, err := tx.Exec(ctx, countSQL, unprepared, day, from, to)
+		if err != nil || counted.RowsAffected() == 0 || to.Before(dayPart{day: day}.end()) {
+			return err
+		}
+		return closeSubscribeDay(ctx, tx, day)
 	})
 }

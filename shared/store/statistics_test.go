@@ -21,6 +21,9 @@ func (db *DB) mustCount(t *testing.T) Statistics {
 	return s
 }
 
+// insertClosedDay closes a day ($1) that had so many SMS succeed ($2) and fail ($3).
+const insertClosedDay = `insert into task_totals (day, succeeded, failed, subscribe_succeeded, subscribe_failed) values ($1, $2, $3, 0, 0)`
+
 func TestStatisticsOfNothingAreZero(t *testing.T) {
 	t.Parallel()
 	db := open(t)
@@ -65,6 +68,68 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	require.Equal(t, []int64{fresh, retry, processing, failed}, []int64{s.Live.PendingNew, s.Live.PendingRetry, s.Live.Processing, s.Failed})
 }
 
+func TestStatisticsCountSubscribeMessagesApart(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	db.mustSubmit(t, message(), message())
+	require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: db.mustClaim(t, "app", 1)[0].ID, AppID: "app", Outcome: task.SentOK}).Verdict)
+	out := db.subscribe(t, booking(1, `{}`))
+	db.try(t, task.Report{Outcome: task.SentFailed})
+	db.subscribe(t, booking(2, `{}`))
+	db.try(t, task.Report{Outcome: task.SentOK})
+	db.subscribe(t, booking(3, `{}`))
+	recorded := booking(4, `{}`)
+	recorded.Queue, recorded.AppID, recorded.Lease = task.RecordedQueue, "shop", time.Minute
+	db.subscribe(t, recorded)
+
+	counted := func(when string, late int64) {
+		s := db.mustCount(t)
+		require.Equal(t, []int64{1, 0}, []int64{s.Succeeded, s.Failed}, when)
+		require.Equal(t, []int64{1 + late, 1 - late}, []int64{s.Subscribe.Succeeded, s.Subscribe.Failed}, when)
+		require.Len(t, s.Queues, 1, when)
+		require.Equal(t, []int64{1, 0}, []int64{s.Live.PendingNew, s.Live.Processing}, when)
+		require.Len(t, s.Subscribe.Queues, 2, when)
+		require.Equal(t, []int64{1, 1}, []int64{s.Subscribe.Live.PendingNew, s.Subscribe.Live.Processing}, when)
+	}
+	counted("while the day is open", 0)
+	require.Equal(t, 2, db.count(t, `select count(*) from sms_tasks`))
+	require.Zero(t, db.count(t, `select count(*) from sms_tasks where status = 3`))
+
+	_, err := conn.Exec(t.Context(), `update task_done set reported_at = reported_at - interval '3 days'`)
+	require.NoError(t, err)
+	_, err = conn.Exec(t.Context(), insertClosedDay, time.Now().AddDate(0, 0, -10), 0, 0)
+	require.NoError(t, err)
+	require.NoError(t, db.CloseDays(t.Context()))
+	require.Equal(t, 1, db.count(t, `select count(*) from task_totals where succeeded = 1 and failed = 0 and subscribe_succeeded = 1 and subscribe_failed = 1`))
+	counted("once the day is closed", 0)
+
+	_, err = conn.Exec(t.Context(), `update task_done set reason = 3, ended = 4 where status = 3`)
+	require.NoError(t, err)
+	failed := db.mustTask(t, out.TaskID)
+	require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: out.TaskID, AppID: "wechat", ClaimID: failed.ClaimID, Outcome: task.SentOK}).Verdict)
+	counted("after a late success of a closed day", 1)
+}
+
+func TestSMSTasksShowQueueAndReason(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	s := message(func(s *Submission) { s.Queue = "bulk" })
+	db.mustSubmit(t, s)
+	require.Equal(t, 1, db.count(t, `select count(*) from sms_tasks where queue = 'bulk' and reason is null`))
+	_, err := db.Cancel(t.Context(), s.ID, nil)
+	require.NoError(t, err)
+	for r := task.NoReason; r <= task.Cancelled; r++ {
+		if r != task.NoReason {
+			db.exec(t, `update task_done set reason = $1`, int16(r))
+		} else {
+			db.exec(t, `update task_done set reason = 0, status = 2`)
+		}
+		require.Equal(t, 1, db.count(t, `select count(*) from sms_tasks where coalesce(reason, '') = $1`, r.String()), "the word of reason %d", r)
+		db.exec(t, `update task_done set reason = 6, status = 3`)
+	}
+}
+
 // finishOn puts n results on a day, as if they had been reported at its noon.
 func finishOn(t *testing.T, conn *pgx.Conn, day time.Time, status, n int) {
 	t.Helper()
@@ -90,7 +155,7 @@ func TestClosedDaysAreCountedOnceAndFollowWithdrawnResults(t *testing.T) {
 	finishOn(t, conn, old, 2, 3)
 	finishOn(t, conn, old, 3, 1)
 	finishOn(t, conn, today.AddDate(0, 0, -2), 2, 1)
-	_, err := conn.Exec(t.Context(), `insert into task_totals values ($1, 100, 10)`, today.AddDate(0, 0, -4))
+	_, err := conn.Exec(t.Context(), insertClosedDay, today.AddDate(0, 0, -4), 100, 10)
 	require.NoError(t, err)
 	before := db.mustCount(t)
 	require.Equal(t, []int64{104, 11}, []int64{before.Succeeded, before.Failed})
@@ -131,7 +196,7 @@ with b as (
 insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at)
 select id, 2 + seq % 2, 3 * (seq % 2), 3, 4, 1, 'app', $1::timestamptz + seq * interval '4 seconds' from b`, day)
 	require.NoError(t, err)
-	_, err = conn.Exec(t.Context(), `insert into task_totals values ($1, 100, 10)`, day.AddDate(0, 0, -1))
+	_, err = conn.Exec(t.Context(), insertClosedDay, day.AddDate(0, 0, -1), 100, 10)
 	require.NoError(t, err)
 	impatient := openAt(t, url)
 	impatient.countTime = time.Millisecond

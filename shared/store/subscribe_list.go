@@ -103,43 +103,31 @@ order by g.id limit $5`
 // BusinessLogs pages the rows of one business event by id; of is whose, nil =
 // everybody's.
 func (db *DB) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]SubscribeLog, bool, error) {
-	logs, err := db.logs(ctx, "subscribe logs", businessLogsSQL, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
+	logs, err := db.logs(ctx, "subscribe logs", businessLogsSQL, unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
 	return logs[:min(len(logs), limit)], len(logs) > limit, err
 }
 
-const failedLogsSQL = `
+// Each of the two has an index of its own: a caller with few failures must not
+// have those of all others read.
+const (
+	failedLogsSQL = `
 select ` + logColumns + ` from subscribe_message_logs g
-where g.send_status = 2 and ($1::bigint is null or g.caller_id = $1)
-order by g.send_time desc limit $2`
+where g.send_status = 2
+order by g.send_time desc limit $1`
 
-// FailedLogs gives the newest failures (seed 000, 查看最近的失败记录).
+	failedLogsOfSQL = `
+select ` + logColumns + ` from subscribe_message_logs g
+where g.send_status = 2 and g.caller_id = $2
+order by g.send_time desc limit $1`
+)
+
+// FailedLogs gives the newest failures (seed 000, 查看最近的失败记录); of is whose,
+// nil = everybody's.
 func (db *DB) FailedLogs(ctx context.Context, of *int64, limit int) ([]SubscribeLog, error) {
-	return db.logs(ctx, "failed subscribe logs", failedLogsSQL, of, limit)
-}
-
-// TemplateRate is how many messages of a type of template were sent.
-type TemplateRate struct {
-	TemplateType           string
-	Total, Success, Failed int64
-	SuccessRate            float64 // percent, two digits, of the total
-}
-
-const templateRatesSQL = `
-select template_type, count(*), count(*) filter (where send_status = 1), count(*) filter (where send_status = 2),
-    round(count(*) filter (where send_status = 1) * 100.0 / count(*), 2)::float8
-from subscribe_message_logs
-where send_time >= $1 and ($2::bigint is null or caller_id = $2)
-group by template_type order by template_type`
-
-// TemplateRates counts the rows since a time, by type of template (seed 000,
-// 统计消息发送成功率).
-func (db *DB) TemplateRates(ctx context.Context, since time.Time, of *int64) ([]TemplateRate, error) {
-	rows, err := db.read.Query(ctx, templateRatesSQL, since, of)
-	if err != nil {
-		return nil, failed("template rates", err)
+	if of == nil {
+		return db.logs(ctx, "failed subscribe logs", failedLogsSQL, unprepared, limit)
 	}
-	rates, err := pgx.CollectRows(rows, pgx.RowToStructByPos[TemplateRate])
-	return rates, failed("template rates", err)
+	return db.logs(ctx, "failed subscribe logs", failedLogsOfSQL, unprepared, limit, *of)
 }
 
 // SubscribeSend is one send of a row.

@@ -27,13 +27,15 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 			"claimedSendsSQL": someIDs,
 			"recordedSendSQL": `7, 7`,
 			"historySQL":      `7, 20`,
-			"failedLogsSQL":   `null, 10`,
+			"failedLogsSQL":   `10`,
+			"failedLogsOfSQL": `10, 7`,
 			"businessLogsSQL": `'b', '7', 0, null, 10`,
 		},
 		index: map[string]string{
 			"logOfSQL": "uk_business_template_receiver", "messageLogSQL": "uk_business_template_receiver", "recordedSendSQL": "subscribe_message_sends_log",
 			"historySQL": "subscribe_message_sends_log", "failedLogsSQL": "subscribe_message_logs_failed",
+			"failedLogsOfSQL": "subscribe_message_logs_failed_caller",
 		},
-		sorted: []string{"failedLogsSQL"},
+		sorted: []string{"failedLogsSQL", "failedLogsOfSQL"},
 	}.require(t)
 }

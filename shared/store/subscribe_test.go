@@ -313,7 +313,7 @@ ORDER BY send_time DESC
 LIMIT 10) q where business_id = 124 and error_code = '40003' and error_message = 'invalid openid'`))
 	rates, err := db.TemplateRates(t.Context(), time.Time{}, nil)
 	require.NoError(t, err)
-	require.Equal(t, []TemplateRate{{"BOOKING_CONFIRM", 2, 1, 1, 50}}, rates)
+	require.Equal(t, []TemplateRate{{"BOOKING_CONFIRM", 2, 1, 1}}, rates)
 	failed, err := db.FailedLogs(t.Context(), nil, 10)
 	require.NoError(t, err)
 	require.Len(t, failed, 1)

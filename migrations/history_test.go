@@ -1,0 +1,84 @@
+package migrations_test
+
+import (
+	"io/fs"
+	"testing"
+	"testing/fstest"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// before gives a database as it was before the migration of this name.
+func before(t *testing.T, name string) *pgx.Conn {
+	t.Helper()
+	names, err := fs.Glob(migrations.Files, "*.sql")
+	require.NoError(t, err)
+	require.Contains(t, names, name)
+	older := fstest.MapFS{}
+	for _, n := range names {
+		if n < name {
+			text, err := fs.ReadFile(migrations.Files, n)
+			require.NoError(t, err)
+			older[n] = &fstest.MapFile{Data: text}
+		}
+	}
+	conn := connect(t, sandbox.NewEmptyDatabase(t))
+	_, err = migrations.UpFrom(t.Context(), conn, older, roles)
+	require.NoError(t, err)
+	return conn
+}
+
+// Two closed days and an open one: an SMS and a subscribe message end on each, and
+// of the first day they are archived.
+const mixedHistory = `
+INSERT INTO tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	SELECT gen_random_uuid(), 7, q, 5, 3, 0, '', day::text FROM unnest(array['2026-01-01', '2026-01-02', '2026-01-03']::date[]) day,
+		unnest(array['default', 'wechat', 'wechat.recorded']) q;
+INSERT INTO subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+		caller_id, task_id, send_status, send_time)
+	SELECT 'x', 'TYPE', 'b', seq, 1, 'o', '{}', 7, id, CASE queue WHEN 'wechat' THEN 2 ELSE 1 END, content::timestamp AT TIME ZONE 'UTC'
+	FROM tasks WHERE queue <> 'default';
+INSERT INTO subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+	SELECT task_id, id, 'x', 'o', '{}' FROM subscribe_message_logs;
+INSERT INTO task_done (id, status, reason, retry_count, ended, reported_at)
+	SELECT id, CASE queue WHEN 'wechat' THEN 3 ELSE 2 END, CASE queue WHEN 'wechat' THEN 1 ELSE 0 END, 0, 5, content::timestamp AT TIME ZONE 'UTC' + interval '23 hours'
+	FROM tasks;
+INSERT INTO task_totals VALUES ('2026-01-01', 2, 1), ('2026-01-02', 2, 1);
+INSERT INTO archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, retry_count, ended, reported_at)
+	SELECT t.id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, created_at, status, reason, d.retry_count, ended, reported_at
+	FROM tasks t JOIN task_done d USING (id) WHERE content = '2026-01-01';
+DELETE FROM task_done WHERE id IN (SELECT id FROM archived_tasks);
+DELETE FROM tasks WHERE id IN (SELECT id FROM archived_tasks)`
+
+func TestClosedDaysAreSplitIntoSMSAndSubscribeMessages(t *testing.T) {
+	t.Parallel()
+	conn := before(t, "0021_sms_apart.sql")
+	_, err := conn.Exec(t.Context(), mixedHistory)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, roles)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"2026-01-01: SMS 1 succeeded 0 failed, subscribe 1 succeeded 1 failed",
+		"2026-01-02: SMS 1 succeeded 0 failed, subscribe 1 succeeded 1 failed",
+	}, texts(t, conn, `SELECT format('%s: SMS %s succeeded %s failed, subscribe %s succeeded %s failed',
+		day, succeeded, failed, subscribe_succeeded, subscribe_failed) FROM task_totals ORDER BY day`))
+	require.Equal(t, []string{"default f", "wechat t", "wechat.recorded t"},
+		texts(t, conn, `SELECT DISTINCT queue || ' ' || left(subscribe::text, 1) FROM tasks JOIN task_done USING (id) ORDER BY 1`))
+	require.Equal(t, []string{"2026-01-01 7 TYPE 2 1 1", "2026-01-02 7 TYPE 2 1 1"},
+		texts(t, conn, `SELECT concat_ws(' ', day, caller_id, template_type, total, success, failed) FROM subscribe_totals ORDER BY day`))
+	_, err = conn.Exec(t.Context(), `INSERT INTO task_totals (day, succeeded, failed) VALUES ('2026-01-03', 2, 1)`)
+	require.ErrorContains(t, err, "null value", "an older program cannot close a day as it did")
+}
+
+func texts(t *testing.T, conn *pgx.Conn, query string) []string {
+	t.Helper()
+	rows, err := conn.Query(t.Context(), query)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return lines
+}
