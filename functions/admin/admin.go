@@ -23,7 +23,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), ready: env.Ready, due: env.Due, username: env.Config.Username, forget: env.ForgetCaller}
+	d := &desk{db: env.DB(), ready: env.Ready, due: env.Due, username: env.Config.Username, forget: env.ForgetCaller, phones: env.Config.PhoneCountry}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
@@ -87,6 +87,7 @@ type desk struct {
 	due      func(at time.Time)        // has sweep woken
 	username string                    // of the built-in admin, which is no stored caller
 	forget   func(name string)         // drops what this process remembers of a caller
+	phones   task.Country
 }
 
 // nothing is the request of a route that takes none.

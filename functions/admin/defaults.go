@@ -37,8 +37,14 @@ func (b *rules) defaultContent(content string, useTemplate bool) {
 }
 
 func (d *desk) addDefault(ctx context.Context, c *fn.Call, req defaultRequest) (any, error) {
-	row, err := d.db.AddDefault(ctx, req.PhoneNumber, req.Content, req.UseTemplate, c.Operator(""))
+	row, err := d.db.AddDefault(ctx, d.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
 	return defaultResponse(row), err
+}
+
+// phone is the stored form of a valid number, "" for none.
+func (d *desk) phone(text string) string {
+	number, _ := d.phones.Phone(text)
+	return number
 }
 
 // defaultsRequest is api.DefaultSMSListRequest with its rules.
@@ -48,14 +54,12 @@ type defaultsRequest api.DefaultSMSListRequest
 func (r *defaultsRequest) Validate() []task.Field {
 	var bad rules
 	bad.Page(r.Limit, r.After)
-	if r.PhoneNumber != "" {
-		bad.Phone(r.PhoneNumber)
-	}
+	bad.PhoneParameter(r.PhoneNumber)
 	return bad.Rules
 }
 
 func (d *desk) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
-	rows, more, err := d.db.Defaults(ctx, req.PhoneNumber, req.IsSent, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Defaults(ctx, d.phone(req.PhoneNumber), req.IsSent, req.After, fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int32 { return row.ID }), err
 }
 

@@ -25,9 +25,7 @@ func (r *tasksRequest) Validate() []task.Field {
 	_, known = task.ParseReason(r.Reason)
 	bad.When(!known, "reason", "must be rejected, retries_exhausted, timeout, unknown, expired or cancelled")
 	bad.When(known && r.Reason != "" && r.State != "" && state != task.Failed, "reason", "only failed tasks have one; leave out state")
-	if r.PhoneNumber != "" {
-		bad.Phone(r.PhoneNumber)
-	}
+	bad.PhoneParameter(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
 	bad.Queue("queue", r.Queue)
 	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
@@ -35,9 +33,9 @@ func (r *tasksRequest) Validate() []task.Field {
 	return bad.Rules
 }
 
-// filter makes the store's filter of a valid request.
+// filter makes the store's filter of a valid request, but for its phone number.
 func (r *tasksRequest) filter() store.TaskFilter {
-	f := store.TaskFilter{Phone: r.PhoneNumber, Source: r.Source, Queue: r.Queue, CallerID: r.CallerID, Limit: fn.LimitOf(r.Limit)}
+	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: r.CallerID, Limit: fn.LimitOf(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}
@@ -49,7 +47,9 @@ func (r *tasksRequest) filter() store.TaskFilter {
 }
 
 func (d *desk) tasks(ctx context.Context, _ *fn.Call, req tasksRequest) (any, error) {
-	found, err := d.db.ListTasks(ctx, req.filter())
+	filter := req.filter()
+	filter.Phone = d.phone(req.PhoneNumber)
+	found, err := d.db.ListTasks(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
 	for i, t := range found.Tasks {
 		page.Items[i] = adminTask(t)

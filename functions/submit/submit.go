@@ -12,6 +12,7 @@
 package submit
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -154,8 +155,9 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Subm
 	if bad != nil {
 		err = addField(err, *bad)
 	}
-	sub.Phone, sub.Draft = req.PhoneNumber, req.draft()
-	if err != nil {
+	sub.Phone, _ = s.env.Config.PhoneCountry.Phone(req.PhoneNumber)
+	sub.Draft = req.draft()
+	if err != nil && !onlyPhone(err, &req) {
 		sub.Refused = err
 		return sub
 	}
@@ -168,9 +170,16 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Subm
 		sub.Refused = sign(sub, &req, key)
 	}
 	if sub.Refused == nil {
-		sub.Refused = req.pastTime(time.Now())
+		sub.Refused = cmp.Or(err, req.pastTime(time.Now()))
 	}
 	return sub
+}
+
+// onlyPhone tells whether the phone number is all that is wrong. Such a request
+// may have been accepted before the rule of phone numbers became stricter: if its
+// key is known it is a replay.
+func onlyPhone(err *task.Error, r *sendRequest) bool {
+	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
 
 func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
@@ -181,7 +190,9 @@ func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
 }
 
 // sign gives a submission its key and the fingerprint of its request: of the
-// decoded request, without the key, before templates and defaults.
+// decoded request, without the key, before templates and defaults. The phone
+// number counts as it was written: another spelling is another request, and
+// PHONE_DEFAULT_COUNTRY_CODE can change without making replays into conflicts.
 func sign(sub *store.Submission, req *sendRequest, key string) *task.Error {
 	body := *req
 	body.IdempotencyKey = ""

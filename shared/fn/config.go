@@ -40,6 +40,7 @@ type Config struct {
 	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
 	RetryBackoff   task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"how long retries wait, by queue, as wechat=5s,30s;*=1m: the nth retry the nth time, further ones the last; * is every other queue; without it the others retry at once"`
+	PhoneCountry   task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers that are given without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty stores numbers as given, without punctuation"`
 	RetentionDays  int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which a finished task moves from the main tables to archived_tasks; 0 = never"`
 	LogDays        int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months; 0 = never"`
 	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
@@ -56,6 +57,9 @@ func (c *Config) Validate() []task.Field {
 	var bad []task.Field
 	if c.Username == "" || strings.Contains(c.Username, ":") {
 		bad = append(bad, task.Field{Name: "BASIC_AUTH_USERNAME", Message: "must not be empty or contain a colon"})
+	}
+	if !c.PhoneCountry.Valid() {
+		bad = append(bad, task.Field{Name: "PHONE_DEFAULT_COUNTRY_CODE", Message: "must be a country code without +, 1 to 3 digits such as 86, or empty"})
 	}
 	const centuryOfDays = 36500
 	if c.RetentionDays < 0 || c.RetentionDays > centuryOfDays {
@@ -79,7 +83,7 @@ func (c *Config) Validate() []task.Field {
 func (c *Config) storeConfig() store.Config {
 	return store.Config{
 		URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
-		Events: c.TaskEvents, Backoff: c.RetryBackoff, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
+		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
 		Alerts: c.Alerts.rules(),
 	}
 }

@@ -112,12 +112,13 @@ func databaseURLProblem(t *testing.T) string {
 
 func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	setAll(t, map[string]string{
-		"BASIC_AUTH_USERNAME": "a:b", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
+		"BASIC_AUTH_USERNAME": "a:b", "PHONE_DEFAULT_COUNTRY_CODE": "+86", "RETENTION_DAYS": "-1", "RETENTION_LOG_DAYS": "36501", "SENDONCE_DATABASE_MAX_CONNS": "0", "SENDONCE_MAX_CALLS": "-1", "SENDONCE_DRAIN_TIMEOUT": "2h",
 		"TWO_PHASE_DEFAULT_ACK": "accepted",
 	})
 	_, problems := configFromEnvironment(nil, nil)
 	require.Equal(t, []problem{
 		{"BASIC_AUTH_USERNAME", `is "a:b" but must not be empty or contain a colon`},
+		{"PHONE_DEFAULT_COUNTRY_CODE", `is "+86" but must be a country code without +, 1 to 3 digits such as 86, or empty`},
 		{"RETENTION_DAYS", `is "-1" but must be between 0 and 36500, where 0 keeps for ever`},
 		{"RETENTION_LOG_DAYS", `is "36501" but must be between 0 and 36500, where 0 keeps for ever`},
 		{"SENDONCE_DATABASE_MAX_CONNS", `is "0" but must be between 1 and 1000`},
@@ -127,7 +128,7 @@ func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	}, problems)
 	t.Setenv("TWO_PHASE_ENABLED", "true")
 	cfg, problems := configFromEnvironment(nil, nil)
-	require.Len(t, problems, 6)
+	require.Len(t, problems, 7)
 	require.True(t, cfg.TwoPhase.Accepts(""))
 	require.False(t, cfg.TwoPhase.Accepts("saved"))
 	t.Setenv("TWO_PHASE_DEFAULT_ACK", "fast")

@@ -93,14 +93,21 @@ func (r *Rules) SMSQueue(field, queue, instead string) {
 	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)
 }
 
-// Phone asks for a phone number; one with a space before it comes from a query
-// string whose + was not escaped.
+// Phone asks for a phone number.
 func (r *Rules) Phone(phone string) {
-	hint := ""
-	if strings.HasPrefix(phone, " ") {
-		hint = "; in a query string write + as %2B"
+	_, problem := task.Country("").Phone(phone)
+	r.When(problem != "", "phone_number", problem)
+}
+
+// PhoneParameter holds an optional phone number of a query string to its form.
+// One that begins with a space was written with a + that was not escaped.
+func (r *Rules) PhoneParameter(phone string) {
+	switch {
+	case strings.HasPrefix(phone, " "):
+		r.When(true, "phone_number", "begins with a space; in a query string write + as %2B")
+	case phone != "":
+		r.Phone(phone)
 	}
-	r.When(!task.ValidPhone(phone), "phone_number", "is required: 3 to 19 digits, optionally after a +"+hint)
 }
 
 // Queue holds an optional queue to its alphabet.

@@ -33,16 +33,18 @@ func (d DefaultSMS) json() string {
 const defaultColumns = `id, phone_number, content, use_template, is_sent, created_at, updated_at`
 
 const insertDefaultSQL = `
-insert into default_sms_data (phone_number, content, use_template) values ($1, $2, $3) returning ` + defaultColumns
+insert into default_sms_data (phone_number, content, use_template)
+select $1::text, $2::text, $3::boolean where not exists (select from default_sms_data where phone_number = any($4::text[]))
+returning ` + defaultColumns
 
 // AddDefault stores the default content of a phone number;
-// task.CodeDefaultExists when the number has one.
+// task.CodeDefaultExists when the number has one, in whatever spelling.
 func (db *DB) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by Operator) (d DefaultSMS, err error) {
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
-		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate)
+		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, db.phones.Spellings(phone))
 		return deed{"default.create", d.subject(), "", d.json()}, err
 	})
-	if violates(err, "default_sms_data_phone_number_key") {
+	if violates(err, "default_sms_data_phone_number_key") || task.CodeOf(err) == task.CodeNotFound {
 		err = task.Refuse(task.CodeDefaultExists, "this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}")
 	}
 	return d, failed("add default", err)
@@ -104,7 +106,7 @@ func (db *DB) Default(ctx context.Context, id int32) (DefaultSMS, error) {
 
 const defaultsSQL = `
 select ` + defaultColumns + ` from default_sms_data
-where id > $1::bigint and ($2 = '' or phone_number = $2) and ($3::boolean is null or is_sent = $3)
+where id > $1::bigint and ($2::text[] is null or phone_number = any($2)) and ($3::boolean is null or is_sent = $3)
 order by id
 limit $4`
 
@@ -112,6 +114,10 @@ limit $4`
 // nil narrow the list. after is the last id of the page before, 0 for the first
 // page.
 func (db *DB) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
-	page, more, err = pageOf[DefaultSMS](ctx, db.read, limit, defaultsSQL, after, phone, sent)
+	var spellings []string
+	if phone != "" {
+		spellings = db.phones.Spellings(phone)
+	}
+	page, more, err = pageOf[DefaultSMS](ctx, db.read, limit, defaultsSQL, after, spellings, sent)
 	return page, more, failed("defaults", err)
 }

@@ -47,12 +47,8 @@ func (l *receiveLogs) add(s *Submission, answer Submitted) {
 		id = &answer.ID
 		body["task_id"], body["status"], body["replayed"] = answer.ID, answer.State.Status(), true
 	}
-	phone := ""
-	if task.ValidPhone(s.Phone) {
-		phone = s.Phone
-	}
 	l.requestIDs, l.tasks, l.callers = append(l.requestIDs, s.RequestID), append(l.tasks, id), append(l.callers, s.CallerID)
-	l.phones, l.contents = append(l.phones, phone), append(l.contents, task.Cut(storable(s.Draft.Content), task.MaxContent))
+	l.phones, l.contents = append(l.phones, s.Phone), append(l.contents, task.Cut(storable(s.Draft.Content), task.MaxContent))
 	l.templates = append(l.templates, s.Draft.UseTemplate)
 	l.ips, l.agents = append(l.ips, s.SourceIP), append(l.agents, s.loggedAgent())
 	l.requests, l.answers = append(l.requests, logJSON(s.Request)), append(l.answers, mustJSON(body))

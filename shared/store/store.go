@@ -12,18 +12,19 @@ import (
 
 // Config says where the database is and as whom the functions log in.
 type Config struct {
-	URL      string                // postgres:// URL; several hosts are allowed, see pgx
-	HotRole  string                // role of submit, claim, report, sweep; "" = the URL's own user
-	ReadRole string                // role of statistics and lists; "" = the URL's own user
-	MaxConns int                   // per pool; 0 = 8
-	StatusOf func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
-	Pooler   bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
-	Events   EventMode             // which changes of tasks are told
-	Backoff  task.Backoff          // how long retries wait, by queue
-	Keep     Retention             // how long what is over stays
-	Alerts   task.AlertRules       // which queues somebody should hear of
-	OnEvents func()                // called after a commit that wrote events to be relayed; nil = nobody listens
-	OnFailed func()                // called after a commit of failures that count for alerts; nil = nobody listens
+	URL          string                // postgres:// URL; several hosts are allowed, see pgx
+	HotRole      string                // role of submit, claim, report, sweep; "" = the URL's own user
+	ReadRole     string                // role of statistics and lists; "" = the URL's own user
+	MaxConns     int                   // per pool; 0 = 8
+	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	Pooler       bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
+	Events       EventMode             // which changes of tasks are told
+	Backoff      task.Backoff          // how long retries wait, by queue
+	Keep         Retention             // how long what is over stays
+	PhoneCountry task.Country          // whose numbers may be written without a country code
+	Alerts       task.AlertRules       // which queues somebody should hear of
+	OnEvents     func()                // called after a commit that wrote events to be relayed; nil = nobody listens
+	OnFailed     func()                // called after a commit of failures that count for alerts; nil = nobody listens
 
 	// OnAlert is called after the commit that raised an alert, and after the one
 	// that cleared it, with the value that did; nil = nobody listens.
@@ -50,6 +51,7 @@ type DB struct {
 	alerts     task.AlertRules
 	watchAfter atomic.Int64 // when Watch may look again here, in Unix nanoseconds
 	backoff    task.Backoff
+	phones     task.Country
 	keep       Retention
 	countTime  time.Duration // see countTime
 	refreshing chan struct{} // full while this instance refreshes a provider's token
@@ -75,7 +77,7 @@ func Open(cfg Config) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{
-		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, keep: cfg.Keep, alerts: cfg.Alerts,
+		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, alerts: cfg.Alerts,
 		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), onAlert: cfg.OnAlert,
 		countTime: countTime, refreshing: make(chan struct{}, 1),
 	}

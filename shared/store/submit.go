@@ -24,7 +24,7 @@ type Submission struct {
 	Priority    int16
 	MaxRetries  int16
 	OnUnknown   task.Policy
-	Phone       string
+	Phone       string // as task.Country gives it; "" in a refused one that has none
 	Source      string
 	CallbackURL string
 	Metadata    []byte    // a JSON object; nil = none

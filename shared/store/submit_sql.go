@@ -62,7 +62,7 @@ select id from archived_tasks where id = any($1::uuid[])`
 
 // submitFacts is what a flush must know before it composes.
 type submitFacts struct {
-	defaults  map[string]*task.DefaultContent // by phone number
+	defaults  map[string]*task.DefaultContent // by phone number, however the row spells it
 	templates []task.StoredTemplate           // by id
 	keys      map[task.Hash]bool
 	ids       map[task.ID]bool // committed by an earlier try of this flush
@@ -76,7 +76,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	var ids []task.ID
 	for _, s := range f.rows {
 		if s.Draft.NeedsDefault() {
-			phones = append(phones, s.Phone)
+			phones = append(phones, f.db.phones.Spellings(s.Phone)...)
 		}
 		if s.Draft.TemplateID != 0 {
 			templateIDs = append(templateIDs, s.Draft.TemplateID)
@@ -99,8 +99,11 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 		var phone string
 		var d task.DefaultContent
 		_, err := pgx.ForEachRow(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() error {
-			row := d
-			found.defaults[phone] = &row
+			number, _ := f.db.phones.Phone(phone)
+			if older := found.defaults[number]; older == nil || d.ID < older.ID {
+				row := d
+				found.defaults[number] = &row
+			}
 			return nil
 		})
 		return err

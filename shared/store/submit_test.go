@@ -343,7 +343,7 @@ func TestARefusedRequestIsLoggedWhateverItsBytes(t *testing.T) {
 	for i, r := range requests {
 		subs[i] = message(func(s *Submission) {
 			s.Request, s.UserAgent = []byte(r), "\xffagent\x00"
-			s.Draft.Content, s.Phone = r, r
+			s.Draft.Content, s.Phone = r, ""
 			s.Refused = task.Refuse(task.CodeInvalid, "refused \x00")
 		})
 	}

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -90,10 +91,32 @@ func (db *DB) ListTasks(ctx context.Context, f TaskFilter) (page TaskPage, err e
 		if _, err := tx.Exec(ctx, walkIndexSQL); err != nil {
 			return err
 		}
-		page, err = listTasks(ctx, tx, f)
+		page, err = db.listSpellings(ctx, tx, f)
 		return err
 	})
 	return page, failed("list tasks", err)
+}
+
+// listSpellings joins the lists of each spelling of a phone number. Its page ends
+// where the first of them does.
+func (db *DB) listSpellings(ctx context.Context, tx pgx.Tx, f TaskFilter) (page TaskPage, err error) {
+	for _, f.Phone = range db.phones.Spellings(f.Phone) {
+		found, err := listTasks(ctx, tx, f)
+		if err != nil {
+			return TaskPage{}, err
+		}
+		page.Tasks = append(page.Tasks, found.Tasks...)
+		if found.Next.Compare(page.Next) > 0 {
+			page.Next = found.Next
+		}
+	}
+	page.Tasks = slices.DeleteFunc(page.Tasks, func(d Detail) bool { return d.ID.Compare(page.Next) < 0 })
+	slices.SortFunc(page.Tasks, func(a, b Detail) int { return b.ID.Compare(a.ID) })
+	if len(page.Tasks) > f.Limit {
+		page.Tasks = page.Tasks[:f.Limit]
+		page.Next = page.Tasks[f.Limit-1].ID
+	}
+	return page, nil
 }
 
 func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {

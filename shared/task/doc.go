@@ -29,7 +29,9 @@
 //   - Nobody can know whether a silent sender sent. The submitter chooses what
 //     then happens (Policy); the one exception is a claim that promised to mark
 //     each send and did not.
-//   - What a submission means (its fingerprint) is fixed before templates and
-//     default content are applied, so that a replay stays a replay whatever an
-//     operator changed meanwhile.
+//   - What a submission means (its fingerprint) is fixed before templates,
+//     default content and the country of phone numbers are applied, so that a
+//     replay stays a replay whatever an operator changed meanwhile.
+//   - A stored phone number stays the same number under any default country
+//     that was set before or is set later (Country).
 package task

@@ -1,38 +1,181 @@
 package task
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
 
-// ValidPhone tells whether s is a phone number as the service takes it: 3 to 19
-// ASCII digits, with or without a leading '+'. Numbers are kept as given.
-func ValidPhone(s string) bool {
-	digits := strings.TrimPrefix(s, "+")
-	if len(digits) < 3 || len(digits) > 19 {
-		return false
-	}
-	for i := range len(digits) {
-		if digits[i] < '0' || digits[i] > '9' {
-			return false
-		}
-	}
-	return true
+const (
+	phoneRule = "must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are left out"
+
+	maxPhoneText = 50 // characters of a number as it is written
+	minDigits    = 3  // short codes: operators and banks have some of three digits, as 139 and 900
+	maxDigits    = 19 // access codes of providers may be longer than E.164 allows
+	maxE164      = 15 // digits, with the country code
+	minE164      = 7  // as +683 4000: three of the country code and four more
+	minNational  = 7  // shorter ones are short codes
+)
+
+// Country is the code of the country whose numbers may be written without one,
+// as 86; "" when there is none.
+type Country string
+
+// Valid tells whether c is "" or 1 to 3 digits of which the first is not 0.
+func (c Country) Valid() bool {
+	return c == "" || len(c) <= 3 && c[0] != '0' && onlyDigits(string(c))
 }
 
-// MaskPhone hides the middle of a phone number, for logs: "13800138000" becomes
-// "138****8000". A number of fewer than 11 digits shows at most half of them, and
-// what is no phone number shows nothing.
-func MaskPhone(s string) string {
-	if s == "" {
+// Phone reads a phone number as somebody wrote it and gives the form in which it
+// is stored: digits, with + before them or not. problem says why text is no phone
+// number and what one is; that does not depend on c.
+//
+// Without a country only the punctuation goes. With one, a number after + or 00,
+// and one that is national in c, takes the form of E.164. All others are short
+// codes and access codes, which are dialled as they are, and stay so.
+//
+// What E.164 says of lengths and prefixes is all that is checked: there is no
+// list of the numbers that exist.
+func (c Country) Phone(text string) (number, problem string) {
+	prefix, digits, problem := splitPhone(text)
+	switch {
+	case problem != "":
+		return "", problem
+	case c == "":
+		return prefix + digits, ""
+	case prefix != "":
+		return "+" + digits, ""
+	}
+	if national, ok := c.national(digits); ok && len(c)+len(national) <= maxE164 {
+		return "+" + string(c) + national, ""
+	}
+	return digits, ""
+}
+
+// Spellings gives the forms in which a number that Phone gave may have been
+// stored before c was set: that form itself and all that c makes the same.
+func (c Country) Spellings(number string) []string {
+	spellings := []string{number}
+	e164, international := strings.CutPrefix(number, "+")
+	if c == "" || !international {
+		return spellings
+	}
+	others := []string{"00" + e164}
+	if national, ours := strings.CutPrefix(e164, string(c)); ours {
+		others = append(others, national, c.trunk()+national, e164)
+	}
+	for _, other := range others {
+		if same, _ := c.Phone(other); same == number && !slices.Contains(spellings, other) {
+			spellings = append(spellings, other)
+		}
+	}
+	return spellings
+}
+
+// trunk is what stands before a number that is dialled within the country. Where
+// there is none, numbers may begin with 0 themselves.
+func (c Country) trunk() string {
+	switch c {
+	case "1":
+		return "1"
+	case "7":
+		return "8"
+	case "36":
+		return "06"
+	case "375":
+		return "80"
+	case "39", "225", "241", "242", "378":
 		return ""
 	}
-	if !ValidPhone(s) {
+	return "0"
+}
+
+// national gives what follows the country code of a number without prefix; ok is
+// false for short codes and access codes. The country code itself may stand before
+// it where lengths tell it from a number.
+func (c Country) national(digits string) (rest string, ok bool) {
+	switch c {
+	case "1", "7": // ten digits
+		if trunk := strings.HasPrefix(digits, c.trunk()); len(digits) == 11 && (trunk || strings.HasPrefix(digits, string(c))) {
+			digits = digits[1:]
+		}
+		return digits, len(digits) == 10
+	case "86": // mobile numbers are 13… to 19…, landlines are written with their 0, and the rest are services
+		if landline, is := strings.CutPrefix(digits, "0"); is {
+			return landline, len(landline) >= minNational
+		}
+		if len(digits) == 13 {
+			digits = strings.TrimPrefix(digits, "86")
+		}
+		return digits, len(digits) == 11 && digits[0] == '1' && digits[1] >= '3'
+	}
+	rest = strings.TrimPrefix(digits, c.trunk())
+	return rest, len(rest) >= minNational
+}
+
+// splitPhone takes a number apart: "+", "00" or no prefix, and the digits.
+func splitPhone(text string) (prefix, digits, problem string) {
+	switch {
+	case text == "":
+		return "", "", "is required; it " + phoneRule
+	case utf8.RuneCountInString(text) > maxPhoneText:
+		return "", "", fmt.Sprintf("has more than %d characters; it %s", maxPhoneText, phoneRule)
+	}
+	kept := make([]byte, 0, maxPhoneText)
+	for _, r := range dropTrunk(text) {
+		switch {
+		case r >= '0' && r <= '9':
+			kept = append(kept, byte(r))
+		case r == '+' && prefix == "" && len(kept) == 0:
+			prefix = "+"
+		case !strings.ContainsRune(" -.()[]", r):
+			return "", "", fmt.Sprintf("must not contain %q here; it %s", r, phoneRule)
+		}
+	}
+	digits = string(kept)
+	if rest, is := strings.CutPrefix(digits, "00"); is && prefix == "" {
+		prefix, digits = "00", rest
+	}
+	switch n := len(digits); {
+	case prefix == "" && (n < minDigits || n > maxDigits):
+		return "", "", fmt.Sprintf("has %d digits; it %s", n, phoneRule)
+	case prefix != "" && (n < minE164 || n > maxE164):
+		return "", "", fmt.Sprintf("has %d digits after %s; it %s", n, prefix, phoneRule)
+	case prefix != "" && digits[0] == '0':
+		return "", "", "has a country code that begins with 0; it " + phoneRule
+	}
+	return prefix, digits, ""
+}
+
+// dropTrunk leaves out the (0) of "+44 (0)20 7946 0018", which is dialled within
+// the country only.
+func dropTrunk(text string) string {
+	before, after, found := strings.Cut(text, "(0)")
+	country := strings.TrimLeft(strings.Trim(before, " -.()[]"), "+0")
+	if found && country != strings.Trim(before, " -.()[]") && Country(country).trunk() == "0" {
+		return before + after
+	}
+	return text
+}
+
+// MaskPhone hides the middle of a stored phone number, for logs: "13800138000"
+// becomes "138****8000". A number of fewer than 11 digits shows at most half of
+// them, and what is no phone number shows nothing.
+func MaskPhone(number string) string {
+	if number == "" {
+		return ""
+	}
+	digits := strings.TrimPrefix(number, "+")
+	n := len(digits)
+	if n < minDigits || n > maxDigits || !onlyDigits(digits) {
 		return "***"
 	}
-	digits := strings.TrimPrefix(s, "+")
-	n := len(digits)
 	head, tail := 3, 4
 	if n < 11 {
 		head, tail = n/4, n/2-n/4
 	}
-	plus := s[:len(s)-n]
-	return plus + digits[:head] + strings.Repeat("*", n-head-tail) + digits[n-tail:]
+	return number[:len(number)-n] + digits[:head] + strings.Repeat("*", n-head-tail) + digits[n-tail:]
 }
+
+func onlyDigits(s string) bool { return strings.Trim(s, "0123456789") == "" }
