@@ -2,6 +2,7 @@ package functions
 
 import (
 	"log/slog"
+	"net/http"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -40,9 +41,27 @@ func (s teller) tellOfStreams() {
 		require.NoError(s.t, s.witness.contract.checkJSON(pointer("components", "schemas", schema), []byte(all[i].data)), all[i].data)
 	}
 	require.Equal(s.t, all[1:], chat.hear(streams+"ann", 1, "Last-Event-ID", all[0].id), "an admin hears anybody")
+	ann.upgrade(streams + "ann")
 	ann.call(400, "GET", streams+"ann", "", "Last-Event-ID", "the first")
 	ann.get(400, streams+"ann?after=-1")
 	ann.get(403, streams+"bob")
+}
+
+// upgrade asks for a WebSocket and leaves it.
+func (s teller) upgrade(path string) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+path, nil)
+	require.NoError(s.t, err)
+	req.SetBasicAuth(s.user, s.password)
+	for name, value := range map[string]string{
+		"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+	} {
+		req.Header.Set(name, value)
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(s.t, err)
+	require.Empty(s.t, s.witness.problems(req, nil, res, nil))
+	require.NoError(s.t, res.Body.Close())
 }
 
 // hear listens to a stream until it has said n events.

@@ -33,13 +33,13 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/fn": {
 		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},
 		outside: []string{
-			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/kelseyhightower/envconfig",
+			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket", "github.com/kelseyhightower/envconfig",
 		},
 	},
 	"shared/store":   {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
 	"shared/task":    {},
 	"shared/message": {},
-	"shared/api":     {},
+	"shared/api":     {outside: []string{"github.com/coder/websocket"}},
 	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sender":  {ours: []string{"shared/api"}},

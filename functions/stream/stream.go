@@ -1,10 +1,12 @@
-// Package stream is the function that tells a user what comes in, as it comes
-// (seed 004):
+// Package stream is the function that sends a user what comes in, as it comes
+// (the original two-phase acknowledgement):
 //
 //	GET /api/v1/stream/{user}
 //
 // It answers with server-sent events, read from the stream that the relay
-// publishes to. It asks the database for nothing but the caller.
+// publishes to; that asks the database for nothing but the caller. A request to
+// upgrade gets a WebSocket, which carries the same events and takes messages in:
+// each frame of the client is the body of a POST to /api/v1/messages.
 package stream
 
 import (
@@ -12,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -19,17 +22,24 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Config is the function's settings.
 type Config struct {
-	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events lasts before its client has to come back, 5s to 55m; less than the platform's own limit for calls"`
+	Max     time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to come back, 5s to 55m; less than the platform's own limit for calls"`
+	Origins []string      `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages that may open a WebSocket beside the service's own, as https://chat.example.com, separated by commas"`
 }
 
-// Validate holds the setting to what a call may take.
+// Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
 	var bad fn.Rules
+	for _, origin := range c.Origins {
+		u, err := url.Parse(origin)
+		bad.When(err != nil || u.Scheme+"://"+u.Host != origin || u.Scheme == "" || u.Host == "",
+			"SENDONCE_STREAM_ORIGINS", "must be origins such as https://chat.example.com, without a path, separated by commas")
+	}
 	bad.When(c.Max < 5*time.Second || c.Max > 55*time.Minute, "SENDONCE_STREAM_MAX", "must be between 5s and 55m")
 	return bad
 }
@@ -39,10 +49,9 @@ var Function = fn.HTTP("stream", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &streamer{bus: env.Bus()}
-	return fn.Routes{
-		"GET /api/v1/stream/{user}": fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max),
-	}
+	s := &streamer{bus: env.Bus(), intake: intake.New(env)}
+	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max)
+	return fn.Routes{"GET /api/v1/stream/{user}": fn.WithSocket(events, cfg.Origins, s.socket)}
 }
 
 const (
@@ -52,7 +61,8 @@ const (
 )
 
 type streamer struct {
-	bus *bus.Bus
+	bus    *bus.Bus
+	intake *intake.Intake
 }
 
 // request is api.StreamRequest with its rules.
@@ -65,28 +75,30 @@ func (r *request) Validate() []task.Field {
 	return bad
 }
 
-// stream tells a user's events until ctx ends, which is no failure.
+// stream sends a user's events until ctx ends, which is no failure.
 func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
-	user := c.PathValue("user")
-	if user != c.Caller.Name && !c.May(fn.Admin) {
-		return task.Refuse(task.CodeForbidden, "this caller may not act for "+user)
-	}
-	after, err := position(c, req)
+	f, err := s.follow(ctx, c, req)
 	if err != nil {
 		return err
 	}
-	f, err := s.bus.Follow(ctx, user, after)
-	if err != nil {
-		return errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
-	}
 	defer f.Close()
-	t := &telling{call: c, out: w, from: f}
-	defer func() { c.Log("events", t.events) }()
-	err = t.mark()
-	for err == nil {
-		err = t.next(ctx)
+	return tell(ctx, c, w, f)
+}
+
+// follow begins to read the events of the user in the path, if the caller may.
+func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Follower, error) {
+	if _, err := c.ActFor(c.PathValue("user")); err != nil {
+		return nil, err
 	}
-	return err
+	after, err := position(c, req)
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.bus.Follow(ctx, c.PathValue("user"), after)
+	if err != nil {
+		return nil, errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
+	}
+	return f, nil
 }
 
 // position is where to begin: after the event that the client saw last, or else
@@ -109,12 +121,31 @@ func position(c *fn.Call, req request) (*uint64, error) {
 	return after, nil
 }
 
+// writer is where the events of one stream go: server-sent events or frames of a
+// WebSocket.
+type writer interface {
+	Send(id, event string, data []byte) error
+	Mark(id string) error
+	Comment(text string) error
+}
+
 // telling is one stream.
 type telling struct {
 	call   *fn.Call
-	out    *fn.EventWriter
+	out    writer
 	from   *bus.Follower
 	events int
+}
+
+// tell sends all that f reads until ctx ends.
+func tell(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
+	t := &telling{call: c, out: out, from: f}
+	defer func() { c.Log("events", t.events) }()
+	err := t.mark()
+	for err == nil {
+		err = t.next(ctx)
+	}
+	return err
 }
 
 // next waits for what comes and sends it. What cannot be sent is passed over
@@ -147,6 +178,9 @@ func (t *telling) mark() error {
 // sender, who knows its message; all else is told whole.
 func wire(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
+		if !json.Valid(m.Event.Data()) {
+			return "", nil, errors.New("an acknowledgement that is no JSON")
+		}
 		return api.StreamAck, m.Event.Data(), nil
 	}
 	data, err = json.Marshal(m.Event)

@@ -88,10 +88,36 @@ func messageStory(ctx context.Context, c *api.Client, name string) error {
 			return fmt.Errorf("the stream of bob: %w", err)
 		}
 		if strings.Contains(string(event.Data), "你好") {
-			return nil
+			return socketStory(ctx, c, "bob-"+name)
 		}
 	}
 	return errors.New("bob heard nothing")
+}
+
+// socketStory has a user send a message to itself over a WebSocket.
+func socketStory(ctx context.Context, c *api.Client, user string) error {
+	socket, err := c.Socket(ctx, user, api.StreamRequest{})
+	if err != nil {
+		return fmt.Errorf("open a socket: %w", err)
+	}
+	defer socket.Close()
+	if err := socket.Send(ctx, api.MessageRequest{ClientMsgID: "self", To: "user:" + user, Data: api.JSON(`"再见"`)}); err != nil {
+		return fmt.Errorf("send over the socket: %w", err)
+	}
+	for acked, heard := false, false; !acked || !heard; {
+		f, err := socket.Next(ctx)
+		switch {
+		case err != nil:
+			return fmt.Errorf("the socket of %s: %w", user, err)
+		case f.Event == api.SocketError:
+			return fmt.Errorf("the socket refused a message: %s", f.Data)
+		case f.Event == api.StreamAck && f.ID == nil:
+			acked = true
+		case strings.Contains(string(f.Data), "再见"):
+			heard = true
+		}
+	}
+	return nil
 }
 
 // closed holds the gateway to what it must not let through.

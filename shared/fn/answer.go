@@ -76,6 +76,15 @@ func refusalOf(err error, requestID string) *task.Error {
 	return task.Refuse(codeInternal, "internal error, request id "+requestID)
 }
 
+// retryAfter is after how many seconds a refused call may be repeated; 0 = it is
+// not said.
+func retryAfter(refusal *task.Error) int {
+	if refusal.RetryAfter <= 0 && statusOf(refusal.Code) == http.StatusServiceUnavailable {
+		return 1
+	}
+	return int(math.Ceil(max(refusal.RetryAfter, 0).Seconds()))
+}
+
 // answer sends what the function returned.
 func (x *exchange) answer(data any, err error) {
 	if err != nil {
@@ -108,11 +117,8 @@ func (x *exchange) fail(err error) {
 	x.code = refusal.Code
 	status := statusOf(refusal.Code)
 	h := x.w.Header()
-	switch {
-	case refusal.RetryAfter > 0:
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(refusal.RetryAfter.Seconds()))))
-	case status == http.StatusServiceUnavailable:
-		h.Set("Retry-After", "1")
+	if seconds := retryAfter(refusal); seconds > 0 {
+		h.Set("Retry-After", strconv.Itoa(seconds))
 	}
 	if status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Basic realm="sendonce"`)

@@ -23,6 +23,8 @@ type Call struct {
 	status int
 	attrs  []any
 	events *EventWriter // of a Stream
+
+	correlation string // of a frame of a Socket
 }
 
 // PathValue gives the part of the path that matched {name} in the pattern.
@@ -45,6 +47,10 @@ func (c *Call) Status(code int) { c.status = code }
 // Log adds attributes, as slog takes them, to the one line that is logged for
 // this call. Phone numbers and contents do not belong there unmasked.
 func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
+
+// Correlate says about which message a frame of a Socket is, for the answer to
+// one that is refused.
+func (c *Call) Correlate(clientMsgID string) { c.correlation = cut(clientMsgID, 255) }
 
 // May says whether the caller has the role, or is an admin.
 func (c *Call) May(role Role) bool {

@@ -49,6 +49,8 @@
 //     and secrets. The route's pattern stands for the path.
 //   - Nobody's body is read before their credentials were checked.
 //   - Once draining, Serve takes no connection and returns when every call that
-//     came over one that was open is answered.
+//     came over one that was open is answered, and every WebSocket is closed.
+//   - A frame of a WebSocket is a call: authenticated, bounded, logged and counted
+//     as one, and answered as one.
 //   - All bad settings are told at once, and a misspelt one stops the start.
 package fn

@@ -230,6 +230,20 @@ func (g *gate) underWay() int {
 	return g.calls
 }
 
+// wait returns when no call is under way, or with the error of ctx.
+func (g *gate) wait(ctx context.Context) error {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for g.underWay() > 0 {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 func (g *gate) isDraining() bool {
 	select {
 	case <-g.draining:

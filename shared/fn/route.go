@@ -27,6 +27,9 @@ type Route struct {
 	stream  bool
 	list    bool // read as the role of lists
 	handle  func(ctx context.Context, c *Call) (any, error)
+
+	socket  func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket may be asked for
+	origins []string                                            // beside the service's own
 }
 
 // MaxBody sets the largest body in bytes; a larger one is answered 413. The

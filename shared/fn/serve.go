@@ -74,7 +74,11 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	err := l.Close()
 	// Shutdown closes what is idle at once: a call that is on its way would be lost.
 	time.Sleep(min(s.lastCalls, s.env.Config.DrainTimeout))
-	if cut := s.http.Shutdown(limit); cut != nil {
+	cut := s.http.Shutdown(limit)
+	if cut == nil {
+		cut = s.env.gate.wait(limit) // for sockets, of which http.Server knows nothing any more
+	}
+	if cut != nil {
 		left := s.env.gate.underWay()
 		err = errors.Join(err, fmt.Errorf("drain: %d calls were cut off: %w", left, cut), s.http.Close())
 	}

@@ -156,7 +156,10 @@ func (x *exchange) run(ctx context.Context, p *place) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	if p.stream {
+	switch {
+	case p.socket != nil && asksForSocket(x.r.Header):
+		return nil, x.socket(ctx, p)
+	case p.stream:
 		return nil, x.stream(ctx, p)
 	}
 	return p.handle(ctx, &x.call)

@@ -141,10 +141,9 @@ func (w *EventWriter) end() error {
 	return w.err
 }
 
-// stream runs the handler of a stream until ctx ends, and tells how it went.
-func (x *exchange) stream(ctx context.Context, p *place) error {
+// untilDraining ends ctx when the process is told to end.
+func (x *exchange) untilDraining(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	go func() {
 		select {
 		case <-x.env.Draining():
@@ -152,6 +151,13 @@ func (x *exchange) stream(ctx context.Context, p *place) error {
 		case <-ctx.Done():
 		}
 	}()
+	return ctx, cancel
+}
+
+// stream runs the handler of a stream until ctx ends, and tells how it went.
+func (x *exchange) stream(ctx context.Context, p *place) error {
+	ctx, cancel := x.untilDraining(ctx)
+	defer cancel()
 	w := &EventWriter{x: x, out: http.NewResponseController(x.w), cut: cancel}
 	defer w.end() // also of a handler that panics
 	x.call.events = w

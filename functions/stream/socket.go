@@ -1,0 +1,90 @@
+package stream
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/intake"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// socket sends a user's events as stream does, and takes in the messages that the
+// client sends.
+func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *fn.Socket) error {
+	f, err := s.follow(ctx, c, req)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	user := c.PathValue("user")
+	err = socket.Open(intake.MaxBody, func(ctx context.Context, c *fn.Call) (any, error) { return s.submit(ctx, c, user) })
+	if err != nil {
+		return err
+	}
+	return tell(ctx, c, socketWriter{socket}, f)
+}
+
+// submit takes in the message of one frame, which is from user unless it says
+// otherwise.
+func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, error) {
+	var req intake.Request
+	bad := fn.Decode(c.Body, &req)
+	c.Correlate(req.ClientMsgID)
+	switch {
+	case !c.May(fn.Submitter):
+		return nil, task.Refuse(task.CodeForbidden, "this needs the role "+string(fn.Submitter))
+	case bad != nil:
+		return nil, bad
+	case req.From == "":
+		req.From = user
+	}
+	submitted, err := s.intake.Submit(ctx, c, req)
+	if err != nil {
+		return nil, err
+	}
+	ack := submitted.Ack
+	return frame(api.StreamAck, nil, api.SocketAck{
+		AckType: ack.Ack, From: ack.From, ClientMsgID: ack.ClientMsgID, ServerMsgID: ack.ServerMsgID,
+		Status: ack.Status, State: ack.State, Replayed: submitted.Replayed, SavedAt: fn.Instant(submitted.SavedAt),
+		Durability: ack.Durability, AcceptedAt: ack.AcceptedAt, AcceptSeq: ack.AcceptSeq, Ordering: ack.Ordering,
+	})
+}
+
+func frame(event string, id *int64, data any) (api.SocketFrame, error) {
+	text, err := json.Marshal(data)
+	return api.SocketFrame{Event: event, ID: id, Data: text}, err
+}
+
+// socketWriter sends what an fn.EventWriter does, as frames.
+type socketWriter struct{ socket *fn.Socket }
+
+// Send sends an event of the user's stream.
+func (w socketWriter) Send(id, event string, data []byte) error {
+	return w.at(id, api.SocketFrame{Event: event, Data: data})
+}
+
+// Mark says where to go on, without an event.
+func (w socketWriter) Mark(id string) error {
+	return w.at(id, api.SocketFrame{Event: api.SocketMark})
+}
+
+func (w socketWriter) at(id string, f api.SocketFrame) error {
+	n, err := strconv.ParseInt(id, 10, 64)
+	if err != nil {
+		return err
+	}
+	f.ID = &n
+	return w.socket.Send(f)
+}
+
+// Comment sends a line for people.
+func (w socketWriter) Comment(text string) error {
+	f, err := frame(api.SocketNotice, nil, api.SocketNote{Message: text})
+	if err != nil {
+		return err
+	}
+	return w.socket.Send(f)
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+func TestASocketGoesThroughToTheProcessOfItsFunction(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=1s", "DEMO_SENDER=false", "SINK=false")
+	h.ready(t, p)
+	client := api.NewClient(h.url(), "admin", localPassword)
+	open := func(after *int64) *api.Socket {
+		t.Helper()
+		socket, err := client.Socket(t.Context(), "ann", api.StreamRequest{After: after})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = socket.Close() })
+		return socket
+	}
+	exchange := func(s *api.Socket, key string) {
+		t.Helper()
+		require.NoError(t, s.Send(t.Context(), api.MessageRequest{ClientMsgID: key, To: "user:ann", Data: api.JSON(`1`)}))
+		var got []string
+		for range 3 {
+			f, err := s.Next(within(t, 30*time.Second))
+			require.NoError(t, err)
+			got = append(got, f.Event)
+		}
+		require.ElementsMatch(t, []string{api.SocketMark, api.StreamAck, api.StreamMessage}, got)
+	}
+	first := open(nil)
+	exchange(first, "c-1")
+	pid := started(t, p, "stream", 1)
+	require.Never(t, func() bool { return isGone(pid) }, 2*time.Second, 50*time.Millisecond, "a socket keeps its process")
+
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	_, err := first.Next(within(t, 10*time.Second))
+	require.Error(t, err)
+	require.NotErrorIs(t, err, context.DeadlineExceeded, "a socket of a killed process hangs")
+
+	second := open(first.After())
+	exchange(second, "c-2")
+	started(t, p, "stream", 2)
+	require.NoError(t, p.Signal(15))
+	_, err = second.Next(within(t, 10*time.Second))
+	require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
+}

@@ -1,0 +1,354 @@
+package fn
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	// pongLimit is longer than a frame may be worked on: no pong is read meanwhile.
+	pongLimit  = bodyTimeout + defaultTimeout + 5*time.Second
+	closeLimit = 5 * time.Second // for the client's part of an orderly end
+)
+
+// WithSocket has a Stream route answer a request to upgrade with a WebSocket
+// (RFC 6455, HTTP/1.1). Roles, the bound on calls, the timeout and the drain are
+// those of the stream; the socket counts as one call for as long as it lasts.
+// origins are the origins of web pages, beside the service's own, that may open one.
+//
+// What handle returns before it has called Open is answered as every other
+// route's error is. After that its return ends the socket, with a close code that
+// says why.
+func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
+	plan := structPlan[Req]()
+	r.origins = origins
+	r.socket = func(ctx context.Context, c *Call, s *Socket) error {
+		var req Req
+		if err := c.decodeInto(plan, &req, true, false); err != nil {
+			return err
+		}
+		return handle(ctx, c, req, s)
+	}
+	return r
+}
+
+// FrameHandler answers one text frame of a client, in the Body of c, which is a
+// call of its own: it has its own deadline, log line and place in the metrics.
+// What it returns is sent as JSON; an error as a SocketFrame of the kind
+// api.SocketError. c.Correlate says which message that was about.
+type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
+
+// Socket is one WebSocket of text frames in JSON. The client's frames are worked
+// on one at a time, in their order, and each gets one answer; what a client sends
+// faster than that waits in its connection. Each frame to the client is sent at
+// once; one that the client does not take within 10 s ends the socket, so nothing
+// piles up for a slow reader. A ping follows every 15 s.
+//
+// An end of ours is announced with a close code: 1001 when its time is up or the
+// process ends, 1008 when the caller is no longer allowed in, 1009 after a frame that is too large, 1013
+// when something that it needs is gone. The frame that is being worked on is
+// answered first; those behind it are not looked at.
+type Socket struct {
+	x   *exchange
+	cut context.CancelFunc // ends the handler
+
+	conn     *websocket.Conn // nil until Open
+	raw      net.Conn
+	take     FrameHandler
+	maxFrame int64
+	received chan struct{} // closed when nothing more is read
+
+	turn   chan struct{} // is full while a frame is worked on
+	ending bool          // under turn
+
+	mu    sync.Mutex
+	err   error                 // why the client is lost
+	close *websocket.CloseError // why we end the socket, unless its time is up
+	sent  int                   // bytes
+}
+
+// socket has the handler of a WebSocket run until ctx ends, and says how it went.
+func (x *exchange) socket(ctx context.Context, p *place) error {
+	if err := x.checkUpgrade(p.origins); err != nil {
+		return err
+	}
+	ctx, cancel := x.untilDraining(ctx)
+	defer cancel()
+	s := &Socket{x: x, cut: cancel, turn: make(chan struct{}, 1)}
+	defer func() {
+		if s.conn != nil {
+			_ = s.conn.CloseNow() // of a handler that panics; it does nothing after end
+		}
+	}()
+	return s.end(p.socket(ctx, &x.call, s))
+}
+
+// Open answers 101 and begins to read frames of at most maxFrame bytes.
+func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
+	w := &hijacker{ResponseWriter: s.x.w}
+	conn, err := websocket.Accept(w, s.x.r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // checkUpgrade has verified it
+	s.x.status = cmp.Or(w.status, http.StatusSwitchingProtocols)
+	if err != nil {
+		return err
+	}
+	conn.SetReadLimit(-1) // read has its own, which says what is accepted
+	s.conn, s.raw, s.take, s.maxFrame, s.received = conn, w.conn, take, maxFrame, make(chan struct{})
+	go s.receive()
+	go s.ping()
+	return nil
+}
+
+// hijacker keeps the connection, whose deadline bounds what the library does not.
+type hijacker struct {
+	http.ResponseWriter
+	status int
+	conn   net.Conn
+}
+
+func (h *hijacker) WriteHeader(status int) {
+	h.status = status
+	h.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack is http.Hijacker's.
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = conn
+	return conn, rw, err
+}
+
+// Send sends one frame. An error means that the client is lost; it stays.
+func (s *Socket) Send(frame any) error {
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(frame); err != nil {
+		return fmt.Errorf("encode a frame: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), slowestReader)
+	defer cancel()
+	if err := s.conn.Write(ctx, websocket.MessageText, bytes.TrimSuffix(text.Bytes(), []byte("\n"))); err != nil {
+		return s.lose(fmt.Errorf("write a frame: %w", err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sent += text.Len()
+	return s.err
+}
+
+// lose notes why the client is lost, ends the handler and returns the first reason.
+func (s *Socket) lose(err error) error {
+	defer s.cut()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+	}
+	return s.err
+}
+
+// closeWith has the socket end with a code and a reason of at most 123 bytes.
+func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.close == nil {
+		s.close = &websocket.CloseError{Code: code, Reason: reason}
+	}
+	s.cut()
+}
+
+// ping keeps what is in between from taking the socket for idle, and finds out
+// that a client is gone.
+func (s *Socket) ping() {
+	for {
+		select {
+		case <-time.After(heartbeat):
+		case <-s.received:
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), pongLimit)
+		err := s.conn.Ping(ctx)
+		cancel()
+		if err != nil {
+			_ = s.lose(fmt.Errorf("no pong: %w", err))
+			return
+		}
+	}
+}
+
+// receive reads frames until the client is gone or the socket ends.
+func (s *Socket) receive() {
+	defer close(s.received)
+	for {
+		body, err := s.read()
+		var closed websocket.CloseError
+		switch {
+		case errors.As(err, &closed):
+			s.closeWith(closed.Code, closed.Reason) // the library has answered it
+			return
+		case errors.As(err, new(*task.Error)):
+		case err != nil:
+			_ = s.lose(fmt.Errorf("read a frame: %w", err))
+			return
+		}
+		if !s.work(body, err) {
+			return
+		}
+	}
+}
+
+// work answers a frame, or refuses it with bad, and says whether to go on.
+func (s *Socket) work(body []byte, bad error) (more bool) {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.ending {
+		return true // the library reads on for the client's close
+	}
+	answer := s.answer(body, bad)
+	if err := s.Send(answer); err != nil {
+		return false
+	}
+	if isTooLarge(bad) {
+		s.closeWith(websocket.StatusMessageTooBig, bad.Error()) // the rest of it is not read
+		return false
+	}
+	return true
+}
+
+// read returns one frame. A *task.Error says what is wrong with it.
+func (s *Socket) read() ([]byte, error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	kind, r, err := s.conn.Reader(ctx)
+	if err != nil {
+		return nil, err
+	}
+	late := time.AfterFunc(bodyTimeout, cancel) // its end closes the connection
+	defer late.Stop()
+	body, err := io.ReadAll(io.LimitReader(r, s.maxFrame+1))
+	switch {
+	case err != nil:
+		return nil, err
+	case int64(len(body)) > s.maxFrame:
+		return nil, task.Refuse(codeTooLarge, fmt.Sprintf("a frame must have at most %d bytes", s.maxFrame))
+	case kind != websocket.MessageText:
+		return nil, task.Invalid([]task.Field{{Name: "body", Message: "must be a text frame"}})
+	}
+	return body, nil
+}
+
+func isTooLarge(err error) bool {
+	var refusal *task.Error
+	return errors.As(err, &refusal) && refusal.Code == codeTooLarge
+}
+
+// answer has a frame worked on as the call that it is.
+func (s *Socket) answer(body []byte, bad error) (answer any) {
+	x := &exchange{env: s.x.env, r: s.x.r, start: time.Now(), function: s.x.function, route: s.x.route + " frame", status: http.StatusOK}
+	x.call = Call{
+		Caller: s.x.call.Caller, RequestID: s.x.call.RequestID, SourceIP: s.x.call.SourceIP, UserAgent: s.x.call.UserAgent,
+		Body: body, r: s.x.r, answer: http.Header{}, status: http.StatusOK,
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			x.call.Log("stack", string(debug.Stack()))
+			answer = x.refuseFrame(fmt.Errorf("panic: %v", r))
+		}
+		x.log()
+		x.env.Metrics().answered(x)
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
+	defer cancel()
+	err := bad
+	if err == nil {
+		// The token may have been revoked since the socket was opened.
+		x.call.Caller, err = x.env.authenticate(ctx, x.r, false)
+		if isUnauthenticated(err) {
+			s.closeWith(websocket.StatusPolicyViolation, err.Error())
+		}
+	}
+	if err == nil {
+		answer, err = s.take(ctx, &x.call)
+	}
+	if err != nil {
+		return x.refuseFrame(err)
+	}
+	return answer
+}
+
+func isUnauthenticated(err error) bool {
+	var refusal *task.Error
+	return errors.As(err, &refusal) && refusal.Code == codeUnauthenticated
+}
+
+// refuseFrame is the frame that says why another one was refused.
+func (x *exchange) refuseFrame(err error) api.SocketFrame {
+	refusal := refusalOf(err, x.call.RequestID)
+	x.err, x.code, x.status = err, refusal.Code, statusOf(refusal.Code)
+	data, err := json.Marshal(api.SocketFailure{
+		Code: x.status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields),
+		ClientMsgID: x.call.correlation, RetryAfterSeconds: retryAfter(refusal),
+	})
+	if err != nil {
+		panic(err) // it holds only strings and numbers
+	}
+	return api.SocketFrame{Event: api.SocketError, Data: data}
+}
+
+// end closes the socket in order, unless its client is lost, and says how it went.
+func (s *Socket) end(err error) error {
+	if s.conn == nil {
+		return err
+	}
+	s.turn <- struct{}{} // once the frame that is worked on is answered
+	s.ending = true
+	<-s.turn
+	s.mu.Lock()
+	lost, reason := s.err, s.close
+	s.mu.Unlock()
+	if lost != nil {
+		_ = s.conn.CloseNow() // nobody is left to be told
+	} else {
+		if reason == nil {
+			reason = s.x.whyEnd(err)
+		}
+		_ = s.raw.SetDeadline(time.Now().Add(closeLimit)) // fails on a connection that has ended
+		_ = s.conn.Close(reason.Code, reason.Reason)      // a client that does not answer it is cut off
+	}
+	<-s.received
+	s.x.bytes = s.sent
+	switch {
+	case lost != nil:
+		s.x.code, s.x.err = "client_gone", lost
+	case reason.Code == websocket.StatusTryAgainLater:
+		return err
+	}
+	return nil
+}
+
+// whyEnd is how a socket is closed whose handler has returned err.
+func (x *exchange) whyEnd(err error) *websocket.CloseError {
+	switch {
+	case x.env.gate.isDraining():
+		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}
+	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
+		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}
+	}
+	return &websocket.CloseError{Code: websocket.StatusTryAgainLater, Reason: "the service is busy: come back later"}
+}

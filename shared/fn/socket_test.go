@@ -1,0 +1,332 @@
+package fn
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+type saying struct {
+	ClientMsgID string `json:"client_msg_id"`
+	Say         string `json:"say"`
+}
+
+// repeats answers a frame with what it says.
+func repeats(_ context.Context, c *Call) (any, error) {
+	var req saying
+	bad := Decode(c.Body, &req)
+	c.Correlate(req.ClientMsgID)
+	if bad != nil {
+		return nil, bad
+	}
+	if req.Say == "panic" {
+		panic("bug")
+	}
+	return req, nil
+}
+
+// talker has a socket beside its stream.
+func talker(take FrameHandler) Function {
+	return HTTP("talker", func(*Env, struct{}) Routes {
+		events := Stream(Receiver, waits).Or(Submitter)
+		return Routes{"GET /api/v1/stream": WithSocket(events, []string{"https://chat.example"}, func(ctx context.Context, _ *Call, req streamRequest, s *Socket) error {
+			if req.After == 404 {
+				return task.Refuse(task.CodeNotFound, "nobody is here")
+			}
+			if err := s.Open(1000, take); err != nil {
+				return err
+			}
+			if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {
+				return err
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})}
+	})
+}
+
+// client is the other end of a socket.
+type client struct {
+	t    *testing.T
+	conn *websocket.Conn
+}
+
+func (h *house) dial(web *http.Client, options ...func(*http.Request)) *client {
+	h.t.Helper()
+	r := h.request("GET", "/api/v1/stream", "", options...)
+	conn, _, err := websocket.Dial(h.t.Context(), r.URL.String(), &websocket.DialOptions{HTTPHeader: r.Header, HTTPClient: web})
+	require.NoError(h.t, err)
+	h.t.Cleanup(func() { _ = conn.CloseNow() })
+	c := &client{h.t, conn}
+	require.JSONEq(h.t, `{"event":"mark"}`, c.read())
+	return c
+}
+
+func (c *client) send(text string) {
+	c.t.Helper()
+	require.NoError(c.t, c.conn.Write(c.t.Context(), websocket.MessageText, []byte(text)))
+}
+
+func (c *client) read() string {
+	c.t.Helper()
+	_, text, err := c.conn.Read(context.WithoutCancel(c.t.Context()))
+	require.NoError(c.t, err)
+	return string(text)
+}
+
+// refusal reads a frame that must be an error.
+func (c *client) refusal() (f api.SocketFailure) {
+	c.t.Helper()
+	text := c.read()
+	var frame api.SocketFrame
+	require.NoError(c.t, json.Unmarshal([]byte(text), &frame))
+	require.Equal(c.t, "error", frame.Event, text)
+	require.Nil(c.t, frame.ID)
+	require.NoError(c.t, json.Unmarshal(frame.Data, &f))
+	return f
+}
+
+// closed reads to the end, which must be an orderly one.
+func (c *client) closed() websocket.CloseError {
+	c.t.Helper()
+	for {
+		_, _, err := c.conn.Read(context.WithoutCancel(c.t.Context()))
+		if err == nil {
+			continue
+		}
+		var closed websocket.CloseError
+		require.ErrorAs(c.t, err, &closed)
+		return closed
+	}
+}
+
+func TestFramesAreAnsweredInTheirOrderAndRefusedOnesByField(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, talker(repeats))
+	c := h.dial(nil)
+	for _, text := range []string{
+		`{"client_msg_id":"1","say":"<a&b>"}`, `{"client_msg_id":"2","say":3,"shout":true}`, `{"client_msg_id":`, ``, `{"client_msg_id":"3","say":"panic"}`, `{"client_msg_id":"4","say":"d"}`,
+	} {
+		c.send(text)
+	}
+	require.Equal(t, `{"client_msg_id":"1","say":"<a&b>"}`, c.read())
+	bad := c.refusal()
+	require.Equal(t, []any{400, "invalid_request", "2"}, []any{bad.Code, bad.Error, bad.ClientMsgID})
+	require.Len(t, bad.Fields, 2, "%v", bad.Fields)
+	for range 2 {
+		bad = c.refusal()
+		require.Equal(t, 400, bad.Code)
+		require.Equal(t, "body", bad.Fields[0].Field)
+		require.Empty(t, bad.ClientMsgID)
+	}
+	bad = c.refusal()
+	require.Equal(t, []any{500, "internal", "3"}, []any{bad.Code, bad.Error, bad.ClientMsgID})
+	require.NotContains(t, bad.Message, "bug")
+	require.JSONEq(t, `{"client_msg_id":"4","say":"d"}`, c.read(), "the socket goes on")
+	require.NoError(t, c.conn.Write(t.Context(), websocket.MessageBinary, []byte(`{}`)))
+	require.Equal(t, "must be a text frame", c.refusal().Fields[0].Message)
+	require.NoError(t, c.conn.Close(websocket.StatusNormalClosure, ""))
+
+	lines := h.calls(8)
+	for i, status := range []float64{200, 400, 400, 400, 500, 200, 400, 101} {
+		require.Equal(t, status, lines[i]["status"], "%v", lines[i])
+	}
+	require.Equal(t, "GET /api/v1/stream frame", lines[0]["route"])
+	require.Equal(t, "GET /api/v1/stream", lines[7]["route"])
+	require.Nil(t, lines[7]["error"], "who says goodbye has not got lost")
+	require.Contains(t, lines[4]["cause"], "bug")
+}
+
+func TestAFrameThatIsTooLargeIsRefusedAndEndsItsSocket(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, talker(repeats))
+	c := h.dial(nil)
+	fits := `{"say":"` + strings.Repeat("x", 1000-10) + `"}`
+	c.send(fits)
+	require.Contains(t, c.read(), "xxx")
+	c.send(fits + " ")
+	bad := c.refusal()
+	require.Equal(t, []any{413, "too_large", "a frame must have at most 1000 bytes"}, []any{bad.Code, bad.Error, bad.Message})
+	require.Equal(t, websocket.CloseError{Code: websocket.StatusMessageTooBig, Reason: "a frame must have at most 1000 bytes"}, c.closed())
+}
+
+func TestAHandshakeIsRefusedAsACallIs(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, func(c *Config) { c.MaxCalls = 1 })
+	runServer(t, h, nil, talker(repeats))
+	upgrade := func(options ...func(*http.Request)) reply {
+		t.Helper()
+		return h.call("GET", "/api/v1/stream?after=404", "", append([]func(*http.Request){
+			header("Connection", "keep-alive, Upgrade"), header("Upgrade", "WebSocket"), header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+		}, options...)...)
+	}
+	require.Equal(t, 404, upgrade().status, "the function's own word")
+	require.Equal(t, 404, upgrade(as("submitter", "token")).status)
+	require.Equal(t, 403, upgrade(as("sender", "token")).status)
+	require.Equal(t, 401, upgrade(as("receiver", "wrong")).status)
+	old := upgrade(header("Sec-WebSocket-Version", "8"), header("Sec-WebSocket-Key", "short"))
+	require.Equal(t, 400, old.status)
+	require.Equal(t, "13", old.header.Get("Sec-WebSocket-Version"))
+	require.Len(t, old.Fields, 2)
+	for origin, status := range map[string]int{
+		"https://evil.example": 403, "null": 403, "https://chat.example.evil": 403, "http://chat.example": 403,
+		"https://chat.example": 404, strings.Replace(h.url, "http://", "https://", 1): 404,
+	} {
+		require.Equal(t, status, upgrade(header("Origin", origin)).status, origin)
+	}
+	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without the upgrade it is the stream")
+	h.dial(nil)
+	full := upgrade()
+	require.Equal(t, 503, full.status, "a socket counts as a call")
+	require.NotEmpty(t, full.header.Get("Retry-After"))
+}
+
+func TestASocketEndsWithAWordWhenItsTimeIsUpOrTheProcessEnds(t *testing.T) {
+	t.Parallel()
+	for name, drain := range map[string]bool{"the time": false, "the process": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				working := make(chan struct{})
+				h, server, stop := inMemory(t, talker(func(_ context.Context, c *Call) (any, error) {
+					close(working)
+					time.Sleep(5 * time.Second)
+					return json.RawMessage(c.Body), nil
+				}))
+				web := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return server.dial(), nil }}}
+				began := time.Now()
+				c := h.dial(web)
+				if !drain {
+					go func() { time.Sleep(streamTimeout - 2*time.Second); c.send(`{"say":"a"}`) }()
+					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun is answered")
+					require.Equal(t, streamTimeout+3*time.Second, time.Since(began), "and pings had kept it alive")
+					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}, c.closed())
+					stop()
+				} else {
+					c.send(`{"say":"a"}`)
+					<-working
+					go stop()
+					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun is answered")
+					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
+					require.Equal(t, 5*time.Second, time.Since(began))
+				}
+				for _, line := range h.calls(2) {
+					require.Nil(t, line["error"])
+				}
+				web.CloseIdleConnections()
+			})
+		})
+	}
+}
+
+func TestAClientThatAnswersNoPingOrTakesNoFrameIsLetGo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		frames bool
+		after  time.Duration
+		cause  string
+	}{"no pong": {false, heartbeat + pongLimit, "no pong"}, "no frame": {true, slowestReader, "write a frame"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h, server, stop := inMemory(t, talker(repeats))
+				began := time.Now()
+				conn := server.dial()
+				defer conn.Close()
+				r := h.request("GET", "/api/v1/stream", "", header("Connection", "Upgrade"), header("Upgrade", "websocket"),
+					header("Sec-WebSocket-Version", "13"), header("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="))
+				require.NoError(t, r.Write(conn))
+				go func() { // reads the handshake, and all pings unless frames are not read either
+					buf := make([]byte, 4096)
+					for err := error(nil); err == nil && !(c.frames && strings.Contains(string(buf), "\r\n\r\n")); {
+						_, err = conn.Read(buf)
+					}
+				}()
+				web := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return server.dial(), nil }}}
+				time.Sleep(time.Until(began.Add(c.after - time.Millisecond)))
+				other := h.dial(web)
+				other.send(`{"say":"a"}`)
+				require.Contains(t, other.read(), `"a"`, "it holds up no other")
+				require.NoError(t, other.conn.Close(websocket.StatusNormalClosure, ""))
+				web.CloseIdleConnections()
+				synctest.Wait()
+				h.calls(2) // the other's frame and its socket: this one is given all of its time
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				line := h.calls(3)[2]
+				require.Equal(t, "client_gone", line["error"])
+				require.Contains(t, line["cause"], c.cause)
+				stop()
+			})
+		})
+	}
+}
+
+func TestARevokedCallerSendsNothingMore(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	revoked := make(chan struct{})
+	h.env.callers = newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		caller, err := knownCallers(ctx, name, list)
+		select {
+		case <-revoked:
+			caller.Revoked = true
+		default:
+		}
+		return caller, err
+	})
+	runServer(t, h, nil, talker(repeats))
+	c := h.dial(nil, as("submitter", "token"))
+	c.send(`{"say":"a"}`)
+	require.Contains(t, c.read(), `"a"`)
+	close(revoked)
+	h.env.ForgetCaller("submitter")
+	c.send(`{"say":"b"}`)
+	require.Equal(t, 401, c.refusal().Code)
+	require.Equal(t, websocket.StatusPolicyViolation, c.closed().Code)
+}
+
+func TestASocketWhoseFunctionFailsIsClosed(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]func() error{
+		"an error": func() error { return errors.New("bug") },
+		"a panic":  func() error { panic("bug") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHouse(t, nil)
+			runServer(t, h, nil, HTTP("broken", func(*Env, struct{}) Routes {
+				return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits), nil, func(_ context.Context, _ *Call, _ streamRequest, s *Socket) error {
+					if err := s.Open(10, repeats); err != nil {
+						return err
+					}
+					if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {
+						return err
+					}
+					return fails()
+				})}
+			}))
+			_, _, err := h.dial(nil).conn.Read(t.Context())
+			require.Error(t, err)
+			line := h.calls(1)[0]
+			require.Equal(t, "internal", line["error"])
+			require.Contains(t, line["cause"], "bug")
+			require.Equal(t, "ERROR", line["level"])
+		})
+	}
+}

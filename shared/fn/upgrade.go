@@ -1,0 +1,50 @@
+package fn
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// asksForSocket tells whether a client wants a WebSocket.
+func asksForSocket(h http.Header) bool {
+	return hasToken(h, "Connection", "upgrade") && hasToken(h, "Upgrade", "websocket")
+}
+
+// hasToken looks for one of the words of a header, in any case.
+func hasToken(h http.Header, name, token string) bool {
+	return slices.ContainsFunc(h.Values(name), func(line string) bool {
+		return slices.ContainsFunc(strings.Split(line, ","), func(word string) bool {
+			return strings.EqualFold(strings.TrimSpace(word), token)
+		})
+	})
+}
+
+// checkUpgrade refuses what is no handshake, and a browser that shows a page of
+// another origin: it would send the credentials of its user along.
+func (x *exchange) checkUpgrade(origins []string) error {
+	h := x.r.Header
+	var bad Rules
+	if h.Get("Sec-WebSocket-Version") != "13" {
+		x.w.Header().Set("Sec-WebSocket-Version", "13")
+		bad.When(true, "Sec-WebSocket-Version", "must be 13")
+	}
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(h.Get("Sec-WebSocket-Key")))
+	bad.When(err != nil || len(key) != 16 || len(h.Values("Sec-WebSocket-Key")) != 1, "Sec-WebSocket-Key", "must be 16 bytes in base64")
+	if len(bad) > 0 {
+		return task.Invalid(bad)
+	}
+	origin := h.Get("Origin")
+	if origin == "" || slices.ContainsFunc(origins, func(o string) bool { return strings.EqualFold(o, origin) }) {
+		return nil
+	}
+	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, x.r.Host) {
+		return nil
+	}
+	return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of the origin %s may not open a socket here", printable(origin)))
+}
