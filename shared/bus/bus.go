@@ -276,7 +276,7 @@ func (b *Bus) raise(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &link{js: js, schedules: atLeast(version, 2, 12), pins: atLeast(version, 2, 11), acceptStream: b.cfg.acceptStream()}
+	l := &link{js: js, schedules: schedules.in(version), pins: priorityGroups.in(version), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.lost = context.WithCancel(b.closing)
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
@@ -294,7 +294,7 @@ func (b *Bus) install(l *link) {
 	b.raised = make(chan struct{})
 	if !l.schedules && !b.oldServer {
 		b.oldServer = true
-		b.log.Warn("this NATS has no message schedules (2.12 or later has): what falls due waits for the safety tick")
+		b.log.Warn(fmt.Sprintf("this NATS has no message schedules (%s or later has): what falls due waits for the safety tick", schedules))
 	}
 }
 

@@ -128,6 +128,6 @@
 // collects what comes back from those that are gone, and waits for those that
 // work. A trigger that ends, or finds another active, hands back what it holds.
 //
-// Servers before 2.11 have no priority groups: with those the order is kept only
-// while one trigger runs.
+// Servers before 2.11 have no priority groups: a route of batches does not run
+// with them. versions.go lists what needs which server.
 package bus

@@ -191,7 +191,7 @@ func askMonitor(ctx context.Context, monitor string) (string, error) {
 	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&says); err != nil {
 		return "", fmt.Errorf("GET %s: %w", req.URL.Redacted(), err)
 	}
-	if !says.JetStream.Config.SyncAlways || !atLeast(says.Version, 2, 15) {
+	if !says.JetStream.Config.SyncAlways || !syncedCompaction.in(says.Version) {
 		return "", nil
 	}
 	return says.Name, nil

@@ -275,7 +275,7 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 // setUp makes what is missing for r.
 func (t *Trigger) setUp(ctx context.Context, l *link, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 && !l.pins {
-		return nil, errors.New("this NATS cannot keep the order of batches: 2.11 or later can")
+		return nil, fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
 	}
 	if err := t.ensure(ctx, l, r.Stream); err != nil {
 		return nil, err

@@ -1,0 +1,31 @@
+package bus
+
+import "fmt"
+
+// release is a minor version of nats-server.
+type release struct{ major, minor int }
+
+func (r release) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
+
+// in says whether a server of that version has what came with r.
+func (r release) in(version string) bool { return atLeast(version, r.major, r.minor) }
+
+// What came with which release, as far as it is used here.
+var (
+	priorityGroups   = release{2, 11}
+	schedules        = release{2, 12}
+	syncedCompaction = release{2, 15}
+)
+
+// A Feature is what Sendonce does only with a nats-server of Since or later.
+type Feature struct{ Since, Needs, Without string }
+
+// Features lists them, oldest first. Everything else works with any server that
+// has JetStream.
+func Features() []Feature {
+	return []Feature{
+		{priorityGroups.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`)", "what was accepted stays unsaved in its stream until the server is newer: leave `TWO_PHASE_ENABLED` off"},
+		{schedules.String(), "a lease, a `send_at` or an expiry wakes `sweep` when it comes due; so do retries of messages, webhooks and WeChat", "they wait for the safety tick (`SENDONCE_SAFETY_TICK`) or, for tasks, for a claim"},
+		{syncedCompaction.String(), "the durability levels `host` and `replicated-host` (with `sync_interval: always`)", "only `process` and `replicated` are promised"},
+	}
+}
