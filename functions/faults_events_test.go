@@ -50,7 +50,7 @@ func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testi
 	o := newPostOffice(t)
 	const n = 30
 	limits := jetstream.StreamConfig{
-		Name: "EVENTS", Subjects: []string{"evt.>"}, Discard: jetstream.DiscardNew, MaxBytes: 8 << 10, Duplicates: time.Minute,
+		Name: "EVENTS", Subjects: []string{"evt.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
 	}
 	_, err := o.broker().CreateStream(t.Context(), limits)
 	require.NoError(t, err)
@@ -63,7 +63,7 @@ func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testi
 	c.until(c.save("user:bob"), "sent") // other streams go on
 	t.Logf("%d of %d outcomes fitted", shop.got(), n)
 
-	limits.MaxBytes = 1 << 20
+	limits.MaxMsgs = -1
 	_, err = c.broker().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
 	c.told(n)

@@ -92,7 +92,13 @@ CREATE TABLE event_outbox (
     kind text NOT NULL,
     reason smallint NOT NULL DEFAULT 0,
     ids uuid[] NOT NULL,
-    created_at timestamp with time zone NOT NULL DEFAULT now())
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    stream text COLLATE "C" NOT NULL GENERATED ALWAYS AS (
+CASE
+    WHEN starts_with(kind, 'message.'::text) THEN 'USERS'::text
+    ELSE 'EVENTS'::text
+END),
+    next_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone)
 WITH (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_cursors (
@@ -125,7 +131,8 @@ CREATE TABLE message_live (
     last_error character varying(500),
     kind smallint NOT NULL,
     lane text,
-    delivered_at timestamp with time zone)
+    delivered_at timestamp with time zone,
+    stream text COLLATE "C" NOT NULL DEFAULT ''::text)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_receipts (
@@ -238,6 +245,13 @@ CREATE TABLE sms_templates (
     is_active boolean NOT NULL DEFAULT true,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     updated_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE stream_pauses (
+    stream text COLLATE "C" NOT NULL,
+    until timestamp with time zone NOT NULL,
+    failures integer NOT NULL,
+    reason text NOT NULL,
+    since timestamp with time zone NOT NULL DEFAULT now());
 
 CREATE TABLE submission_keys (
     key uuid NOT NULL,
@@ -356,7 +370,8 @@ CREATE TABLE template_pauses (
 CREATE TABLE upkeep (
     what text NOT NULL,
     begun_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
-    place uuid);
+    place uuid,
+    seq bigint NOT NULL DEFAULT 0);
 
 CREATE TABLE webhook_deliveries (
     id uuid NOT NULL,
@@ -498,6 +513,8 @@ ALTER TABLE schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY 
 
 ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_pkey PRIMARY KEY (id);
 
+ALTER TABLE stream_pauses ADD CONSTRAINT stream_pauses_pkey PRIMARY KEY (stream);
+
 ALTER TABLE submission_keys ADD CONSTRAINT submission_keys_pkey PRIMARY KEY (key);
 
 ALTER TABLE subscribe_message_logs ADD CONSTRAINT subscribe_message_logs_business_id_check CHECK (((business_id >= (0)::numeric) AND (business_id <= '18446744073709551615'::numeric)));
@@ -560,6 +577,8 @@ CREATE INDEX accepted_messages_place ON public.accepted_messages USING btree (ac
 
 CREATE UNIQUE INDEX alerts_open ON public.alerts USING btree (kind, queue) WHERE (cleared_at IS NULL);
 
+CREATE INDEX event_outbox_due ON public.event_outbox USING btree (stream, next_at, id);
+
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 
 CREATE INDEX idx_receive_logs_created_at ON ONLY public.receive_logs USING brin (created_at) WITH (pages_per_range='32');
@@ -574,7 +593,7 @@ CREATE INDEX idx_sms_tasks_phone ON public.tasks USING btree (phone_number, id);
 
 CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_active);
 
-CREATE INDEX message_live_due ON public.message_live USING btree (next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
+CREATE INDEX message_live_due ON public.message_live USING btree (stream, next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
 
 CREATE INDEX message_live_posts ON public.message_live USING btree (lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
 
@@ -721,6 +740,8 @@ COMMENT ON COLUMN event_outbox.kind IS 'task.<state>, webhook.disabled, message.
 
 COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: that of task_done.';
 
+COMMENT ON COLUMN event_outbox.next_at IS 'Not to be published before; in the future only for events that a stream refuses by themselves.';
+
 COMMENT ON TABLE message_cursors IS 'How far a user has read a conversation: the newest message read. It only moves forward.';
 
 COMMENT ON TABLE message_done IS 'The end of each final message.';
@@ -740,6 +761,8 @@ COMMENT ON COLUMN message_live.remaining_sends IS 'Sends left in this epoch; wit
 COMMENT ON COLUMN message_live.send_no IS 'Sends used in this epoch.';
 
 COMMENT ON COLUMN message_live.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user.';
+
+COMMENT ON COLUMN message_live.stream IS 'Which stream takes the message, as far as its address tells: MESSAGES, USERS, or other-<n> by the first token of another subject. Empty: to a URL.';
 
 COMMENT ON TABLE message_receipts IS 'Which consumer confirmed which message, once each.';
 
@@ -794,6 +817,14 @@ COMMENT ON COLUMN sms_tasks.status IS '0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAI
 COMMENT ON COLUMN sms_tasks.reason IS 'Why it failed, as a word; null unless status is 3.';
 
 COMMENT ON TABLE sms_templates IS 'Templates of SMS texts with {parameters}. The active one with the lowest id is used.';
+
+COMMENT ON TABLE stream_pauses IS 'Streams that took nothing when they were last tried. What is for them waits until then, in its place.';
+
+COMMENT ON COLUMN stream_pauses.stream IS 'As message_live.stream and event_outbox.stream.';
+
+COMMENT ON COLUMN stream_pauses.failures IS 'Tries in a row that the stream did not take; 0: the broker itself was away, which pauses nothing.';
+
+COMMENT ON COLUMN stream_pauses.reason IS 'What the broker said, for people.';
 
 COMMENT ON TABLE submission_keys IS 'Every idempotency key ever used: the primary key is its only judge. key and fingerprint are the first 128 bits of a SHA-256.';
 
@@ -892,6 +923,8 @@ COMMENT ON COLUMN template_pauses.reason IS 'The last error, for people.';
 COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, whoever did it.';
 
 COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance, as house (partitions, closed days, archive), events (trim of the stream) or alerts.';
+
+COMMENT ON COLUMN upkeep.seq IS 'Where the next look at a stream goes on; 0: at its beginning.';
 
 COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
 

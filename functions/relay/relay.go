@@ -4,17 +4,18 @@
 //	POST /events/relay
 //
 // It publishes what is due while it holds the rows, so a relay that dies has
-// changed nothing, and any number may run at once. What one stream refuses or
-// cannot take never holds up anything else. While NATS is away every message keeps
-// its place, and so a sender's messages to one receiver their order; as away
-// counts a stream, too, that no server serves. What is for a stream that is full,
-// or does not answer, steps aside and may be overtaken by what is saved meanwhile.
+// changed nothing, and any number may run at once. While a stream is full, has no
+// leader or does not answer, nothing is published to it for 2 s, then 4 s, up to a
+// minute, and after each pause a few messages are tried; what waits for it keeps
+// its place and is not rewritten, and other streams go on. Only what a stream
+// refuses by itself, as a subject that has reached a limit of its own, steps aside
+// and may be overtaken. While NATS is away everything keeps its place, and so a
+// sender's messages to one receiver their order.
 package relay
 
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -39,6 +40,7 @@ const (
 	batchEvents   = 4               // rows, of at most 500 events each
 	publishLimit  = 2 * time.Second // the rows are locked meanwhile
 	awayPause     = 2 * time.Second
+	batchTime     = 10 * time.Second // that one more batch of both may take
 )
 
 type relayer struct {
@@ -46,85 +48,68 @@ type relayer struct {
 	env *fn.Env
 }
 
-// batch is what one batch came to.
-type batch struct {
-	rows   int
-	more   bool // there may be more that is due
-	away   bool // it would come again at once
-	rested bool // some of it will come again after a pause
-}
-
-func (b batch) goesOn() bool { return b.more && !b.away }
-
 // relay publishes all that is due, messages and events in turn, batch by batch,
-// and has itself woken for what must be sent again. While NATS, or the stream of
-// events, is away they pause after a batch: nothing is used up, and all is due as
-// before.
+// and has itself woken for what comes later. While NATS is away they pause after a
+// batch: nothing is used up, and all is due as before.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	var sent, told int
 	var messagesErr, eventsErr error
-	messages, events := batch{more: true}, batch{more: true}
-	began := time.Now()
-	for messages.goesOn() || events.goesOn() {
-		if messages.goesOn() {
-			if messages, messagesErr = r.relayMessages(ctx); messagesErr != nil {
-				messages.more = false
-			}
-			if messages.rested && time.Since(began) > awayPause {
-				messages.more = false // what rested first is due again
-			}
-			sent += messages.rows
+	messages, events := store.Relayed{More: true}, store.Relayed{More: true}
+	for messages.More || events.More {
+		if deadline, _ := ctx.Deadline(); time.Until(deadline) < batchTime {
+			r.env.RelayAt(time.Time{}) // the next call goes on
+			break
 		}
-		if events.goesOn() {
-			if events, eventsErr = r.relayEvents(ctx); eventsErr != nil {
-				events.more = false
-			}
-			told += events.rows
+		if messages.More {
+			messages, messagesErr = r.relayMessages(ctx)
+			sent += messages.Rows
+		}
+		if events.More {
+			events, eventsErr = r.relayEvents(ctx, &told)
 		}
 	}
 	c.Log("messages", sent, "events", told)
 	if err := errors.Join(messagesErr, eventsErr); err != nil {
 		return err
 	}
-	if events.away {
+	if events.Away {
 		r.env.Again(bus.WakeRelay, time.Now().Add(awayPause))
 	}
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext ends the pause of what met nobody, and makes up for a relay that
-// died before it could say when the messages that it had sent are due again.
+// scheduleNext has the relay woken at the end of the next pause, and makes up for
+// one that died before it could say when the messages that it had sent are due
+// again.
 func (r *relayer) scheduleNext(ctx context.Context) error {
-	next, err := r.db.NextMessage(ctx)
+	next, err := r.db.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
 		r.env.Again(bus.WakeRelay, fn.NotBefore(next, awayPause))
 	}
 	return err
 }
 
-func (r *relayer) relayMessages(ctx context.Context) (b batch, err error) {
-	relayed, err := r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
-		results := r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofMessage(due[i]) })
-		b.away = !slices.ContainsFunc(results, func(r message.Result) bool { return !r.InPlace })
-		b.rested = slices.ContainsFunc(results, func(r message.Result) bool { return r.Outcome == message.Away && !r.InPlace })
-		return results, nil
-	})
+// settled has the relay woken when what was relayed is due again, and gives what
+// follows of it: nothing more after an error or while the broker is away.
+func (r *relayer) settled(relayed store.Relayed, err error) (store.Relayed, error) {
 	for _, at := range relayed.Again {
 		r.env.RelayAt(at)
 	}
-	b.rows, b.more = relayed.Rows, relayed.Rows == batchMessages
-	return b, err
+	relayed.More = relayed.More && err == nil && !relayed.Away
+	return relayed, err
 }
 
-func (r *relayer) relayEvents(ctx context.Context) (b batch, err error) {
-	rows, err := r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
-		results := r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofEvent(due[i]) })
-		b.rows = len(due)
-		b.away = slices.ContainsFunc(results, func(r message.Result) bool { return r.Outcome == message.Away })
-		return results, nil
-	})
-	b.more = rows == batchEvents
-	return b, err
+func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
+	return r.settled(r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
+		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofMessage(due[i]) }), nil
+	}))
+}
+
+func (r *relayer) relayEvents(ctx context.Context, told *int) (store.Relayed, error) {
+	return r.settled(r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
+		*told += len(due)
+		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofEvent(due[i]) }), nil
+	}))
 }
 
 // publish gives what became of each of n messages.
@@ -145,8 +130,18 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 		case errors.Is(err, bus.ErrRefused):
 			results[i] = message.Result{Outcome: message.Refused, Reason: err.Error()}
 		default:
-			results[i] = message.Result{Outcome: message.Away, Reason: err.Error(), InPlace: !errors.Is(err, bus.ErrStreamAway)}
+			results[i] = message.Result{Outcome: message.Away, Reason: err.Error(), Scope: scopeOf(err)}
 		}
 	}
 	return results
+}
+
+func scopeOf(err error) message.Scope {
+	switch {
+	case errors.Is(err, bus.ErrSubjectAway):
+		return message.OneMessage
+	case errors.Is(err, bus.ErrStreamAway):
+		return message.OneStream
+	}
+	return message.AllStreams
 }

@@ -96,7 +96,7 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	case errors.As(err, &api) && api.ErrorCode == codeStoreFailed:
 		return b.first(ctx, l, a.Subject, api)
 	case unanswered(err):
-		return Accepted{}, b.lookUp(ctx, l, a.Subject, err)
+		return Accepted{}, b.lookUp(ctx, l, a.Subject, err, false)
 	}
 	return Accepted{}, classify(err)
 }

@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -137,4 +141,39 @@ func TestNothingAcceptedIsLostOrOvertakenWhenTheLeaderStops(t *testing.T) {
 	publishing.Wait()
 	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*soon, every, "all taken")
 	require.Equal(t, numbers(1, events), l.taken())
+}
+
+func TestStreamWithoutLeaderIsAwayAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := c.bus()
+	nc, err := nats.Connect(b.cfg.URL)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	var gone, there string // streams of one server each
+	var victim *server.Server
+	for i := 0; victim == nil || there == ""; i++ {
+		name := "ONE" + strconv.Itoa(i)
+		s, err := js.CreateStream(within(t, soon), jetstream.StreamConfig{Name: name, Subjects: []string{name + ".>"}, Replicas: 1})
+		require.NoError(t, err)
+		leader := s.CachedInfo().Cluster.Leader
+		at := c.servers[slices.IndexFunc(c.servers, func(s *server.Server) bool { return s.Name() == leader })]
+		if victim == nil && !at.JetStreamIsLeader() && leader != nc.ConnectedServerName() {
+			gone, victim = name, at
+		} else if at != victim {
+			there = name
+		}
+	}
+	victim.Shutdown()
+	id := 0
+	require.Eventually(t, func() bool {
+		id++
+		errs := b.Publish(within(t, 2*time.Second), []Message{
+			{Subject: gone + ".a", Event: newEvent(strconv.Itoa(id))}, {Subject: gone + ".b", Event: newEvent(strconv.Itoa(id))},
+			{Subject: there + ".a", Event: newEvent(strconv.Itoa(id))},
+		})
+		return errors.Is(errs[0], ErrStreamAway) && errors.Is(errs[1], ErrStreamAway) && errs[2] == nil
+	}, 3*soon, every, "one stream is away, and the other goes on")
 }

@@ -45,8 +45,10 @@
 // Three outcomes, because three things follow: stored; refused (trying the same
 // again is no use, a person must act); away (nothing is known against the
 // message). No answer is only a refusal when a look-up by subject says that no
-// stream takes it. A full stream is "away": it is emptied some time, and says so
-// of itself alone, so that what is for others need not wait.
+// stream takes it. ErrAway has a scope: ErrSubjectAway is about one subject that
+// reached a limit of its own; ErrStreamAway about one stream, which is full, has no
+// leader or does not answer; any other ErrAway is about the broker. What is for
+// other subjects and streams need not wait.
 //
 // # Accepting
 //

@@ -1,9 +1,11 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,9 +25,12 @@ var (
 	// same MsgID.
 	ErrAway = errors.New("the broker is away")
 	// ErrStreamAway is an ErrAway of one stream alone: the broker is there, and
-	// this stream is full or hears what it is given and does not answer. Messages
-	// to other streams need not wait for it.
+	// this stream is full, has no leader or does not answer. Messages to other
+	// streams need not wait for it.
 	ErrStreamAway = fmt.Errorf("%w for one stream", ErrAway)
+	// ErrSubjectAway is an ErrAway of one subject alone, whose stream takes no more
+	// of it for now.
+	ErrSubjectAway = fmt.Errorf("%w for one subject", ErrAway)
 )
 
 // Message is an event for a subject.
@@ -40,7 +45,7 @@ const answerTimeout = 5 * time.Second
 
 // Publish publishes all messages and waits until each is stored or ctx ends.
 // The result has one error per message, in their order: nil when its stream has
-// it (now or since an earlier try), ErrRefused, ErrStreamAway or ErrAway. A bad
+// it (now or since an earlier try), ErrRefused, ErrSubjectAway, ErrStreamAway or ErrAway. A bad
 // message delays no other.
 //
 // Messages to one stream are stored in their order, and of those that the broker
@@ -64,21 +69,26 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	futures, errs := l.sendAll(messages)
 	waiting, cancel := most(ctx)
 	defer cancel()
-	verdicts := map[string]error{}
+	silent, answered := map[int]error{}, false
 	for i, f := range futures {
 		if f == nil {
 			continue
 		}
 		err := answer(waiting, f)
 		if unanswered(err) {
-			subject := messages[i].Subject
-			if verdicts[subject] == nil {
-				verdicts[subject] = b.lookUp(ctx, l, subject, err)
-			}
-			errs[i] = verdicts[subject]
+			silent[i] = err
 			continue
 		}
 		errs[i] = classify(err)
+		answered = answered || !errors.Is(errs[i], ErrAway) || errors.Is(errs[i], ErrStreamAway)
+	}
+	verdicts := map[string]error{}
+	for _, i := range slices.Sorted(maps.Keys(silent)) {
+		name := cmp.Or(b.streamOf(messages[i].Subject), messages[i].Subject)
+		if verdicts[name] == nil {
+			verdicts[name] = b.lookUp(ctx, l, messages[i].Subject, silent[i], answered)
+		}
+		errs[i] = verdicts[name]
 	}
 	return errs
 }
@@ -158,24 +168,26 @@ func unanswered(err error) bool {
 }
 
 // lookUp tells a subject that no stream takes from a stream and from a broker
-// that is away. A stream that nobody serves just now, as while a server starts
-// or a cluster elects, counts as the broker's absence. That one of our own
-// streams is missing is nobody's typo: it is made.
-func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error) error {
+// that is away. A stream that exists and does not answer, as one without a leader,
+// is away alone, and so is one that cannot be looked up while others have
+// answered. That one of our own streams is missing is nobody's typo: it is made.
+func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error, othersAnswered bool) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
-	case err == nil && (errors.Is(cause, jetstream.ErrNoStreamResponse) || errors.Is(cause, nats.ErrNoResponders)):
-		return away(cause)
 	case err == nil:
 		return streamAway(cause)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return away(fmt.Errorf("%w; look up %s: %w", cause, subject, err))
+		err = fmt.Errorf("%w; look up %s: %w", cause, subject, err)
+		if othersAnswered {
+			return streamAway(err)
+		}
+		return away(err)
 	case b.streamOf(subject) != "":
 		missing := fmt.Errorf("the stream of %s was missing", subject)
 		if err := b.ensure(ctx, l, b.streamOf(subject)); err != nil {
 			return streamAway(errors.Join(missing, err))
 		}
-		return away(missing)
+		return streamAway(missing)
 	}
 	return refused(fmt.Errorf("no stream takes the subject %s", subject))
 }
@@ -189,11 +201,17 @@ func classify(err error) error {
 		return refused(err)
 	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return refused(err)
+	case api != nil && strings.Contains(api.Description, perSubject):
+		return fmt.Errorf("%w: %w", ErrSubjectAway, err)
 	case api != nil:
 		return streamAway(err)
 	}
 	return away(err)
 }
+
+// perSubject is in the server's words when a limit of one subject is reached; the
+// error code is that of a full stream.
+const perSubject = "per subject"
 
 func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
 

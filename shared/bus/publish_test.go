@@ -107,6 +107,23 @@ func TestAFullStreamIsAway(t *testing.T) {
 	require.ErrorContains(t, errs[1], "maximum messages exceeded")
 }
 
+func TestFullSubjectIsAwayAlone(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "FULL", Subjects: []string{"full.>"}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true,
+	})
+	require.NoError(t, err)
+	errs := b.Publish(within(t, soon), []Message{
+		{Subject: "full.a", Event: newEvent("1")}, {Subject: "full.a", Event: newEvent("2")}, {Subject: "full.b", Event: newEvent("3")},
+	})
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], ErrSubjectAway)
+	require.NotErrorIs(t, errs[1], ErrStreamAway, "other subjects go on")
+	require.NoError(t, errs[2])
+}
+
 func TestAStreamThatDoesNotAnswerIsAwayAlone(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)

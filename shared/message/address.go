@@ -1,6 +1,7 @@
 package message
 
 import (
+	"crypto/sha256"
 	"errors"
 	"net/url"
 	"slices"
@@ -69,6 +70,33 @@ func Routed(exchange, routingKey string) (Address, error) {
 		return Address{}, errors.New("must make a subject msg.<exchange_name>.<routing_key>: tokens of printable ASCII without * and > joined by dots, at most 255 bytes")
 	}
 	return Address{Subject, subject}, nil
+}
+
+// The names of the streams by which what waits for them is grouped.
+const (
+	StreamMessages = "MESSAGES"
+	StreamUsers    = "USERS"
+)
+
+// subjectGroups bounds into how many groups the subjects fall that are not ours.
+const subjectGroups = 64
+
+// Stream names the group of messages that wait together while their stream is
+// away: StreamUsers, StreamMessages, or for a subject of somebody else's stream
+// other-<n>, one of 64 by its first token. "" for a URL. The database computes the
+// same for a message that is sent anew.
+func (a Address) Stream() string {
+	switch {
+	case a.Kind == URL:
+		return ""
+	case a.Kind == User:
+		return StreamUsers
+	}
+	first, _, _ := strings.Cut(a.Name, ".")
+	if first == "msg" {
+		return StreamMessages
+	}
+	return "other-" + strconv.Itoa(int(sha256.Sum256([]byte(first))[0])%subjectGroups)
 }
 
 func checkUser(name string) error {

@@ -91,18 +91,46 @@ const (
 	Away                   // nobody answered, or nobody could take anything: no fault of the message
 )
 
+// Scope is how much an Away is about.
+type Scope int8
+
+// The scopes of an Away.
+const (
+	OneMessage Scope = iota // this message, or its subject: others go on
+	OneStream               // every message to the same stream; other streams go on
+	AllStreams              // the broker itself
+)
+
 // Result is the outcome of one send.
 type Result struct {
 	Outcome Outcome
 	Reason  string // of Refused and Away, for an operator to read
-	InPlace bool   // of Away: there was nobody for any message, so none may pass this one
+	Scope   Scope  // of Away
 
 	RetryAfter time.Duration // what the receiver of a URL asked for, which counts up to an hour; 0 = nothing
 }
 
-// awayPause is how long a message makes room for others whose receivers may be
-// there when its own is not.
-const awayPause = 2 * time.Second
+// The shortest and the longest wait for a receiver or a stream that is away.
+const (
+	awayPause    = 2 * time.Second
+	maxAwayPause = time.Minute
+)
+
+// StreamPause is how long nothing is published to a stream that has failed so
+// often in a row: 2 s, then twice as long each time, up to a minute.
+func StreamPause(failures int) time.Duration {
+	pause := awayPause
+	for ; failures > 1 && pause < maxAwayPause; failures-- {
+		pause *= 2
+	}
+	return min(pause, maxAwayPause)
+}
+
+// AwayPause is how long a message that is away by itself (OneMessage) waits when
+// it has waited for age already: as long again, within 2 s to a minute.
+func AwayPause(age time.Duration) time.Duration {
+	return min(max(age, awayPause), maxAwayPause)
+}
 
 // longestPause is the longest time between two sends: what a receiver's inbox
 // must remember is bounded by it.
@@ -121,13 +149,16 @@ func jittered(d time.Duration, jitter float64) time.Duration {
 }
 
 // Settle decides what one send changes. jitter, in [0, 1), spreads the next sends
-// of messages that were sent together.
+// of messages that were sent together. A message whose stream or broker is away
+// does not change: it keeps its place, and the stream waits as a whole.
 func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
+	if r.Outcome == Away && r.Scope != OneMessage {
+		return m
+	}
 	m.LastError = r.Reason
 	if r.Outcome == Away {
-		if !r.InPlace {
-			m.NextAt = now.Add(awayPause) // no jitter: what rests stays in its order
-		}
+		// Without jitter, so that messages that wait keep their order.
+		m.NextAt = now.Add(min(max(r.RetryAfter, awayPause), maxAwayPause))
 		return m
 	}
 	m.SendNo++

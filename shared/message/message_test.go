@@ -23,8 +23,9 @@ func fresh(change ...func(*Message)) Message {
 var (
 	taken   = Result{Outcome: Taken}
 	refused = Result{Outcome: Refused, Reason: "no stream"}
-	away    = Result{Outcome: Away, Reason: "the stream is full"}
-	nobody  = Result{Outcome: Away, Reason: "no connection", InPlace: true}
+	away    = Result{Outcome: Away, Reason: "no more of this subject"}
+	full    = Result{Outcome: Away, Reason: "the stream is full", Scope: OneStream}
+	nobody  = Result{Outcome: Away, Reason: "no connection", Scope: AllStreams}
 )
 
 var body = [16]byte{10, 11, 12, 13, 14} // a fingerprint
@@ -71,23 +72,38 @@ func TestAMessageIsSentAgainByTheScheduleUntilNoSendIsLeft(t *testing.T) {
 	}
 }
 
-func TestASendThatMetNobodyIsNoSend(t *testing.T) {
+func TestSendThatMetNobodyIsNoSend(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 })
 	for i := range 100 {
 		before := m
 		m = m.Settle(away, now, float64(i)/100)
 		require.Equal(t, before.MsgID("x", body), m.MsgID("x", body))
-		require.Equal(t, now.Add(awayPause), m.NextAt)
-		require.Equal(t, "the stream is full", m.LastError)
+		require.Equal(t, now.Add(2*time.Second), m.NextAt)
+		require.Equal(t, "no more of this subject", m.LastError)
 		m.LastError, m.NextAt = before.LastError, before.NextAt
 		require.Equal(t, before, m)
-		before.LastError = "no connection"
-		require.Equal(t, before, m.Settle(nobody, now.Add(time.Hour), 0.5), "it keeps its place")
+		for _, r := range []Result{full, nobody} {
+			require.Equal(t, before, m.Settle(r, now.Add(time.Hour), 0.5), "it keeps its place and is not written")
+		}
 	}
 	m = m.Settle(taken, now, 0.5)
 	require.Equal(t, "", m.LastError)
 	require.EqualValues(t, 1, m.SendNo)
+}
+
+func TestAwayPausesGrowToAMinute(t *testing.T) {
+	t.Parallel()
+	for failures, want := range []time.Duration{2, 2, 4, 8, 16, 32, 60, 60} {
+		require.Equal(t, want*time.Second, StreamPause(failures))
+	}
+	require.Equal(t, time.Minute, StreamPause(1<<30))
+	for age, want := range map[time.Duration]time.Duration{0: 2 * time.Second, 9 * time.Second: 9 * time.Second, time.Hour: time.Minute} {
+		require.Equal(t, want, AwayPause(age))
+		m := fresh().Settle(Result{Outcome: Away, RetryAfter: want}, now, 0.5)
+		require.Equal(t, now.Add(want), m.NextAt)
+	}
+	require.Equal(t, now.Add(time.Minute), fresh().Settle(Result{Outcome: Away, RetryAfter: time.Hour}, now, 0.5).NextAt)
 }
 
 func TestAConfirmationCountsWheneverItComes(t *testing.T) {
@@ -172,7 +188,7 @@ func TestTheInvariantsHoldOnEveryPath(t *testing.T) {
 			before := m
 			switch step := random.IntN(10); {
 			case step < 6 && !m.NextAt.IsZero():
-				r := []Result{taken, refused, away, nobody}[random.IntN(4)]
+				r := []Result{taken, refused, away, full, nobody}[random.IntN(5)]
 				if r.Outcome != Away {
 					require.False(t, counted[m.MsgID("x", body)], "a name is used for one send that counts")
 					counted[m.MsgID("x", body)] = true

@@ -25,6 +25,24 @@
 // whose calls take longer than a lock should be held: their next send time is the
 // lease, and what comes back is compared with it.
 //
+// # Streams that take nothing
+//
+// What waits for the broker is grouped by stream: message_live.stream and
+// event_outbox.stream. A relay takes from each stream an equal part of a batch, by
+// one probe of the index per stream. A stream that is full, has no leader or does
+// not answer gets a row of stream_pauses, and until its time is over no statement
+// looks at what waits for it: not a row of it is read or written, so 200,000
+// waiting messages cost other streams nothing. The pause is 2 s, then twice as long
+// each time, up to a minute. When it is over a few messages, or one row of events,
+// are tried; if the stream takes them the pause is removed and the rest follows in
+// its order. The streams of others are not known by name: their subjects fall into
+// 64 groups by their first token, and streams of one group wait for each other.
+//
+// Only a message or an event that its stream refuses by itself, as for a subject
+// with a limit of its own, gets a later next_at, and others overtake it. While the
+// broker is away nothing is paused and nothing waiting is written: the one row per
+// stream in stream_pauses, with failures 0, holds what it said.
+//
 // # Pauses
 //
 // A queue with a row of queue_pauses hands out nothing: a claim asks so once, in

@@ -130,17 +130,35 @@ func (n *news) after(err error) error {
 	return err
 }
 
-// lockEventsSQL takes the oldest events with what is told of each. Rows that
-// another relay has are left to it. The result is told only while it is that of
-// the very outcome.
+// eventStreams is the streams that event_outbox has rows for.
+const eventStreams = `(values ('EVENTS'), ('USERS')) as s (stream)`
+
+// dueEventsOf joins the first event of a stream s that is due.
+const dueEventsOf = ` cross join lateral (
+    select from event_outbox o where o.stream = s.stream and o.next_at <= now() order by o.next_at, o.id limit 1
+) first `
+
+// lockEventsSQL takes the oldest events of each stream with what is told of each:
+// an equal part of $1 rows for each, and one row of a stream whose pause is over.
+// Rows that another relay has are left to it. The result is told only while it is
+// that of the very outcome.
 const lockEventsSQL = `
-with o as materialized (
-    select id, kind, reason, ids, created_at from event_outbox order by id limit $1 for update skip locked
+with open as materialized (
+    select s.stream, p.failures, case when p.until is null then greatest($1 / count(*) over (), 1) else 1 end as room
+    from ` + eventStreams + pausedStreams + dueEventsOf + `where ` + openStream + `
+), o as materialized (
+    select x.*, open.room, open.failures from open cross join lateral (
+        select id, kind, reason, ids, created_at, stream, next_at from event_outbox
+        where event_outbox.stream = open.stream and next_at <= now()
+        order by next_at, id
+        limit open.room
+        for update skip locked
+    ) x
 )
 select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
     coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0),
-    to_jsonb(x)::text
+    to_jsonb(x)::text, o.stream, o.room, o.failures
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
 left join lateral (select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%' offset 0) t on true
 left join lateral (select * from task_done where task_done.id = i.id and o.kind like 'task.%' offset 0) d
@@ -149,7 +167,7 @@ left join lateral (select sender, client_msg_id, accept_seq from messages where 
 left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
 left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
-order by o.id, i.place`
+order by o.stream, o.next_at, o.id, i.place`
 
 // The kinds of events that are not of tasks: an endpoint was disabled; a message
 // that a stream accepted was saved, or cannot be; an alert was raised, or is over.
@@ -184,21 +202,27 @@ type DueEvent struct {
 	AcceptSeq   int64 // 0 = it was saved at once
 
 	Alert *Alert // as it was when this happened; nil for any other event
+
+	stream string
 }
 
 // ID names the event wherever it is told, and when it is told again.
 func (e *DueEvent) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
-func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, err error) {
+func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, streams streamStates, err error) {
 	rows, err := tx.Query(ctx, lockEventsSQL, limit)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	streams = streamStates{}
 	var e DueEvent
 	var metadata, url, disabled, alert *string
+	var room int
+	var failures *int32
 	_, err = pgx.ForEachRow(rows, []any{
 		&e.Seq, &e.Kind, &e.Reason, &e.At, &e.Subject, &e.Source, &metadata,
 		&e.Result, &e.ErrorCode, &e.SentAt, &url, &disabled, &e.FailingSince, &e.From, &e.ClientMsgID, &e.AcceptSeq, &alert,
+		&e.stream, &room, &failures,
 	}, func() error {
 		e.Metadata, e.URL, e.DisabledReason = nil, orEmpty(url), orEmpty(disabled)
 		if metadata != nil {
@@ -207,10 +231,13 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, err 
 		if e.Alert, err = alertThen(alert, e.Kind); err != nil {
 			return err
 		}
+		if len(due) == 0 || due[len(due)-1].Seq != e.Seq {
+			streams.row(e.stream, room, failures)
+		}
 		due = append(due, e)
 		return nil
 	})
-	return due, err
+	return due, streams, err
 }
 
 func orEmpty(s *string) string {
@@ -221,27 +248,31 @@ func orEmpty(s *string) string {
 }
 
 // anyEventSQL spares the idle relay a transaction.
-const anyEventSQL = `select exists (select from event_outbox)`
+const anyEventSQL = `select exists (select from ` + eventStreams + pausedStreams + dueEventsOf + `where ` + openStream + `)`
 
 const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 
-const keepEventsSQL = `update event_outbox set ids = $2 where id = $1`
+// keepEventsSQL keeps what is left of a row; where that waits by itself, for $3
+// seconds.
+const keepEventsSQL = `
+update event_outbox set ids = $2, next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
-// RelayEvents takes up to limit rows of events, oldest first, has publish tell
-// all their events with the rows locked, and deletes what was taken, in one
-// transaction. publish gives one result per event, in their order, and must
+// RelayEvents takes about limit rows of events, the oldest of each stream, has
+// publish tell all their events with the rows locked, and deletes what was taken,
+// in one transaction. publish gives one result per event, in their order, and must
 // return within 3 s. An event that met nobody stays, however often; one that was
-// refused becomes a dead letter. More may be waiting when rows is limit.
+// refused becomes a dead letter. Streams that are away are paused as in
+// RelayMessages.
 //
 // When publish fails, the process dies or the commit is lost the same events are
 // told again under the same ids, by which they are recognised.
-func (db *DB) RelayEvents(ctx context.Context, limit int, publish func(ctx context.Context, due []DueEvent) ([]msg.Result, error)) (rows int, err error) {
+func (db *DB) RelayEvents(ctx context.Context, limit int, publish func(ctx context.Context, due []DueEvent) ([]msg.Result, error)) (relayed Relayed, err error) {
 	var any bool
 	if err := db.hot.QueryRow(ctx, anyEventSQL).Scan(&any); err != nil || !any {
-		return 0, failed("relay events", err)
+		return relayed, failed("relay events", err)
 	}
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
-		due, err := lockEvents(ctx, tx, limit)
+		due, streams, err := lockEvents(ctx, tx, limit)
 		if err != nil || len(due) == 0 {
 			return err
 		}
@@ -255,37 +286,60 @@ func (db *DB) RelayEvents(ctx context.Context, limit int, publish func(ctx conte
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 		defer cancel()
 		var batch pgx.Batch
-		rows = settleEvents(&batch, due, results)
+		settleEvents(&batch, due, results, &relayed)
+		for i, e := range due {
+			streams.result(e.stream, results[i])
+		}
+		streams.queue(&batch, &relayed)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return rows, failed("relay events", err)
+	return relayed, failed("relay events", err)
 }
 
-// settleEvents adds what becomes of the rows that the events stand in, and
-// counts these.
-func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result) (rows int) {
-	kept := map[int64][]task.ID{} // what stays of each row
+// keptEvents is what stays of a row.
+type keptEvents struct {
+	of    int           // events that the row had
+	ids   []task.ID     // that stay
+	pause time.Duration // of a row with events that are away by themselves
+}
+
+// settleEvents adds what becomes of the rows that the events stand in. A row that
+// stays as it is costs no statement.
+func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result, relayed *Relayed) {
+	rows := map[int64]*keptEvents{}
 	for i, e := range due {
-		stays := kept[e.Seq]
+		row := rows[e.Seq]
+		if row == nil {
+			row = new(keptEvents)
+			rows[e.Seq] = row
+		}
+		row.of++
 		switch r := results[i]; r.Outcome {
 		case msg.Away:
-			stays = append(stays, e.Subject)
+			row.ids = append(row.ids, e.Subject)
+			if r.Scope == msg.OneMessage {
+				row.pause = msg.AwayPause(time.Since(e.At))
+			}
 		case msg.Refused:
 			queueDeadLetter(batch, DeadLetter{
 				Function: "relay", EventID: e.ID(), EventType: "sendonce." + e.Kind + ".v1", Attempts: 1, Reason: r.Reason,
 				Event: mustJSON(map[string]any{"subject": e.Subject, "result": e.Result, "error_code": e.ErrorCode, "metadata": e.Metadata}),
 			})
 		}
-		kept[e.Seq] = stays
 	}
 	var taken []int64
-	for _, seq := range slices.Sorted(maps.Keys(kept)) {
-		if ids := kept[seq]; len(ids) > 0 {
-			batch.Queue(keepEventsSQL, seq, ids)
-		} else {
+	for _, seq := range slices.Sorted(maps.Keys(rows)) {
+		switch row := rows[seq]; {
+		case len(row.ids) == 0:
 			taken = append(taken, seq)
+		case len(row.ids) < row.of || row.pause > 0:
+			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds())
+			if row.pause > 0 {
+				relayed.Again = append(relayed.Again, time.Now().Add(row.pause))
+			}
 		}
 	}
-	batch.Queue(deleteEventsSQL, taken)
-	return len(kept)
+	if len(taken) > 0 {
+		batch.Queue(deleteEventsSQL, taken)
+	}
 }

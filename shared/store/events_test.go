@@ -124,7 +124,7 @@ func (db *DB) relayEvents(t *testing.T, outcome func(i int) msg.Outcome) (seen [
 		seen = due
 		results := make([]msg.Result, len(due))
 		for i := range results {
-			results[i] = msg.Result{Outcome: outcome(i), Reason: "because"}
+			results[i] = msg.Result{Outcome: outcome(i), Reason: "because", Scope: msg.AllStreams}
 		}
 		return results, nil
 	})

@@ -19,6 +19,11 @@ const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.des
 
 const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at`
 
+// messageWaiting is messageLive that also says why the stream of a message that is
+// due takes nothing.
+const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
+    coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at`
+
 const messageDone = `d.status, d.abandoned, d.remaining_sends, d.send_no, d.epoch, null::timestamptz, coalesce(d.last_error, ''),
     coalesce(d.finished_by, ''), d.finished_at, d.delivered_at`
 
@@ -68,8 +73,8 @@ func (m *MessageDetail) To() msg.Address {
 }
 
 // scanMessages reads rows of messageBody, messageLive or messageDone, receipts
-// and now().
-func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time)) error {
+// and now(), followed by what more is read.
+func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more ...any) error {
 	var m MessageDetail
 	var data string
 	var sent, accepted, next, delivered *time.Time
@@ -81,7 +86,7 @@ func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time)) erro
 		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt, &delivered,
 		&m.Receipts, &now,
 	}
-	_, err := pgx.ForEachRow(rows, targets, func() error {
+	_, err := pgx.ForEachRow(rows, append(targets, more...), func() error {
 		m.Data, m.SentAt, m.AcceptedAt, m.NextAt = json.RawMessage(data), orZero(sent), orZero(accepted), orZero(next)
 		m.DeliveredAt = orZero(delivered)
 		each(m, now)
@@ -92,7 +97,7 @@ func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time)) erro
 }
 
 const messageSQL = `
-select ` + messageBody + `, ` + messageLive + `, ` + receiptsOfBody + `, now()
+select ` + messageBody + `, ` + messageWaiting + `, ` + receiptsOfBody + `, now()
 from messages m join message_live l on l.id = m.id where m.id = $1
 union all
 select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()

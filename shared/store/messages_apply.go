@@ -91,9 +91,13 @@ where l.id = t.id`
 // laneOfMessage is laneOf the message m, where that is to a URL.
 const laneOfMessage = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
 
+// streamOfMessage is msg.Address.Stream of the message m.
+const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else case split_part(m.destination, '.', 1) when 'msg' then 'MESSAGES'
+    else 'other-' || get_byte(sha256(convert_to(split_part(m.destination, '.', 1), 'UTF8')), 0) % 64 end end`
+
 const insertLiveMessagesSQL = `
-insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, kind, lane)
-select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.kind, ` + laneOfMessage + `
+insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, kind, lane, stream)
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.kind, ` + laneOfMessage + `, ` + streamOfMessage + `
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`

@@ -11,58 +11,68 @@ import (
 	msg "github.com/sendonce/sendonce/shared/message"
 )
 
+// messageStreams is the streams that have messages to send, s, with the earliest
+// due time of each: one probe of the index each. What goes to a URL (kind 1) is
+// ClaimPosts'.
+const messageStreams = `
+with recursive s (stream, next_at) as (
+    (select stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by stream, next_at, id limit 1)
+    union all
+    select n.stream, n.next_at from s cross join lateral (
+        select m.stream, m.next_at from message_live m
+        where m.remaining_sends > 0 and m.kind <> 1 and m.stream > s.stream
+        order by m.stream, m.next_at, m.id limit 1
+    ) n
+)`
+
 // anyMessageDueSQL spares the idle relay a transaction.
-const anyMessageDueSQL = `select exists (select from message_live where next_at <= now() and remaining_sends > 0 and kind <> 1)`
+const anyMessageDueSQL = messageStreams + `
+select exists (select from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `)`
 
-// lockDueMessagesSQL takes what is due for the broker with its body, earliest
-// first. Rows that another relay sends are left to it; what goes to a URL (kind
-// 1) is ClaimPosts'.
-const lockDueMessagesSQL = `
-with l as materialized (
-    select * from message_live
-    where next_at <= now() and remaining_sends > 0 and kind <> 1
-    order by next_at, id
-    limit $1
-    for update skip locked
+// lockDueMessagesSQL takes what is due for the broker with its body, of each
+// stream the earliest: an equal part of $1 for each, and $2 of one whose pause is
+// over. Rows that another relay sends are left to it.
+const lockDueMessagesSQL = messageStreams + `, open as materialized (
+    select s.stream, p.failures, case when p.until is null then greatest($1 / count(*) over (), 1) else $2 end as room
+    from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
+), l as materialized (
+    select x.*, open.room, open.failures from open cross join lateral (
+        select * from message_live m
+        where m.remaining_sends > 0 and m.kind <> 1 and m.stream = open.stream and m.next_at <= now()
+        order by m.next_at, m.id
+        limit open.room
+        for update skip locked
+    ) x
 )
-select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.room, l.failures
 from l` + bodyOfLive
-
-const nextMessageSQL = `
-select (select next_at from message_live where remaining_sends > 0 and kind <> 1 order by next_at limit 1)`
-
-// NextMessage is when a message is due for the broker next; zero = none is.
-func (db *DB) NextMessage(ctx context.Context) (time.Time, error) {
-	at, err := db.instant(ctx, nextMessageSQL)
-	return at, failed("next message", err)
-}
 
 // DueMessage is a message to be sent now.
 type DueMessage struct {
 	MessageDetail
 	MsgID string // names this send; the same again when it met nobody
-}
 
-// Relayed is what one batch of a relay did.
-type Relayed struct {
-	Rows  int         // messages that were due; fewer than the limit: no more were
-	Again []time.Time // when those of them are due again that were given another time, by the database's clock
+	stream string
 }
 
 // settleLimit bounds the second half of a relay's transaction: what was
 // published is settled even when the relay's own time is up.
 const settleLimit = 5 * time.Second
 
-// RelayMessages sends up to limit due messages of the broker, earliest first, and settles all
-// of them in one transaction. publish is called with their locks held: it gives
-// one result per message, in their order, and must return within 3 s, else
-// confirmations stop waiting and, after 10 s, the database takes the locks away.
-// Any number of relays may run at once; each message is in the hands of one.
+// RelayMessages sends about limit due messages of the broker, of each stream the
+// earliest, and settles all of them in one transaction. publish is called with
+// their locks held: it gives one result per message, in their order, and must
+// return within 3 s, else confirmations stop waiting and, after 10 s, the database
+// takes the locks away. Any number of relays may run at once; each message is in
+// the hands of one.
 //
-// What met nobody stays due in its place (msg.Result.InPlace): the caller must
-// pause, or the next call takes the same. A sender's messages to one receiver
-// keep their order so while one relay is at work; another one beside it takes
-// what is due behind the messages that the first has in hand.
+// A stream that is away (msg.OneStream) is paused: its messages are not touched,
+// and after growing pauses a few of them are tried, until it takes them. While the
+// broker is away (Relayed.Away) nothing changes either, and the caller must pause,
+// or the next call takes the same. So a sender's messages to one receiver keep
+// their order while one relay is at work; another one beside it takes what is due
+// behind the messages that the first has in hand. Only a message that is away by
+// itself is overtaken.
 //
 // When publish fails, the process dies or the settling is lost, nothing is
 // settled: the messages are due as before and will be sent again with the same
@@ -78,7 +88,7 @@ func (db *DB) RelayMessages(ctx context.Context, limit int, publish func(ctx con
 }
 
 func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(context.Context, []DueMessage) ([]msg.Result, error)) (Relayed, error) {
-	due, now, err := lockDueMessages(ctx, conn, limit)
+	due, streams, now, err := lockDueMessages(ctx, conn, limit)
 	if err != nil || len(due) == 0 {
 		return Relayed{}, err
 	}
@@ -89,11 +99,16 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	if err != nil {
 		return Relayed{}, fmt.Errorf("publish: %w", err)
 	}
-	relayed := Relayed{Rows: len(due)}
+	relayed := new(Relayed)
 	changes, jitter := make([]messageChange, len(due)), rand.Float64()
 	for i, m := range due {
 		// What must wait stays in its order: one jitter, and a microsecond each.
-		after := m.Settle(results[i], now.Add(time.Duration(i)*time.Microsecond), jitter)
+		r := results[i]
+		if r.Outcome == msg.Away {
+			r.RetryAfter = msg.AwayPause(now.Sub(m.CreatedAt))
+		}
+		streams.result(m.stream, r)
+		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
 		if after.NextAt.After(now) {
 			relayed.Again = append(relayed.Again, after.NextAt)
@@ -103,29 +118,36 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	defer cancel()
 	var batch pgx.Batch
 	queueMessageChanges(&batch, changes)
+	streams.queue(&batch, relayed)
 	batch.Queue("commit")
-	return relayed, conn.SendBatch(ctx, &batch).Close()
+	err = conn.SendBatch(ctx, &batch).Close()
+	return *relayed, err
 }
 
 // lockDueMessages begins a transaction and locks what is due; it leaves none
 // open when that is nothing.
-func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueMessage, now time.Time, err error) {
+func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueMessage, streams streamStates, now time.Time, err error) {
 	var any bool
 	if err := conn.QueryRow(ctx, anyMessageDueSQL).Scan(&any); err != nil || !any {
-		return nil, now, err
+		return nil, nil, now, err
 	}
+	streams = streamStates{}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(lockDueMessagesSQL, limit).Query(func(rows pgx.Rows) error {
+	batch.Queue(lockDueMessagesSQL, limit, probeMessages).Query(func(rows pgx.Rows) error {
+		var stream string
+		var room int
+		var failures *int32
 		return scanMessages(rows, func(m MessageDetail, at time.Time) {
-			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint)}), at
-		})
+			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint), stream: stream}), at
+			streams.row(stream, room, failures)
+		}, &stream, &room, &failures)
 	})
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return nil, now, err
+		return nil, nil, now, err
 	}
 	if len(due) == 0 {
 		rollback(conn)
 	}
-	return due, now, nil
+	return due, streams, now, nil
 }

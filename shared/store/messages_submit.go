@@ -85,9 +85,9 @@ const insertMessagesSQL = `
 with i as materialized (
     select * from unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[], $7::smallint[], $8::text[], $9::text[],
         $10::text[], $11::text[], $12::text[], $13::timestamptz[], $14::boolean[], $15::smallint[], $16::smallint[],
-        $17::bigint[], $18::timestamptz[], $19::text[], $20::interval[], $21::text[])
+        $17::bigint[], $18::timestamptz[], $19::text[], $20::interval[], $21::text[], $22::text[])
     as t (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
-        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, lane)
+        type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, ahead, lane, stream)
 ), b as (
     insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, exchange_name, routing_key,
         type, data, sent_at, confirm, max_sends, expected_receipts, accept_seq, accepted_at, producer, created_at)
@@ -97,8 +97,8 @@ with i as materialized (
     on conflict (id) do nothing
     returning id
 )
-insert into message_live (id, kind, lane, remaining_sends, next_at)
-select id, kind, lane, max_sends, now() - ahead from i join b using (id)
+insert into message_live (id, kind, lane, stream, remaining_sends, next_at)
+select id, kind, lane, stream, max_sends, now() - ahead from i join b using (id)
 returning id, updated_at`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.
@@ -215,6 +215,7 @@ func messageColumns(rows []*NewMessage) []any {
 		column(rows, func(m *NewMessage) *string { return orNull(storable(m.Producer)) }),
 		column(rows, func(m *NewMessage) time.Duration { return m.ahead }),
 		column(rows, func(m *NewMessage) *string { return m.lane() }),
+		column(rows, func(m *NewMessage) string { return m.To.Stream() }),
 	}
 }
 

@@ -201,22 +201,25 @@ func TestPlansOfMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 		burst: `
 insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 	select g, g, g, 0, 'shop', g::text, 0, 'a', 'b', '1', true, 5, 1 from (select gen_random_uuid() from generate_series(1, 50000)) r (g);
-insert into message_live (id, kind, lane, status, remaining_sends, next_at)
-	select id, (random() * 1.4)::integer, (random() * 20)::integer::text, 1, 5, now() + interval '1 hour' from messages limit 30000;
+insert into message_live (id, kind, lane, stream, status, remaining_sends, next_at)
+	select id, (random() * 1.4)::integer, (random() * 20)::integer::text, 'other-' || (random() * 20)::integer, 1, 5, now() + interval '1 hour' from messages limit 30000;
+insert into stream_pauses (stream, until, failures, reason) select 'other-' || g, now(), 1, '' from generate_series(1, 1000) g;
 insert into message_live (id, kind, status, remaining_sends, next_at) select id, 0, 1, 0, null from messages offset 30000 limit 10000;
 insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 4, 1, 1 from messages offset 40000;
 insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 from message_done`,
-		tables: []string{"messages", "message_live", "message_done", "message_receipts"},
+		tables: []string{"messages", "message_live", "message_done", "message_receipts", "stream_pauses"},
 		cases: map[string]string{
 			"messageSQL":            anID,
 			"knownMessagesSQL":      someIDs,
 			"messagesExistSQL":      someIDs,
 			"consumersSQL":          anID,
 			"anyMessageDueSQL":      "",
-			"lockDueMessagesSQL":    "100",
+			"lockDueMessagesSQL":    "100, 16",
+			"nextRelaySQL":          "",
+			"pauseStreamsSQL":       `array['USERS'], array[1], array[''], array[2]`,
+			"resumeStreamsSQL":      `array['x']`,
 			"claimPostsSQL":         `100, 16, array['x'], array[1], 30`,
 			"nextPostSQL":           "",
-			"nextMessageSQL":        "",
 			"lockLiveMessagesSQL":   someIDs,
 			"lockDoneMessagesSQL":   someIDs,
 			"lockStuckMessagesSQL":  "1::smallint, null, 0, 100",
@@ -227,9 +230,9 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 		},
 		index: map[string]string{
 			"lockDueMessagesSQL": "message_live_due", "anyMessageDueSQL": "message_live_due",
-			"claimPostsSQL": "message_live_posts", "nextPostSQL": "message_live_posts", "nextMessageSQL": "message_live_due", "lockStuckMessagesSQL": "message_live_stuck",
+			"claimPostsSQL": "message_live_posts", "nextPostSQL": "message_live_posts", "nextRelaySQL": "message_live_due", "lockStuckMessagesSQL": "message_live_stuck",
 		},
-		sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextMessageSQL"},
+		sorted: []string{"lockDueMessagesSQL", "anyMessageDueSQL", "nextRelaySQL"},
 	}.require(t)
 }
 
@@ -264,6 +267,9 @@ insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '
 		cases: map[string]string{
 			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"lockEventsSQL":       "4",
+			"anyEventSQL":         "",
+			"keepEventsSQL":       "1, " + someIDs + ", 0",
+			"deleteEventsSQL":     "array[1]",
 			"listenersSQL":        anID + `, 'task.succeeded'`,
 			"claimDeliveriesSQL":  `100, 16, ` + someIDs + `, array[''], array[1], 30, 32`,
 			"anyDeliverySQL":      "",
@@ -273,6 +279,6 @@ insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '
 			"updateDeliveriesSQL": someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array['{}']`,
 			"deliverySQL":         anID + `, null`,
 		},
-		index: map[string]string{"claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due"},
+		index: map[string]string{"lockEventsSQL": "event_outbox_due", "anyEventSQL": "event_outbox_due", "claimDeliveriesSQL": "webhook_deliveries_due", "anyDeliverySQL": "webhook_deliveries_due", "nextDeliverySQL": "webhook_deliveries_due", "nextWebhookSQL": "webhook_deliveries_due"},
 	}.require(t)
 }

@@ -1,0 +1,115 @@
+package functions
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// acks has n acknowledgements to a user wait, each in a row of its own.
+func (s *server) acks(user string, n int) {
+	s.t.Helper()
+	s.exec(`with m as (
+			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, $1, g::text, 2, 'zoe', 'x', '1', false, 1, 1 from generate_series(1, $2) g
+			returning id
+		)
+		insert into event_outbox (kind, ids) select 'message.saved', array[id] from m`, user, n)
+}
+
+// holds makes a stream that is full with n messages.
+func (o *postOffice) holds(name, subjects string, n int64) jetstream.StreamConfig {
+	o.t.Helper()
+	limits := jetstream.StreamConfig{
+		Name: name, Subjects: []string{subjects}, Discard: jetstream.DiscardNew, MaxMsgs: n, Duplicates: time.Minute, AllowDirect: true,
+	}
+	_, err := o.broker().CreateStream(o.t.Context(), limits)
+	require.NoError(o.t, err)
+	return limits
+}
+
+// raise gives a stream room again.
+func (o *postOffice) raise(limits jetstream.StreamConfig) {
+	o.t.Helper()
+	limits.MaxMsgs = -1
+	_, err := o.broker().UpdateStream(o.t.Context(), limits)
+	require.NoError(o.t, err)
+}
+
+// count is how many messages a stream holds.
+func (o *postOffice) count(stream string) int {
+	o.t.Helper()
+	s, err := o.broker().Stream(o.t.Context(), stream)
+	require.NoError(o.t, err)
+	return int(s.CachedInfo().State.Msgs)
+}
+
+func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	limits := o.holds("USERS", "inbox.>", 1)
+	o.looker.acks("ann", 20) // far more than the relay takes at once, and first
+	c := o.grow(insiders)
+	shop := newReceiver(t, nil)
+	c.endpoint(shop.URL)
+	finished := c.finish(3)
+	require.Eventually(t, func() bool { return shop.got() == 3 }, patience, 10*time.Millisecond, "webhooks leave")
+	shop.toldOnce(t, finished)
+	require.Equal(t, 19, c.looker.count(`select count(*) from event_outbox`))
+	c.until(c.save("msg.orders.paid", once), "sent") // messages too
+
+	o.raise(limits)
+	require.Eventually(t, func() bool { return c.waiting() == 0 }, patience, 10*time.Millisecond, "the acknowledgements follow")
+	require.Equal(t, 20, o.count("USERS"))
+}
+
+func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	limits := o.holds("EVENTS", "evt.>", 1)
+	o.raise(o.holds("USERS", "inbox.>", 1))
+	o.looker.exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array[gen_random_uuid()] from generate_series(1, 20)`)
+	relay := o.at(o.start("relay"))
+	require.Equal(t, 204, relay.tick("relay").status)
+	require.Equal(t, 19, o.looker.count(`select count(*) from event_outbox`))
+	o.looker.acks("ann", 20)
+	require.Equal(t, 204, relay.tick("relay").status)
+	require.Equal(t, 20, o.count("USERS"))
+	require.Equal(t, 19, o.looker.count(`select count(*) from event_outbox where stream = 'EVENTS'`))
+
+	o.raise(limits)
+	o.looker.exec(`update stream_pauses set until = now()`)
+	require.Equal(t, 204, relay.tick("relay").status)
+	require.Zero(t, o.looker.count(`select count(*) from event_outbox`))
+	require.Equal(t, 20, o.count("EVENTS"))
+}
+
+func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	_, err := o.broker().CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "USERS", Subjects: []string{"inbox.>"}, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
+	})
+	require.NoError(t, err)
+	o.save("user:ann")
+	relay := o.at(o.start("relay"))
+	o.allSent(func() { require.Equal(t, 204, relay.tick("relay").status) })
+	var waiting []string
+	for range 3 {
+		waiting = append(waiting, o.save("user:ann"))
+	}
+	o.looker.acks("ann", 8)
+	bob := o.save("user:bob")
+	require.Equal(t, 204, relay.tick("relay").status)
+	require.Equal(t, "sent", o.state(bob).State)
+	require.Zero(t, o.looker.count(`select count(*) from stream_pauses`))
+	for _, id := range waiting {
+		require.Contains(t, o.state(id).LastError, "per subject")
+	}
+	require.Equal(t, 8, o.looker.count(`select count(*) from event_outbox where next_at > now()`))
+	o.looker.acks("carl", 1)
+	require.Equal(t, 204, relay.tick("relay").status)
+	require.Equal(t, 3, o.count("USERS"), "carl's acknowledgement is there")
+}

@@ -1,0 +1,148 @@
+package store
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+)
+
+// Relayed is what one batch of a relay did.
+type Relayed struct {
+	Rows  int         // that were due
+	More  bool        // more may be due now
+	Away  bool        // the broker itself was away: what is due would meet nobody again
+	Again []time.Time // when something is due again that was given another time, by the database's clock
+}
+
+// probeMessages is how many messages of a stream are tried when its pause is over.
+const probeMessages = 16
+
+// pausedStreams joins what is known of a stream s to it, by one probe of the
+// primary key. Without a row the stream is not paused.
+const pausedStreams = ` left join lateral (select until, failures from stream_pauses where stream_pauses.stream = s.stream offset 0) p on true `
+
+// openStream is the condition that a stream s, joined by pausedStreams, is given
+// something now.
+const openStream = `(p.until is null or p.until <= now())`
+
+// streamState is a stream in one batch: what it was before, and what came of what
+// was published to it.
+type streamState struct {
+	room     int  // rows that the batch had room for
+	paused   bool // a row of stream_pauses is there
+	failures int  // in a row, before
+
+	rows   int // in the batch
+	taken  bool
+	failed msg.Scope
+	reason string
+}
+
+// streamStates is the streams of one batch, by name.
+type streamStates map[string]*streamState
+
+// row counts a row of the batch. failures is nil for a stream that is not paused.
+func (s streamStates) row(stream string, room int, failures *int32) {
+	state := s[stream]
+	if state == nil {
+		state = &streamState{room: room, paused: failures != nil}
+		if failures != nil {
+			state.failures = int(*failures)
+		}
+		s[stream] = state
+	}
+	state.rows++
+}
+
+// result takes in what came of one publication.
+func (s streamStates) result(stream string, r msg.Result) {
+	state := s[stream]
+	switch {
+	case r.Outcome == msg.Taken:
+		state.taken = true
+	case r.Outcome == msg.Away && r.Scope > state.failed:
+		state.failed, state.reason = r.Scope, r.Reason
+	}
+}
+
+const (
+	// pauseStreamsSQL pauses streams, by name, and returns until when. While the
+	// broker is away (failures 0) each is written once.
+	pauseStreamsSQL = `
+insert into stream_pauses (stream, failures, reason, until)
+select stream, failures, reason, clock_timestamp() + make_interval(secs => pause)
+from unnest($1::text[], $2::integer[], $3::text[], $4::float8[]) as t (stream, failures, reason, pause)
+on conflict (stream) do update set failures = excluded.failures, reason = excluded.reason, until = greatest(stream_pauses.until, excluded.until)
+where excluded.failures > stream_pauses.failures or stream_pauses.reason <> excluded.reason or excluded.until > stream_pauses.until and excluded.failures > 0
+returning until, failures > 0`
+
+	resumeStreamsSQL = `delete from stream_pauses where stream = any($1::text[])`
+)
+
+// queue adds the statements that pause the streams that failed and end the pauses
+// of those that did not, and completes relayed. A stream that works and is not
+// paused costs no statement.
+func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
+	var names, reasons, resumed []string
+	var failures []int32
+	var pauses []float64
+	for _, name := range slices.Sorted(maps.Keys(s)) { // so that two relays never wait for each other in a circle
+		state := s[name]
+		relayed.Rows += state.rows
+		if state.failed == msg.OneMessage {
+			relayed.More = relayed.More || state.rows >= state.room
+			if state.paused {
+				resumed = append(resumed, name)
+			}
+			continue
+		}
+		n, pause := state.failures, time.Duration(0)
+		if state.taken {
+			n = 0
+		}
+		if state.failed == msg.OneStream {
+			n++
+			pause = msg.StreamPause(n)
+		} else {
+			relayed.Away = true
+		}
+		names, failures, reasons, pauses = append(names, name), append(failures, int32(n)), append(reasons, storable(state.reason)), append(pauses, pause.Seconds())
+	}
+	if len(resumed) > 0 {
+		batch.Queue(resumeStreamsSQL, resumed)
+	}
+	if len(names) > 0 {
+		batch.Queue(pauseStreamsSQL, names, failures, reasons, pauses).Query(func(rows pgx.Rows) error {
+			var until time.Time
+			var paused bool
+			_, err := pgx.ForEachRow(rows, []any{&until, &paused}, func() error {
+				if paused {
+					relayed.Again = append(relayed.Again, until)
+				}
+				return nil
+			})
+			return err
+		})
+	}
+}
+
+// nextRelaySQL is when something is due for the broker next. A stream is due when
+// its pause is over. Of events only those count that wait by themselves or whose
+// stream is paused: the others were announced by whoever wrote them.
+const nextRelaySQL = messageStreams + `
+select least(
+    (select min(greatest(s.next_at, p.until)) from s` + pausedStreams + `),
+    (select min(greatest(e.next_at, p.until)) from ` + eventStreams + pausedStreams + `
+        cross join lateral (select next_at from event_outbox o where o.stream = s.stream order by o.next_at, o.id limit 1) e
+        where greatest(e.next_at, p.until) > now()))`
+
+// NextRelay is when something is due for the broker next; zero = nothing is.
+func (db *DB) NextRelay(ctx context.Context) (time.Time, error) {
+	at, err := db.instant(ctx, nextRelaySQL)
+	return at, failed("next relay", err)
+}
