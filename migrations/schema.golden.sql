@@ -405,7 +405,8 @@ CREATE TABLE webhook_endpoints (
     old_secret text,
     old_secret_until timestamp with time zone,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
-    rotated_at timestamp with time zone);
+    rotated_at timestamp with time zone,
+    registered_caller bigint GENERATED ALWAYS AS (NULLIF(caller_id, 0)));
 
 CREATE SEQUENCE blocked_words_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
 
@@ -572,6 +573,8 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_check1 CHECK (((u
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_disabled_reason_check CHECK ((disabled_reason = ANY (ARRAY['gone'::text, 'failing'::text, 'by_hand'::text])));
 
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY (id);
+
+ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_registered_caller_fkey FOREIGN KEY (registered_caller) REFERENCES callers(id);
 
 CREATE INDEX accepted_messages_place ON public.accepted_messages USING btree (accept_seq);
 
@@ -939,6 +942,8 @@ COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. 
 COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are posted; empty: all.';
 
 COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it answered 410), failing (nothing but failures for five days), by_hand.';
+
+COMMENT ON COLUMN webhook_endpoints.registered_caller IS 'caller_id, null for caller 0: a caller with endpoints cannot be removed.';
 
 CREATE OR REPLACE FUNCTION public.drop_log_partition(partition text, before timestamp with time zone)
  RETURNS boolean

@@ -5,9 +5,23 @@
 //
 // A task is written once as a body (tasks), lives as one narrow row while it is
 // not final (task_live) and ends as one result row (task_done). There is one row
-// to lock, and two live states at once are impossible by key. tasks and
-// task_done have no foreign keys between them: each is written in the same
-// commit as the row that it follows.
+// to lock, and two live states at once are impossible by key.
+//
+// # Foreign keys
+//
+// There is one, webhook_endpoints.registered_caller: endpoints are few and seldom
+// made. Elsewhere a row is written in the commit of the row that it follows, and a
+// key would cost where it matters, as Postgres locks the row referred to, which
+// writes to it, for each row that refers to it (measured on Postgres 15):
+//
+//	task_live, task_done -> tasks, and those of messages
+//	    500 results are written in 20 ms instead of 4, with 30 % more WAL
+//	subscribe_message_sends -> subscribe_message_logs
+//	    an order takes 0.5 ms instead of 0.2
+//	logs, task events, receipts, accepted_messages -> tasks, messages
+//	    as the first; and logs outlive what they are of
+//	webhook_deliveries -> webhook_endpoints, operator_actions -> callers
+//	    deliveries stay to be read when their endpoint is deleted; caller 0 has no row
 //
 // # Transitions
 //

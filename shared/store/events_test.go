@@ -39,8 +39,16 @@ func (db *DB) outbox(t *testing.T) (rows []string, ids [][]task.ID) {
 	return rows, ids
 }
 
+// mustHaveCaller registers the caller of an id, unless it is that of the environment.
+func (db *DB) mustHaveCaller(t *testing.T, id int64) {
+	t.Helper()
+	db.exec(t, `insert into callers (id, name, token_hash, roles, queues) overriding system value
+		select $1::bigint, 'caller ' || $1::bigint, sha256(''), '{submitter}', '{}' where $1::bigint <> 0 on conflict do nothing`, id)
+}
+
 func (db *DB) mustAddEndpoint(t *testing.T, caller int64, url string, events ...string) Endpoint {
 	t.Helper()
+	db.mustHaveCaller(t, caller)
 	e, err := db.AddEndpoint(t.Context(), NewEndpoint{CallerID: caller, URL: url, Events: events, Secret: "whsec_" + url}, Operator{CallerID: caller, Name: "shop"})
 	require.NoError(t, err)
 	return e
@@ -69,6 +77,7 @@ func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
 	silent := db.mustAddEndpoint(t, 8, "https://eight.example")
 	_, err := db.DisableEndpoint(t.Context(), silent.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
+	db.mustHaveCaller(t, 9)
 	_, err = db.SigningSecret(t.Context(), 9, "whsec_x")
 	require.NoError(t, err)
 	a, b := message(withCallback), message(fromCaller(7))

@@ -305,3 +305,18 @@ func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 	require.False(t, more)
 	require.Len(t, rest, 5)
 }
+
+func TestACallerWithEndpointsCannotBeRemoved(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	db.mustAddEndpoint(t, 0, "https://environment.example")
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	_, err := db.AddEndpoint(t.Context(), NewEndpoint{CallerID: 8, URL: "https://nobody.example", Secret: "s"}, Operator{Name: "x"})
+	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey", "nobody is caller 8")
+	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
+	require.ErrorContains(t, err, "webhook_endpoints_registered_caller_fkey")
+	require.NoError(t, db.DeleteEndpoint(t.Context(), e.ID, nil, Operator{Name: "x"}))
+	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
+	require.NoError(t, err)
+}
