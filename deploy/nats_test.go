@@ -1,14 +1,19 @@
 package deploy
 
 import (
+	"log/slog"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // natsFiles are the configurations of NATS as their containers find them, with
@@ -51,6 +56,39 @@ func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
 				require.Equal(t, 2*time.Minute, opts.SyncInterval, name)
 			}
 		}
+	}
+}
+
+// NATS reserves the size of each stream; what it has no room for is not made.
+func TestTheStreamsFitTheirNATS(t *testing.T) {
+	for name, conf := range natsFiles(t, "sendonce-local") {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "nats.conf")
+			require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
+			var opts server.Options
+			require.NoError(t, opts.ProcessConfigFile(path))
+			require.NotZero(t, opts.JetStreamMaxStore)
+			nats := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
+			cfg := bus.Config{URL: nats.URL(), Replicas: 1}
+			if name != "compose" {
+				set := cluster(render(t, name)).of(configMap).named("sendonce")
+				for variable, size := range map[string]*int{
+					"SENDONCE_STREAM_EVENTS_MB": &cfg.EventsMB, "SENDONCE_STREAM_MESSAGES_MB": &cfg.MessagesMB, "SENDONCE_STREAM_USERS_MB": &cfg.UsersMB,
+					"SENDONCE_STREAM_ACCEPTED_MB": &cfg.AcceptedMB, "SENDONCE_STREAM_DEADLETTERS_MB": &cfg.DeadLettersMB,
+				} {
+					if value := text(set, "data", variable); value != "" {
+						var err error
+						*size, err = strconv.Atoi(value)
+						require.NoError(t, err)
+					}
+				}
+				require.Equal(t, !strings.HasSuffix(name, "local"), cfg.EventsMB > 0)
+			}
+			b, err := bus.Open(cfg, slog.New(slog.DiscardHandler))
+			require.NoError(t, err)
+			t.Cleanup(b.Close)
+			require.NoError(t, b.Ensure(t.Context()))
+		})
 	}
 }
 

@@ -53,8 +53,8 @@ func newCluster(t *testing.T) *cluster {
 	return c
 }
 
-// bus gives a Bus that knows all servers, with the streams made.
-func (c *cluster) bus() *Bus {
+// bus gives a Bus that knows all servers, with so many copies of the streams made.
+func (c *cluster) bus(copies int) *Bus {
 	c.t.Helper()
 	var urls []string
 	for _, s := range c.servers {
@@ -62,7 +62,7 @@ func (c *cluster) bus() *Bus {
 		urls = append(urls, s.ClientURL())
 	}
 	b := newBus(c.t, strings.Join(urls, ","))
-	b.cfg.Replicas = 3
+	b.cfg.Replicas = copies
 	require.Eventually(c.t, func() bool { return b.Ensure(within(c.t, soon)) == nil }, 3*soon, 100*time.Millisecond, "the cluster is formed")
 	return b
 }
@@ -83,7 +83,7 @@ func (c *cluster) stopLeader(b *Bus) {
 func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	b := c.bus()
+	b := c.bus(3)
 	raceToAccept(t, b, 100)
 	for i := 1; i <= 100; i++ {
 		a := acceptance(t, strconv.Itoa(i), "x")
@@ -106,7 +106,7 @@ func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
 func TestNothingAcceptedIsLostOrOvertakenWhenTheLeaderStops(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	b := c.bus()
+	b := c.bus(3)
 	var l ledger
 	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
 		<-time.After(5 * time.Millisecond)
@@ -146,7 +146,7 @@ func TestNothingAcceptedIsLostOrOvertakenWhenTheLeaderStops(t *testing.T) {
 func TestStreamWithoutLeaderIsAwayAlone(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	b := c.bus()
+	b := c.bus(3)
 	nc, err := nats.Connect(b.cfg.URL)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
@@ -176,4 +176,37 @@ func TestStreamWithoutLeaderIsAwayAlone(t *testing.T) {
 		})
 		return errors.Is(errs[0], ErrStreamAway) && errors.Is(errs[1], ErrStreamAway) && errs[2] == nil
 	}, 3*soon, every, "one stream is away, and the other goes on")
+}
+
+func TestAStreamWithoutALeaderStopsItsOwnRouteAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t)
+	b := c.bus(1)
+	leader := func(stream string) string {
+		l, err := b.await(within(t, soon))
+		require.NoError(t, err)
+		s, err := l.js.Stream(within(t, soon), stream)
+		require.NoError(t, err)
+		return s.CachedInfo().Cluster.Leader
+	}
+	// With one copy a stream is gone with its server; which server has it is chance.
+	for leader(StreamEvents) == leader(StreamWake) {
+		l, err := b.await(within(t, soon))
+		require.NoError(t, err)
+		require.NoError(t, l.js.DeleteStream(within(t, soon), StreamEvents))
+		require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond)
+	}
+	f := newFunction(t, answering(204))
+	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
+	eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
+	gone := leader(StreamEvents)
+	for _, server := range c.servers {
+		if server.Name() == gone {
+			server.Shutdown()
+		}
+	}
+	eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "one has stopped")
+	before := len(f.seen())
+	eventually(t, func() bool { return len(f.seen()) >= before+2 }, "the other ticks on")
+	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
 }

@@ -166,7 +166,7 @@ func TestNobodyPromisesWhileNATSIsAway(t *testing.T) {
 func TestCopiesSurviveAHostAndPowerLossOnlyIfEachOfThemIsSynced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
-	b := c.bus()
+	b := c.bus(3)
 	gives, err := b.Durability(within(t, soon), "")
 	require.NoError(t, err)
 	require.Equal(t, DurableReplicated, gives)
