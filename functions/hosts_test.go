@@ -68,10 +68,11 @@ func startOwnServer(t *testing.T, database, nats string) string {
 
 // startFramework starts functions/framework.
 func startFramework(t *testing.T, database, nats string) string {
-	return serveByFramework(t, settings(database, "NATS_URL="+nats, fmt.Sprintf("TWO_PHASE_ENABLED=%t", nats != ""), "TWO_PHASE_SHARDS=2")...)
+	_, url := serveByFramework(t, settings(database, "NATS_URL="+nats, fmt.Sprintf("TWO_PHASE_ENABLED=%t", nats != ""), "TWO_PHASE_SHARDS=2")...)
+	return url
 }
 
-func serveByFramework(t *testing.T, settings ...string) string {
+func serveByFramework(t *testing.T, settings ...string) (*sandbox.Process, string) {
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	p := sandbox.StartProcess(t, sandbox.Build(t, module+"functions/framework", false), append(settings, fmt.Sprintf("PORT=%d", port)))
@@ -79,7 +80,7 @@ func serveByFramework(t *testing.T, settings ...string) string {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	require.NoError(t, p.WaitReady(ctx, url+"/healthz"), p.Output())
-	return url
+	return p, url
 }
 
 // at is the host on a database, as the built-in admin.
@@ -144,8 +145,8 @@ func TestTheServersDiffer(t *testing.T) {
 
 func TestAPollEndsBeforeTheFrameworksDeadline(t *testing.T) {
 	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	s := &server{t: t, user: "admin", password: "secret", url: serveByFramework(t, settings(url, "CLOUD_RUN_TIMEOUT_SECONDS=3")...)}
+	_, url := serveByFramework(t, settings(sandbox.NewDatabase(t), "CLOUD_RUN_TIMEOUT_SECONDS=3")...)
+	s := &server{t: t, user: "admin", password: "secret", url: url}
 	began := time.Now()
 	poll := s.get("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	require.Equal(t, 200, poll.status, poll.text)
@@ -155,8 +156,26 @@ func TestAPollEndsBeforeTheFrameworksDeadline(t *testing.T) {
 
 func TestTheFrameworkTakesTheSettingsOfTheBinary(t *testing.T) {
 	t.Parallel()
-	url := serveByFramework(t, settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET=claim", "SENDONCE_SAFETY_TICK=1m")...)
+	_, url := serveByFramework(t, settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET=claim", "SENDONCE_SAFETY_TICK=1m")...)
 	s := &server{t: t, url: url, user: "admin", password: "secret"}
 	require.Equal(t, 503, s.get("/api/v1/sms/tasks/pending?app_id=a").status)
 	require.Equal(t, 404, s.post("/api/v1/sms/send", "{}").status)
+}
+
+func TestTheFrameworkHoldsToTheBoundOfCallsAndDrains(t *testing.T) {
+	t.Parallel()
+	database := sandbox.NewDatabase(t)
+	p, url := serveByFramework(t, settings(database, "SENDONCE_MAX_CALLS=1")...)
+	s := (&server{t: t, url: url, user: "admin", password: "secret"}).connect(database)
+	poll := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	refused := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	require.Equal(t, 503, refused.status, refused.text)
+	require.Equal(t, 200, s.get("/healthz").status)
+	code, err := p.Terminate(20 * time.Second)
+	require.NoError(t, err)
+	require.Zero(t, code, p.Output())
+	answer := <-poll
+	require.Equal(t, 200, answer.status)
+	require.Empty(t, answer.list())
+	require.Contains(t, p.Output(), `"msg":"drained"`)
 }
