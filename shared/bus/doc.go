@@ -34,8 +34,9 @@
 // missing and has NATS change what differs, a limit that somebody set by hand
 // included. Only subjects that somebody added and further copies stay. What NATS
 // does not change (storage, a size for which there is no room) is logged once,
-// and the stream is used as it is. A smaller size removes nothing from a stream
-// that refuses when it is full; a lower age does.
+// with what to do, and the stream is used as it is. A smaller size removes nothing
+// from a stream that refuses when it is full, and waits until that holds half of it
+// at most; a lower age removes what is older.
 //
 // Each stream is made for itself. One that cannot be made stops what needs it and
 // nothing else: the routes that read it, the messages that are published to it.

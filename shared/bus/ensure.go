@@ -19,7 +19,8 @@ type Difference struct {
 	Stream     string // or stream/durable
 	Field      string // as the nats tools call it
 	Has, Wants string
-	Refused    string // what NATS answered to the change; "" when nothing was changed
+	Refused    string // why it was not changed; "" when that was not tried
+	ToDo       string // what an operator can do; "" when nothing is known
 }
 
 // MismatchError names what could not be changed.
@@ -31,7 +32,10 @@ func (e *MismatchError) Error() string {
 	for i, d := range e.Differences {
 		lines[i] = fmt.Sprintf("%s: %s is %s, wanted %s", d.Stream, d.Field, d.Has, d.Wants)
 		if d.Refused != "" {
-			lines[i] += " (NATS does not change it: " + d.Refused + ")"
+			lines[i] += " (" + d.Refused + ")"
+		}
+		if d.ToDo != "" {
+			lines[i] += ": " + d.ToDo
 		}
 	}
 	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
@@ -125,7 +129,8 @@ func (b *Bus) ensureStream(ctx context.Context, l *link, wants jetstream.StreamC
 	if err != nil {
 		return fmt.Errorf("ensure stream %s: %w", wants.Name, err)
 	}
-	return b.changeStream(ctx, l.js, s.CachedInfo().Config, wants)
+	has := s.CachedInfo()
+	return b.changeStream(ctx, l.js, has.Config, wants, has.State.Bytes)
 }
 
 // cannotMake finds the cure for what kept a stream from being made.
@@ -138,10 +143,7 @@ func (b *Bus) cannotMake(ctx context.Context, l *link, wants jetstream.StreamCon
 	switch api.ErrorCode {
 	case codeNoStorage, codeNoResources, codeNoPeers:
 		e.Reason = ReasonNoRoom
-		e.ToDo = fmt.Sprintf("it reserves %d MiB: raise max_file_store of the NATS servers", wants.MaxBytes/mib)
-		if setting := b.cfg.sizeSetting(wants.Name); setting != "" {
-			e.ToDo += ", or lower " + setting
-		}
+		e.ToDo = fmt.Sprintf("it reserves %d MiB: %s", wants.MaxBytes/mib, b.cfg.makeRoom(wants.Name))
 	case codeOverlap:
 		e.Reason = ReasonSubjectsTaken
 		e.ToDo = b.freeSubjects(ctx, l, wants)
@@ -167,6 +169,31 @@ func (c *Config) sizeSetting(stream string) string {
 	return "SENDONCE_STREAM_" + stream + "_MB"
 }
 
+// makeRoom says how a stream can have the size that it should have.
+func (c *Config) makeRoom(stream string) string {
+	text := "raise max_file_store of the NATS servers"
+	if setting := c.sizeSetting(stream); setting != "" {
+		text += ", or lower " + setting
+	}
+	return text
+}
+
+// toDo says how a field of a stream can be as it should be although NATS does not
+// change it.
+func (c *Config) toDo(stream, field string) string {
+	switch {
+	case field == "max_bytes":
+		return c.makeRoom(stream)
+	case field == "num_replicas":
+		return "run as many NATS servers in a cluster, or lower SENDONCE_NATS_REPLICAS"
+	case stream == StreamWake:
+		return "'nats stream rm WAKE', at any time: it holds only hints, and is made again"
+	case stream == c.acceptStream():
+		return fmt.Sprintf("set TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %s': it is made again", stream)
+	}
+	return fmt.Sprintf("when nobody needs what it holds any more, 'nats stream rm %s': it is made again", stream)
+}
+
 // freeSubjects says how to free the subjects that another stream has.
 func (b *Bus) freeSubjects(ctx context.Context, l *link, wants jetstream.StreamConfig) string {
 	owners := map[string]bool{}
@@ -188,8 +215,17 @@ func (b *Bus) freeSubjects(ctx context.Context, l *link, wants jetstream.StreamC
 }
 
 // changeStream has NATS change what differs: all at once, or, when NATS refuses
-// that, each thing that it does not refuse.
-func (b *Bus) changeStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig) error {
+// that, each thing that it does not refuse. held is how many bytes the stream
+// holds: one that refuses when it is full is not made smaller than twice that, as
+// it would take nothing until it is emptied.
+func (b *Bus) changeStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig, held uint64) error {
+	var left []Difference
+	smaller := has.MaxBytes <= 0 || wants.MaxBytes < has.MaxBytes
+	if wants.Discard == jetstream.DiscardNew && smaller && wants.MaxBytes < 2*int64(held) {
+		left = append(left, Difference{Stream: wants.Name, Field: "max_bytes", Has: fmt.Sprint(has.MaxBytes), Wants: fmt.Sprint(wants.MaxBytes),
+			Refused: fmt.Sprintf("it holds %d bytes: the next trigger that starts makes it smaller if it holds half of the wanted size or less", held)})
+		wants.MaxBytes = has.MaxBytes
+	}
 	wants.Subjects = union(has.Subjects, wants.Subjects)
 	wants.Replicas = max(wants.Replicas, has.Replicas)
 	wants.AllowMsgSchedules = wants.AllowMsgSchedules || has.AllowMsgSchedules
@@ -211,9 +247,9 @@ func (b *Bus) changeStream(ctx context.Context, js jetstream.JetStream, has, wan
 			break
 		}
 	}
-	var left []Difference
 	for _, f := range differ {
-		left = append(left, Difference{Stream: wants.Name, Field: f.name, Has: f.text(&has), Wants: f.text(&wants), Refused: refusals[f.name]})
+		left = append(left, Difference{Stream: wants.Name, Field: f.name, Has: f.text(&has), Wants: f.text(&wants),
+			Refused: "NATS does not change it: " + refusals[f.name], ToDo: b.cfg.toDo(wants.Name, f.name)})
 	}
 	return mismatch(left)
 }

@@ -69,6 +69,27 @@ func TestEnsureGivesTheStreamsTheSizesOfTheSettings(t *testing.T) {
 	require.EqualValues(t, 128*mib, broker.info(js, StreamEvents).Config.MaxBytes)
 }
 
+func TestAStreamIsNotMadeSoSmallThatItIsFull(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	js, b := broker.js(), newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	for range 6 {
+		_, err := js.Publish(t.Context(), "msg.x", make([]byte, 100_000))
+		require.NoError(t, err)
+	}
+	small, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 1}, slog.New(slog.DiscardHandler))
+	require.NoError(t, err)
+	t.Cleanup(small.Close)
+	require.ErrorContains(t, small.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (it holds 600")
+	require.EqualValues(t, 256*mib, broker.info(js, StreamMessages).Config.MaxBytes)
+	s, err := js.Stream(t.Context(), StreamMessages)
+	require.NoError(t, err)
+	require.NoError(t, s.Purge(t.Context(), jetstream.WithPurgeKeep(3)))
+	require.NoError(t, small.Ensure(t.Context()))
+	require.EqualValues(t, mib, broker.info(js, StreamMessages).Config.MaxBytes)
+}
+
 func TestEnsureReportsWhatNATSDoesNotChangeAndChangesTheRest(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
@@ -85,7 +106,8 @@ func TestEnsureReportsWhatNATSDoesNotChangeAndChangesTheRest(t *testing.T) {
 	d := mismatch.Differences[0]
 	require.Contains(t, d.Refused, "can not change storage type")
 	d.Refused = ""
-	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Has: "Memory", Wants: "File"}, d)
+	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Has: "Memory", Wants: "File",
+		ToDo: "when nobody needs what it holds any more, 'nats stream rm EVENTS': it is made again"}, d)
 	has := broker.info(js, StreamEvents).Config
 	require.Equal(t, []string{"evt.>"}, has.Subjects)
 	require.EqualValues(t, 128*mib, has.MaxBytes)
