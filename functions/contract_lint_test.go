@@ -4,6 +4,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -57,6 +58,8 @@ func (l *contractLint) walk(node any, at string) {
 		}
 		isProperty := path.Base(path.Dir(at)) == "properties"
 		l.when(isProperty && n["default"] != nil, at, "has a default: generated clients then require the field")
+		name := path.Base(at)
+		l.when(isProperty && n["type"] == "integer" && (name == "id" || strings.HasSuffix(name, "_id")), at, "is an id that is not a string")
 		l.when(n["type"] == "object" && n["properties"] == nil && n["additionalProperties"] == nil, at,
 			"is an object without properties: generated clients cannot fill it")
 		for name, child := range n {

@@ -226,10 +226,10 @@ func (s teller) tellOfSending() {
 	s.get(400, pending)
 	s.post(400, pending, `{"app_id":"app","limit":0}`)
 
-	id, claim := tasks[0]["task_id"].(string), int(tasks[0]["claim_id"].(float64))
+	id, claim := tasks[0]["task_id"].(string), tasks[0]["claim_id"].(string)
 	extend := "/api/v1/sms/tasks/" + id + "/extend"
 	s.post(409, "/api/v1/sms/task/"+id+"/cancel", "")
-	s.post(200, extend, fmt.Sprintf(`{"app_id":"app","claim_id":%d,"lease_seconds":300,"sending":true}`, claim))
+	s.post(200, extend, fmt.Sprintf(`{"app_id":"app","claim_id":%q,"lease_seconds":300,"sending":true}`, claim))
 	s.post(409, extend, `{"app_id":"other"}`)
 	s.post(400, extend, `{}`)
 	s.post(404, "/api/v1/sms/tasks"+nowhere+"/extend", `{"app_id":"app"}`)
@@ -237,7 +237,7 @@ func (s teller) tellOfSending() {
 	done := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2,"error_message":"","should_retry":false}`, id)
 	s.post(200, report, done)
 	require.Equal(s.t, true, s.post(200, report, done).data("already"))
-	s.post(409, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%d,"status":3}`, id, claim))
+	s.post(409, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%s,"status":3}`, id, claim))
 	s.post(404, report, strings.Replace(done, id, nowhere[1:], 1))
 	s.post(400, report, `{"task_id":"x","app_id":"app"}`)
 	other := tasks[1]["task_id"].(string)

@@ -277,7 +277,7 @@ func goKind(e ast.Expr, declared map[string]*ast.StructType) string {
 		if declared[e.Name] != nil {
 			return "object"
 		}
-		kinds := map[string]string{"string": "string", "int": "integer", "int32": "integer", "int64": "integer", "float64": "number", "bool": "boolean", "Number": "string"}
+		kinds := map[string]string{"string": "string", "int": "integer", "int32": "integer", "int64": "integer", "float64": "number", "bool": "boolean", "Number": "string", "ID": "string"}
 		if kind, ok := kinds[e.Name]; ok {
 			return kind
 		}

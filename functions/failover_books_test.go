@@ -32,9 +32,9 @@ type books struct {
 	calls context.Context
 
 	mu       sync.Mutex
-	accepted map[string]bool    // tasks
-	newest   string             // of them
-	claims   map[string][]int64 // by task
+	accepted map[string]bool     // tasks
+	newest   string              // of them
+	claims   map[string][]api.ID // by task
 	reported map[string]bool
 	sent     map[string]int // messages, by sender
 	received []envelope     // each time the receiver acted
@@ -57,7 +57,7 @@ type envelope struct {
 func keepBooks(c *city) *books {
 	c.t.Helper()
 	l := &books{
-		t: c.t, c: c, accepted: map[string]bool{}, claims: map[string][]int64{}, reported: map[string]bool{}, sent: map[string]int{},
+		t: c.t, c: c, accepted: map[string]bool{}, claims: map[string][]api.ID{}, reported: map[string]bool{}, sent: map[string]int{},
 		answered: map[string]int{}, refused: map[string]int{}, first: map[string]time.Duration{},
 	}
 	l.ctx, l.stop = context.WithCancel(c.t.Context())

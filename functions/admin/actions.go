@@ -15,19 +15,19 @@ type actionsRequest api.ActionsRequest
 // Validate names every field whose value is not acceptable.
 func (r *actionsRequest) Validate() []task.Field {
 	var bad rules
-	bad.Page(r.Limit, r.After)
+	bad.Page(r.Limit)
 	bad.AtMost("subject", r.Subject, 100)
 	return bad.Rules
 }
 
 func (d *desk) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
-	rows, more, err := d.db.Actions(ctx, req.Subject, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Actions(ctx, req.Subject, int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
 }
 
 func actionResponse(a store.Action) api.ActionResponse {
 	return api.ActionResponse{
-		ID: a.ID, At: a.CreatedAt.UTC(), CallerID: a.CallerID, CallerName: a.CallerName, RequestID: a.RequestID,
+		ID: api.ID(a.ID), At: a.CreatedAt.UTC(), CallerID: api.ID(a.CallerID), CallerName: a.CallerName, RequestID: a.RequestID,
 		Action: a.Action, Subject: a.Subject, Reason: a.Reason, Before: a.Before, After: a.After,
 	}
 }

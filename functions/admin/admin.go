@@ -102,6 +102,6 @@ type listRequest api.ListRequest
 // Validate names every field whose value is not acceptable.
 func (r *listRequest) Validate() []task.Field {
 	var bad rules
-	bad.Page(r.Limit, r.After)
+	bad.Page(r.Limit)
 	return bad.Rules
 }

@@ -16,7 +16,7 @@ type alertsRequest api.AlertsRequest
 // Validate names every field whose value is not acceptable.
 func (r *alertsRequest) Validate() []task.Field {
 	var bad rules
-	bad.Page(r.Limit, 0)
+	bad.Page(r.Limit)
 	_, ok := parsePlace(r.After)
 	bad.When(!ok, "after", "must be the next_after of the page before")
 	return bad.Rules

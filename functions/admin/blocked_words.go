@@ -36,10 +36,10 @@ func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (an
 }
 
 func (d *desk) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.BlockedWords(ctx, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.BlockedWords(ctx, int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int32 { return w.ID }), err
 }
 
 func blockedWordResponse(w store.BlockedWord) api.BlockedWordResponse {
-	return api.BlockedWordResponse{ID: w.ID, Word: w.Word, CreatedAt: w.CreatedAt.UTC()}
+	return api.BlockedWordResponse{ID: api.ID(w.ID), Word: w.Word, CreatedAt: w.CreatedAt.UTC()}
 }

@@ -92,7 +92,7 @@ func newToken() (token string, hash []byte) {
 }
 
 func (d *desk) callers(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.Callers(ctx, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Callers(ctx, int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID }), err
 }
 
@@ -138,7 +138,7 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 
 func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
-		ID: row.ID, Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues),
+		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues),
 		CreatedAt: row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
 }

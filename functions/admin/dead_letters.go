@@ -11,7 +11,7 @@ import (
 )
 
 func (d *desk) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.DeadLetters(ctx, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.DeadLetters(ctx, int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 
@@ -36,7 +36,7 @@ func (d *desk) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) (any
 
 func deadLetterResponse(l store.DeadLetter) api.DeadLetterResponse {
 	return api.DeadLetterResponse{
-		ID: l.ID, Function: l.Function, EventID: l.EventID, EventType: l.EventType, Event: l.Event,
+		ID: api.ID(l.ID), Function: l.Function, EventID: l.EventID, EventType: l.EventType, Event: l.Event,
 		Reason: l.Reason, Attempts: l.Attempts, CreatedAt: l.CreatedAt.UTC(),
 	}
 }

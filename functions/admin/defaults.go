@@ -53,13 +53,13 @@ type defaultsRequest api.DefaultSMSListRequest
 // Validate names every field whose value is not acceptable.
 func (r *defaultsRequest) Validate() []task.Field {
 	var bad rules
-	bad.Page(r.Limit, r.After)
+	bad.Page(r.Limit)
 	bad.PhoneParameter(r.PhoneNumber)
 	return bad.Rules
 }
 
 func (d *desk) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
-	rows, more, err := d.db.Defaults(ctx, d.phone(req.PhoneNumber), req.IsSent, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Defaults(ctx, d.phone(req.PhoneNumber), req.IsSent, int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int32 { return row.ID }), err
 }
 
@@ -123,7 +123,7 @@ func (d *desk) deleteDefault(ctx context.Context, c *fn.Call, _ nothing) (any, e
 
 func defaultResponse(row store.DefaultSMS) api.DefaultSMSResponse {
 	return api.DefaultSMSResponse{
-		ID: row.ID, PhoneNumber: row.Phone, Content: row.Content, UseTemplate: row.UseTemplate, IsSent: row.Sent,
+		ID: api.ID(row.ID), PhoneNumber: row.Phone, Content: row.Content, UseTemplate: row.UseTemplate, IsSent: row.Sent,
 		CreatedAt: row.CreatedAt.UTC(), UpdatedAt: row.UpdatedAt.UTC(),
 	}
 }

@@ -28,14 +28,13 @@ func (r *tasksRequest) Validate() []task.Field {
 	bad.PhoneParameter(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
 	bad.Queue("queue", r.Queue)
-	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
 	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
 	return bad.Rules
 }
 
 // filter makes the store's filter of a valid request, but for its phone number.
 func (r *tasksRequest) filter() store.TaskFilter {
-	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: r.CallerID, Limit: fn.LimitOf(r.Limit)}
+	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: fn.LimitOf(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}
@@ -142,7 +141,7 @@ func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any,
 func adminTask(t store.Detail) api.AdminTask {
 	answer := api.AdminTask{
 		TaskResponse: fn.TaskResponse(t),
-		CallerID:     t.CallerID, AppID: t.AppID, ClaimID: t.ClaimID,
+		CallerID:     api.ID(t.CallerID), AppID: t.AppID, ClaimID: api.ID(t.ClaimID),
 	}
 	if t.State == task.Processing {
 		answer.LeaseUntil = fn.Instant(t.DueAt)
@@ -152,7 +151,7 @@ func adminTask(t store.Detail) api.AdminTask {
 
 func taskEvent(e store.Event) api.TaskEvent {
 	return api.TaskEvent{
-		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: e.ClaimID, CallerID: e.CallerID,
+		At: e.At.UTC(), Event: string(e.Event), AppID: e.AppID, ClaimID: api.ID(e.ClaimID), CallerID: (*api.ID)(e.CallerID),
 		Status: e.Status, StatusCode: e.StatusCode, Verdict: e.Verdict, ErrorCode: e.ErrorCode, Message: e.Message,
 		RequestID: e.RequestID, SourceIP: e.SourceIP, UserAgent: e.UserAgent,
 	}

@@ -36,12 +36,12 @@ func TestTasksAreListedAndEachTellsItsHistory(t *testing.T) {
 	page := must[api.Page[api.AdminTask]](o, "GET", "tasks?limit=1", "")
 	require.Equal(t, other.String(), page.NextAfter)
 	require.Equal(t, "app", page.Items[0].AppID)
-	require.Equal(t, c.ClaimID, page.Items[0].ClaimID)
+	require.EqualValues(t, c.ClaimID, page.Items[0].ClaimID)
 	require.WithinDuration(t, c.LeaseUntil, *page.Items[0].LeaseUntil, time.Millisecond)
 
 	one := must[api.AdminTaskResponse](o, "GET", "tasks/"+plus.String(), "")
 	require.Equal(t, "rejected", one.Task.Reason)
-	require.Equal(t, int64(9), one.Task.CallerID)
+	require.EqualValues(t, int64(9), one.Task.CallerID)
 	require.Nil(t, one.Task.LeaseUntil)
 	var events []string
 	for _, e := range one.Timeline {

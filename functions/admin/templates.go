@@ -37,12 +37,12 @@ type templatesRequest api.TemplatesRequest
 // Validate names every field whose value is not acceptable.
 func (r *templatesRequest) Validate() []task.Field {
 	var bad rules
-	bad.Page(r.Limit, r.After)
+	bad.Page(r.Limit)
 	return bad.Rules
 }
 
 func (d *desk) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
-	rows, more, err := d.db.Templates(ctx, req.Active, req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Templates(ctx, req.Active, int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, templateResponse, func(t store.Template) int32 { return t.ID }), err
 }
 
@@ -107,7 +107,7 @@ func (d *desk) deactivateTemplate(ctx context.Context, c *fn.Call, _ nothing) (a
 
 func templateResponse(t store.Template) api.TemplateResponse {
 	return api.TemplateResponse{
-		ID: t.ID, TemplateName: t.Name, TemplateContent: t.Content, IsActive: t.Active,
+		ID: api.ID(t.ID), TemplateName: t.Name, TemplateContent: t.Content, IsActive: t.Active,
 		Params: notNil(task.ParseTemplate(t.Content).Names()), CreatedAt: t.CreatedAt.UTC(), UpdatedAt: t.UpdatedAt.UTC(),
 	}
 }

@@ -92,7 +92,6 @@ type extendRequest api.ExtendRequest
 func (r *extendRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.App(r.AppID)
-	bad.When(r.ClaimID < 0, "claim_id", "must be the claim_id that the claim gave")
 	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
 	return bad
 }
@@ -240,7 +239,7 @@ func wire(claimed []store.Claimed) []api.ClaimedTask {
 	for i, t := range claimed {
 		tasks[i] = api.ClaimedTask{
 			TaskID: t.ID.String(), PhoneNumber: t.Phone, Content: t.Content,
-			ClaimID: t.ClaimID, LeaseUntil: t.LeaseUntil.UTC(), RetryCount: int(t.RetryCount),
+			ClaimID: api.ID(t.ClaimID), LeaseUntil: t.LeaseUntil.UTC(), RetryCount: int(t.RetryCount),
 		}
 	}
 	return tasks
@@ -252,11 +251,11 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 		return nil, err
 	}
 	lease, err := c.db.Extend(ctx, store.Extension{
-		TaskID: id, AppID: req.AppID, ClaimID: req.ClaimID, Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,
+		TaskID: id, AppID: req.AppID, ClaimID: int64(req.ClaimID), Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,
 	}, call.Caller.Queues)
 	if err != nil {
 		return nil, err
 	}
 	c.env.Due(lease.LeaseUntil)
-	return api.ExtendResponse{TaskID: id.String(), ClaimID: lease.ClaimID, LeaseUntil: lease.LeaseUntil.UTC(), Sending: lease.Sending}, nil
+	return api.ExtendResponse{TaskID: id.String(), ClaimID: api.ID(lease.ClaimID), LeaseUntil: lease.LeaseUntil.UTC(), Sending: lease.Sending}, nil
 }

@@ -70,7 +70,6 @@ func (r *batchRequest) Validate() []task.Field {
 func (r *reportRequest) validate() []task.Field {
 	var bad fn.Rules
 	bad.When(r.TaskID == "", "task_id", "is required")
-	bad.When(r.ClaimID < 0, "claim_id", "must be the claim_id that the claim gave")
 	bad.AtMost("error_code", r.ErrorCode, 50)
 	bad.When(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")
 	bad.When(r.Status == nil && r.Outcome == "", "status", "is required: 2 (SUCCESS) or 3 (FAILED), unless outcome is given")
@@ -91,7 +90,7 @@ func (r *reportRequest) stored(c *fn.Call, raw []byte) (*store.Report, error) {
 		return nil, notFound()
 	}
 	report := &store.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
-		TaskID: id, AppID: r.AppID, ClaimID: r.ClaimID, Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
+		TaskID: id, AppID: r.AppID, ClaimID: int64(r.ClaimID), Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
 		Message: r.ErrorMessage, ErrorCode: r.ErrorCode,
 	}}
 	if r.RetryAfterSeconds != nil {

@@ -3,6 +3,7 @@ package submit
 import (
 	"bytes"
 	"encoding/json"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -57,7 +58,7 @@ func (r *sendRequest) Validate() []task.Field {
 func (r *sendRequest) validateText(bad *fn.Rules) {
 	named := r.TemplateID != 0 || r.TemplateName != ""
 	templated := named || r.Params != nil
-	bad.When(r.TemplateID < 0, "template_id", "must be positive")
+	bad.When(r.TemplateID > math.MaxInt32, "template_id", "must be the id of a template")
 	bad.AtMost("template_name", r.TemplateName, 100)
 	bad.When(r.TemplateID != 0 && r.TemplateName != "", "template_name", "must not be given together with template_id")
 	bad.When(templated && r.UseTemplate != nil && !*r.UseTemplate, "use_template", "must not be false when a template or params are given")
@@ -152,7 +153,7 @@ func outOfRange(number string) bool {
 // draft is the text that the request asks for. A named template or params
 // imply use_template.
 func (r *sendRequest) draft() task.Draft {
-	d := task.Draft{Content: r.Content, TemplateID: r.TemplateID, TemplateName: r.TemplateName}
+	d := task.Draft{Content: r.Content, TemplateID: int32(r.TemplateID), TemplateName: r.TemplateName}
 	d.UseTemplate = r.UseTemplate != nil && *r.UseTemplate || r.Params != nil || r.TemplateID != 0 || r.TemplateName != ""
 	if r.Params != nil {
 		d.Params, _ = task.ParamsFromJSON(r.Params)

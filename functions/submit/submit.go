@@ -194,7 +194,10 @@ func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
 // number counts as it was written: another spelling is another request, and
 // PHONE_DEFAULT_COUNTRY_CODE can change without making replays into conflicts.
 func sign(sub *store.Submission, req *sendRequest, key string) *task.Error {
-	body := *req
+	body := struct {
+		sendRequest
+		TemplateID int64 `json:"template_id,omitempty"` // a number in all fingerprints that are stored
+	}{*req, int64(req.TemplateID)}
 	body.IdempotencyKey = ""
 	print, err := task.Fingerprint(&body)
 	if err != nil {

@@ -51,7 +51,7 @@ func (d *desk) sent(ctx context.Context, _ *fn.Call, req sentRequest) (any, erro
 		return nil, err
 	}
 	status := int(l.Status)
-	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: l.ID, SendStatus: &status}, nil
+	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: api.ID(l.ID), SendStatus: &status}, nil
 }
 
 // logsRequest is api.SubscribeLogsRequest with its rules.
@@ -62,13 +62,13 @@ func (r *logsRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
 	number(&bad, "business_id", r.BusinessID)
-	bad.Page(r.Limit, r.After)
+	bad.Page(r.Limit)
 	return bad
 }
 
 func (d *desk) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, error) {
 	business, _ := req.BusinessID.Uint64() // it decoded
-	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), req.After, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) int64 { return l.ID }), err
 }
 
@@ -156,10 +156,10 @@ func (d *desk) detail(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 // wire is a row as its caller and an admin see it.
 func wire(l store.SubscribeLog) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
-		ID: l.ID, TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,
+		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,
 		BusinessID: api.NumberOf(l.BusinessID), ReceiverUserID: api.NumberOf(l.ReceiverUserID), ReceiverOpenID: l.ReceiverOpenID,
 		MessageData: l.Data, PagePath: l.Page, SendStatus: int(l.Status), SendTime: l.SendTime.UTC(), RetryCount: l.RetryCount,
-		ErrorCode: l.ErrorCode, ErrorMessage: l.ErrorMessage, CallerID: l.CallerID, TaskID: l.TaskID.String(),
+		ErrorCode: l.ErrorCode, ErrorMessage: l.ErrorMessage, CallerID: api.ID(l.CallerID), TaskID: l.TaskID.String(),
 		CreatedAt: l.CreatedAt.UTC(), UpdatedAt: l.UpdatedAt.UTC(),
 	}
 }

@@ -34,7 +34,7 @@ func (d *desk) record(ctx context.Context, c *fn.Call, req recordRequest) (any, 
 	answer := api.SubscribeRecordResponse{SubscribeResponse: response(out)}
 	if !out.Skipped {
 		d.env.Due(out.LeaseUntil)
-		answer.ClaimID, answer.LeaseUntil = out.ClaimID, fn.Instant(out.LeaseUntil)
+		answer.ClaimID, answer.LeaseUntil = api.ID(out.ClaimID), fn.Instant(out.LeaseUntil)
 	}
 	return answer, nil
 }
@@ -53,7 +53,7 @@ type statusRequest api.SubscribeStatusRequest
 func (r *statusRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.App(r.AppID)
-	bad.When(r.ClaimID < 1, "claim_id", "is required: the claim_id that record gave")
+	bad.When(r.ClaimID == 0, "claim_id", "is required: the claim_id that record gave")
 	bad.When(r.SendStatus == nil && r.Outcome == "", "send_status", "is required: 1 (sent), 2 (failed) or 0 (lengthens the lease), unless outcome is given")
 	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 1 (sent), 2 (failed) or 0 (lengthens the lease)")
 	bad.When(r.Outcome != "" && r.Outcome != "unknown", "outcome", "must be unknown")
@@ -87,14 +87,14 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 	if err != nil {
 		return nil, err
 	}
-	if l.TaskID, err = d.claimed(ctx, l, req.ClaimID); err != nil {
+	if l.TaskID, err = d.claimed(ctx, l, int64(req.ClaimID)); err != nil {
 		return nil, err
 	}
 	if req.says(task.SubscribeSending) {
 		return d.extend(ctx, c, l, &req)
 	}
 	outs, errs := d.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
-		TaskID: l.TaskID, AppID: req.AppID, ClaimID: req.ClaimID, Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
+		TaskID: l.TaskID, AppID: req.AppID, ClaimID: int64(req.ClaimID), Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
 		Message: req.ErrorMessage, ErrorCode: req.ErrorCode,
 	}}})
 	out := outs[0]
@@ -112,7 +112,7 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 		return nil, err
 	}
 	return api.SubscribeStatusResponse{
-		ID: l.ID, TaskID: out.Task.ID.String(), SendStatus: int(l.Status), State: out.Task.State.String(), Reason: out.Task.Reason.String(),
+		ID: api.ID(l.ID), TaskID: out.Task.ID.String(), SendStatus: int(l.Status), State: out.Task.State.String(), Reason: out.Task.Reason.String(),
 		RetryCount: l.RetryCount, Already: out.Verdict == task.Already,
 	}, nil
 }
@@ -137,14 +137,14 @@ func (d *desk) claimed(ctx context.Context, l store.SubscribeLog, claim int64) (
 // extend lengthens the lease of a message that is still being sent.
 func (d *desk) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req *statusRequest) (any, error) {
 	lease, err := d.db.Extend(ctx, store.Extension{
-		TaskID: l.TaskID, AppID: req.AppID, ClaimID: req.ClaimID, Lease: d.leaseOf(req.LeaseSeconds),
+		TaskID: l.TaskID, AppID: req.AppID, ClaimID: int64(req.ClaimID), Lease: d.leaseOf(req.LeaseSeconds),
 	}, c.Caller.Queues)
 	if err != nil {
 		return nil, err
 	}
 	d.env.Due(lease.LeaseUntil)
 	return api.SubscribeStatusResponse{
-		ID: l.ID, TaskID: l.TaskID.String(), SendStatus: int(l.Status), State: task.Processing.String(), RetryCount: l.RetryCount,
+		ID: api.ID(l.ID), TaskID: l.TaskID.String(), SendStatus: int(l.Status), State: task.Processing.String(), RetryCount: l.RetryCount,
 		LeaseUntil: fn.Instant(lease.LeaseUntil),
 	}, nil
 }

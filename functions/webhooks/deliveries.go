@@ -27,12 +27,11 @@ func (r *deliveriesRequest) Validate() []task.Field {
 	bad.When(r.EndpointID != "" && err != nil, "endpoint_id", "must be the id of an endpoint")
 	_, err = task.ParseID(r.TaskID)
 	bad.When(r.TaskID != "" && err != nil, "task_id", "must be the id of a task")
-	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
 	return bad
 }
 
 func (o *office) deliveries(ctx context.Context, c *fn.Call, req deliveriesRequest) (any, error) {
-	of, err := reachOf(c, req.CallerID)
+	of, err := reachOf(c, (*int64)(req.CallerID))
 	if err != nil {
 		return nil, err
 	}

@@ -66,12 +66,11 @@ type endpointsRequest api.EndpointsRequest
 func (r *endpointsRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.PageByID(r.Limit, r.After)
-	bad.When(r.CallerID != nil && *r.CallerID < 0, "caller_id", "must not be negative")
 	return bad
 }
 
 func (o *office) endpoints(ctx context.Context, c *fn.Call, req endpointsRequest) (any, error) {
-	of, err := reachOf(c, req.CallerID)
+	of, err := reachOf(c, (*int64)(req.CallerID))
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +147,7 @@ func signingSecretResponse(s store.SigningSecret) api.SigningSecretResponse {
 
 func endpointResponse(e store.Endpoint) api.EndpointResponse {
 	return api.EndpointResponse{
-		ID: e.ID.String(), CallerID: e.CallerID, URL: e.URL, Description: e.Description, Events: append([]string{}, e.Events...),
+		ID: e.ID.String(), CallerID: api.ID(e.CallerID), URL: e.URL, Description: e.Description, Events: append([]string{}, e.Events...),
 		Enabled: e.Enabled, DisabledReason: e.DisabledReason, DisabledAt: fn.UTC(e.DisabledAt), FailingSince: fn.UTC(e.FailingSince),
 		CreatedAt: e.CreatedAt.UTC(), RotatedAt: fn.UTC(e.RotatedAt), OldSecretUntil: fn.UTC(e.OldSecretUntil),
 	}

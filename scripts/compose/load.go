@@ -36,18 +36,18 @@ type load struct {
 	failures []error                    // calls that no repeat cured, and answers that must not be
 	sent     map[string]api.SendRequest // by key
 	tasks    map[string]string          // of the submissions, by key
-	claims   map[string][]int64         // of the tasks that senders were given
+	claims   map[string][]api.ID        // of the tasks that senders were given
 	reported map[string]int             // by task
 	said     map[string]string          // server_msg_id by data
 	heard    map[string]int             // data of the messages that came in
 	told     map[string][]string        // webhook-ids by task
-	ordered  map[string]int64           // subscribe messages
+	ordered  map[string]api.ID          // subscribe messages
 }
 
 func newLoad(client *api.Client, functions []string) *load {
 	l := &load{
-		tallies: map[string]*tally{}, sent: map[string]api.SendRequest{}, tasks: map[string]string{}, claims: map[string][]int64{}, reported: map[string]int{},
-		said: map[string]string{}, heard: map[string]int{}, told: map[string][]string{}, ordered: map[string]int64{},
+		tallies: map[string]*tally{}, sent: map[string]api.SendRequest{}, tasks: map[string]string{}, claims: map[string][]api.ID{}, reported: map[string]int{},
+		said: map[string]string{}, heard: map[string]int{}, told: map[string][]string{}, ordered: map[string]api.ID{},
 	}
 	counted := *client
 	httpClient := *client.HTTP

@@ -72,7 +72,7 @@ func (k *sink) register(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the signing secret: %w", err)
 	}
-	var admin int64
+	var admin api.ID
 	// A caller has no more endpoints than one page holds.
 	page, err := k.client.Endpoints(ctx, api.EndpointsRequest{CallerID: &admin})
 	if err != nil {

@@ -15,8 +15,8 @@ type Page[T any] struct {
 // ListRequest asks for one page of a list: GET /api/v1/admin/blocked-words,
 // /api/v1/admin/callers and /api/v1/admin/dead-letters.
 type ListRequest struct {
-	Limit *int  `json:"limit,omitempty"` // 1..200; default 50
-	After int64 `json:"after,omitempty"` // next_after of the page before
+	Limit *int `json:"limit,omitempty"` // 1..200; default 50
+	After ID   `json:"after,omitempty"` // next_after of the page before
 }
 
 // TemplateRequest creates a template: POST /api/v1/admin/template (seed 001
@@ -37,13 +37,13 @@ type TemplateChange struct {
 // TemplatesRequest lists templates by id: GET /api/v1/admin/template.
 type TemplatesRequest struct {
 	Limit  *int  `json:"limit,omitempty"`
-	After  int64 `json:"after,omitempty"`
+	After  ID    `json:"after,omitempty"`
 	Active *bool `json:"active,omitempty"`
 }
 
 // TemplateResponse is a stored template.
 type TemplateResponse struct {
-	ID              int32     `json:"id"`
+	ID              ID        `json:"id"`
 	TemplateName    string    `json:"template_name"`
 	TemplateContent string    `json:"template_content"`
 	IsActive        bool      `json:"is_active"`
@@ -92,14 +92,14 @@ type DefaultSMSChange struct {
 // DefaultSMSListRequest lists defaults by id: GET /api/v1/admin/default-sms.
 type DefaultSMSListRequest struct {
 	Limit       *int   `json:"limit,omitempty"`
-	After       int64  `json:"after,omitempty"`
+	After       ID     `json:"after,omitempty"`
 	PhoneNumber string `json:"phone_number,omitempty"` // write + as %2B
 	IsSent      *bool  `json:"is_sent,omitempty"`
 }
 
 // DefaultSMSResponse is a stored default.
 type DefaultSMSResponse struct {
-	ID          int32     `json:"id"`
+	ID          ID        `json:"id"`
 	PhoneNumber string    `json:"phone_number"`
 	Content     string    `json:"content"`
 	UseTemplate bool      `json:"use_template"`
@@ -146,7 +146,7 @@ type TasksRequest struct {
 	PhoneNumber string     `json:"phone_number,omitempty"` // write + as %2B
 	Source      string     `json:"source,omitempty"`
 	Queue       string     `json:"queue,omitempty"`
-	CallerID    *int64     `json:"caller_id,omitempty"`
+	CallerID    *ID        `json:"caller_id,omitempty"`
 	From        *time.Time `json:"from,omitempty"` // submitted at or after it
 	To          *time.Time `json:"to,omitempty"`   // submitted before it
 	Limit       *int       `json:"limit,omitempty"`
@@ -156,9 +156,9 @@ type TasksRequest struct {
 // AdminTask is a task as an operator sees it.
 type AdminTask struct {
 	TaskResponse
-	CallerID   int64      `json:"caller_id"`
+	CallerID   ID         `json:"caller_id"`
 	AppID      string     `json:"app_id,omitempty"`   // of the newest claim, also after it ended
-	ClaimID    int64      `json:"claim_id,omitempty"` // of the newest claim, also after it ended
+	ClaimID    ID         `json:"claim_id,omitempty"` // of the newest claim, also after it ended
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
@@ -173,8 +173,8 @@ type TaskEvent struct {
 	At         time.Time `json:"at"`
 	Event      string    `json:"event"` // received, replayed, claimed (handed to an app), report, verdict
 	AppID      string    `json:"app_id,omitempty"`
-	ClaimID    int64     `json:"claim_id,omitempty"`
-	CallerID   *int64    `json:"caller_id,omitempty"`
+	ClaimID    ID        `json:"claim_id,omitempty"`
+	CallerID   *ID       `json:"caller_id,omitempty"`
 	Status     int       `json:"status,omitempty"`      // what an app reported: 2 = SUCCESS, 3 = FAILED
 	StatusCode int       `json:"status_code,omitempty"` // the HTTP status of a submission
 	Verdict    string    `json:"verdict,omitempty"`     // what became of a report, a lease, or a decision by hand
@@ -214,7 +214,7 @@ type BlockedWordRequest struct {
 
 // BlockedWordResponse is a blocked word.
 type BlockedWordResponse struct {
-	ID        int32     `json:"id"`
+	ID        ID        `json:"id"`
 	Word      string    `json:"word"`
 	CreatedAt time.Time `json:"created_at"`
 }
@@ -236,7 +236,7 @@ type CallerChange struct {
 // CallerResponse is a caller. A change of it counts everywhere after 60 s at
 // the latest: that long an instance may remember the caller as it was.
 type CallerResponse struct {
-	ID        int64      `json:"id"`
+	ID        ID         `json:"id"`
 	Name      string     `json:"name"`
 	Roles     []string   `json:"roles"`
 	Queues    []string   `json:"queues"`
@@ -250,14 +250,14 @@ type CallerResponse struct {
 type ActionsRequest struct {
 	Subject string `json:"subject,omitempty"` // a task's id, or such as template/7
 	Limit   *int   `json:"limit,omitempty"`
-	After   int64  `json:"after,omitempty"`
+	After   ID     `json:"after,omitempty"`
 }
 
 // ActionResponse is one change by hand.
 type ActionResponse struct {
-	ID         int64           `json:"id"`
+	ID         ID              `json:"id"`
 	At         time.Time       `json:"at"`
-	CallerID   int64           `json:"caller_id"`
+	CallerID   ID              `json:"caller_id"`
 	CallerName string          `json:"caller_name"`
 	RequestID  string          `json:"request_id"`
 	Action     string          `json:"action"`
@@ -270,7 +270,7 @@ type ActionResponse struct {
 // DeadLetterResponse is an event that a function will never take, kept for an
 // operator.
 type DeadLetterResponse struct {
-	ID        int64     `json:"id"`
+	ID        ID        `json:"id"`
 	Function  string    `json:"function"`
 	EventID   string    `json:"event_id"`
 	EventType string    `json:"event_type"`

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"strconv"
 )
 
 const subscribePath = "/api/v1/subscribe/"
@@ -24,8 +23,8 @@ func (c *Client) RecordSubscribe(ctx context.Context, r SubscribeRecordRequest) 
 
 // SubscribeStatus tells what became of a recorded message. The claim makes the same
 // report again harmless.
-func (c *Client) SubscribeStatus(ctx context.Context, id int64, r SubscribeStatusRequest) (SubscribeStatusResponse, error) {
-	return post[SubscribeStatusResponse](ctx, c, subscribePath+strconv.FormatInt(id, 10)+"/status", r, repeatable)
+func (c *Client) SubscribeStatus(ctx context.Context, id ID, r SubscribeStatusRequest) (SubscribeStatusResponse, error) {
+	return post[SubscribeStatusResponse](ctx, c, subscribePath+id.String()+"/status", r, repeatable)
 }
 
 // SubscribeSent asks whether a message was sent.
@@ -49,12 +48,12 @@ func (c *Client) SubscribeStatistics(ctx context.Context, r SubscribeStatisticsR
 }
 
 // SubscribeLog reads a message with its history.
-func (c *Client) SubscribeLog(ctx context.Context, id int64) (SubscribeDetailResponse, error) {
-	return get[SubscribeDetailResponse](ctx, c, subscribePath+strconv.FormatInt(id, 10))
+func (c *Client) SubscribeLog(ctx context.Context, id ID) (SubscribeDetailResponse, error) {
+	return get[SubscribeDetailResponse](ctx, c, subscribePath+id.String())
 }
 
 // ResendSubscribe sends a message again by hand; the caller must be an admin. It is
 // tried once: a repeat could send once more what has failed or arrived meanwhile.
-func (c *Client) ResendSubscribe(ctx context.Context, id int64, r SubscribeResendRequest) (SubscribeResponse, error) {
-	return post[SubscribeResponse](ctx, c, subscribePath+strconv.FormatInt(id, 10)+"/resend", r, repeatIf(false))
+func (c *Client) ResendSubscribe(ctx context.Context, id ID, r SubscribeResendRequest) (SubscribeResponse, error) {
+	return post[SubscribeResponse](ctx, c, subscribePath+id.String()+"/resend", r, repeatIf(false))
 }

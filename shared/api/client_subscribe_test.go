@@ -44,7 +44,7 @@ func TestARecordIsRepeatedOnlyIfNothingWasDoneAndItsStatusAlways(t *testing.T) {
 		_, err = s.client().SubscribeStatus(t.Context(), 17, SubscribeStatusRequest{AppID: "a", ClaimID: 7, SendStatus: &failed})
 		require.NoError(t, err)
 		require.Equal(t, "POST /api/v1/subscribe/17/status", s.calls[2].path)
-		require.Equal(t, `{"app_id":"a","claim_id":7,"send_status":2}`, s.calls[2].body)
+		require.Equal(t, `{"app_id":"a","claim_id":"7","send_status":2}`, s.calls[2].body)
 		s = &script{answers: []answer{busy, subscribed}}
 		_, err = s.client().ResendSubscribe(t.Context(), 17, SubscribeResendRequest{Reason: "x"})
 		require.Error(t, err)

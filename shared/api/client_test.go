@@ -65,7 +65,7 @@ func (s *script) client() *Client {
 
 var (
 	taken   = answer{status: 200, body: `{"code":200,"message":"success","data":{"task_id":"t","state":"pending"}}`}
-	claimed = answer{status: 200, body: `{"code":200,"message":"success","data":[{"task_id":"t","claim_id":7}]}`}
+	claimed = answer{status: 200, body: `{"code":200,"message":"success","data":[{"task_id":"t","claim_id":"7"}]}`}
 	busy    = answer{status: 503, body: `{"code":503,"message":"busy","error":"server_busy"}`, retry: "3"}
 	flight  = answer{status: 409, body: `{"code":409,"message":"under way","error":"idempotency_in_flight"}`, retry: "1"}
 	stale   = answer{status: 409, body: `{"code":409,"message":"stale","error":"stale_claim"}`}
@@ -84,7 +84,7 @@ func TestACallIsRepeatedOnlyWhereItCannotDoAThingTwice(t *testing.T) {
 	sendBatch := func(rs ...SendRequest) func(context.Context, *Client) error {
 		return func(ctx context.Context, c *Client) error { _, err := c.SendBatch(ctx, rs); return err }
 	}
-	report := func(claim int64) func(context.Context, *Client) error {
+	report := func(claim ID) func(context.Context, *Client) error {
 		return func(ctx context.Context, c *Client) error {
 			_, err := c.Report(ctx, ReportRequest{TaskID: "t", ClaimID: claim})
 			return err
@@ -215,7 +215,7 @@ func TestABatchTellsEachItemsAnswer(t *testing.T) {
 	}, sent)
 	_, err = s.client().ReportBatch(t.Context(), "app", []ReportRequest{{TaskID: "t", ClaimID: 7}})
 	require.NoError(t, err)
-	require.JSONEq(t, `{"app_id":"app","items":[{"task_id":"t","claim_id":7}]}`, s.calls[1].body)
+	require.JSONEq(t, `{"app_id":"app","items":[{"task_id":"t","claim_id":"7"}]}`, s.calls[1].body)
 }
 
 func TestEachMethodCallsItsPath(t *testing.T) {

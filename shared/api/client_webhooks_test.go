@@ -52,11 +52,11 @@ func TestAListAsksForWhatItsFilterSays(t *testing.T) {
 	c, ctx := s.client(), t.Context()
 	_, err := c.Endpoints(ctx, EndpointsRequest{})
 	require.NoError(t, err)
-	admin, limit := int64(9007199254740993), 2
+	admin, limit := ID(9007199254740993), 2
 	page, err := c.Endpoints(ctx, EndpointsRequest{CallerID: &admin, Limit: &limit, After: "a&b"})
 	require.NoError(t, err)
 	require.Equal(t, Page[EndpointResponse]{Items: []EndpointResponse{{ID: "a"}}, NextAfter: "a"}, page)
-	deliveries, err := c.Deliveries(ctx, DeliveriesRequest{State: "failed", EndpointID: "e", TaskID: "t", CallerID: new(int64)})
+	deliveries, err := c.Deliveries(ctx, DeliveriesRequest{State: "failed", EndpointID: "e", TaskID: "t", CallerID: new(ID)})
 	require.NoError(t, err)
 	require.Equal(t, "a", deliveries.Items[0].ID)
 	require.Equal(t, []string{

@@ -52,7 +52,7 @@ func ExampleClient_Send() {
 func ExampleClient_Claim() {
 	server := service(map[string]string{
 		"/api/v1/sms/tasks/pending": `{"code":200,"message":"success","data":[{"task_id":"018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81",
-			"phone_number":"13800138000","content":"hello","claim_id":1042,"lease_until":"2023-12-01T10:10:30Z","retry_count":0}]}`,
+			"phone_number":"13800138000","content":"hello","claim_id":"1042","lease_until":"2023-12-01T10:10:30Z","retry_count":0}]}`,
 		"/api/v1/sms/report": `{"code":200,"message":"success","data":{"task_id":"018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81","status":2,
 			"state":"succeeded","retry_count":0}}`,
 	})

@@ -14,7 +14,7 @@ type SendRequest struct {
 	UseTemplate    *bool           `json:"use_template,omitempty"`    // default false; true when a template or params are given
 	Source         string          `json:"source,omitempty"`          // at most 50 characters
 	IdempotencyKey string          `json:"idempotency_key,omitempty"` // ^[A-Za-z0-9._:-]{1,255}$
-	TemplateID     int32           `json:"template_id,omitempty"`
+	TemplateID     ID              `json:"template_id,omitempty"`
 	TemplateName   string          `json:"template_name,omitempty"`
 	Params         map[string]any  `json:"params,omitempty"`      // the parameters, instead of Content
 	Priority       *int            `json:"priority,omitempty"`    // 0 highest .. 9; default 5
@@ -104,7 +104,7 @@ type ClaimedTask struct {
 	TaskID      string    `json:"task_id"`
 	PhoneNumber string    `json:"phone_number"`
 	Content     string    `json:"content"`
-	ClaimID     int64     `json:"claim_id"` // give it back with the report; compare for equality only
+	ClaimID     ID        `json:"claim_id"` // give it back with the report; compare for equality only
 	LeaseUntil  time.Time `json:"lease_until"`
 	RetryCount  int       `json:"retry_count"`
 }
@@ -112,7 +112,7 @@ type ClaimedTask struct {
 // ExtendRequest lengthens a lease: POST /api/v1/sms/tasks/{task_id}/extend.
 type ExtendRequest struct {
 	AppID        string `json:"app_id"`
-	ClaimID      int64  `json:"claim_id,omitempty"`
+	ClaimID      ID     `json:"claim_id,omitempty"`
 	LeaseSeconds *int   `json:"lease_seconds,omitempty"` // 10..3600 from now; default PROCESSING_TIMEOUT_MINUTES
 	Sending      bool   `json:"sending,omitempty"`       // the message is about to leave
 }
@@ -120,7 +120,7 @@ type ExtendRequest struct {
 // ExtendResponse is the lease after its extension.
 type ExtendResponse struct {
 	TaskID     string    `json:"task_id"`
-	ClaimID    int64     `json:"claim_id"`
+	ClaimID    ID        `json:"claim_id"`
 	LeaseUntil time.Time `json:"lease_until"`
 	Sending    bool      `json:"sending"`
 }
@@ -129,7 +129,7 @@ type ExtendResponse struct {
 type ReportRequest struct {
 	TaskID            string     `json:"task_id"`
 	AppID             string     `json:"app_id,omitempty"` // may be left to the batch
-	ClaimID           int64      `json:"claim_id,omitempty"`
+	ClaimID           ID         `json:"claim_id,omitempty"`
 	Status            *int       `json:"status,omitempty"`                   // 2 = SUCCESS, 3 = FAILED
 	ErrorMessage      string     `json:"error_message,omitempty" text:"any"` // cut at 500 characters, never refused
 	ErrorCode         string     `json:"error_code,omitempty"`               // at most 50 characters

@@ -28,7 +28,7 @@ type SubscribeRequest struct {
 
 // SubscribeResponse is what became of an order.
 type SubscribeResponse struct {
-	ID          int64  `json:"id"`
+	ID          ID     `json:"id"`
 	TaskID      string `json:"task_id"`     // of its newest send
 	SendStatus  int    `json:"send_status"` // 0 sending, 1 sent, 2 failed
 	State       string `json:"state"`       // of the task
@@ -49,7 +49,7 @@ type SubscribeRecordRequest struct {
 // that is skipped has no claim and must not be sent.
 type SubscribeRecordResponse struct {
 	SubscribeResponse
-	ClaimID    int64      `json:"claim_id,omitempty"`
+	ClaimID    ID         `json:"claim_id,omitempty"`
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
@@ -57,7 +57,7 @@ type SubscribeRecordResponse struct {
 // /api/v1/subscribe/{id}/status. Exactly one of SendStatus and Outcome is given.
 type SubscribeStatusRequest struct {
 	AppID        string `json:"app_id"`
-	ClaimID      int64  `json:"claim_id"`                           // as record gave it
+	ClaimID      ID     `json:"claim_id"`                           // as record gave it
 	SendStatus   *int   `json:"send_status,omitempty"`              // 1 sent, 2 failed, 0 still being sent: lengthens the lease
 	Outcome      string `json:"outcome,omitempty"`                  // unknown, instead of a status
 	ErrorCode    string `json:"error_code,omitempty"`               // at most 50 characters; default SEND_FAILED
@@ -68,7 +68,7 @@ type SubscribeStatusRequest struct {
 
 // SubscribeStatusResponse is a recorded message after a report.
 type SubscribeStatusResponse struct {
-	ID         int64      `json:"id"`
+	ID         ID         `json:"id"`
 	TaskID     string     `json:"task_id"`
 	SendStatus int        `json:"send_status"`
 	State      string     `json:"state"`
@@ -89,9 +89,9 @@ type SubscribeSentRequest struct {
 
 // SubscribeSentResponse says whether it was sent, whoever ordered it.
 type SubscribeSentResponse struct {
-	Sent       bool  `json:"sent"`
-	ID         int64 `json:"id,omitempty"` // absent, as SendStatus, when it was never ordered
-	SendStatus *int  `json:"send_status,omitempty"`
+	Sent       bool `json:"sent"`
+	ID         ID   `json:"id,omitempty"` // absent, as SendStatus, when it was never ordered
+	SendStatus *int `json:"send_status,omitempty"`
 }
 
 // SubscribeLogsRequest lists the messages of one business event: GET
@@ -100,7 +100,7 @@ type SubscribeLogsRequest struct {
 	BusinessType string `json:"business_type"`
 	BusinessID   Number `json:"business_id"`
 	Limit        *int   `json:"limit,omitempty"` // 1..200; default 50
-	After        int64  `json:"after,omitempty"` // next_after of the page before
+	After        ID     `json:"after,omitempty"` // next_after of the page before
 }
 
 // SubscribeFailuresRequest lists the newest failures: GET
@@ -137,7 +137,7 @@ type SubscribeStatisticsResponse struct {
 
 // SubscribeLogResponse is a message: a row of subscribe_message_logs.
 type SubscribeLogResponse struct {
-	ID             int64           `json:"id"`
+	ID             ID              `json:"id"`
 	TemplateID     string          `json:"template_id"`
 	TemplateType   string          `json:"template_type"`
 	BusinessType   string          `json:"business_type"`
@@ -151,7 +151,7 @@ type SubscribeLogResponse struct {
 	RetryCount     int             `json:"retry_count"` // of all its sends
 	ErrorCode      string          `json:"error_code,omitempty"`
 	ErrorMessage   string          `json:"error_message,omitempty"`
-	CallerID       int64           `json:"caller_id"`
+	CallerID       ID              `json:"caller_id"`
 	TaskID         string          `json:"task_id"` // of its newest send
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`

@@ -16,7 +16,7 @@ type EndpointRequest struct {
 // EndpointResponse is a registered URL.
 type EndpointResponse struct {
 	ID             string     `json:"id"`
-	CallerID       int64      `json:"caller_id"`
+	CallerID       ID         `json:"caller_id"`
 	URL            string     `json:"url"`
 	Description    string     `json:"description,omitempty"`
 	Events         []string   `json:"events"` // what it is told of; empty = all
@@ -32,7 +32,7 @@ type EndpointResponse struct {
 
 // EndpointsRequest lists registered URLs by id: GET /api/v1/webhooks/endpoints.
 type EndpointsRequest struct {
-	CallerID *int64 `json:"caller_id,omitempty"` // default the caller, for an admin everybody
+	CallerID *ID    `json:"caller_id,omitempty"` // default the caller, for an admin everybody
 	Limit    *int   `json:"limit,omitempty"`     // 1..200; default 50
 	After    string `json:"after,omitempty"`     // next_after of the page before
 }
@@ -50,7 +50,7 @@ type DeliveriesRequest struct {
 	State      string `json:"state,omitempty"` // pending, delivered or failed
 	EndpointID string `json:"endpoint_id,omitempty"`
 	TaskID     string `json:"task_id,omitempty"`
-	CallerID   *int64 `json:"caller_id,omitempty"` // default the caller, for an admin everybody
+	CallerID   *ID    `json:"caller_id,omitempty"` // default the caller, for an admin everybody
 	Limit      *int   `json:"limit,omitempty"`     // 1..200; default 50
 	After      string `json:"after,omitempty"`     // next_after of the page before
 }

@@ -10,20 +10,16 @@ import (
 const (
 	defaultLimit = 50
 	maxLimit     = 200
-	badAfter     = "must be the next_after of the page before"
 )
 
-// Page holds what asks for a page of rows that have numbers.
-func (r *Rules) Page(limit *int, after int64) {
-	r.Between("limit", limit, 1, maxLimit)
-	r.When(after < 0, "after", badAfter)
-}
+// Page holds what asks for a page of rows.
+func (r *Rules) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 
 // PageByID holds what asks for a page of rows that have a UUID.
 func (r *Rules) PageByID(limit *int, after string) {
-	r.Between("limit", limit, 1, maxLimit)
+	r.Page(limit)
 	_, err := task.ParseID(after)
-	r.When(after != "" && err != nil, "after", badAfter)
+	r.When(after != "" && err != nil, "after", "must be the next_after of the page before")
 }
 
 // LimitOf is how many rows a page may have, given what its request says.

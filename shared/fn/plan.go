@@ -105,7 +105,7 @@ func compile(t reflect.Type, open map[reflect.Type]*plan) *plan {
 		p.fields = map[string]field{}
 		p.addFields(t, nil, open)
 	}
-	if p.want == "" || t.Kind() == reflect.Interface && t.NumMethod() > 0 || t.Kind() == reflect.Map && t.Key().Kind() != reflect.String {
+	if p.want == "" && p.kind != kindPointer || t.Kind() == reflect.Interface && t.NumMethod() > 0 || t.Kind() == reflect.Map && t.Key().Kind() != reflect.String {
 		panic(fmt.Sprintf("fn: a request cannot hold a %s", t))
 	}
 	return p

@@ -21,7 +21,7 @@ type desk struct {
 	work    chan struct{} // closed when there is some
 	pending []string
 	live    map[string]*lease
-	claims  int64
+	claims  api.ID
 	claimed map[string]int
 	reports []api.ReportRequest
 	wrong   []string // rules that were broken
@@ -32,7 +32,7 @@ type desk struct {
 }
 
 type lease struct {
-	claim int64
+	claim api.ID
 	until time.Time
 	sends bool
 }
@@ -206,7 +206,7 @@ func (d *desk) settle(r api.ReportRequest) {
 }
 
 // sendMay notes a send that the rules forbid.
-func (d *desk) sendMay(task string, claim int64) {
+func (d *desk) sendMay(task string, claim api.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l := d.live[task]

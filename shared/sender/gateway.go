@@ -33,7 +33,7 @@ type Message struct {
 }
 
 func messageOf(t api.ClaimedTask) Message {
-	return Message{TaskID: t.TaskID, ClaimID: t.ClaimID, PhoneNumber: t.PhoneNumber, Content: t.Content, RetryCount: t.RetryCount}
+	return Message{TaskID: t.TaskID, ClaimID: int64(t.ClaimID), PhoneNumber: t.PhoneNumber, Content: t.Content, RetryCount: t.RetryCount}
 }
 
 // Outcome is what became of an attempt.

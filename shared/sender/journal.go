@@ -139,7 +139,7 @@ func (j *journal) read() (spoilt int, err error) {
 }
 
 func (j *journal) note(e entry) {
-	id := attemptID{e.Report.TaskID, e.Report.ClaimID}
+	id := attemptID{e.Report.TaskID, int64(e.Report.ClaimID)}
 	if e.Settled {
 		delete(j.open, id)
 	} else {

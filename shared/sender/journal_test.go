@@ -27,11 +27,11 @@ func open(t *testing.T, path string) *journal {
 	return j
 }
 
-func unknown(task string, claim int64) api.ReportRequest {
+func unknown(task string, claim api.ID) api.ReportRequest {
 	return reportOf(api.ClaimedTask{TaskID: task, ClaimID: claim}, Result{}, time.Time{})
 }
 
-func sent(task string, claim int64) api.ReportRequest {
+func sent(task string, claim api.ID) api.ReportRequest {
 	return reportOf(api.ClaimedTask{TaskID: task, ClaimID: claim}, Result{Outcome: OK}, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
 }
 
@@ -178,7 +178,7 @@ func TestAttemptsThatBeginAtOnceShareASync(t *testing.T) {
 		j := &journal{writes: make(chan write)} // nobody writes yet
 		for n := range 10 {
 			go func() {
-				if err := j.put(unknown("a", int64(n))); err != nil {
+				if err := j.put(unknown("a", api.ID(n))); err != nil {
 					t.Error(err)
 				}
 			}()

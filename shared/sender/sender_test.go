@@ -17,6 +17,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
@@ -34,7 +35,7 @@ func work(t *testing.T, d *desk, send sender.GatewayFunc, change ...func(*sender
 	s := &shift{t: t, desk: d, cfg: sender.Config{
 		Client: d.client(), AppID: "app", Journal: filepath.Join(t.TempDir(), "journal"), Log: slog.New(slog.DiscardHandler),
 		Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
-			d.sendMay(m.TaskID, m.ClaimID)
+			d.sendMay(m.TaskID, api.ID(m.ClaimID))
 			return send(ctx, m)
 		}),
 	}}
