@@ -8,10 +8,11 @@ CREATE TABLE accepted_checked (
 
 CREATE TABLE accepted_messages (
     id uuid NOT NULL,
-    accept_seq bigint NOT NULL,
-    saved_at timestamp with time zone NOT NULL DEFAULT now(),
+    accept_seq bigint,
+    saved_at timestamp with time zone DEFAULT now(),
     sender text,
-    client_msg_id text);
+    client_msg_id text,
+    delivered_at timestamp with time zone);
 
 CREATE TABLE alerts (
     id uuid NOT NULL,
@@ -699,7 +700,11 @@ CREATE VIEW sms_tasks AS
 
 COMMENT ON TABLE accepted_checked IS 'How far the stream was compared with what is saved: nothing at or before accept_seq is missing. One row.';
 
-COMMENT ON TABLE accepted_messages IS 'Messages that were accepted by a stream, are saved, and are still in the stream to recognise repeats.';
+COMMENT ON TABLE accepted_messages IS 'Messages that were accepted by a stream, are saved, and are still in the stream to recognise repeats; and those that were delivered and are not saved yet.';
+
+COMMENT ON COLUMN accepted_messages.saved_at IS 'Null: only delivered_at is known yet.';
+
+COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
 
 COMMENT ON TABLE alerts IS 'Queues over a threshold. One row is one incident; at most one is open for each kind and queue.';
 

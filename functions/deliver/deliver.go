@@ -10,7 +10,8 @@
 // No slow or dead receiver keeps another one waiting for long: each has a lane.
 //
 // Where messages are delivered before they are saved (seed 004 section 4.2) it
-// gets batches of accepted messages too, and publishes them.
+// gets batches of accepted messages too, and publishes them. When that was comes
+// back to it as an event, which it records: it does not wait for Postgres in between.
 package deliver
 
 import (
@@ -84,6 +85,9 @@ func (d *deliverer) isDraining() bool {
 func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == fn.AcceptedType {
 		return d.push(ctx, c, []fn.Posted{fn.PostedAlone(e)})
+	}
+	if e.Type() == deliveredType {
+		return d.recordDelivered(ctx, e)
 	}
 	if kind, ours := kindOf(e.Type()); ours {
 		return d.record(ctx, kind, e)

@@ -21,6 +21,7 @@ const recent = time.Minute
 // same MsgID, which the stream recognises within its window; so what cannot be
 // published here is nobody's loss. Messages to URLs wait for the save.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) error {
+	var accepted []*store.NewMessage
 	var messages []bus.Message
 	for i := range events {
 		m, err := events[i].Message()
@@ -31,19 +32,26 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) er
 		if err != nil {
 			return err
 		}
-		messages = append(messages, out)
+		accepted, messages = append(accepted, m), append(messages, out)
 	}
-	failed := 0
-	for _, err := range d.env.Bus().Publish(ctx, messages) {
+	tried := time.Now()
+	var delivered []deliveredMessage
+	var away error
+	for i, err := range d.env.Bus().Publish(ctx, messages) {
 		switch {
+		case err == nil:
+			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.Print(accepted[i].Fingerprint)})
 		case errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrStreamAway):
-			return &task.Error{Code: task.CodeServerBusy, Message: "cannot publish now: " + err.Error(), RetryAfter: time.Second}
-		case err != nil:
-			failed++
+			away = err
+		default:
 			d.env.Metrics().TwoPhase.DeliverFail.Inc()
 		}
 	}
-	c.Log("delivered", len(messages)-failed, "refused", failed)
+	c.Log("delivered", len(delivered), "refused", len(messages)-len(delivered))
+	d.tellDelivered(ctx, c, tried, delivered)
+	if away != nil {
+		return &task.Error{Code: task.CodeServerBusy, Message: "cannot publish now: " + away.Error(), RetryAfter: time.Second}
+	}
 	return nil
 }
 

@@ -28,11 +28,15 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 	if err != nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return nil, noMessage()
 	}
+	delivered, err := p.db.DeliveredAt(ctx, id)
+	if err != nil {
+		return nil, err
+	}
 	return api.MessageResponse{
 		ServerMsgID: id.String(), ClientMsgID: m.ClientMsgID, From: m.From, To: m.To.String(),
 		ExchangeName: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data,
 		State: api.AckAccepted, Confirm: m.Confirm, MaxSends: int(m.MaxSends), RemainingSends: int(m.MaxSends), Epoch: 1,
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),
-		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), Producer: m.Producer, CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
+		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), Producer: m.Producer, DeliveredAt: fn.Instant(delivered), CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
 	}, nil
 }

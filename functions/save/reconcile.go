@@ -123,8 +123,11 @@ func (s *saver) window(state bus.AcceptState) time.Duration {
 func (s *saver) forget(ctx context.Context, window time.Duration) error {
 	for {
 		saved, err := s.db.Forgettable(ctx, window, forgetRows)
-		if err != nil || len(saved) == 0 {
+		if err != nil {
 			return err
+		}
+		if len(saved) == 0 {
+			return s.db.ForgetDelivered(ctx)
 		}
 		places := make([]bus.Place, len(saved))
 		for i, p := range saved {

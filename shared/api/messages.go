@@ -88,7 +88,7 @@ type MessageResponse struct {
 	AcceptSeq        int64      `json:"accept_seq,omitempty"`   // of one that was accepted before it was saved
 	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // likewise
 	Producer         string     `json:"producer,omitempty"`     // likewise: the process that accepted it
-	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver behind a URL, first had it
+	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver behind a URL, first had it; also of one that is not saved yet
 }
 
 // Receipt is the confirmation of one consumer.

@@ -10,7 +10,7 @@
 // # Streams
 //
 //	WAKE         wake.*, sched.>  which function has something to do, and when it will
-//	EVENTS       evt.>            what became of tasks
+//	EVENTS       evt.>            what became of tasks; and when messages were delivered before they were saved
 //	MESSAGES     msg.>            reliable messages to subjects
 //	USERS        inbox.>          reliable messages to users
 //	DEADLETTERS  dlq.>            events that a function refused

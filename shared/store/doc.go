@@ -89,7 +89,9 @@
 // SaveAccepted is where a stream's order becomes the database's: rows, what
 // remains to be forgotten of the stream (accepted_messages) and the
 // acknowledgements to the senders are one commit. The primary key of messages
-// joins it with the other path.
+// joins it with the other path. When a message was delivered before it was saved
+// meets its row in accepted_messages, whichever comes first: both write the row
+// with that id, so the second sees the first.
 //
 // A retry that RETRY_BACKOFF lets wait is scheduled, as one that was released for
 // a while: the domain says until when, and task_live_due finds it.

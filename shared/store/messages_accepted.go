@@ -77,9 +77,25 @@ const (
 	rememberRefusedSQL = `
 insert into accepted_messages (accept_seq, id, sender, client_msg_id) values ($1, $2, $3, $4)
 on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now(), sender = excluded.sender, client_msg_id = excluded.client_msg_id`
+	// rememberAcceptedSQL also gives the messages the time at which they were
+	// delivered, if that is known. RecordDelivered and this write one row for each
+	// id, so the second of them sees what the first has written.
 	rememberAcceptedSQL = `
-insert into accepted_messages (accept_seq, id) select max(seq), id from unnest($1::bigint[], $2::uuid[]) as t (seq, id) group by id
-on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now()`
+with t as materialized (
+    select * from unnest($1::bigint[], $2::uuid[], $3::uuid[]) as t (seq, id, fingerprint)
+), a as (
+    insert into accepted_messages (accept_seq, id) select max(seq), id from t group by id order by id
+    on conflict (id) do update set accept_seq = excluded.accept_seq, saved_at = now()
+    returning id, delivered_at
+), d as materialized (
+    select a.id, a.delivered_at from a
+    where a.delivered_at is not null and exists (
+        select from t cross join lateral (select fingerprint from messages where messages.id = t.id offset 0) m
+        where t.id = a.id and m.fingerprint = t.fingerprint)
+), done as (
+    update message_done set delivered_at = least(message_done.delivered_at, d.delivered_at) from d where message_done.id = d.id
+)
+update message_live set delivered_at = least(message_live.delivered_at, d.delivered_at) from d where message_live.id = d.id`
 	insertAcksSQL = `insert into event_outbox (kind, ids) values ($1, $2)`
 )
 
@@ -165,7 +181,8 @@ func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
 		}
 		saved = append(saved, m.ID)
 	}
-	batch.Queue(rememberAcceptedSQL, column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }), column(rows, func(m *NewMessage) task.ID { return m.ID }))
+	batch.Queue(rememberAcceptedSQL, column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }), column(rows, func(m *NewMessage) task.ID { return m.ID }),
+		column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }))
 	if len(saved) > 0 {
 		told.expect(batch.Queue(insertAcksSQL, kindSaved, saved))
 	}
@@ -216,7 +233,7 @@ with other as (
     where accepted_checked.stream_created <> excluded.stream_created
     returning 1
 )
-delete from accepted_messages where saved_at < $1 and exists (select from other)`
+delete from accepted_messages where coalesce(saved_at, delivered_at) < $1 and exists (select from other)`
 
 // Checked is how far a stream was compared with what is saved, and what the last
 // look at it found.

@@ -227,6 +227,9 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"updateDoneMessagesSQL": someIDs + one + `, array[false], array['']::text[], array[now()]`,
 			"deleteLiveMessagesSQL": someIDs,
 			"deleteDoneMessagesSQL": someIDs,
+			"deliveredLiveSQL":      someIDs + `, ` + someIDs + `, now()`,
+			"deliveredDoneSQL":      someIDs + `, ` + someIDs + `, now()`,
+			"rememberAcceptedSQL":   `array[1]::bigint[], ` + someIDs + `, ` + someIDs,
 		},
 		index: map[string]string{
 			"lockDueMessagesSQL": "message_live_due", "anyMessageDueSQL": "message_live_due",
@@ -245,8 +248,12 @@ func TestPlansOfAcceptedMessagesMadeOnEmptyTablesStillUseTheIndexes(t *testing.T
 			"unaccountedSQL": "1, 10000",
 			"forgettableSQL": "60, 500",
 			"forgottenSQL":   someIDs + `, array[1]::bigint[]`,
+
+			"noteDeliveredSQL":   someIDs + `, now()`,
+			"deliveredSQL":       anID,
+			"forgetDeliveredSQL": "60",
 		},
-		index: map[string]string{"unaccountedSQL": "accepted_messages_place", "forgettableSQL": "accepted_messages_place"},
+		index: map[string]string{"forgetDeliveredSQL": "accepted_messages_place", "unaccountedSQL": "accepted_messages_place", "forgettableSQL": "accepted_messages_place"},
 	}.require(t)
 }
 

@@ -1,0 +1,72 @@
+package deliver
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// deliveredType is the type of an event that says which messages were delivered
+// before they were saved, and when. It carries the time from push, which must not
+// wait for Postgres, to this function once Postgres answers.
+const (
+	deliveredType    = "sendonce.message.delivered.v1"
+	deliveredSubject = bus.EventPrefix + "message.delivered"
+)
+
+// deliveredData is the data of such an event.
+type deliveredData struct {
+	DeliveredAt time.Time          `json:"delivered_at"` // when it was tried
+	Messages    []deliveredMessage `json:"messages"`
+}
+
+type deliveredMessage struct {
+	ID          task.ID `json:"server_msg_id"`
+	Fingerprint string  `json:"fp"`
+}
+
+// tellDelivered has the time of a delivery recorded. Where that cannot be
+// published, the time at which the relay sends the messages again stands for it.
+func (d *deliverer) tellDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
+	if len(messages) == 0 {
+		return
+	}
+	e := cloudevents.NewEvent()
+	e.SetID(task.NewID().String())
+	e.SetSource("/sendonce")
+	e.SetType(deliveredType)
+	e.SetTime(at.UTC())
+	err := e.SetData(cloudevents.ApplicationJSON, deliveredData{at.UTC(), messages})
+	if err == nil {
+		err = d.env.Bus().Publish(ctx, []bus.Message{{Subject: deliveredSubject, Event: e}})[0]
+	}
+	if err != nil {
+		c.Log("time_not_recorded", err.Error())
+	}
+}
+
+// recordDelivered takes such an event in.
+func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) error {
+	var data deliveredData
+	if err := json.Unmarshal(e.Data(), &data); err != nil {
+		return fn.Poison(fmt.Errorf("its data: %w", err))
+	}
+	ids, fingerprints := make([]task.ID, len(data.Messages)), make([]task.Hash, len(data.Messages))
+	for i, m := range data.Messages {
+		ids[i] = m.ID
+		print, err := hex.DecodeString(m.Fingerprint)
+		if err != nil || len(print) != len(fingerprints[i]) {
+			return fn.Poison(fmt.Errorf("%q is no fingerprint", m.Fingerprint))
+		}
+		fingerprints[i] = task.Hash(print)
+	}
+	return d.db.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
+}
