@@ -170,9 +170,9 @@ type gate struct {
 	draining chan struct{}
 
 	mu      sync.Mutex
-	calls   int           // all under way
-	bounded int           // those of them that count against max
-	idle    chan struct{} // nil until shut; closed when no call is left
+	calls   int // all under way
+	bounded int // those of them that count against max
+	closed  bool
 }
 
 func newGate(max int) *gate { return &gate{max: max, draining: make(chan struct{})} }
@@ -182,7 +182,7 @@ func newGate(max int) *gate { return &gate{max: max, draining: make(chan struct{
 func (g *gate) enter(bound bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.idle != nil || bound && g.bounded >= g.max {
+	if g.closed || bound && g.bounded >= g.max {
 		return false
 	}
 	g.calls++
@@ -199,21 +199,13 @@ func (g *gate) leave(bound bool) {
 	if bound {
 		g.bounded--
 	}
-	if g.idle != nil && g.calls == 0 {
-		close(g.idle)
-	}
 }
 
-// shut lets no further call in. The channel is closed when none is left. Call it
-// once.
-func (g *gate) shut() <-chan struct{} {
+// shut lets no further call in.
+func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.idle = make(chan struct{})
-	if g.calls == 0 {
-		close(g.idle)
-	}
-	return g.idle
+	g.closed = true
 }
 
 // refusal says why enter failed.

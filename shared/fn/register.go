@@ -66,16 +66,14 @@ func (e *Env) endOnSignal() {
 // drain returns when every call is answered, or with an error when DrainTimeout
 // ends before. Calls may come for the time that last gives.
 func (e *Env) drain(last time.Duration) error {
-	limit := e.Config.DrainTimeout
-	e.Log.Info("draining", "timeout", limit.String())
-	over := time.NewTimer(limit)
-	defer over.Stop()
+	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
+	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)
+	defer cancel()
 	close(e.gate.draining)
-	time.Sleep(min(last, limit))
-	select {
-	case <-e.gate.shut():
-		return nil
-	case <-over.C:
-		return fmt.Errorf("drain: %d calls were cut off", e.gate.underWay())
+	time.Sleep(min(last, e.Config.DrainTimeout))
+	e.gate.shut()
+	if err := e.gate.wait(limit); err != nil {
+		return fmt.Errorf("drain: %d calls were cut off: %w", e.gate.underWay(), err)
 	}
+	return nil
 }

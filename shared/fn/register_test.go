@@ -57,7 +57,7 @@ func TestADrainOnAnyServerIsBounded(t *testing.T) {
 	late := make(chan reply, 1)
 	go func() { late <- send(t, request) }()
 	<-begun
-	require.EqualError(t, h.env.drain(time.Hour), "drain: 1 calls were cut off")
+	require.EqualError(t, h.env.drain(time.Hour), "drain: 1 calls were cut off: context deadline exceeded")
 	close(goOn)
 	require.Equal(t, 409, (<-late).status)
 }
