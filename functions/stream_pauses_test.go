@@ -6,6 +6,11 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // acks has n acknowledgements to a user wait, each in a row of its own.
@@ -112,4 +117,45 @@ func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 	o.looker.acks("carl", 1)
 	require.Equal(t, 204, relay.tick("relay").status)
 	require.Equal(t, 3, o.count("USERS"), "carl's acknowledgement is there")
+}
+
+// A stream that is full of what is over makes room for what waits for it.
+func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
+	t.Parallel()
+	for stream, c := range map[string]struct{ subjects, to string }{
+		"MESSAGES": {"msg.>", "msg.orders.paid"},
+		"USERS":    {"inbox.>", "user:bob"},
+	} {
+		t.Run(stream, func(t *testing.T) {
+			t.Parallel()
+			o := &postOffice{t: t, url: sandbox.NewDatabase(t), nats: sandbox.NewNATS(t)}
+			o.looker = (&server{t: t}).connect(o.url)
+			o.holds(stream, c.subjects, 10)
+			_, h := environment(t, o.url, func(cfg *fn.Config) {
+				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
+				cfg.Bus = bus.Config{URL: o.nats.URL(), Replicas: 1, Now: ahead}
+			})
+			web := serveHandler(t, h)
+			o.client = api.NewClient(web.url, "admin", "secret")
+			tick := func(function string) { require.Equal(t, 204, web.tick(function).status) }
+			for range 10 {
+				o.save(c.to, once)
+			}
+			o.allSent(func() { tick("relay") })
+			const more = 3
+			var waiting []string
+			for range more {
+				waiting = append(waiting, o.save(c.to, once))
+			}
+			tick("relay")
+			require.Equal(t, more, o.looker.count(`select count(*) from message_live`))
+			tick("relay")
+			tick("deliver")
+			require.Less(t, o.count(stream), 10, "what is over and old is gone")
+			tick("relay")
+			for _, id := range waiting {
+				require.Equal(t, "sent", o.state(id).State, "without waiting for the end of a pause")
+			}
+		})
+	}
 }

@@ -9,6 +9,8 @@
 // something that is posted again, under the same webhook-id, when its lease ends.
 // No slow or dead receiver keeps another one waiting for long: each has a lane.
 //
+// Now and then it also removes from the streams what nobody waits for any more.
+//
 // Where messages are delivered before they are saved (seed 004 section 4.2) it
 // gets batches of accepted messages too, and publishes them. When that was comes
 // back to it as an event, which it records: it does not wait for Postgres in between.
@@ -127,22 +129,6 @@ func (d *deliverer) record(ctx context.Context, kind string, e cloudevents.Event
 	return err
 }
 
-// trim removes from the stream of events what was recorded long ago.
-func (d *deliverer) trim(ctx context.Context) error {
-	if d.env.Bus() == nil {
-		return nil
-	}
-	due, err := d.db.TrimDue(ctx)
-	if err != nil || !due {
-		return err
-	}
-	err = d.env.Bus().TrimEvents(ctx)
-	if errors.Is(err, bus.ErrAway) {
-		return nil // there is a next time
-	}
-	return err
-}
-
 // settleTime is kept of a call's time to settle what was posted.
 const settleTime = 5 * time.Second
 
@@ -163,7 +149,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	if !next.IsZero() {
 		d.env.Again(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
-	return d.trim(ctx)
+	return d.trim(ctx, c)
 }
 
 // post posts what is due, of both kinds at once; first is false when another call

@@ -95,6 +95,9 @@ func (r *relayer) settled(relayed store.Relayed, err error) (store.Relayed, erro
 	for _, at := range relayed.Again {
 		r.env.RelayAt(at)
 	}
+	if relayed.Full {
+		r.env.DeliverAt(time.Time{}) // which trims the streams
+	}
 	relayed.More = relayed.More && err == nil && !relayed.Away
 	return relayed, err
 }

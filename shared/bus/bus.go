@@ -44,6 +44,16 @@ type Config struct {
 	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
 	AcceptStream    string        `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
 	AcceptShards    int           `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
+
+	Now func() time.Time `ignored:"true"` // tells how old a message of a stream is; nil = time.Now
+}
+
+// before is the time that was so long ago.
+func (c *Config) before(age time.Duration) time.Time {
+	if c.Now == nil {
+		return time.Now().Add(-age)
+	}
+	return c.Now().Add(-age)
 }
 
 // SettingError names a setting whose value is wrong, and what is accepted.

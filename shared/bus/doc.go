@@ -22,6 +22,26 @@
 // (DiscardNew) instead of dropping old ones. Where ids are not enough, after
 // the window of a stream, the receiver's inbox decides.
 //
+// A stream that refuses when it is full must be emptied, so the function deliver
+// trims three of them every five minutes, and within 15 s once one refuses:
+//
+//   - EVENTS loses what deliver has recorded, an hour after it was published, and
+//     15 minutes after once it is half full.
+//   - MESSAGES loses what is over: confirmed by all who had to, or given up. It
+//     stays for an hour, 15 minutes once the stream is half full and 2 minutes once
+//     it is nearly full (nine tenths), for others who read it. What needs no
+//     confirmation stays also until every consumer of the stream has acknowledged
+//     it. What is not over stays until the stream's age limit.
+//   - USERS loses its oldest messages while more than half of it is used, but none
+//     of the last day; nearly full, none of the last 15 minutes. So a user's stream
+//     that is taken up within 15 minutes misses nothing; one that comes later is
+//     told of the gap (GapError).
+//
+// TrimMessages reads only the headers of what is old enough, for a few seconds at
+// a time, and goes on where it ended. What is over before everything else goes in
+// one request, the rest one by one, so a message that nobody confirms keeps no
+// other in the stream.
+//
 // WAKE keeps one message per subject: a hundred wake-ups that nobody took yet are
 // one. wake.queue.* is for processes that wait right now; only wake.queue.wechat is
 // in the stream too, since a function sends the tasks of that queue.

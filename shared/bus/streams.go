@@ -106,7 +106,7 @@ func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 
 	events.Name, events.Subjects = StreamEvents, []string{EventPrefix + ">"}
 	events.Description = "task events, as CloudEvents"
-	events.MaxBytes = bytesOf(cfg.EventsMB, 128) // no age: what is not recorded stays; TrimEvents removes what is
+	events.MaxBytes = bytesOf(cfg.EventsMB, 128) // no age: what is not recorded stays; trim.go removes what is
 
 	messages.Name, messages.Subjects = StreamMessages, []string{MessagePrefix + ">"}
 	messages.Description = "reliable messages to subjects, as CloudEvents"

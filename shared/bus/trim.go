@@ -18,37 +18,100 @@ const (
 // TrimEvents removes from EVENTS what was recorded and is old enough: a stream
 // that refuses when it is full must be emptied by somebody. Events that are not
 // recorded yet stay, however old.
-func (b *Bus) TrimEvents(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
+func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
-	l, err := b.reach(ctx)
-	if err != nil {
-		return away(err)
-	}
-	stream, err := l.js.Stream(ctx, StreamEvents)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil
-	}
-	if err != nil {
-		return away(err)
+	l, stream, err := b.stream(ctx, StreamEvents)
+	if err != nil || stream == nil {
+		return 0, err
 	}
 	recorded, err := l.recorded(ctx)
 	if err != nil || recorded == 0 {
-		return err
+		return 0, err
 	}
 	info := stream.CachedInfo()
 	kept := eventsKept
-	if 2*info.State.Bytes > uint64(max(info.Config.MaxBytes, 0)) {
+	if filled(info) > 0.5 {
 		kept = eventsKeptFull
 	}
-	old, err := olderThan(ctx, stream, info.State.FirstSeq, min(recorded, info.State.LastSeq), time.Now().Add(-kept))
+	return purgeOld(ctx, stream, min(recorded, info.State.LastSeq), b.cfg.before(kept))
+}
+
+// purgeOld removes what is older than at up to a place of a stream, and says about
+// how many messages that were.
+func purgeOld(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
+	first := stream.CachedInfo().State.FirstSeq
+	old, err := olderThan(ctx, stream, first, last, at)
 	if err != nil || old == 0 {
-		return err
+		return 0, err
 	}
 	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(old+1)); err != nil {
-		return away(err)
+		return 0, away(err)
 	}
-	return nil
+	return int(old - first + 1), nil
+}
+
+// stream looks a stream up; nil when there is none.
+func (b *Bus) stream(ctx context.Context, name string) (*link, jetstream.Stream, error) {
+	l, err := b.reach(ctx)
+	if err != nil {
+		return nil, nil, away(err)
+	}
+	stream, err := l.js.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return l, nil, nil
+	}
+	if err != nil {
+		return nil, nil, away(err)
+	}
+	return l, stream, nil
+}
+
+// filled is how much of a stream is used, 0 to 1, by its bytes or its messages; 0
+// of a stream without limits.
+func filled(info *jetstream.StreamInfo) float64 {
+	used := 0.0
+	if limit := info.Config.MaxBytes; limit > 0 {
+		used = float64(info.State.Bytes) / float64(limit)
+	}
+	if limit := info.Config.MaxMsgs; limit > 0 {
+		used = max(used, float64(info.State.Msgs)/float64(limit))
+	}
+	return used
+}
+
+// What USERS keeps for sure, for users who come back: once it is more than half
+// full its oldest messages go until half is left, but none of the last day; once
+// it is nearly full, none of the last quarter of an hour.
+const (
+	usersKept     = day
+	usersKeptFull = 15 * time.Minute
+
+	nearlyFull = 0.9
+)
+
+// TrimUsers removes the oldest messages to users from a stream that is more than
+// half full, and says how many. They are final: a stream has taken them, and who
+// was away for so long finds them in the database. full says that the stream has
+// refused a message.
+func (b *Bus) TrimUsers(ctx context.Context, full bool) (removed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
+	defer cancel()
+	_, stream, err := b.stream(ctx, StreamUsers)
+	if err != nil || stream == nil {
+		return 0, err
+	}
+	info := stream.CachedInfo()
+	kept, used := usersKept, filled(info)
+	if full || used > nearlyFull {
+		kept, used = usersKeptFull, max(used, nearlyFull)
+	}
+	if used <= 0.5 || info.State.Msgs == 0 {
+		return 0, nil
+	}
+	first, last := info.State.FirstSeq, info.State.LastSeq
+	last = first + uint64(float64(last-first+1)*(used-0.5)/used) // about so many are over a half
+	return purgeOld(ctx, stream, min(last, info.State.LastSeq), b.cfg.before(kept))
 }
 
 // recorded is the place up to which everything was taken by the route that

@@ -1,9 +1,14 @@
 package bus
 
 import (
+	"context"
+	"iter"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -11,10 +16,15 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
-	require.NoError(t, b.TrimEvents(t.Context()), "nothing is there yet")
+	trim := func(why string) {
+		t.Helper()
+		_, err := b.TrimEvents(t.Context())
+		require.NoError(t, err, why)
+	}
+	trim("nothing is there yet")
 	require.NoError(t, b.Ensure(t.Context()))
 	publishAll(t, b, eventMessage("1"), eventMessage("2"), eventMessage("3"))
-	require.NoError(t, b.TrimEvents(t.Context()), "nobody records")
+	trim("nobody records")
 	require.EqualValues(t, 3, broker.info(js, StreamEvents).State.Msgs)
 
 	f := newFunction(t, answering(204))
@@ -22,7 +32,7 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 	route.Durable = recordRoute
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return broker.settled(js, route) }, "recorded")
-	require.NoError(t, b.TrimEvents(t.Context()))
+	trim("they are young")
 	require.EqualValues(t, 3, broker.info(js, StreamEvents).State.Msgs, "they are young")
 
 	stream, err := js.Stream(t.Context(), StreamEvents)
@@ -36,4 +46,178 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 	old, err = olderThan(t.Context(), stream, 1, 3, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, old)
+}
+
+// inAnHour is a bus for which everything in the streams is an hour older.
+func inAnHour(t *testing.T, url string) *Bus {
+	t.Helper()
+	b := newBus(t, url)
+	b.cfg.Now = func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
+	require.NoError(t, b.Ensure(t.Context()))
+	return b
+}
+
+// reliableMessage is one as the relay publishes it.
+func reliableMessage(id, subject string) Message {
+	e := newEvent(id)
+	e.SetSource(messageSourcePrefix + "shop")
+	return Message{Subject: subject, MsgID: id + ".1.1", Event: e}
+}
+
+// judged gives the same verdict on each id, and Unfinished on those not named.
+func judged(verdicts map[string]Verdict) func(context.Context, []string) (map[string]Verdict, error) {
+	return func(context.Context, []string) (map[string]Verdict, error) { return verdicts, nil }
+}
+
+// left is the ids of what the stream of messages holds.
+func (b *broker) left(js jetstream.JetStream) (ids []string) {
+	b.t.Helper()
+	s, err := js.Stream(b.t.Context(), StreamMessages)
+	require.NoError(b.t, err)
+	for seq := s.CachedInfo().State.FirstSeq; seq <= s.CachedInfo().State.LastSeq; seq++ {
+		if m, err := s.GetMsg(b.t.Context(), seq); err == nil {
+			ids = append(ids, m.Header.Get("ce-id"))
+		}
+	}
+	return ids
+}
+
+func TestTrimMessages(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	trim := func(verdicts map[string]Verdict) Trimmed {
+		t.Helper()
+		trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(verdicts))
+		require.NoError(t, err)
+		return trimmed
+	}
+	require.Zero(t, trim(nil), "nothing is there yet")
+	for _, id := range []string{"1", "2", "3", "4", "5", "6"} {
+		publishAll(t, b, reliableMessage(id, "msg.a."+id))
+	}
+	publishAll(t, b, Message{Subject: "msg.a.foreign", Event: newEvent("foreign")})
+	publishAll(t, b, reliableMessage("7", "msg.a.7"))
+	all := map[string]Verdict{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
+
+	young := newBus(t, broker.server.URL())
+	trimmed, err := young.TrimMessages(t.Context(), 0, true, judged(all))
+	require.NoError(t, err)
+	require.Zero(t, trimmed, "even in a full stream what is new stays")
+
+	require.Equal(t, Trimmed{Removed: 5}, trim(all))
+	require.Equal(t, []string{"3", "5", "foreign"}, broker.left(js), "what is not over and what is not ours stays, and holds up nothing")
+	require.Zero(t, trim(all).Removed)
+	require.Equal(t, Trimmed{Removed: 2}, trim(map[string]Verdict{"3": Finished, "5": Finished}))
+	require.EqualValues(t, 1, broker.info(js, StreamMessages).State.Msgs)
+	require.Empty(t, slices.Collect(consumerNames(t, js)), "its own consumer is gone")
+}
+
+func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
+	s, err := js.Stream(t.Context(), StreamMessages)
+	require.NoError(t, err)
+	return func(yield func(string) bool) {
+		for name := range s.ConsumerNames(t.Context()).Name() {
+			if !yield(name) {
+				return
+			}
+		}
+	}
+}
+
+func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	stream, err := js.Stream(t.Context(), StreamMessages)
+	require.NoError(t, err)
+	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "elsewhere", FilterSubject: "msg.z.>"})
+	require.NoError(t, err)
+	publishAll(t, b, reliableMessage("1", "msg.a.x"), reliableMessage("2", "msg.a.x"), reliableMessage("3", "msg.b.x"))
+	verdicts := judged(map[string]Verdict{"1": Sent, "2": Sent, "3": Finished})
+	read := func(n int) {
+		t.Helper()
+		batch, err := reader.Fetch(n)
+		require.NoError(t, err)
+		for m := range batch.Messages() {
+			require.NoError(t, m.DoubleAck(t.Context()))
+		}
+	}
+	trimmed, err := b.TrimMessages(t.Context(), 0, true, verdicts)
+	require.NoError(t, err)
+	require.Equal(t, Trimmed{Removed: 1, Waiting: "reader"}, trimmed, "what is confirmed waits for nobody")
+	read(1)
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
+	require.NoError(t, err)
+	require.Equal(t, Trimmed{Removed: 1, Waiting: "reader"}, trimmed)
+	require.Equal(t, []string{"2"}, broker.left(js))
+	read(1)
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
+	require.NoError(t, err)
+	require.Equal(t, Trimmed{Removed: 1}, trimmed)
+}
+
+func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	const n = 2*trimPage + 500
+	verdicts := map[string]Verdict{}
+	var messages []Message
+	for i := range n {
+		id := strconv.Itoa(i + 1)
+		messages = append(messages, reliableMessage(id, "msg.a.x"))
+		if i%5 != 0 {
+			verdicts[id] = Finished
+		}
+	}
+	publishAll(t, b, messages...)
+	trimmed, err := b.TrimMessages(t.Context(), n-trimPage, false, judged(verdicts))
+	require.NoError(t, err)
+	require.Equal(t, trimPage*4/5+1, trimmed.Removed, "from there on")
+	require.Zero(t, trimmed.Next, "it has seen the end")
+	trimmed, err = b.TrimMessages(t.Context(), 10*n, false, judged(verdicts))
+	require.NoError(t, err)
+	require.EqualValues(t, n/5, broker.info(js, StreamMessages).State.Msgs, "a place that is not there yet is the beginning")
+	require.Equal(t, n*4/5-trimPage*4/5-1, trimmed.Removed)
+}
+
+func TestTrimUsers(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	stream, err := js.Stream(t.Context(), StreamUsers)
+	require.NoError(t, err)
+	limit := func(n int64) {
+		limits := stream.CachedInfo().Config
+		limits.MaxMsgs = n
+		_, err := js.UpdateStream(t.Context(), limits)
+		require.NoError(t, err)
+	}
+	trim := func(full bool) int {
+		t.Helper()
+		removed, err := b.TrimUsers(t.Context(), full)
+		require.NoError(t, err)
+		return removed
+	}
+	var messages []Message
+	for i := range 100 {
+		messages = append(messages, Message{Subject: UserSubject("bob"), Event: newEvent(strconv.Itoa(i))})
+	}
+	publishAll(t, b, messages...)
+	require.Zero(t, trim(false), "there is room")
+	limit(150)
+	require.Zero(t, trim(false), "more than half is used, but all is of the last day")
+	limit(100)
+	require.InDelta(t, 50, trim(false), 1, "it was full")
+	require.Zero(t, trim(false))
+	require.InDelta(t, 50, broker.info(js, StreamUsers).State.Msgs, 1, "the newest half is there")
+
+	young := newBus(t, broker.server.URL())
+	removed, err := young.TrimUsers(t.Context(), true)
+	require.NoError(t, err)
+	require.Zero(t, removed, "nothing of the last quarter of an hour goes, even of a full stream")
+	require.NotZero(t, trim(true))
 }

@@ -213,6 +213,7 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"knownMessagesSQL":      someIDs,
 			"messagesExistSQL":      someIDs,
 			"consumersSQL":          anID,
+			"finishedMessagesSQL":   someIDs,
 			"anyMessageDueSQL":      "",
 			"lockDueMessagesSQL":    "100, 16",
 			"nextRelaySQL":          "",

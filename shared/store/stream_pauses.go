@@ -16,6 +16,7 @@ type Relayed struct {
 	Rows  int         // that were due
 	More  bool        // more may be due now
 	Away  bool        // the broker itself was away: what is due would meet nobody again
+	Full  bool        // a stream took nothing: it may have to be trimmed
 	Again []time.Time // when something is due again that was given another time, by the database's clock
 }
 
@@ -108,6 +109,7 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 		if state.failed == msg.OneStream {
 			n++
 			pause = msg.StreamPause(n)
+			relayed.Full = true
 		} else {
 			relayed.Away = true
 		}

@@ -13,11 +13,11 @@ import (
 // What is done now and then, whichever instance comes first.
 const (
 	upkeepHouse  = "house"
-	upkeepEvents = "events"
 	upkeepAlerts = "alerts"
 
-	houseEvery  = 10 * time.Minute
-	eventsEvery = 5 * time.Minute
+	houseEvery     = 10 * time.Minute
+	trimEvery      = 5 * time.Minute
+	trimEveryWhile = 15 * time.Second // a stream takes nothing
 )
 
 const (
@@ -79,11 +79,4 @@ func (db *DB) KeepHouse(ctx context.Context) (more bool, err error) {
 	err = errors.Join(err, closeErr, archiveErr)
 	err = errors.Join(err, db.endUpkeep(ctx, upkeepHouse, place, more || err != nil))
 	return more, failed("keep house", err)
-}
-
-// TrimDue tells whether the stream of events is to be trimmed now, by who is told
-// so: every five minutes among all instances.
-func (db *DB) TrimDue(ctx context.Context) (bool, error) {
-	_, due, err := db.beginUpkeep(ctx, upkeepEvents, eventsEvery)
-	return due, failed("trim due", err)
 }

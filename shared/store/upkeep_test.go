@@ -64,7 +64,7 @@ func TestAClockThatWasAheadKeepsNobodyFromTheHouse(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	due := func() bool {
-		due, err := db.TrimDue(t.Context())
+		_, due, err := db.BeginTrim(t.Context())
 		require.NoError(t, err)
 		return due
 	}
@@ -80,7 +80,7 @@ func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	one, other := openAt(t, url), openAt(t, url)
 	due := func(db *DB) bool {
-		due, err := db.TrimDue(t.Context())
+		_, due, err := db.BeginTrim(t.Context())
 		require.NoError(t, err)
 		return due
 	}
@@ -90,4 +90,16 @@ func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 	one.exec(t, `update upkeep set begun_at = begun_at - interval '5 minutes'`)
 	require.True(t, due(other))
 	require.False(t, due(one))
+
+	one.exec(t, `insert into stream_pauses (stream, until, failures, reason) values ('USERS', now(), 1, 'full'), ('EVENTS', now(), 0, 'away')`)
+	one.exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
+	trim, now, err := other.BeginTrim(t.Context())
+	require.NoError(t, err)
+	require.True(t, now, "a stream that takes nothing is trimmed soon")
+	require.Equal(t, Trim{Refused: []string{"USERS"}}, trim)
+	require.NoError(t, other.EndTrim(t.Context(), 7, []string{"USERS"}))
+	one.exec(t, `update upkeep set begun_at = begun_at - interval '15 seconds'`)
+	trim, _, err = one.BeginTrim(t.Context())
+	require.NoError(t, err)
+	require.EqualValues(t, 7, trim.From)
 }

@@ -1,0 +1,76 @@
+package deliver
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// trim removes from the streams what nobody waits for any more. A stream that
+// cannot be trimmed now keeps no other from it: there is a next time. One that has
+// refused messages and has room again is tried again at once.
+func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
+	if d.env.Bus() == nil {
+		return nil
+	}
+	now, due, err := d.db.BeginTrim(ctx)
+	if err != nil || !due {
+		return err
+	}
+	refused := func(stream string) bool { return slices.Contains(now.Refused, stream) }
+	var freed []string
+	events, err := d.env.Bus().TrimEvents(ctx)
+	failures := []error{err}
+	if events > 0 {
+		freed = append(freed, bus.StreamEvents)
+	}
+	messages, err := d.env.Bus().TrimMessages(ctx, now.From, refused(bus.StreamMessages), d.verdicts)
+	failures = append(failures, err)
+	if messages.Removed > 0 {
+		freed = append(freed, bus.StreamMessages)
+	}
+	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers))
+	failures = append(failures, err)
+	if users > 0 {
+		freed = append(freed, bus.StreamUsers)
+	}
+	c.Log("trimmed_events", events, "trimmed_messages", messages.Removed, "trimmed_users", users)
+	if messages.Waiting != "" && refused(bus.StreamMessages) {
+		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let it read, or delete it",
+			"stream", bus.StreamMessages, "consumer", messages.Waiting)
+	}
+	if err := d.db.EndTrim(ctx, messages.Next, freed); err != nil {
+		return err
+	}
+	if len(now.Refused) > 0 && len(freed) > 0 {
+		d.env.RelayAt(time.Time{})
+	}
+	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrAway) })...)
+}
+
+// verdicts says what is known of messages in their stream.
+func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.Verdict, error) {
+	asked := make([]task.ID, 0, len(ids))
+	for _, id := range ids {
+		if parsed, err := task.ParseID(id); err == nil {
+			asked = append(asked, parsed)
+		}
+	}
+	finished, err := d.db.FinishedMessages(ctx, asked)
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make(map[string]bus.Verdict, len(finished))
+	for id, confirmed := range finished {
+		verdicts[id.String()] = bus.Sent
+		if confirmed {
+			verdicts[id.String()] = bus.Finished
+		}
+	}
+	return verdicts, nil
+}

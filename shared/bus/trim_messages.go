@@ -1,0 +1,252 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// How long MESSAGES keeps a message that is over, for whoever else reads it.
+const (
+	messagesKept        = time.Hour
+	messagesKeptHalf    = 15 * time.Minute // once the stream is half full
+	messagesKeptFull    = 2 * time.Minute  // once it is nearly full: the window in which a repeat is recognised
+	trimTimeout         = 8 * time.Second  // of one stream
+	trimBudget          = 4 * time.Second  // after which no other page is begun
+	trimPage            = 1000             // messages that are looked at together
+	trimDeletes         = 32               // at once
+	trimConsumer        = "sendonce-trim-" // begins the name of the consumer that reads the headers
+	trimConsumerIdle    = 10 * time.Second
+	trimFetchWait       = 2 * time.Second
+	anySequence         = math.MaxUint64
+	messageSourcePrefix = "/sendonce/messages/"
+)
+
+// Verdict is what is known of a message in the stream of messages.
+type Verdict int8
+
+// The verdicts.
+const (
+	Unfinished Verdict = iota // not over, or not known: it stays
+	Sent                      // over because a stream had it: it stays until all consumers of the stream have it
+	Finished                  // confirmed by all who had to, or given up
+)
+
+// Trimmed is what one trim of MESSAGES did.
+type Trimmed struct {
+	Removed int
+	Next    uint64 // where the next one goes on; 0 = at the beginning
+	Waiting string // the consumer that keeps messages in the stream which are over; "" = none
+}
+
+// TrimMessages removes from MESSAGES what is over and old enough, looking from a
+// place on (0 = the beginning) for a few seconds. judge gives the verdicts on
+// messages by their ids. full says that the stream has refused a message. What is
+// not over stays, however old, until the age limit of the stream.
+func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge func(ctx context.Context, ids []string) (map[string]Verdict, error)) (Trimmed, error) {
+	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
+	defer cancel()
+	_, stream, err := b.stream(ctx, StreamMessages)
+	if err != nil || stream == nil {
+		return Trimmed{}, err
+	}
+	info := stream.CachedInfo()
+	if info.State.Msgs == 0 {
+		return Trimmed{}, nil
+	}
+	t := &messageTrim{stream: stream, judge: judge, before: b.cfg.before(messagesKept)}
+	switch used := filled(info); {
+	case full || used > nearlyFull:
+		t.before = b.cfg.before(messagesKeptFull)
+	case used > 0.5:
+		t.before = b.cfg.before(messagesKeptHalf)
+	}
+	if t.read, t.slowest, err = readByAll(ctx, stream); err != nil {
+		return Trimmed{}, err
+	}
+	from = max(from, info.State.FirstSeq)
+	if from > info.State.LastSeq {
+		from = info.State.FirstSeq
+	}
+	t.prefix = from == info.State.FirstSeq
+	err = t.run(ctx, from)
+	return t.Trimmed, err
+}
+
+// readByAll is the place up to which every consumer of a stream has everything,
+// and the consumer that is furthest behind. One that has nothing left to read is
+// not behind, whatever its filter.
+func readByAll(ctx context.Context, stream jetstream.Stream) (uint64, string, error) {
+	read, slowest := uint64(anySequence), ""
+	consumers := stream.ListConsumers(ctx)
+	for c := range consumers.Info() {
+		if strings.HasPrefix(c.Name, trimConsumer) || c.NumPending == 0 && c.NumAckPending == 0 {
+			continue
+		}
+		if c.AckFloor.Stream < read {
+			read, slowest = c.AckFloor.Stream, c.Name
+		}
+	}
+	if err := consumers.Err(); err != nil {
+		return 0, "", away(err)
+	}
+	return read, slowest, nil
+}
+
+// messageTrim is one trim under way.
+type messageTrim struct {
+	Trimmed
+	stream  jetstream.Stream
+	judge   func(ctx context.Context, ids []string) (map[string]Verdict, error)
+	before  time.Time // what is younger stays
+	read    uint64    // by all consumers
+	slowest string    // of these
+	prefix  bool      // everything before the page is gone
+}
+
+// place is one message of the stream.
+type place struct {
+	seq uint64
+	id  string // "" when it is none of ours
+}
+
+// run reads the headers of messages page by page; bodies stay where they are.
+func (t *messageTrim) run(ctx context.Context, from uint64) error {
+	c, err := t.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Name:          trimConsumer + fmt.Sprintf("%x", time.Now().UnixNano()),
+		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: trimConsumerIdle,
+	})
+	if err != nil {
+		return away(err)
+	}
+	defer func() { _ = t.stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // else it ends when it is idle
+	pending, read := c.CachedInfo().NumPending, uint64(0)
+	for until := time.Now().Add(trimBudget); pending > 0; {
+		if time.Now().After(until) {
+			return nil // Next says where to go on
+		}
+		page, left, young, err := t.page(c, min(pending, trimPage), &read)
+		if err != nil {
+			return err
+		}
+		if len(page) > 0 {
+			if err := t.settle(ctx, page); err != nil {
+				return err
+			}
+			t.Next = page[len(page)-1].seq + 1
+		}
+		if young || len(page) == 0 {
+			break
+		}
+		pending = left
+	}
+	t.Next = 0
+	return nil
+}
+
+// page reads up to n messages that are old enough. young says that one was not:
+// those behind it are younger still.
+func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page []place, left uint64, young bool, err error) {
+	batch, err := c.Fetch(int(n), jetstream.FetchMaxWait(trimFetchWait))
+	if err != nil {
+		return nil, 0, false, away(err)
+	}
+	for m := range batch.Messages() {
+		meta, err := m.Metadata()
+		if err != nil {
+			return nil, 0, false, away(err)
+		}
+		if *read++; meta.Sequence.Consumer != *read {
+			// What was not seen must not be removed with what is around it.
+			return nil, 0, false, away(fmt.Errorf("a message of %s was lost on its way", StreamMessages))
+		}
+		left = meta.NumPending
+		if young = young || meta.Timestamp.After(t.before); young {
+			continue
+		}
+		p := place{seq: meta.Sequence.Stream}
+		if strings.HasPrefix(m.Headers().Get(attributePrefix+"source"), messageSourcePrefix) {
+			p.id = m.Headers().Get(attributePrefix + "id")
+		}
+		page = append(page, p)
+	}
+	if err := batch.Error(); err != nil {
+		return nil, 0, false, away(err)
+	}
+	return page, left, young, nil
+}
+
+// settle removes what is over of a page: all at once where nothing before it is
+// left, the rest one by one.
+func (t *messageTrim) settle(ctx context.Context, page []place) error {
+	ids := make([]string, 0, len(page))
+	for _, p := range page {
+		if p.id != "" {
+			ids = append(ids, p.id)
+		}
+	}
+	verdicts, err := t.judge(ctx, ids)
+	if err != nil {
+		return err
+	}
+	var upTo uint64
+	var single []uint64
+	prefix := 0
+	for _, p := range page {
+		verdict := verdicts[p.id]
+		over := verdict == Finished || verdict == Sent && p.seq <= t.read
+		if verdict == Sent && !over {
+			t.Waiting = t.slowest
+		}
+		switch {
+		case p.id == "" || !over:
+			t.prefix = false
+		case t.prefix:
+			upTo = p.seq
+			prefix++
+		default:
+			single = append(single, p.seq)
+		}
+	}
+	if upTo > 0 {
+		if err := t.stream.Purge(ctx, jetstream.WithPurgeSequence(upTo+1)); err != nil {
+			return away(err)
+		}
+		t.Removed += prefix
+	}
+	return t.remove(ctx, single)
+}
+
+// remove deletes single messages, several at once.
+func (t *messageTrim) remove(ctx context.Context, places []uint64) error {
+	var next, removed atomic.Int64
+	var all sync.WaitGroup
+	errs := make([]error, min(trimDeletes, len(places)))
+	for w := range errs {
+		all.Go(func() {
+			for errs[w] == nil {
+				i := int(next.Add(1)) - 1
+				if i >= len(places) {
+					return
+				}
+				err := t.stream.DeleteMsg(ctx, places[i])
+				if err == nil {
+					removed.Add(1)
+				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // it is gone already
+					errs[w] = away(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Removed += int(removed.Load())
+	return errors.Join(errs...)
+}

@@ -1,0 +1,76 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Trim is a trim of the streams that is to be done now.
+type Trim struct {
+	From    uint64   // where the last look at the stream of messages ended; 0 = at the beginning
+	Refused []string // the streams that took nothing when they were last tried
+}
+
+// recentlyPaused are the streams that took nothing lately.
+const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
+
+const (
+	beginTrimSQL = `
+update upkeep set begun_at = now()
+where what = 'events' and begun_at not between
+    now() - make_interval(secs => case when exists (select ` + recentlyPaused + `) then $1::float8 else $2::float8 end) and now() + interval '1 minute'
+returning seq, array(select stream ` + recentlyPaused + `)`
+
+	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
+
+	// endPausesSQL has streams tried again at once, as there is room in them now.
+	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
+)
+
+// BeginTrim says whether the streams are to be trimmed now, by whoever is told so:
+// every five minutes among all instances, every 15 s while a stream takes nothing.
+func (db *DB) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
+	var from int64
+	err = db.hot.QueryRow(ctx, beginTrimSQL, unprepared, trimEveryWhile.Seconds(), trimEvery.Seconds()).Scan(&from, &t.Refused)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return t, false, nil
+	}
+	t.From = uint64(from)
+	return t, err == nil, failed("begin trim", err)
+}
+
+// EndTrim says where the next look at the stream of messages begins, and which
+// streams have room again.
+func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), upkeepTime)
+	defer cancel()
+	_, err := db.hot.Exec(ctx, endTrimSQL, unprepared, int64(next))
+	if err == nil && len(freed) > 0 {
+		_, err = db.hot.Exec(ctx, endPausesSQL, unprepared, freed)
+	}
+	return failed("end trim", err)
+}
+
+const finishedMessagesSQL = `select id, status = 2 or abandoned from message_done where id = any($1::uuid[])`
+
+// FinishedMessages gives those of the messages that are over: true where all who
+// had to have confirmed, or where it was given up; false where it was over because
+// a stream had it.
+func (db *DB) FinishedMessages(ctx context.Context, ids []task.ID) (map[task.ID]bool, error) {
+	rows, err := db.hot.Query(ctx, finishedMessagesSQL, ids)
+	if err != nil {
+		return nil, failed("finished messages", err)
+	}
+	finished := make(map[task.ID]bool, len(ids))
+	var id task.ID
+	var confirmed bool
+	_, err = pgx.ForEachRow(rows, []any{&id, &confirmed}, func() error {
+		finished[id] = confirmed
+		return nil
+	})
+	return finished, failed("finished messages", err)
+}
