@@ -203,6 +203,8 @@ func (s *Socket) receive() {
 			s.closeWith(closed.Code, closed.Reason) // the library has answered it
 			return
 		case errors.As(err, new(*task.Error)):
+		case errors.Is(err, net.ErrClosed):
+			return // here, by a write or a ping that failed and says why
 		case err != nil:
 			_ = s.lose(fmt.Errorf("read a frame: %w", err))
 			return
