@@ -16,7 +16,7 @@ import (
 func Commands() []fn.Word {
 	return []fn.Word{
 		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
-		{Name: "archive", Help: "drop old logs and move old finished tasks to archived_tasks now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
+		{Name: "archive", Help: "drop old logs, move what finished long ago to the archive tables and delete other old rows now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
 		save.Drain,
 	}

@@ -24,6 +24,85 @@ CREATE TABLE alerts (
     cleared_at timestamp with time zone,
     cleared_value double precision);
 
+CREATE TABLE archived_messages (
+    id uuid NOT NULL,
+    call_id uuid NOT NULL,
+    caller_id bigint NOT NULL,
+    sender text NOT NULL,
+    client_msg_id character varying(255) NOT NULL,
+    fingerprint uuid NOT NULL,
+    kind smallint NOT NULL,
+    destination text NOT NULL,
+    exchange_name text,
+    routing_key text,
+    type character varying(255) NOT NULL,
+    data text NOT NULL,
+    sent_at timestamp with time zone,
+    confirm boolean NOT NULL,
+    max_sends smallint NOT NULL,
+    expected_receipts smallint NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    accept_seq bigint,
+    accepted_at timestamp with time zone,
+    producer text,
+    status smallint NOT NULL,
+    abandoned boolean NOT NULL,
+    remaining_sends smallint NOT NULL,
+    send_no smallint NOT NULL,
+    epoch integer NOT NULL,
+    finished_at timestamp with time zone NOT NULL,
+    finished_by text,
+    last_error character varying(500),
+    delivered_at timestamp with time zone,
+    receipts jsonb NOT NULL,
+    archived_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE archived_operator_actions (
+    id bigint NOT NULL,
+    caller_id bigint NOT NULL,
+    caller_name character varying(50) NOT NULL,
+    request_id character varying(50) NOT NULL,
+    action text NOT NULL,
+    subject text NOT NULL,
+    reason text,
+    before jsonb,
+    after jsonb,
+    created_at timestamp with time zone NOT NULL);
+
+CREATE TABLE archived_subscribe_message_logs (
+    id bigint NOT NULL,
+    template_id character varying(100) NOT NULL,
+    template_type character varying(50) NOT NULL,
+    business_type character varying(50) NOT NULL,
+    business_id numeric(20,0) NOT NULL,
+    receiver_user_id numeric(20,0) NOT NULL,
+    receiver_openid character varying(100) NOT NULL,
+    message_data jsonb NOT NULL,
+    page_path character varying(1024),
+    send_status smallint NOT NULL,
+    send_time timestamp with time zone NOT NULL,
+    retry_count integer NOT NULL,
+    error_code character varying(50),
+    error_message text,
+    caller_id bigint NOT NULL,
+    task_id uuid NOT NULL,
+    retries_before integer NOT NULL,
+    doubtful boolean NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    archived_at timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE archived_subscribe_message_sends (
+    task_id uuid NOT NULL,
+    log_id bigint NOT NULL,
+    template_id character varying(100) NOT NULL,
+    receiver_openid character varying(100) NOT NULL,
+    message_data jsonb NOT NULL,
+    page_path character varying(1024),
+    lang character varying(10),
+    miniprogram_state character varying(20),
+    created_at timestamp with time zone NOT NULL);
+
 CREATE TABLE archived_tasks (
     id uuid NOT NULL,
     seq bigint NOT NULL,
@@ -371,7 +450,7 @@ CREATE TABLE template_pauses (
 CREATE TABLE upkeep (
     what text NOT NULL,
     begun_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
-    place uuid,
+    place jsonb,
     seq bigint NOT NULL DEFAULT 0);
 
 CREATE TABLE webhook_deliveries (
@@ -446,6 +525,14 @@ ALTER TABLE alerts ADD CONSTRAINT alerts_check CHECK (((cleared_at IS NULL) = (c
 ALTER TABLE alerts ADD CONSTRAINT alerts_kind_check CHECK ((kind = ANY (ARRAY['failure_rate'::text, 'backlog'::text])));
 
 ALTER TABLE alerts ADD CONSTRAINT alerts_pkey PRIMARY KEY (id);
+
+ALTER TABLE archived_messages ADD CONSTRAINT archived_messages_pkey PRIMARY KEY (id);
+
+ALTER TABLE archived_operator_actions ADD CONSTRAINT archived_operator_actions_pkey PRIMARY KEY (id);
+
+ALTER TABLE archived_subscribe_message_logs ADD CONSTRAINT archived_subscribe_message_logs_pkey PRIMARY KEY (id);
+
+ALTER TABLE archived_subscribe_message_sends ADD CONSTRAINT archived_subscribe_message_sends_pkey PRIMARY KEY (task_id);
 
 ALTER TABLE archived_tasks ADD CONSTRAINT archived_tasks_pkey PRIMARY KEY (id);
 
@@ -579,7 +666,17 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_registered_caller
 
 CREATE INDEX accepted_messages_place ON public.accepted_messages USING btree (accept_seq);
 
+CREATE INDEX alerts_cleared ON public.alerts USING btree (cleared_at, id) WHERE (cleared_at IS NOT NULL);
+
 CREATE UNIQUE INDEX alerts_open ON public.alerts USING btree (kind, queue) WHERE (cleared_at IS NULL);
+
+CREATE UNIQUE INDEX archived_business_template_receiver ON public.archived_subscribe_message_logs USING btree (business_type, business_id, template_type, receiver_user_id);
+
+CREATE INDEX archived_messages_between ON public.archived_messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
+
+CREATE INDEX archived_subscribe_message_sends_log ON public.archived_subscribe_message_sends USING btree (log_id, created_at);
+
+CREATE INDEX dead_letters_survived ON public.dead_letters USING btree (created_at, id) WHERE (NOT dead);
 
 CREATE INDEX event_outbox_due ON public.event_outbox USING btree (stream, next_at, id);
 
@@ -597,6 +694,8 @@ CREATE INDEX idx_sms_tasks_phone ON public.tasks USING btree (phone_number, id);
 
 CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_active);
 
+CREATE INDEX message_done_finished ON public.message_done USING btree (finished_at, id);
+
 CREATE INDEX message_live_due ON public.message_live USING btree (stream, next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
 
 CREATE INDEX message_live_posts ON public.message_live USING btree (lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
@@ -605,6 +704,8 @@ CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) 
 
 CREATE INDEX messages_between ON public.messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
 
+CREATE INDEX operator_actions_created ON public.operator_actions USING btree (created_at, id);
+
 CREATE INDEX operator_actions_subject ON public.operator_actions USING btree (subject, id);
 
 CREATE INDEX queue_pauses_until ON public.queue_pauses USING btree (until) WHERE (until IS NOT NULL);
@@ -612,6 +713,8 @@ CREATE INDEX queue_pauses_until ON public.queue_pauses USING btree (until) WHERE
 CREATE INDEX subscribe_message_logs_failed ON public.subscribe_message_logs USING btree (send_time) WHERE (send_status = 2);
 
 CREATE INDEX subscribe_message_logs_failed_caller ON public.subscribe_message_logs USING btree (caller_id, send_time) WHERE (send_status = 2);
+
+CREATE INDEX subscribe_message_logs_settled ON public.subscribe_message_logs USING btree (updated_at, id) WHERE (send_status <> 0);
 
 CREATE INDEX subscribe_message_logs_time ON public.subscribe_message_logs USING btree (send_time);
 
@@ -634,6 +737,8 @@ CREATE INDEX webhook_deliveries_caller ON public.webhook_deliveries USING btree 
 CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (endpoint_id, lane, next_at) WHERE (state = 0);
 
 CREATE INDEX webhook_deliveries_endpoint ON public.webhook_deliveries USING btree (endpoint_id, id);
+
+CREATE INDEX webhook_deliveries_finished ON public.webhook_deliveries USING btree (finished_at, id) WHERE (state <> 0);
 
 CREATE UNIQUE INDEX webhook_deliveries_id ON public.webhook_deliveries USING btree (id);
 
@@ -709,6 +814,38 @@ COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to it
 COMMENT ON TABLE alerts IS 'Queues over a threshold. One row is one incident; at most one is open for each kind and queue.';
 
 COMMENT ON COLUMN alerts.kind IS 'failure_rate (value is a part of 1) or backlog (value is a number of tasks).';
+
+COMMENT ON TABLE archived_messages IS 'Final messages older than RETENTION_DAYS: body, end and receipts in one row. Their ids stay taken.';
+
+COMMENT ON COLUMN archived_messages.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user.';
+
+COMMENT ON COLUMN archived_messages.max_sends IS 'That of messages.';
+
+COMMENT ON COLUMN archived_messages.expected_receipts IS 'That of messages.';
+
+COMMENT ON COLUMN archived_messages.status IS 'That of message_done: 1 sent, 2 received; of an abandoned message how far it came: 0 sending, 1 sent.';
+
+COMMENT ON COLUMN archived_messages.remaining_sends IS 'That of message_done.';
+
+COMMENT ON COLUMN archived_messages.send_no IS 'That of message_done.';
+
+COMMENT ON COLUMN archived_messages.receipts IS 'The rows of message_receipts: [{"consumer", "confirmedAt", "sendNo"}].';
+
+COMMENT ON TABLE archived_operator_actions IS 'Rows of operator_actions that are older than RETENTION_DAYS.';
+
+COMMENT ON COLUMN archived_operator_actions.action IS 'That of operator_actions.';
+
+COMMENT ON COLUMN archived_operator_actions.subject IS 'That of operator_actions.';
+
+COMMENT ON COLUMN archived_operator_actions.reason IS 'That of operator_actions.';
+
+COMMENT ON TABLE archived_subscribe_message_logs IS 'Sent and failed rows of subscribe_message_logs that are older than RETENTION_DAYS. Their names stay taken; a failed one returns when it is sent again.';
+
+COMMENT ON COLUMN archived_subscribe_message_logs.send_status IS 'That of subscribe_message_logs: 1 sent, 2 failed.';
+
+COMMENT ON TABLE archived_subscribe_message_sends IS 'The sends of archived_subscribe_message_logs.';
+
+COMMENT ON COLUMN archived_subscribe_message_sends.miniprogram_state IS 'That of subscribe_message_sends.';
 
 COMMENT ON TABLE archived_tasks IS 'Final tasks older than RETENTION_DAYS, body and result in one row. Found by id only.';
 
@@ -1031,5 +1168,21 @@ AS $function$
     ORDER BY 2, 1
 $function$
 ;
+
+CREATE OR REPLACE FUNCTION public.refuse_archived_subscribe_message()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'public', 'pg_temp'
+AS $function$
+BEGIN
+    IF EXISTS (SELECT FROM archived_subscribe_message_logs a WHERE a.business_type = NEW.business_type AND a.business_id = NEW.business_id
+            AND a.template_type = NEW.template_type AND a.receiver_user_id = NEW.receiver_user_id) THEN
+        RAISE unique_violation USING MESSAGE = 'this subscribe message is archived', CONSTRAINT = 'archived_business_template_receiver';
+    END IF;
+    RETURN NULL;
+END $function$
+;
+
+CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON public.subscribe_message_logs FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
 
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON public.subscribe_message_logs FOR EACH ROW WHEN (((LEAST(old.send_time, new.send_time) < date_trunc('day'::text, now(), 'UTC'::text)) AND ((old.send_time IS DISTINCT FROM new.send_time) OR (old.send_status IS DISTINCT FROM new.send_status)))) EXECUTE FUNCTION move_subscribe_total();

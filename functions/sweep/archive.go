@@ -11,11 +11,11 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// progressEvery is how often Archive says how far it is.
+// progressEvery is how often Archive prints how far it is in a table.
 const progressEvery = 5 * time.Second
 
-// Archive is the word archive: it does at once, and tells, what sweep does for a
-// moment with each safety tick. It may run beside any number of them.
+// Archive is the command archive: it does at once, and prints, what sweep does for
+// a moment with each safety tick. It may run beside any number of them.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	run, err := archiveRun(args)
 	switch {
@@ -26,43 +26,96 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	case env.DB() == nil:
 		return errors.New("DATABASE_URL is not set; give the URL that the functions have")
 	}
-	verbs := map[bool][2]string{false: {"moved", "dropped"}, true: {"would move", "would drop"}}[run.DryRun]
-	moved, told := 0, time.Now()
-	var before time.Time
+	p := progress{dry: run.DryRun, printed: time.Now()}
+	failed := 0
 	for step, err := range env.DB().Archive(ctx, run) {
 		if err != nil {
-			fmt.Printf("%s %d tasks\n", verbs[0], moved)
+			p.finish()
 			return err
 		}
-		switch {
-		case step.InUse:
-			fmt.Printf("%s is in use; run archive again\n", step.Partition)
-		case step.Partition != "":
-			fmt.Printf("%s %s, all of whose rows are older than %s\n", verbs[1], step.Partition, step.Before.UTC().Format(time.RFC3339))
-		default:
-			moved, before = moved+step.Tasks, step.Before
+		p.step(step)
+		failed += len(step.Failed)
+	}
+	p.finish()
+	if run.Before.IsZero() {
+		if env.Config.RetentionDays == 0 {
+			fmt.Println("RETENTION_DAYS is 0: nothing is moved without --before")
 		}
-		if time.Since(told) > progressEvery {
-			fmt.Printf("%s %d tasks so far\n", verbs[0], moved)
-			told = time.Now()
+		if env.Config.LogDays == 0 {
+			fmt.Println("RETENTION_LOG_DAYS is 0: nothing is deleted without --before")
 		}
 	}
-	switch {
-	case !before.IsZero():
-		fmt.Printf("%s %d tasks that were finished before %s\n", verbs[0], moved, before.UTC().Format(time.RFC3339))
-	case run.Before.IsZero() && env.Config.RetentionDays == 0:
-		fmt.Println("RETENTION_DAYS is 0: no task is archived without --before")
-	default:
-		fmt.Println("no task is old enough")
+	if failed > 0 {
+		return fmt.Errorf("the database refused to archive %d rows, named above; they stay in their tables", failed)
 	}
 	return nil
 }
 
+// progress prints what a run does: a line for each table and each partition.
+type progress struct {
+	dry     bool
+	table   store.ArchiveStep // the table at hand, with the rows of all its steps
+	printed time.Time
+}
+
+func (p *progress) step(s store.ArchiveStep) {
+	switch {
+	case s.InUse:
+		fmt.Printf("%s is in use; run archive again\n", s.Partition)
+		return
+	case s.Partition != "":
+		fmt.Printf("%s %s, all of whose rows are older than %s\n", p.verb("drop", "dropped"), s.Partition, date(s.Before))
+		return
+	}
+	if s.Table != p.table.Table {
+		p.finish()
+		p.table = s
+	} else {
+		p.table.Rows += s.Rows
+	}
+	for _, row := range s.Failed {
+		fmt.Printf("%s %s stays: %v\n", row.Table, row.Key, row.Err)
+	}
+	if time.Since(p.printed) > progressEvery {
+		fmt.Printf("%s so far\n", p.sum())
+		p.printed = time.Now()
+	}
+}
+
+// finish prints the sum of the table at hand.
+func (p *progress) finish() {
+	switch {
+	case p.table.Table == "":
+	case p.table.Rows == 0:
+		fmt.Println(p.sum())
+	default:
+		fmt.Printf("%s that were over before %s\n", p.sum(), date(p.table.Before))
+	}
+	p.table = store.ArchiveStep{}
+}
+
+func (p *progress) sum() string {
+	verb := p.verb("move", "moved")
+	if p.table.Deleted {
+		verb = p.verb("delete", "deleted")
+	}
+	return fmt.Sprintf("%s %d %s", verb, p.table.Rows, p.table.Table)
+}
+
+func (p *progress) verb(would, did string) string {
+	if p.dry {
+		return "would " + would
+	}
+	return did
+}
+
+func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
 func archiveRun(args []string) (store.ArchiveRun, error) {
 	var run store.ArchiveRun
 	flags := flag.NewFlagSet("archive", flag.ContinueOnError)
-	before := flags.String("before", "", "take what is older than this `date`, as 2026-01-31 (UTC), whatever RETENTION_DAYS and RETENTION_LOG_DAYS say; nothing of the last day is taken")
-	flags.BoolVar(&run.DryRun, "dry-run", false, "tell what would be done, and do nothing")
+	before := flags.String("before", "", "take what was over before this `date`, as 2026-01-31 (UTC), whatever RETENTION_DAYS and RETENTION_LOG_DAYS say; nothing of the last day is taken")
+	flags.BoolVar(&run.DryRun, "dry-run", false, "print what would be done, and do nothing")
 	if err := flags.Parse(args); err != nil {
 		return run, err
 	}

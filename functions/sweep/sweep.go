@@ -67,9 +67,32 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	if again {
 		s.env.WatchAgain()
 	}
-	more, err := s.db.KeepHouse(ctx)
+	archived, more, err := s.db.KeepHouse(ctx)
+	s.archived(c, archived)
 	if more {
 		s.env.Due(time.Now().Add(time.Second))
 	}
 	return errors.Join(watchErr, err)
+}
+
+// maxNamed bounds the log lines about rows that cannot be archived.
+const maxNamed = 10
+
+// archived logs and counts what left the main tables, and names the first rows
+// that could not.
+func (s *sweeper) archived(c *fn.Call, a store.Archived) {
+	metrics := s.env.Metrics().Archive
+	if len(a.Rows) > 0 {
+		c.Log("archived", a.Rows)
+	}
+	for table, n := range a.Rows {
+		metrics.Rows.Add(table, n)
+	}
+	for i, row := range a.Failed {
+		metrics.Failed.Add(row.Table, 1)
+		if i >= maxNamed {
+			continue
+		}
+		s.env.Log.Warn("a row cannot be archived and stays in its table", "table", row.Table, "key", row.Key, "cause", row.Err.Error())
+	}
 }

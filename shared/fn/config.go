@@ -41,8 +41,8 @@ type Config struct {
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
 	RetryBackoff   task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"how long retries wait, by queue, as wechat=5s,30s;*=1m: the nth retry the nth time, further ones the last; * is every other queue; without it the others retry at once"`
 	PhoneCountry   task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers that are given without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty stores numbers as given, without punctuation"`
-	RetentionDays  int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which a finished task moves from the main tables to archived_tasks; 0 = never"`
-	LogDays        int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months; 0 = never"`
+	RetentionDays  int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which finished tasks, messages and subscribe messages, and operator actions, move from the main tables to archive tables; 0 = never"`
+	LogDays        int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries and cleared alerts are deleted; 0 = never"`
 	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`

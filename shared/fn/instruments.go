@@ -21,6 +21,28 @@ type Counter struct{ n atomic.Uint64 }
 // Inc counts one.
 func (c *Counter) Inc() { c.n.Add(1) }
 
+// CounterBy counts up by the values of one label, which are few.
+type CounterBy struct {
+	label  string
+	mu     sync.Mutex
+	counts map[string]uint64
+}
+
+// Add counts n under a value of the label.
+func (c *CounterBy) Add(value string, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts[value] += uint64(n)
+}
+
+func (c *CounterBy) tell(p page, name, help string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for value, n := range c.counts {
+		p.tell(counter, name, help, float64(n), labels{c.label: value})
+	}
+}
+
 // distribution is a histogram of fixed buckets.
 type distribution struct {
 	bounds []float64

@@ -24,6 +24,7 @@ const (
 // goroutines at once.
 type Metrics struct {
 	TwoPhase      TwoPhaseMetrics
+	Archive       ArchiveMetrics
 	WebhookFailed *Counter // calls of webhooks and callbacks that were not answered 2xx
 
 	log       *slog.Logger
@@ -51,6 +52,12 @@ type TwoPhaseMetrics struct {
 
 	ReorderByAcceptSeq *Counter // messages that came after one with a greater accept_seq
 	ReorderByFrom      *Counter // those of them whose predecessor was of the same sender
+}
+
+// ArchiveMetrics says what left the main tables, by table.
+type ArchiveMetrics struct {
+	Rows   *CounterBy // that were moved to an archive table or deleted
+	Failed *CounterBy // tries to archive a row that the database refused
 }
 
 // Timing takes durations and shows them in milliseconds.
@@ -86,6 +93,7 @@ func newMetrics(env *Env) *Metrics {
 	}
 	m.endpoints.log, m.endpoints.what = env.Log, "the state of webhook endpoints"
 	m.TwoPhase = newTwoPhaseMetrics(m)
+	m.Archive = newArchiveMetrics(m)
 	m.WebhookFailed = m.count("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx.")
 	m.calls = newOutcomes("route",
 		described{"http_requests_total", "Calls that were answered; route is none for paths that nobody has."},
@@ -125,6 +133,18 @@ func (m *Metrics) count(name, help string) *Counter {
 	c := new(Counter)
 	m.tellAlso(func(p page) { p.tell(counter, name, help, float64(c.n.Load()), nil) })
 	return c
+}
+
+func newArchiveMetrics(m *Metrics) ArchiveMetrics {
+	count := func(name, help string) *CounterBy {
+		c := &CounterBy{label: "table", counts: map[string]uint64{}}
+		m.tellAlso(func(p page) { c.tell(p, name, help) })
+		return c
+	}
+	return ArchiveMetrics{
+		Rows:   count("archived_rows_total", "Rows that sweep moved to an archive table, or deleted, because they were old."),
+		Failed: count("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table."),
+	}
 }
 
 // tellAlso has scrapes from now on show what tell says too.

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,9 +220,7 @@ func TestASocketEndsWithAWordWhenItsTimeIsUpOrTheProcessEnds(t *testing.T) {
 				} else {
 					c.send(`{"say":"a"}`)
 					<-working
-					var ending sync.WaitGroup
-					defer ending.Wait()
-					ending.Go(stop)
+					go stop()
 					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun is answered")
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
 					require.Equal(t, 5*time.Second, time.Since(began))

@@ -26,7 +26,8 @@ func results(t *testing.T, conn *pgx.Conn, queue string, n int, ago time.Duratio
 	_, err := conn.Exec(t.Context(), `
 with t as (
     insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
-    select gen_random_uuid(), 0, $1, 5, 3, 0, '13800138000', 'x' from generate_series(1, $2) returning id
+    select (lpad(to_hex((extract(epoch from now()) * 1000)::bigint), 12, '0') || substr(replace(gen_random_uuid()::text, '-', ''), 13))::uuid,
+        0, $1, 5, 3, 0, '13800138000', 'x' from generate_series(1, $2) returning id
 )
 insert into task_done (id, status, reason, retry_count, ended, error_code, reported_at)
 select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from t`, queue, n, ago.Seconds(), status, reason, errorCode)

@@ -2,18 +2,19 @@ package store
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Retention says for how many days what is over stays; 0 = for ever.
+// Retention says for how many days what is over stays; 0 = forever.
 type Retention struct {
-	TaskDays int // of finished tasks in the main tables, before they move to archived_tasks
-	LogDays  int // of rows of the logs, which go by whole months
+	TaskDays int // of finished tasks, messages and the like, before they move to the archive tables
+	LogDays  int // of logs and of what else is deleted when it is old
 }
 
 // ArchiveRun says what a run takes.
@@ -22,54 +23,52 @@ type ArchiveRun struct {
 	DryRun bool      // nothing is changed
 }
 
-// ArchiveStep is what one transaction of a run did, or would have done.
+// ArchiveStep is what one transaction of a run did, or would have done: to a
+// table, or to a partition of a log. Each table that a run takes has a step at
+// least.
 type ArchiveStep struct {
 	Before    time.Time // what is older is looked for
-	Tasks     int       // so many moved
-	Partition string    // this one of a log was dropped; "" = none
-	InUse     bool      // or was not, as somebody reads it or its log for long; the next run tries again
+	Table     string    // the table that rows leave; "" = the step is about a partition
+	Deleted   bool      // the rows are deleted, not moved to the table's archive
+	Rows      int       // so many
+	Failed    []UnarchivedRow
+	Partition string // this one of a log was dropped
+	InUse     bool   // or was not, as somebody reads it or its log for long; the next run tries again
 
-	place task.ID // where the next step goes on
+	place archivePlace // where the next step goes on
+	more  bool         // the same table or the logs may have another step
 }
 
-// cutoffsSQL gives before when a task must be finished and a log row be written
-// to go. Nothing of the last day goes. What statistics count row by row must stay: the
-// days that are not closed.
+// UnarchivedRow is a row that the database refuses to archive. It stays where it
+// is; each later run tries again.
+type UnarchivedRow struct {
+	Table string
+	Key   string // of the row, as text
+	Err   error
+}
+
+// archivePlace is where an archive goes on: in a table, after a row. The zero
+// place is the beginning.
+type archivePlace struct {
+	Table string    `json:"table"`
+	At    time.Time `json:"at"` // when the row was over, where a table is looked through in that order
+	Key   string    `json:"key"`
+}
+
+// archiveCutoffs is what must be older than what. Zero = nothing goes.
+type archiveCutoffs struct {
+	moved, deleted time.Time
+	closed         time.Time // the end of the last day whose results are counted
+	waiting        time.Time // when the oldest event that waits to be published was written, or now
+}
+
+// cutoffsSQL gives before when something must be over to be moved, and to be
+// deleted. Nothing of the last day goes.
 const cutoffsSQL = `
-select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day',
-        coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch')),
-    least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day')`
-
-// archiveSQL looks at the next page of results in order of their ids, which is
-// that of the tasks' making, and moves those that are old enough, body and
-// result together. A row that somebody holds is in use yet: the next run will
-// see it. Rows go by id, so that what a late report made of one moves along.
-const archiveSQL = `
-with page as materialized (
-    select id from task_done where id > $1 and id < $2 order by id limit $3
-), c as materialized (
-    select id from task_done where id = any(array(select id from page)) and reported_at < $4 for update skip locked
-), d as (
-    delete from task_done where id = any(array(select id from c)) returning *
-), t as (
-    delete from tasks where id = any(array(select id from c)) returning *
-), a as (
-    insert into archived_tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, send_at, expires_at,
-        callback_url, metadata, created_at, status, reason, retry_count, ended, claim_id, app_id, reported_at, sent_at, result, error_code)
-    select t.id, t.seq, t.caller_id, t.queue, t.priority, t.max_retries, t.on_unknown, t.phone_number, t.content, t.source, t.send_at, t.expires_at,
-        t.callback_url, t.metadata, t.created_at, d.status, d.reason, d.retry_count, d.ended, d.claim_id, d.app_id, d.reported_at, d.sent_at,
-        d.result, d.error_code
-    from t join d on d.id = t.id
-    returning id
-)
-select (select count(*) from a), (select count(*) from page), (select id from page order by id desc limit 1)`
-
-// archivableSQL is archiveSQL that moves nothing.
-const archivableSQL = `
-with page as materialized (
-    select id, reported_at from task_done where id > $1 and id < $2 order by id limit $3
-)
-select (select count(*) from page where reported_at < $4), (select count(*) from page), (select id from page order by id desc limit 1)`
+select least(coalesce($1::timestamptz, now() - make_interval(days => $2)), now() - interval '1 day'),
+    least(coalesce($1::timestamptz, now() - make_interval(days => $3)), now() - interval '1 day'),
+    coalesce((select max(day) + 1 from task_totals where counted_to is null)::timestamp at time zone 'UTC', 'epoch'),
+    coalesce((select created_at from event_outbox order by id limit 1), now())`
 
 // archiveRows bounds one transaction: a report that waits for one of its rows
 // must not wait long.
@@ -79,51 +78,91 @@ const oldPartitionsSQL = `select name from old_log_partitions($1)`
 
 const dropPartitionSQL = `select drop_log_partition($1, $2)`
 
-// Archive drops the months of logs that are over and moves old finished tasks
-// to archived_tasks, one short transaction per step. A run may be left after any
-// step, and any number of runs may be under way. Statistics do not change by it.
+// Archive drops the months of logs that are over, moves what finished long ago to
+// the archive tables, and deletes other old rows, table by table, one short
+// transaction per step. A run may be left after any step, and any number of runs
+// may be under way. Statistics do not change by it. A table that fails keeps no
+// other from being archived; its error comes last.
 func (db *DB) Archive(ctx context.Context, run ArchiveRun) iter.Seq2[ArchiveStep, error] {
 	return func(yield func(ArchiveStep, error) bool) {
+		left := false
 		err := db.CloseDays(ctx)
-		if err == nil {
-			err = db.runArchive(ctx, run, task.ID{}, func(s ArchiveStep) bool { return yield(s, nil) })
-		}
-		if err != nil {
+		err = errors.Join(err, db.runArchive(ctx, run, archivePlace{}, func(s ArchiveStep) bool {
+			left = !yield(s, nil)
+			return !left
+		}))
+		if err != nil && !left {
 			yield(ArchiveStep{}, failed("archive", err))
 		}
 	}
 }
 
+// Archived is what a part of an archive did, by table.
+type Archived struct {
+	Rows   map[string]int // that left the table
+	Failed []UnarchivedRow
+}
+
+func (a *Archived) add(s ArchiveStep) {
+	if s.Rows > 0 {
+		a.Rows[s.Table] += s.Rows
+	}
+	a.Failed = append(a.Failed, s.Failed...)
+}
+
 // archiveSome is a part of an Archive that begins at a place; more says that there
 // are others, from the next place on. When there are none the next begins anew.
-func (db *DB) archiveSome(ctx context.Context, from task.ID) (next task.ID, more bool, err error) {
+func (db *DB) archiveSome(ctx context.Context, from archivePlace) (done Archived, next archivePlace, more bool, err error) {
 	end := time.Now().Add(houseMoment)
+	done.Rows = map[string]int{}
 	err = db.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
-		next, more = s.place, time.Now().After(end)
+		done.add(s)
+		next, more = s.place, s.more && time.Now().After(end) // a table's end costs next to nothing
 		return !more
 	})
-	if err != nil || !more {
-		return task.ID{}, false, err
+	if !more {
+		next = archivePlace{}
 	}
-	return next, true, nil
+	return done, next, more, err
 }
 
 // runArchive takes steps until there is nothing more to do or step returns
 // false.
-func (db *DB) runArchive(ctx context.Context, run ArchiveRun, from task.ID, step func(ArchiveStep) bool) error {
-	var tasks, logs time.Time
-	err := db.hot.QueryRow(ctx, cutoffsSQL, timeOrNull(run.Before), db.keep.TaskDays, db.keep.LogDays).Scan(&tasks, &logs)
+func (db *DB) runArchive(ctx context.Context, run ArchiveRun, from archivePlace, step func(ArchiveStep) bool) error {
+	var cut archiveCutoffs
+	err := db.hot.QueryRow(ctx, cutoffsSQL, timeOrNull(run.Before), db.keep.TaskDays, db.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
 	if err != nil {
 		return err
 	}
+	if run.Before.IsZero() && db.keep.TaskDays == 0 {
+		cut.moved = time.Time{}
+	}
+	if run.Before.IsZero() && db.keep.LogDays == 0 {
+		cut.deleted = time.Time{}
+	}
+	var errs []error
 	goOn := true
-	if !run.Before.IsZero() || db.keep.LogDays > 0 {
-		goOn, err = db.dropLogs(ctx, run.DryRun, ArchiveStep{Before: logs, place: from}, step)
+	if !cut.deleted.IsZero() {
+		goOn, err = db.dropLogs(ctx, run.DryRun, ArchiveStep{Before: cut.deleted, place: from}, step)
+		errs = append(errs, err)
 	}
-	if err != nil || !goOn || run.Before.IsZero() && db.keep.TaskDays == 0 {
-		return err
+	first := max(0, slices.IndexFunc(archivables, func(a archivable) bool { return a.table == from.Table }))
+	for _, a := range archivables[first:] {
+		if !goOn || ctx.Err() != nil {
+			break
+		}
+		place := archivePlace{Table: a.table, Key: a.first}
+		if from.Table == a.table {
+			place = from
+		}
+		before := a.cutoff(cut)
+		if before.IsZero() {
+			continue
+		}
+		goOn, err = db.archiveTable(ctx, a, run.DryRun, ArchiveStep{Before: before, Table: a.table, Deleted: a.deletes, place: place}, step)
+		errs = append(errs, err)
 	}
-	return db.moveTasks(ctx, run.DryRun, ArchiveStep{Before: tasks, place: from}, step)
+	return errors.Join(errs...)
 }
 
 // dropLogs drops the old partitions of the logs, each in a transaction of its
@@ -131,11 +170,11 @@ func (db *DB) runArchive(ctx context.Context, run ArchiveRun, from task.ID, step
 func (db *DB) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
 	rows, err := db.hot.Query(ctx, oldPartitionsSQL, s.Before)
 	if err != nil {
-		return false, err
+		return true, err
 	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return false, err
+		return true, err
 	}
 	for _, name := range names {
 		dropped := true
@@ -144,9 +183,9 @@ func (db *DB) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(A
 		}
 		inUse := pgCode(err) == codeLockTimeout
 		if err != nil && !inUse {
-			return false, err
+			return true, err
 		}
-		s.Partition, s.InUse = name, inUse
+		s.Partition, s.InUse, s.more = name, inUse, true
 		if (dropped || inUse) && !step(s) {
 			return false, nil
 		}
@@ -154,113 +193,91 @@ func (db *DB) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(A
 	return true, nil
 }
 
-// moveTasks goes through the results whose tasks were made before the cutoff;
-// younger ones cannot have been reported before it.
-func (db *DB) moveTasks(ctx context.Context, dry bool, s ArchiveStep, step func(ArchiveStep) bool) error {
-	sql := archiveSQL
-	if dry {
-		sql = archivableSQL
-	}
+// archiveTable looks through what may be old of one table, page by page; goOn is
+// what the last step returned.
+func (db *DB) archiveTable(ctx context.Context, a archivable, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
 	for {
-		var looked int
-		var last *task.ID
-		err := db.hot.QueryRow(ctx, sql, s.place, task.IDFloor(s.Before), archiveRows, s.Before).Scan(&s.Tasks, &looked, &last)
-		if err != nil || looked == 0 {
-			return err
+		old, last, looked, err := db.archivePage(ctx, a, s.place, s.Before)
+		if err != nil {
+			return true, err
 		}
-		s.place = *last
-		if !step(s) || looked < archiveRows {
-			return nil
+		if looked > 0 {
+			s.place = last
+		}
+		s.Rows, s.Failed, s.more = len(old), nil, looked == a.rows
+		if !dry && len(old) > 0 {
+			if s.Rows, s.Failed, err = db.archiveKeys(ctx, a, old, s.Before); err != nil {
+				return true, err
+			}
+		}
+		if !step(s) {
+			return false, nil
+		}
+		if !s.more {
+			return true, nil
 		}
 	}
 }
 
-// archivedSQL finds archived tasks by their ids.
-const archivedSQL = `
-select ` + bodyColumns + `, ` + doneColumns + `, now()
-from archived_tasks t cross join lateral (select t.*) d
-where t.id = any($1::uuid[])`
-
-func (db *DB) archived(ctx context.Context, ids ...task.ID) ([]Detail, error) {
-	rows, err := db.hot.Query(ctx, archivedSQL, ids)
+// archivePage reads the keys of the next rows that may be old, and gives those
+// that are; last is the place of the last row.
+func (db *DB) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, looked int, err error) {
+	rows, err := db.hot.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
-		return nil, err
+		return nil, last, 0, err
 	}
-	found, err := scanDetails(rows)
-	for i := range found {
-		found[i].Archived = true
-	}
-	return found, err
-}
-
-// reportArchived answers the reports of tasks that are archived: what is there
-// stays as it is. A report that would still have counted is stale, and kept as
-// evidence like every other.
-func (db *DB) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
-	var ids []task.ID
-	for i, r := range reports {
-		if !out[i].Found {
-			ids = append(ids, r.TaskID)
+	last.Table = a.table
+	var is bool
+	tag, err := pgx.ForEachRow(rows, []any{&last.Key, &last.At, &is}, func() error {
+		if is {
+			old = append(old, last.Key)
 		}
-	}
-	if len(ids) == 0 {
-		return
-	}
-	err := db.withPartitions(ctx, func() error {
-		archived, err := db.archived(ctx, ids...)
-		if err != nil || len(archived) == 0 {
-			return err
-		}
-		var batch pgx.Batch
-		queueVerdicts(&batch, decideArchived(archived, reports, out))
-		return db.hot.SendBatch(ctx, &batch).Close()
+		return nil
 	})
-	for i := range out {
-		if err != nil && (!out[i].Found || out[i].archived) {
-			out[i].err = err
-		}
-	}
+	return old, last, int(tag.RowsAffected()), err
 }
 
-func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs []verdictLog) {
-	byID := make(map[task.ID]task.Task, len(archived))
-	for _, d := range archived {
-		byID[d.ID] = d.Task
+// archiveKeys archives the rows with these keys, together, or one by one when
+// some of them is at fault.
+func (db *DB) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, bad []UnarchivedRow, err error) {
+	err = db.hot.QueryRow(ctx, a.archive, keys, before).Scan(&n)
+	if !mayBeOneRow(ctx, err) {
+		return n, nil, err
 	}
-	for i, r := range reports {
-		t, ok := byID[r.TaskID]
-		if !ok || !r.mayOf(t) {
-			continue
+	for _, key := range keys {
+		var one int
+		err := db.hot.QueryRow(ctx, a.archive, []string{key}, before).Scan(&one)
+		switch {
+		case err == nil:
+			n += one
+		case mayBeOneRow(ctx, err):
+			bad = append(bad, UnarchivedRow{a.table, key, err})
+		default:
+			return n, bad, err
 		}
-		_, verdict := t.Report(r.Report, nil, t.FinishedAt)
-		if verdict == task.Applied {
-			verdict = task.Stale
-		}
-		out[i] = Reported{Task: t, Verdict: verdict, Found: true, archived: true}
-		logs = append(logs, r.log(t, verdict))
 	}
-	return logs
+	return n, bad, nil
 }
 
-// decideAnywhere is decide for a task that may be archived: then it may be
-// asked for what it is already, and for nothing else.
-func (db *DB) decideAnywhere(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
-	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
-	t, err := db.decide(ctx, id, how, extra)
-	if task.CodeOf(err) != task.CodeNotFound {
-		return t, err
+// mayBeOneRow tells whether a statement over many rows may succeed for others of
+// them; one that takes too long may be kept by one of them too.
+func mayBeOneRow(ctx context.Context, err error) bool {
+	return oneRowsFault(err) || pgCode(err) == codeQueryCanceled && ctx.Err() == nil
+}
+
+// parsePlace reads a place as upkeep keeps it. What is none is the beginning.
+func parsePlace(text *string) (p archivePlace) {
+	if text == nil || json.Unmarshal([]byte(*text), &p) != nil {
+		return archivePlace{}
 	}
-	found, lookErr := db.archived(ctx, id)
-	switch {
-	case lookErr != nil:
-		return t, lookErr
-	case len(found) == 0:
-		return t, err
+	return p
+}
+
+// stored is the place as upkeep keeps it: null for the beginning.
+func (p archivePlace) stored() *string {
+	if p == (archivePlace{}) {
+		return nil
 	}
-	before := found[0].Task
-	after, err := how(before, before.FinishedAt)
-	if err == nil && after != before {
-		err = task.Refuse(task.CodeConflict, "the task is archived and changes no more; submit it anew")
-	}
-	return before, err
+	text := mustJSON(p)
+	return &text
 }

@@ -35,33 +35,49 @@ const ofConversation = `m.kind = 2 and (m.sender = $1 and m.destination = $2 or 
 const olderThanPlace = ` and (created_at, id) < (coalesce($3::timestamptz, 'infinity'), coalesce($4::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
     order by created_at desc, id desc limit $5`
 
+// conversationSQL merges both directions, each of the main tables and of the
+// archive.
 const conversationSQL = `
-select ` + messageBody + `, s.*, ` + receiptsOfBody + `, now()
+select s.*
 from (
     select * from (
-        (select created_at, id from messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
+        (select created_at, id, false as archived from messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
         union all
-        (select created_at, id from messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
-    ) both_directions
+        (select created_at, id, false from messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
+        union all
+        (select created_at, id, true from archived_messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
+        union all
+        (select created_at, id, true from archived_messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
+    ) all_parts
     order by created_at desc, id desc limit $5
 ) p
-cross join lateral (select * from messages where messages.id = p.id offset 0) m
 cross join lateral (
-    select ` + messageLive + ` from message_live l where l.id = p.id
+    select ` + messageBody + `, ` + messageLive + `, ` + receiptsOfBody + `, now()
+    from messages m join message_live l on l.id = m.id where m.id = p.id and not p.archived
     union all
-    select ` + messageDone + ` from message_done d where d.id = p.id
+    select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
+    from messages m join message_done d on d.id = m.id where m.id = p.id and not p.archived
+    union all
+    select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromArchivedMessages + `where m.id = p.id and p.archived
     offset 0
 ) s
 order by p.created_at desc, p.id desc`
 
-const placeInConversationSQL = `select m.created_at from messages m where m.id = $3 and ` + ofConversation
+const placeInConversationSQL = `
+select m.created_at from messages m where m.id = $3 and ` + ofConversation + `
+union all
+select m.created_at from archived_messages m where m.id = $3 and ` + ofConversation
+
+// unreadOf bounds the messages m of $2 to $1 that are newer than the cursor c.
+const unreadOf = `m.kind = 2 and m.sender = $2 and m.destination = $1
+        and (m.created_at, m.id) > (coalesce(c.created_at, '-infinity'), coalesce(c.id, '00000000-0000-0000-0000-000000000000'))`
 
 // readCursorSQL counts on from the cursor of $1 in its conversation with $2.
 const readCursorSQL = `
 select c.id, c.read_at, (select count(*) from (
-    select from messages m
-    where m.kind = 2 and m.sender = $2 and m.destination = $1
-        and (m.created_at, m.id) > (coalesce(c.created_at, '-infinity'), coalesce(c.id, '00000000-0000-0000-0000-000000000000'))
+    (select from messages m where ` + unreadOf + ` limit $3)
+    union all
+    (select from archived_messages m where ` + unreadOf + ` limit $3)
     limit $3) unread)
 from (select) one left join message_cursors c on c.reader = $1 and c.peer = $2`
 
@@ -109,6 +125,8 @@ func (c *ReadCursor) scan(row pgx.Row) error {
 const markReadSQL = `
 with m as materialized (
     select m.created_at, m.id from messages m where m.id = $3 and ` + ofConversation + `
+    union all
+    select m.created_at, m.id from archived_messages m where m.id = $3 and ` + ofConversation + `
 ), moved as (
     insert into message_cursors as c (reader, peer, created_at, id) select $1, $2, created_at, id from m
     on conflict (reader, peer) do update set created_at = excluded.created_at, id = excluded.id, read_at = now()

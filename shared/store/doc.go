@@ -121,15 +121,32 @@
 //
 // # What is old
 //
-// Archive moves the final tasks that are older than RETENTION_DAYS from tasks and
-// task_done to archived_tasks, body and result in one row, found by its id alone.
-// It walks the results by id, since ids are in order of creation and no index on
-// an age is worth its writes. Rows that a late report holds are skipped, and a
-// report that waited for a row that moved finds it archived: there it is judged
-// as ever, and what would have changed it is stale_claim, kept in report_logs.
-// Key rows stay, so a replay is answered for ever. An archived task is answered by
-// id and by key; it is in no list, and not in the view sms_tasks, which is of the
-// main tables and of SMS alone. Only closed days are archived, and task_totals keep them counted.
+// archivables lists the tables that old rows leave, with two statements each: one
+// finds the next page of old rows by an index in the order of their age, the other
+// archives the rows of a page and is sure of each by itself. What is over for
+// RETENTION_DAYS moves to an archive table: tasks, messages, subscribe messages and
+// operator actions. What is over for RETENTION_LOG_DAYS is deleted: webhook
+// deliveries, cleared alerts, and dead_letters that only counted panics. Nothing is
+// taken that is not finished or that is of the last day. Events that wait to be
+// published find their tasks and messages in the archive; alerts wait for them. A page that
+// the database refuses is archived row by row, and the rows at fault are reported.
+//
+// Locked rows are skipped. A report that waited for a task that moved finds it
+// archived: there it is judged as ever, and what would have changed it is
+// stale_claim, kept in report_logs. Results are walked by id, since ids are in order
+// of creation and no index on their age is worth its writes. Tasks and subscribe
+// messages of closed days alone are archived: the totals keep them counted.
+//
+// What named a row stays taken. Key rows of tasks stay. Ids of messages and names of
+// subscribe messages are looked for in the archive too, and always after the insert
+// into the main table: an insert that waited for a row which moved meanwhile does
+// not see it with the snapshot that it began with. A subscribe message that failed
+// comes back to the main table when it is sent again. An archived message is still
+// confirmed, and stays in its conversation. Otherwise archived rows are in no list,
+// and not in the views sms_tasks and reliable_messages, which are of the main tables.
+//
+// accepted_messages needs no archive: its rows go when the stream lets go of their
+// messages. event_outbox and the live tables hold only what is under way.
 //
 // The logs go by whole months, one DROP in a transaction of its own, which waits
 // at most 100 ms for its lock: as long as it waits it keeps writers out.

@@ -160,10 +160,25 @@ select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.met
     coalesce(m.sender, a.sender, ''), coalesce(m.client_msg_id, a.client_msg_id, ''), coalesce(a.accept_seq, m.accept_seq, 0),
     to_jsonb(x)::text, o.stream, o.room, o.failures
 from o cross join lateral unnest(o.ids) with ordinality as i (id, place)
-left join lateral (select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%' offset 0) t on true
-left join lateral (select * from task_done where task_done.id = i.id and o.kind like 'task.%' offset 0) d
+left join lateral (
+    select source, metadata from tasks where tasks.id = i.id and o.kind like 'task.%'
+    union all
+    select source, metadata from archived_tasks where archived_tasks.id = i.id and o.kind like 'task.%'
+    offset 0
+) t on true
+left join lateral (
+    select status, reason, result, error_code, sent_at from task_done where task_done.id = i.id and o.kind like 'task.%'
+    union all
+    select status, reason, result, error_code, sent_at from archived_tasks where archived_tasks.id = i.id and o.kind like 'task.%'
+    offset 0
+) d
     on o.kind = case d.status when 2 then 'task.succeeded' else 'task.failed' end and d.reason = o.reason
-left join lateral (select sender, client_msg_id, accept_seq from messages where messages.id = i.id and o.kind like 'message.%' offset 0) m on true
+left join lateral (
+    select sender, client_msg_id, accept_seq from messages where messages.id = i.id and o.kind like 'message.%'
+    union all
+    select sender, client_msg_id, accept_seq from archived_messages where archived_messages.id = i.id and o.kind like 'message.%'
+    offset 0
+) m on true
 left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
 left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true

@@ -12,23 +12,30 @@ import (
 )
 
 // messageBody is the part of messages m that every query of a message gives,
-// followed by messageLive or messageDone, its receipts and now().
+// followed by messageLive, messageDone or messageArchived, its receipts and now().
 const messageBody = `m.id, m.caller_id, m.sender, m.client_msg_id, m.kind, m.destination, coalesce(m.exchange_name, ''),
     coalesce(m.routing_key, ''), m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at,
     coalesce(m.accept_seq, 0), m.accepted_at, coalesce(m.producer, ''), m.fingerprint`
 
-const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at`
+const messageLive = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at, coalesce(l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
 // messageWaiting is messageLive that also says why the stream of a message that is
 // due takes nothing.
 const messageWaiting = `l.status, false, l.remaining_sends, l.send_no, l.epoch, l.next_at,
-    coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at`
+    coalesce((select p.reason from stream_pauses p where p.stream = l.stream and l.next_at <= now()), l.last_error, ''), '', l.updated_at, l.delivered_at, false`
 
-const messageDone = `d.status, d.abandoned, d.remaining_sends, d.send_no, d.epoch, null::timestamptz, coalesce(d.last_error, ''),
+const messageEnd = `d.status, d.abandoned, d.remaining_sends, d.send_no, d.epoch, null::timestamptz, coalesce(d.last_error, ''),
     coalesce(d.finished_by, ''), d.finished_at, d.delivered_at`
 
-const receiptsOfBody = `(select coalesce(jsonb_agg(jsonb_build_object('consumer', r.consumer, 'confirmedAt', r.confirmed_at,
-    'sendNo', r.send_no) order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
+const (
+	messageDone     = messageEnd + `, false`
+	messageArchived = messageEnd + `, true`
+)
+
+// receiptJSON is a row of message_receipts r as a Receipt.
+const receiptJSON = `jsonb_build_object('consumer', r.consumer, 'confirmedAt', r.confirmed_at, 'sendNo', r.send_no)`
+
+const receiptsOfBody = `(select coalesce(jsonb_agg(` + receiptJSON + ` order by r.confirmed_at, r.consumer), '[]') from message_receipts r where r.message_id = m.id)`
 
 // noReceipts stands where they are not wanted, or cannot be seen: a statement
 // that waits for a lock does not see what was committed meanwhile.
@@ -58,6 +65,7 @@ type MessageDetail struct {
 	Fingerprint task.Hash // of the decoded request
 	UpdatedAt   time.Time
 	Receipts    []Receipt // in time order; only where a method says so
+	Archived    bool      // final, old, and out of the main tables
 }
 
 // Receipt is the confirmation of one consumer.
@@ -72,8 +80,8 @@ func (m *MessageDetail) To() msg.Address {
 	return msg.Address{Kind: m.Kind, Name: m.Destination}
 }
 
-// scanMessages reads rows of messageBody, messageLive or messageDone, receipts
-// and now(), followed by what more is read.
+// scanMessages reads rows of messageBody, what follows it, receipts and now(),
+// followed by what more is read.
 func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more ...any) error {
 	var m MessageDetail
 	var data string
@@ -83,7 +91,7 @@ func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more
 		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
 		&m.RoutingKey, &m.Type, &data, &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
 		&m.AcceptSeq, &accepted, &m.Producer, &m.Fingerprint,
-		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt, &delivered,
+		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt, &delivered, &m.Archived,
 		&m.Receipts, &now,
 	}
 	_, err := pgx.ForEachRow(rows, append(targets, more...), func() error {
@@ -103,15 +111,15 @@ union all
 select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
 from messages m join message_done d on d.id = m.id where m.id = $1`
 
-// Message finds a message with its receipts; task.CodeNotFound when there is
-// none.
+// Message finds a message with its receipts, live, final or archived;
+// task.CodeNotFound when there is none.
 func (db *DB) Message(ctx context.Context, id task.ID) (found MessageDetail, err error) {
 	rows, err := db.hot.Query(ctx, messageSQL, id)
 	if err == nil {
 		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
 	}
 	if err == nil && found.ID.IsZero() {
-		err = errNoMessage()
+		found, err = archivedMessage(ctx, db.hot, id)
 	}
 	return found, failed("message", err)
 }

@@ -108,7 +108,7 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 		inserted := map[task.ID]time.Time{}
 		fresh := freshMessages(rows)
 		var batch pgx.Batch
-		batch.Queue(insertMessagesSQL, messageColumns(fresh)...).Query(collectTimes(inserted))
+		queueNewMessages(&batch, fresh, inserted)
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
@@ -124,7 +124,10 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 	return out, told.after(err)
 }
 
-const fingerprintsSQL = `select id, fingerprint from messages where id = any($1::uuid[])`
+const fingerprintsSQL = `
+select id, fingerprint from messages where id = any($1::uuid[])
+union all
+select id, fingerprint from archived_messages where id = any($1::uuid[])`
 
 // fingerprints are those of the rows that were inserted, and of what is saved in
 // place of the others.

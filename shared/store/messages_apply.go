@@ -173,7 +173,8 @@ const insertReceiptSQL = `insert into message_receipts (message_id, consumer, se
 
 // ReceiveMessage takes in a consumer's confirmation and gives the message as it
 // is then. It may come at any time and any number of times: before the broker's
-// word on the send, after the message was abandoned, again after it counted.
+// word on the send, after the message was abandoned, again after it counted, after
+// the message was archived.
 // task.CodeNotFound when there is no such message.
 func (db *DB) ReceiveMessage(ctx context.Context, id task.ID, consumer string) (after msg.Message, err error) {
 	err = db.retrying(ctx, func(bool) error {
@@ -203,6 +204,12 @@ func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, consumer strin
 		return msg.Message{}, err
 	}
 	m, err := held.of(id)
+	if task.CodeOf(err) == task.CodeNotFound {
+		if err := commit(ctx, conn); err != nil {
+			return m.Message, err
+		}
+		return receiveArchived(ctx, conn, id, consumer)
+	}
 	if err != nil {
 		return m.Message, err
 	}

@@ -34,7 +34,7 @@ const (
 
 // RedriveMessage gives a message all its sends again, at once.
 // task.CodeNotFound when there is no such message, task.CodeConflict when it came
-// to its end other than by being abandoned.
+// to its end other than by being abandoned, or is archived.
 func (db *DB) RedriveMessage(ctx context.Context, id task.ID, by Operator) (MessageDetail, error) {
 	return db.decideMessage(ctx, id, redriveAction, redrive, by)
 }
@@ -53,6 +53,11 @@ func (db *DB) decideMessage(ctx context.Context, id task.ID, action string, how 
 			return deed{}, err
 		}
 		m, err := held.of(id)
+		if task.CodeOf(err) == task.CodeNotFound {
+			if m, err = archivedMessage(ctx, tx, id); err == nil {
+				return deed{}, decideArchivedMessage(m, how)
+			}
+		}
 		if err != nil {
 			return deed{}, err
 		}

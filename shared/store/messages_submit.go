@@ -50,6 +50,7 @@ type SavedMessage struct {
 	Status   msg.Status
 	SavedAt  time.Time   // by the database's clock
 	Replayed bool        // it was saved by an earlier call
+	Archived bool        // with Replayed: the message is final and old
 	Refused  *task.Error // nothing was done
 
 	err error // of this row alone
@@ -60,8 +61,9 @@ type SavedMessage struct {
 // each in order; a refusal is in SavedMessage, an error means that the outcome is
 // not known or that the database was away.
 //
-// The primary key is the only judge of a repeat: a message of the same caller,
-// sender and client_msg_id has the same id on whichever path it comes.
+// The primary keys of messages and archived_messages are the only judges of a
+// repeat: a message of the same caller, sender and client_msg_id has the same id on
+// whichever path it comes.
 func (db *DB) SubmitMessages(rows []*NewMessage) ([]SavedMessage, []error) {
 	outs, errs := db.messages.do(rows)
 	for i, err := range errs {
@@ -157,7 +159,7 @@ func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool
 	inserted := map[task.ID]time.Time{}
 	var batch pgx.Batch
 	batch.Queue(setPatienceSQL, patience)
-	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(collectTimes(inserted))
+	queueNewMessages(&batch, rows, inserted)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return markLost(conn.Conn(), err)
 	}
@@ -224,6 +226,7 @@ type knownMessage struct {
 	id, call    task.ID
 	fingerprint task.Hash
 	state       msg.Message // Status and Abandoned alone
+	archived    bool
 	savedAt     time.Time
 }
 
@@ -245,7 +248,7 @@ func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []in
 		switch {
 		case found && first.fingerprint == m.Fingerprint:
 			replayed = true
-			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID}
+			out[i] = SavedMessage{State: first.state.State(), Status: first.state.Status, SavedAt: first.savedAt, Replayed: first.call != m.CallID, Archived: first.archived}
 		case found:
 			out[i].Refused = task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 		case m.Refused != nil:
@@ -261,15 +264,27 @@ func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []in
 }
 
 func (db *DB) knownMessages(ctx context.Context, ids []task.ID) (map[task.ID]knownMessage, error) {
-	rows, err := db.hot.Query(ctx, knownMessagesSQL, ids)
-	if err != nil {
-		return nil, err
-	}
 	known := make(map[task.ID]knownMessage, len(ids))
-	var m knownMessage
-	_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned, &m.savedAt}, func() error {
-		known[m.id] = m
-		return nil
-	})
-	return known, err
+	for _, from := range []struct {
+		sql      string
+		archived bool
+	}{{knownMessagesSQL, false}, {knownArchivedMessagesSQL, true}} {
+		missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := known[id]; return found })
+		if len(missing) == 0 {
+			break
+		}
+		rows, err := db.hot.Query(ctx, from.sql, missing)
+		if err != nil {
+			return nil, err
+		}
+		m := knownMessage{archived: from.archived}
+		_, err = pgx.ForEachRow(rows, []any{&m.id, &m.call, &m.fingerprint, &m.state.Status, &m.state.Abandoned, &m.savedAt}, func() error {
+			known[m.id] = m
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return known, nil
 }

@@ -58,17 +58,20 @@ type Subscribed struct {
 	Skipped     bool       // it is sent, or being sent: nothing was done
 	DataDiffers bool       // with Skipped: this order would have sent something else
 	Again       bool       // the row had failed before
+	Archived    bool       // with Skipped: the row is old and out of the main table
 	ClaimID     int64      // of a recorded one
 	LeaseUntil  time.Time
 }
 
 // newLog is decided by the unique index: of all orders for one message, one
-// makes the row.
+// makes the row, unless that is archived.
 const newLog = `
 with g as (
     insert into subscribe_message_logs (business_type, business_id, template_type, receiver_user_id, template_id, receiver_openid,
         message_data, page_path, caller_id, task_id)
-    values ($20, $21::numeric, $22, $23::numeric, $2, $3, $4, $5, $8, $1)
+    select $20::varchar, $21::numeric, $22::varchar, $23::numeric, $2, $3, $4, $5, $8, $1
+    where not exists (select from archived_subscribe_message_logs a
+        where a.business_type = $20 and a.business_id = $21 and a.template_type = $22 and a.receiver_user_id = $23)
     on conflict (business_type, business_id, template_type, receiver_user_id) do nothing
     returning id
 )`
@@ -195,10 +198,11 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 		var batch pgx.Batch
 		batch.Queue(setPatienceSQL, keyPatience)
 		batch.Queue(s.newSQL(db.events), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
-		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
+		switch err := conn.SendBatch(ctx, &batch).Close(); {
+		case violates(err, "archived_business_template_receiver"): // the row was archived while the order waited for it
+		case err != nil:
 			return out, markLost(conn.Conn(), err)
-		}
-		if out.ID != 0 {
+		case out.ID != 0:
 			return out, db.ordered().after(nil)
 		}
 	}
@@ -211,7 +215,8 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 	}
 }
 
-// errOvertaken says that another order gave the row a new task meanwhile.
+// errOvertaken says that the row changed meanwhile: another order gave it a new
+// task, or it came from the archive or went there.
 var errOvertaken = errors.New("another order was faster")
 
 // scan reads what subscribeBody gives; no row leaves all as it is.
@@ -244,8 +249,8 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 	var newest task.ID
 	err = conn.QueryRow(ctx, logOfSQL, s.name()...).Scan(&out.ID, &newest)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows) && s.Refused != nil:
-		return out, s.Refused
+	case errors.Is(err, pgx.ErrNoRows):
+		return subscribeArchived(ctx, conn, s)
 	case err != nil:
 		return out, err
 	}
@@ -258,6 +263,8 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 	before, found := held.tasks[newest]
 	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
 	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return out, errOvertaken
 	case err != nil:
 		return out, err
 	case out.TaskID != newest:
@@ -351,12 +358,19 @@ func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subsc
 	if err != nil {
 		return out, err
 	}
-	var newest task.ID
-	if err := conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState); err != nil {
-		return out, err
+	if l.Archived {
+		if _, err := conn.Exec(ctx, restoreLogSQL, id); err != nil {
+			return out, err
+		}
 	}
+	var newest task.ID
+	err = conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState)
 	before, found := held.tasks[newest]
 	switch {
+	case errors.Is(err, pgx.ErrNoRows): // it was archived meanwhile
+		return out, errBusy()
+	case err != nil:
+		return out, err
 	case newest != l.TaskID:
 		return out, errBusy()
 	case found && !before.State.Final() && !before.SendAgain():

@@ -32,17 +32,25 @@ type SubscribeLog struct {
 	TaskID         task.ID // its newest send
 	CreatedAt      time.Time
 	UpdatedAt      time.Time
+	Archived       bool // old, and out of the main table
 }
 
-// logColumns are those of subscribe_message_logs g that make a SubscribeLog.
-const logColumns = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
+// logFields are the columns of a row g of subscribe_message_logs, or of its archive,
+// that make a SubscribeLog.
+const logFields = `g.id, g.template_id, g.template_type, g.business_type, g.business_id::text, g.receiver_user_id::text, g.receiver_openid,
     g.message_data::text, coalesce(g.page_path, ''), g.send_status, g.send_time, g.retry_count, coalesce(g.error_code, ''),
     coalesce(g.error_message, ''), g.caller_id, g.task_id, g.created_at, g.updated_at`
+
+const (
+	logColumns         = logFields + `, false`
+	archivedLogColumns = logFields + `, true`
+)
 
 func scanLog(row pgx.CollectableRow) (l SubscribeLog, err error) {
 	var business, receiver, data string
 	err = row.Scan(&l.ID, &l.TemplateID, &l.TemplateType, &l.BusinessType, &business, &receiver, &l.ReceiverOpenID, &data, &l.Page, &l.Status,
-		&l.SendTime, &l.RetryCount, &l.ErrorCode, &l.ErrorMessage, &l.CallerID, &l.TaskID, &l.CreatedAt, &l.UpdatedAt)
+		&l.SendTime, &l.RetryCount, &l.ErrorCode, &l.ErrorMessage, &l.CallerID, &l.TaskID, &l.CreatedAt, &l.UpdatedAt,
+		&l.Archived)
 	if err != nil {
 		return l, err
 	}
@@ -63,7 +71,10 @@ func (db *DB) logs(ctx context.Context, doing, sql string, args ...any) ([]Subsc
 	return logs, failed(doing, err)
 }
 
-const logSQL = `select ` + logColumns + ` from subscribe_message_logs g where g.id = $1`
+const logSQL = `
+select ` + logColumns + ` from subscribe_message_logs g where g.id = $1
+union all
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g where g.id = $1`
 
 // SubscribeLog finds a row by its id; task.CodeNotFound when there is none.
 func (db *DB) SubscribeLog(ctx context.Context, id int64) (SubscribeLog, error) {
@@ -78,8 +89,11 @@ func (db *DB) SubscribeLog(ctx context.Context, id int64) (SubscribeLog, error) 
 }
 
 const messageLogSQL = `
-select ` + logColumns + ` from subscribe_message_logs g
-where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
+select ` + logColumns + ` from subscribe_message_logs g ` + ofName + `
+union all
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + ofName
+
+const ofName = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.template_type = $3 and g.receiver_user_id = $4::text::numeric`
 
 // SubscribeLogOf finds the row of a message by what names it; task.CodeNotFound
 // when it was never ordered.
@@ -96,11 +110,14 @@ func (db *DB) SubscribeLogOf(ctx context.Context, businessType string, businessI
 
 // businessLogsSQL is the seed's first query (seed 000, 查看某个预约的消息发送情况).
 const businessLogsSQL = `
-select ` + logColumns + ` from subscribe_message_logs g
-where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)
-order by g.id limit $5`
+select ` + logColumns + ` from subscribe_message_logs g ` + ofBusiness + `
+union all
+select ` + archivedLogColumns + ` from archived_subscribe_message_logs g ` + ofBusiness + `
+order by 1 limit $5`
 
-// BusinessLogs pages the rows of one business event by id; of is whose, nil =
+const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::numeric and g.id > $3 and ($4::bigint is null or g.caller_id = $4)`
+
+// BusinessLogs pages the rows of one business event by id, archived ones too; of is whose, nil =
 // everybody's.
 func (db *DB) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]SubscribeLog, bool, error) {
 	logs, err := db.logs(ctx, "subscribe logs", businessLogsSQL, unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
@@ -202,7 +219,11 @@ func (db *DB) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, 
 
 const historySQL = `
 select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id
-where s.log_id = $1 order by s.created_at desc limit $2`
+where s.log_id = $1
+union all
+select ` + sendColumns + ` from archived_subscribe_message_sends s join archived_subscribe_message_logs g on g.id = s.log_id
+where s.log_id = $1
+order by created_at desc limit $2`
 
 // SubscribeHistory gives the sends of a row, newest first.
 func (db *DB) SubscribeHistory(ctx context.Context, id int64, limit int) ([]SubscribeSend, error) {

@@ -55,7 +55,10 @@ func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	return failed("end trim", err)
 }
 
-const finishedMessagesSQL = `select id, status = 2 or abandoned from message_done where id = any($1::uuid[])`
+const finishedMessagesSQL = `
+select id, status = 2 or abandoned from message_done where id = any($1::uuid[])
+union all
+select id, status = 2 or abandoned from archived_messages where id = any($1::uuid[])`
 
 // FinishedMessages gives those of the messages that are over: true where all who
 // had to have confirmed, or where it was given up; false where it was over because

@@ -30,7 +30,7 @@ select o.caller_id, o.callback_url, e.id, e.url
 from (
     select caller_id, case when exists (select from callers c where c.id = caller_id and c.revoked_at is not null) then null else callback_url end
         as callback_url
-    from tasks where id = $1
+    from (select caller_id, callback_url from tasks where id = $1 union all select caller_id, callback_url from archived_tasks where id = $1) task
     union all
     select caller_id, null from webhook_endpoints where id = $1
     union all

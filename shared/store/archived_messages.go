@@ -1,0 +1,102 @@
+package store
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fromArchivedMessages gives messageBody and messageArchived what they name.
+const fromArchivedMessages = ` from archived_messages m cross join lateral (select m.*) d `
+
+const archivedMessageSQL = `
+select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromArchivedMessages + `where m.id = $1`
+
+// archivedMessage finds an archived message with its receipts; task.CodeNotFound
+// when there is none.
+func archivedMessage(ctx context.Context, q querier, id task.ID) (MessageDetail, error) {
+	return readArchivedMessage(ctx, q, archivedMessageSQL, id)
+}
+
+func readArchivedMessage(ctx context.Context, q querier, sql string, id task.ID) (found MessageDetail, err error) {
+	rows, err := q.Query(ctx, sql, id)
+	if err == nil {
+		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
+	}
+	if err == nil && found.ID.IsZero() {
+		err = errNoMessage()
+	}
+	return found, err
+}
+
+// withdrawArchivedSQL takes back the messages that a transaction has just inserted
+// although they are archived, and gives their ids. It follows the insert as a
+// statement of its own: what was moved to the archive while the insert waited for
+// it is there by now. So new messages cost one look at the archive's primary key,
+// and no id is ever given twice.
+const withdrawArchivedSQL = `
+with a as materialized (
+    select id from archived_messages where id = any($1::uuid[])
+), l as (
+    delete from message_live where id = any(array(select id from a))
+)
+delete from messages where id = any(array(select id from a)) returning id`
+
+// queueNewMessages adds the statements that save messages; inserted has the ids of
+// those that were new, and the time, once the batch was read.
+func queueNewMessages(batch *pgx.Batch, rows []*NewMessage, inserted map[task.ID]time.Time) {
+	batch.Queue(insertMessagesSQL, messageColumns(rows)...).Query(collectTimes(inserted))
+	batch.Queue(withdrawArchivedSQL, column(rows, func(m *NewMessage) task.ID { return m.ID })).Query(func(rows pgx.Rows) error {
+		var id task.ID
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			delete(inserted, id)
+			return nil
+		})
+		return err
+	})
+}
+
+const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
+
+const lockArchivedMessageSQL = archivedMessageSQL + ` for update of m`
+
+const receiveArchivedSQL = `
+update archived_messages set status = $2, abandoned = $3, finished_by = nullif($4, ''),
+    finished_at = case when (status, abandoned) = ($2, $3) then finished_at else now() end,
+    receipts = receipts || jsonb_build_object('consumer', $5::text, 'confirmedAt', now(), 'sendNo', send_no)
+where id = $1`
+
+// receiveArchived takes in a confirmation of an archived message: whoever has
+// received a message can say so at any time.
+func receiveArchived(ctx context.Context, conn *pgx.Conn, id task.ID, consumer string) (after msg.Message, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		m, err := readArchivedMessage(ctx, tx, lockArchivedMessageSQL, id)
+		after = m.Message
+		if err != nil || slices.ContainsFunc(m.Receipts, func(r Receipt) bool { return r.Consumer == consumer }) {
+			return err
+		}
+		after = m.Receive(consumer, len(m.Receipts)+1)
+		_, err = tx.Exec(ctx, receiveArchivedSQL, id, int16(after.Status), after.Abandoned, storable(after.FinishedBy), consumer)
+		return err
+	})
+	return after, err
+}
+
+// decideArchivedMessage answers an operator's decision on an archived message, which may
+// be asked for what it is already, and for nothing else.
+func decideArchivedMessage(m MessageDetail, how decideMessage) error {
+	after, err := how(m.Message, m.UpdatedAt)
+	switch {
+	case err != nil:
+		return task.Refuse(task.CodeConflict, err.Error())
+	case after != m.Message:
+		return task.Refuse(task.CodeConflict, "the message is archived and changes no more; send it again under another client_msg_id")
+	default:
+		return nil
+	}
+}
