@@ -2,6 +2,8 @@ package functions
 
 import (
 	"fmt"
+	"io"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -62,11 +64,11 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 
 	code, told := archive(t, url, "--dry-run")
 	require.Zero(t, code, told)
-	require.Contains(t, told, "would move 2 tasks that were finished before ")
+	require.Contains(t, told, "would move 2 tasks that were over before ")
 	require.Zero(t, s.count(`select count(*) from archived_tasks`))
 	code, told = archive(t, url)
 	require.Zero(t, code, told)
-	require.Contains(t, told, "moved 2 tasks that were finished before ")
+	require.Contains(t, told, "moved 2 tasks that were over before ")
 	require.Equal(t, 2, s.count(`select count(*) from archived_tasks`))
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))
 
@@ -103,6 +105,65 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 	after := s.get("/api/v1/admin/statistics").text
 	require.Contains(t, after, counts)
 	require.Equal(t, 200, s.get("/api/v1/sms/task/"+live.data("task_id").(string)).status)
+}
+
+func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	process := sandbox.StartProcess(t, binary(t), settings(url))
+	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
+	const message = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
+	sent := s.post("/api/v1/messages", message)
+	require.Equal(t, 200, sent.status, sent.text)
+	path := "/api/v1/messages/" + sent.data("server_msg_id").(string)
+	require.Equal(t, 204, s.post(path+"/received", `{"consumer":"points"}`).status)
+	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
+	const order = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,
+		"receiver_openid":"openid","message_data":{"thing1":{"value":%q}}}`
+	ordered := s.post("/api/v1/subscribe/record", fmt.Sprintf(order, "Tea"))
+	require.Equal(t, 200, ordered.status, ordered.text)
+	settled := s.post(fmt.Sprintf("/api/v1/subscribe/%v/status", ordered.data("id")), fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, ordered.data("claim_id")))
+	require.Equal(t, 200, settled.status, settled.text)
+	then := s.aged(ordered.data("task_id").(string))
+	s.exec(`update subscribe_message_sends set task_id = $1`, then)
+	s.exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, then)
+
+	code, printed := archive(t, url, "--dry-run")
+	require.Zero(t, code, printed)
+	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
+		require.Contains(t, printed, "would move 1 "+table+" that were over before ")
+	}
+	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
+	s.exec(`update upkeep set begun_at = '-infinity'`)
+	require.Equal(t, 204, s.tick("sweep").status)
+	require.Equal(t, []int{0, 0, 0}, []int{s.count(`select count(*) from messages`), s.count(`select count(*) from subscribe_message_logs`), s.count(`select count(*) from tasks`)})
+	res, err := http.Get(s.url + "/metrics")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	metrics, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
+		require.Contains(t, string(metrics), fmt.Sprintf("sendonce_archived_rows_total{table=%q} 1\n", table))
+	}
+	require.Contains(t, process.Output(), `"archived":{"messages":1,"subscribe_message_logs":1,"tasks":1}`)
+
+	for _, found := range []reply{s.get(path), s.get("/api/v1/messages/by-key/first"), s.post("/api/v1/messages", message)} {
+		require.Equal(t, 200, found.status, found.text)
+		require.Equal(t, []any{sent.data("server_msg_id"), "received", true}, []any{found.data("server_msg_id"), found.data("state"), found.data("archived")})
+	}
+	require.Equal(t, 422, s.post("/api/v1/messages", `{"client_msg_id":"first","to":"orders.paid","data":{"order":8}}`).status)
+	require.Equal(t, 204, s.post(path+"/received", `{"consumer":"late"}`).status)
+	require.Equal(t, 409, s.post(path+"/redrive", ``).status)
+
+	again := s.post("/api/v1/subscribe/record", fmt.Sprintf(order, "Coffee"))
+	require.Equal(t, 200, again.status, again.text)
+	require.Equal(t, []any{ordered.data("id"), true, true, true}, []any{again.data("id"), again.data("skipped"), again.data("data_differs"), again.data("archived")})
+	log := s.get(fmt.Sprintf("/api/v1/subscribe/%v", ordered.data("id")))
+	require.Equal(t, 200, log.status, log.text)
+	require.Equal(t, true, log.data("archived"))
+	require.Len(t, log.data("sends"), 1)
+	require.Equal(t, true, s.get("/api/v1/subscribe/sent?business_type=course_booking&business_id=123&template_type=BOOKING_CONFIRM&receiver_user_id=9").data("sent"))
+	require.Len(t, s.get("/api/v1/subscribe/logs?business_type=course_booking&business_id=123").data("items"), 1)
 }
 
 func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
@@ -146,5 +207,5 @@ func TestTheWordArchiveRefusesWhatItDoesNotUnderstand(t *testing.T) {
 	require.Contains(t, told, "DATABASE_URL is not set")
 	code, told = archive(t, url, "--before", "2020-01-31")
 	require.Zero(t, code, told)
-	require.Contains(t, told, "no task is old enough")
+	require.Contains(t, told, "moved 0 tasks\nmoved 0 messages\nmoved 0 subscribe_message_logs\n")
 }

@@ -160,6 +160,6 @@ func wire(l store.SubscribeLog) api.SubscribeLogResponse {
 		BusinessID: api.NumberOf(l.BusinessID), ReceiverUserID: api.NumberOf(l.ReceiverUserID), ReceiverOpenID: l.ReceiverOpenID,
 		MessageData: l.Data, PagePath: l.Page, SendStatus: int(l.Status), SendTime: l.SendTime.UTC(), RetryCount: l.RetryCount,
 		ErrorCode: l.ErrorCode, ErrorMessage: l.ErrorMessage, CallerID: api.ID(l.CallerID), TaskID: l.TaskID.String(),
-		CreatedAt: l.CreatedAt.UTC(), UpdatedAt: l.UpdatedAt.UTC(),
+		CreatedAt: l.CreatedAt.UTC(), UpdatedAt: l.UpdatedAt.UTC(), Archived: l.Archived,
 	}
 }

@@ -143,7 +143,7 @@ func (d *desk) wake(s *store.Subscription, out store.Subscribed) {
 func response(out store.Subscribed) api.SubscribeResponse {
 	return api.SubscribeResponse{
 		ID: api.ID(out.ID), TaskID: out.TaskID.String(), SendStatus: int(out.Status), State: out.State.String(),
-		Skipped: out.Skipped, DataDiffers: out.DataDiffers, Again: out.Again,
+		Skipped: out.Skipped, DataDiffers: out.DataDiffers, Again: out.Again, Archived: out.Archived,
 	}
 }
 

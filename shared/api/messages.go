@@ -45,6 +45,7 @@ type MessageAck struct {
 	Durability string     `json:"durability,omitempty"`  // of accepted: what it survives, process, host, replicated or replicated-host
 	AcceptedAt *time.Time `json:"accepted_at,omitempty"` // likewise
 	AcceptSeq  int64      `json:"accept_seq,omitempty"`  // likewise: the order among the messages of one sender
+	Archived   bool       `json:"archived,omitempty"`    // the message was handed over before, is final and old
 	Ordering   string     `json:"ordering,omitempty"`    // best-effort where accepted was asked for and saved is the answer
 }
 
@@ -89,6 +90,7 @@ type MessageResponse struct {
 	AcceptedAt       *time.Time `json:"accepted_at,omitempty"`  // likewise
 	Producer         string     `json:"producer,omitempty"`     // likewise: the process that accepted it
 	DeliveredAt      *time.Time `json:"delivered_at,omitempty"` // when a stream, or the receiver behind a URL, first had it; also of one that is not saved yet
+	Archived         bool       `json:"archived,omitempty"`     // final and old: confirmed still, redriven no more
 }
 
 // Receipt is the confirmation of one consumer.

@@ -35,6 +35,7 @@ type SubscribeResponse struct {
 	Skipped     bool   `json:"skipped,omitempty"`
 	DataDiffers bool   `json:"data_differs,omitempty"` // with Skipped: this order would have sent something else
 	Again       bool   `json:"again,omitempty"`        // it had failed before
+	Archived    bool   `json:"archived,omitempty"`     // with Skipped: it was sent long ago
 }
 
 // SubscribeRecordRequest tells that the caller is about to send the message
@@ -155,6 +156,7 @@ type SubscribeLogResponse struct {
 	TaskID         string          `json:"task_id"` // of its newest send
 	CreatedAt      time.Time       `json:"created_at"`
 	UpdatedAt      time.Time       `json:"updated_at"`
+	Archived       bool            `json:"archived,omitempty"` // old, and in no list but that of its business event
 }
 
 // SubscribeDetailResponse is a message with its history: GET

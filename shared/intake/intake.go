@@ -90,7 +90,7 @@ func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
 	return Submitted{
 		Ack: api.MessageAck{
 			ServerMsgID: m.ID.String(), ClientMsgID: m.ClientMsgID, From: m.From, Ack: api.AckSaved,
-			Status: int(out.Status), State: out.State,
+			Status: int(out.Status), State: out.State, Archived: out.Archived,
 		},
 		SavedAt: out.SavedAt, Replayed: out.Replayed,
 	}, nil
