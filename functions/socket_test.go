@@ -87,7 +87,7 @@ func (c *talk) message() (id int64, event cloudevents.Event) {
 	f := c.next()
 	require.Equal(c.t, api.StreamMessage, f.Event, "%s", f.Data)
 	require.NoError(c.t, json.Unmarshal(f.Data, &event))
-	return *f.ID, event
+	return int64(*f.ID), event
 }
 
 func names(fields []api.Field) (names []string) {

@@ -46,16 +46,16 @@ func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, er
 		return nil, err
 	}
 	ack := submitted.Ack
-	return frame(api.StreamAck, nil, api.SocketAck{
+	return frame(api.StreamAck, api.SocketAck{
 		AckType: ack.Ack, From: ack.From, ClientMsgID: ack.ClientMsgID, ServerMsgID: ack.ServerMsgID,
 		Status: ack.Status, State: ack.State, Replayed: submitted.Replayed, SavedAt: fn.Instant(submitted.SavedAt),
 		Durability: ack.Durability, AcceptedAt: ack.AcceptedAt, AcceptSeq: ack.AcceptSeq, Ordering: ack.Ordering,
 	})
 }
 
-func frame(event string, id *int64, data any) (api.SocketFrame, error) {
+func frame(event string, data any) (api.SocketFrame, error) {
 	text, err := json.Marshal(data)
-	return api.SocketFrame{Event: event, ID: id, Data: text}, err
+	return api.SocketFrame{Event: event, Data: text}, err
 }
 
 // socketWriter sends what an fn.EventWriter does, as frames.
@@ -76,13 +76,13 @@ func (w socketWriter) at(id string, f api.SocketFrame) error {
 	if err != nil {
 		return err
 	}
-	f.ID = &n
+	f.ID = new(api.ID(n))
 	return w.socket.Send(f)
 }
 
 // Comment sends a line for people.
 func (w socketWriter) Comment(text string) error {
-	f, err := frame(api.SocketNotice, nil, api.SocketNote{Message: text})
+	f, err := frame(api.SocketNotice, api.SocketNote{Message: text})
 	if err != nil {
 		return err
 	}

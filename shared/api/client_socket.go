@@ -72,7 +72,7 @@ func (s *Socket) Next(ctx context.Context) (f SocketFrame, err error) {
 		return f, fmt.Errorf("the frame %.100q is not understood: %w", text, err)
 	}
 	if f.ID != nil {
-		s.last = f.ID
+		s.last = new(int64(*f.ID))
 	}
 	return f, nil
 }

@@ -15,7 +15,7 @@ const (
 // A frame of the client is a MessageRequest.
 type SocketFrame struct {
 	Event string `json:"event"`
-	ID    *int64 `json:"id,omitempty"` // where to go on behind it
+	ID    *ID    `json:"id,omitempty"` // where to go on behind it
 	Data  JSON   `json:"data,omitempty"`
 }
 

@@ -60,9 +60,9 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 // once; one that the client does not take within 10 s ends the socket, so nothing
 // piles up for a slow reader. A ping follows every 15 s.
 //
-// An end of ours is announced with a close code: 1001 when its time is up or the
-// process ends, 1008 when the caller is no longer allowed in, 1009 after a frame that is too large, 1013
-// when something that it needs is gone. The frame that is being worked on is
+// The service ends a socket with a close code: 1001 when its time is up or the
+// process ends, 1008 when the caller was revoked, 1009 after a frame that is too
+// large, 1013 after an error of the handler. The frame that is being worked on is
 // answered first; those behind it are not looked at.
 type Socket struct {
 	x   *exchange
@@ -203,6 +203,8 @@ func (s *Socket) receive() {
 			s.closeWith(closed.Code, closed.Reason) // the library has answered it
 			return
 		case errors.As(err, new(*task.Error)):
+		case errors.Is(err, net.ErrClosed):
+			return // here, by a write or a ping that failed and says why
 		case err != nil:
 			_ = s.lose(fmt.Errorf("read a frame: %w", err))
 			return
@@ -323,7 +325,7 @@ func (s *Socket) end(err error) error {
 	lost, reason := s.err, s.close
 	s.mu.Unlock()
 	if lost != nil {
-		_ = s.conn.CloseNow() // nobody is left to be told
+		_ = s.conn.CloseNow() // without a handshake: nobody would answer
 	} else {
 		if reason == nil {
 			reason = s.x.whyEnd(err)

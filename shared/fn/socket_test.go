@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -220,7 +221,9 @@ func TestASocketEndsWithAWordWhenItsTimeIsUpOrTheProcessEnds(t *testing.T) {
 				} else {
 					c.send(`{"say":"a"}`)
 					<-working
-					go stop()
+					var ending sync.WaitGroup
+					defer ending.Wait()
+					ending.Go(stop)
 					require.Equal(t, `{"say":"a"}`, c.read(), "what was begun is answered")
 					require.Equal(t, websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}, c.closed())
 					require.Equal(t, 5*time.Second, time.Since(began))
