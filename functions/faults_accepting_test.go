@@ -87,8 +87,13 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
 			t.Parallel()
 			w := twoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
-			w.room(64 << 10)
 			w.trigger(w.at)
+			js := w.js()
+			require.Eventually(t, func() bool {
+				_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
+				return err == nil
+			}, patience, 10*time.Millisecond, "the trigger has sized the stream")
+			w.room(64 << 10)
 			l := w.begin(4)
 			if open {
 				l.more(50, bestEffort)
@@ -98,7 +103,7 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 			require.NotZero(t, l.sum().accepted, "while there was room")
 			w.room(1 << 30)
 			l.more(50, accepted)
-			l.holds(w.js())
+			l.holds(js)
 			require.Zero(t, l.overtaken)
 			require.Zero(t, l.counts.saved)
 			if open {
