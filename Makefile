@@ -33,12 +33,12 @@ openapi: ## lint openapi.yaml, and compile and run a TypeScript client generated
 	@sh scripts/openapi/check.sh
 	SENDONCE_OPENAPI_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js go test -count=1 -run TestTheGeneratedClient ./functions
 
-faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, and two idle minutes counted
-	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 go test $(RACE) -count=1 -timeout 600s -v \
+faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, two idle minutes counted, and 200,000 messages waiting
+	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -count=1 -timeout 600s -v \
 		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted|TurnsAway|Vanished' ./functions ./shared/store
 
 cluster: ## the tests on three nats-servers that lose the leader of a stream
-	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops' ./functions ./shared/bus ./shared/sandbox
+	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops|WithoutLeader' ./functions ./shared/bus ./shared/sandbox
 
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)

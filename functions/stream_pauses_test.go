@@ -1,9 +1,12 @@
 package functions
 
 import (
+	"os"
+	"slices"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
@@ -158,4 +161,59 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
+	if os.Getenv("SENDONCE_CLUSTER") == "" {
+		t.Skip("make cluster runs it; in shared/bus, TestStreamWithoutLeaderIsAwayAlone is the short form")
+	}
+	t.Parallel()
+	cluster := sandbox.NewNATSCluster(t, 3)
+	o := &postOffice{t: t, url: sandbox.NewDatabase(t), bin: binary(t)}
+	o.env = settings(o.url, "NATS_URL="+cluster.URL())
+	o.looker = (&server{t: t}).connect(o.url)
+	c := o.grow(insiders)
+	shop := newReceiver(t, nil)
+	c.endpoint(shop.URL)
+	finished := c.finish(1)
+	require.Eventually(t, func() bool { return shop.got() == 1 }, patience, 10*time.Millisecond, "all is up")
+
+	nc, err := nats.Connect(cluster.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(t, err)
+	leader := func(stream string) string {
+		s, err := js.Stream(t.Context(), stream)
+		require.NoError(t, err)
+		return s.CachedInfo().Cluster.Leader
+	}
+	// USERS goes to a server that none of the others need.
+	needed := []string{leader("WAKE"), leader("EVENTS")}
+	host := cluster[slices.IndexFunc(cluster, func(s *sandbox.NATSServer) bool { return !slices.Contains(needed, s.Name) })]
+	users, err := js.Stream(t.Context(), "USERS")
+	require.NoError(t, err)
+	placed := users.CachedInfo().Config
+	placed.Placement = &jetstream.Placement{Tags: []string{host.Name}}
+	require.NoError(t, js.DeleteStream(t.Context(), "USERS"))
+	_, err = js.CreateStream(t.Context(), placed)
+	require.NoError(t, err)
+	host.Kill()
+
+	c.looker.acks("ann", 20)
+	finished = append(finished, c.finish(3)...)
+	require.Eventually(t, func() bool { return shop.got() == 4 }, patience, 10*time.Millisecond, "webhooks leave")
+	shop.toldOnce(t, finished)
+	require.Equal(t, 20, c.waiting())
+	require.Eventually(t, func() bool {
+		return c.looker.count(`select count(*) from stream_pauses where stream = 'USERS' and failures > 1`) == 1
+	}, patience, 10*time.Millisecond)
+	finished = append(finished, c.finish(1)...)
+	began := time.Now()
+	require.Eventually(t, func() bool { return shop.got() == 5 }, patience, 10*time.Millisecond)
+	t.Logf("an outcome was told %v after its report while USERS had no leader", time.Since(began).Round(time.Millisecond))
+	shop.toldOnce(t, finished)
+
+	host.Start()
+	require.Eventually(t, func() bool { return c.waiting() == 0 }, 2*patience, 20*time.Millisecond, "the acknowledgements follow")
 }
