@@ -56,7 +56,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	var messagesErr, eventsErr error
 	messages, events := store.Relayed{More: true}, store.Relayed{More: true}
 	for messages.More || events.More {
-		if deadline, _ := ctx.Deadline(); time.Until(deadline) < batchTime {
+		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < batchTime {
 			r.env.RelayAt(time.Time{}) // the next call goes on
 			break
 		}

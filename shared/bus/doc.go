@@ -31,7 +31,7 @@
 //     stays for an hour, 15 minutes once the stream is half full and 2 minutes once
 //     it is nearly full (nine tenths), for others who read it. What needs no
 //     confirmation stays also until every consumer of the stream has acknowledged
-//     it. What is not over stays until the stream's age limit.
+//     it, or where there is no consumer until the stream is half full. What is not over stays until the stream's age limit.
 //   - USERS loses its oldest messages while more than half of it is used, but none
 //     of the last day; nearly full, none of the last 15 minutes. So a user's stream
 //     that is taken up within 15 minutes misses nothing; one that comes later is

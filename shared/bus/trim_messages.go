@@ -35,7 +35,7 @@ type Verdict int8
 // The verdicts.
 const (
 	Unfinished Verdict = iota // not over, or not known: it stays
-	Sent                      // over because a stream had it: it stays until all consumers of the stream have it
+	Sent                      // over because a stream had it: it stays until all consumers of the stream have it; where there is none, until the stream is half full
 	Finished                  // confirmed by all who had to, or given up
 )
 
@@ -62,7 +62,8 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 		return Trimmed{}, nil
 	}
 	t := &messageTrim{stream: stream, judge: judge, before: b.cfg.before(messagesKept)}
-	switch used := filled(info); {
+	used := filled(info)
+	switch {
 	case full || used > nearlyFull:
 		t.before = b.cfg.before(messagesKeptFull)
 	case used > 0.5:
@@ -70,6 +71,9 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 	}
 	if t.read, t.slowest, err = readByAll(ctx, stream); err != nil {
 		return Trimmed{}, err
+	}
+	if t.slowest == nobody && (full || used > 0.5) {
+		t.read = anySequence // they were kept as long as there was room
 	}
 	from = max(from, info.State.FirstSeq)
 	if from > info.State.LastSeq {
@@ -80,22 +84,28 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 	return t.Trimmed, err
 }
 
+// nobody is the slowest consumer of a stream that has none.
+const nobody = ""
+
 // readByAll is the place up to which every consumer of a stream has everything,
 // and the consumer that is furthest behind. One that has nothing left to read is
-// not behind, whatever its filter.
-func readByAll(ctx context.Context, stream jetstream.Stream) (uint64, string, error) {
-	read, slowest := uint64(anySequence), ""
+// not behind, whatever its filter. Of a stream without consumers nothing was read.
+func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
-		if strings.HasPrefix(c.Name, trimConsumer) || c.NumPending == 0 && c.NumAckPending == 0 {
+		if strings.HasPrefix(c.Name, trimConsumer) {
 			continue
 		}
-		if c.AckFloor.Stream < read {
-			read, slowest = c.AckFloor.Stream, c.Name
+		floor := c.AckFloor.Stream
+		if c.NumPending == 0 && c.NumAckPending == 0 {
+			floor = anySequence
+		}
+		if slowest == nobody || floor < read {
+			read, slowest = floor, c.Name
 		}
 	}
 	if err := consumers.Err(); err != nil {
-		return 0, "", away(err)
+		return 0, nobody, away(err)
 	}
 	return read, slowest, nil
 }

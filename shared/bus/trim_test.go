@@ -131,6 +131,14 @@ func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
 	b, js := inAnHour(t, broker.server.URL()), broker.js()
 	stream, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
+	publishAll(t, b, reliableMessage("0", "msg.a.x"))
+	trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(map[string]Verdict{"0": Sent}))
+	require.NoError(t, err)
+	require.Zero(t, trimmed, "its receivers may not have come yet")
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, judged(map[string]Verdict{"0": Sent}))
+	require.NoError(t, err)
+	require.Equal(t, Trimmed{Removed: 1}, trimmed, "but it is no reason to refuse others")
+
 	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "elsewhere", FilterSubject: "msg.z.>"})
@@ -145,7 +153,7 @@ func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
 			require.NoError(t, m.DoubleAck(t.Context()))
 		}
 	}
-	trimmed, err := b.TrimMessages(t.Context(), 0, true, verdicts)
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
 	require.Equal(t, Trimmed{Removed: 1, Waiting: "reader"}, trimmed, "what is confirmed waits for nobody")
 	read(1)
