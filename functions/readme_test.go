@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -53,4 +54,26 @@ func TestReadmeSaysWhatNeedsWhichNATS(t *testing.T) {
 		fmt.Fprintf(&b, "| %s | %s | %s |\n", f.Since, f.Needs, f.Without)
 	}
 	readmeHas(t, "nats", b.String())
+}
+
+// A line of the documents works as it stands beside `make run`: the API is on
+// 8000, the sink on 8001, and `make example` on 8081 and 8082.
+func TestExamplesUseThePortsOfMakeRun(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"../README.md", "../deploy/README.md", "../scripts/sender/flags.go", "../scripts/example/main.go"} {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, match := range regexp.MustCompile(`(?:127\.0\.0\.1|localhost):(\d+)`).FindAllStringSubmatch(string(text), -1) {
+			require.Contains(t, []string{"8000", "8001", "8081", "8082", "5432"}, match[1], "%s: %s", name, match[0])
+		}
+	}
+}
+
+// The points service of `make example` reads msg.orders.paid and warns of bodies
+// that are not its own.
+func TestReadmeUsesASubjectThatMakeExampleDoesNotRead(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	require.NotRegexp(t, `"to": *"msg\.orders\.`, string(text))
 }
