@@ -159,6 +159,7 @@ func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool
 	inserted := map[task.ID]time.Time{}
 	var batch pgx.Batch
 	batch.Queue(setPatienceSQL, patience)
+	batch.Queue(planOnceSQL)
 	queueNewMessages(&batch, rows, inserted)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return markLost(conn.Conn(), err)
