@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"io"
 	"log/slog"
 	"net/http"
 	"time"
@@ -47,7 +48,7 @@ func (s teller) tellOfStreams() {
 	ann.get(403, streams+"bob")
 }
 
-// upgrade asks for a WebSocket and leaves it.
+// upgrade asks for a WebSocket, reads its first frame and leaves it.
 func (s teller) upgrade(path string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+path, nil)
@@ -61,6 +62,14 @@ func (s teller) upgrade(path string) {
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(s.t, err)
 	require.Empty(s.t, s.witness.problems(req, nil, res, nil))
+	head := make([]byte, 2) // a text frame that is whole, and its length
+	_, err = io.ReadFull(res.Body, head)
+	require.NoError(s.t, err)
+	require.EqualValues(s.t, 0x81, head[0])
+	frame := make([]byte, head[1])
+	_, err = io.ReadFull(res.Body, frame)
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.witness.contract.checkJSON(pointer("components", "schemas", "SocketFrame"), frame), string(frame))
 	require.NoError(s.t, res.Body.Close())
 }
 

@@ -139,7 +139,7 @@ func TestTheTypesOfTheAPIAndTheSchemasAgree(t *testing.T) {
 		}
 		require.Equal(t, want, c.properties(schema), "type %s and its schema", name)
 	}
-	ofOthers := []string{"CloudEvent", "Health"}
+	ofOthers := []string{"CloudEvent", "Health", "TaskResults"} // the last is a part of two schemas that have types
 	for name, schema := range schemas {
 		_, isObject := schema.(object)["properties"]
 		require.True(t, !isObject || structs[name] != nil || slices.Contains(ofOthers, name), "schema %s has no type", name)

@@ -292,8 +292,8 @@ func (w *witness) problems(r *http.Request, sent []byte, res *http.Response, got
 		}
 	}
 	problems = append(problems, c.headerProblems(answer, res.Header)...)
-	if r.Method == http.MethodHead {
-		return problems // HTTP leaves its body out
+	if r.Method == http.MethodHead || res.StatusCode == http.StatusSwitchingProtocols {
+		return problems // HTTP leaves its body out; after 101 come frames
 	}
 	return append(problems, c.bodyProblems(answer, res.Header, got)...)
 }
