@@ -34,7 +34,7 @@ func (s *server) record(endpoint, taskID any) string {
 
 // deliver makes a delivery as it is after one failed and one successful try.
 func (s *server) deliver(delivery string) {
-	s.exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
+	s.exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
 		jsonb_build_object('at', now() - interval '5 s', 'duration_ms', 10000, 'error', 'timed out after 10s'),
 		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
 }

@@ -469,7 +469,8 @@ CREATE TABLE webhook_deliveries (
     tries jsonb NOT NULL DEFAULT '[]'::jsonb,
     next_at timestamp with time zone DEFAULT now(),
     created_at timestamp with time zone NOT NULL DEFAULT now(),
-    finished_at timestamp with time zone);
+    finished_at timestamp with time zone,
+    tried integer NOT NULL DEFAULT 0);
 
 CREATE TABLE webhook_endpoints (
     id uuid NOT NULL,
@@ -1078,6 +1079,8 @@ COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, 
 COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.';
 
 COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';
+
+COMMENT ON COLUMN webhook_deliveries.tried IS 'How often it was tried; the column tries keeps the last 50 of them.';
 
 COMMENT ON TABLE webhook_endpoints IS 'Where the events of a caller are posted. A row without url holds the secret that signs its callbacks and its messages to URLs.';
 

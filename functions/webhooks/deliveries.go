@@ -74,7 +74,7 @@ func deliveryResponse(d store.Delivery) api.DeliveryResponse {
 	}
 	return api.DeliveryResponse{
 		ID: d.ID.String(), EventID: d.EventID, EventType: d.EventType, Subject: d.Subject, EndpointID: d.EndpointID.String(),
-		URL: d.URL, State: d.State, Attempts: int(d.Attempts), NextAt: fn.UTC(d.NextAt), CreatedAt: d.CreatedAt.UTC(),
+		URL: d.URL, State: d.State, Attempts: int(d.Tried), NextAt: fn.UTC(d.NextAt), CreatedAt: d.CreatedAt.UTC(),
 		FinishedAt: fn.UTC(d.FinishedAt), Tries: tries, Payload: json.RawMessage(d.Payload),
 	}
 }

@@ -64,7 +64,7 @@ type DeliveryResponse struct {
 	EndpointID string          `json:"endpoint_id"` // for a callback_url that of the caller's signing secret, which is no endpoint
 	URL        string          `json:"url"`
 	State      string          `json:"state"`             // pending, delivered or failed
-	Attempts   int             `json:"attempts"`          // failed tries of its present schedule
+	Attempts   int             `json:"attempts"`          // tries made, resends included
 	NextAt     *time.Time      `json:"next_at,omitempty"` // not before; absent when no try is to come
 	CreatedAt  time.Time       `json:"created_at"`
 	FinishedAt *time.Time      `json:"finished_at,omitempty"`

@@ -273,7 +273,7 @@ where e.id = t.id`
 	updateDeliveriesSQL = `
 update webhook_deliveries d set state = t.state, attempts = t.attempts, next_at = t.next_at,
     finished_at = case when t.state = 0 then null else coalesce(d.finished_at, now()) end,
-    tries = case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb
+    tried = d.tried + 1, tries = case when jsonb_array_length(d.tries) < 50 then d.tries else d.tries - 0 end || t.try::jsonb
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::text[]) as t (id, state, attempts, next_at, try)
 where d.id = t.id`
 	insertDisabledSQL = `insert into event_outbox (kind, ids) values ('` + kindDisabled + `', $1)`

@@ -19,7 +19,7 @@ type Delivery struct {
 	EndpointID task.ID
 	URL        string
 	State      string // pending, delivered, failed
-	Attempts   int16  // failures of this schedule
+	Tried      int32  // how often it was tried
 	NextAt     *time.Time
 	CreatedAt  time.Time
 	FinishedAt *time.Time
@@ -28,7 +28,7 @@ type Delivery struct {
 }
 
 const deliveryColumns = `d.id, d.event_id, d.event_type, d.subject::text, d.endpoint_id, d.url,
-    case d.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, d.attempts, d.next_at, d.created_at, d.finished_at, d.tries`
+    case d.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, d.tried, d.next_at, d.created_at, d.finished_at, d.tries`
 
 // DeliveryFilter narrows the deliveries; a zero field does not.
 type DeliveryFilter struct {

@@ -171,8 +171,9 @@ func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {
 	require.Len(t, second, 1)
 	db.settle(t, 500, first...)
 	d := db.mustDeliveries(t, DeliveryFilter{State: "pending"})[0]
-	require.Zero(t, d.Attempts)
+	require.Zero(t, db.count(t, `select attempts from webhook_deliveries`), "no failure of the schedule")
 	require.Len(t, d.Tries, 1, "it is listed all the same")
+	require.EqualValues(t, 1, d.Tried)
 	db.settle(t, 200, first...)
 	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "delivered"}), 1)
 	db.settle(t, 500, second...)
@@ -235,9 +236,10 @@ func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
 	require.Len(t, second, 1)
 	require.Equal(t, first[0].EventID, second[0].EventID)
 	db.settle(t, 500, first...) // of the try before the resend
-	require.Zero(t, db.mustDeliveries(t, DeliveryFilter{})[0].Attempts)
+	require.Zero(t, db.count(t, `select attempts from webhook_deliveries`))
 	db.settle(t, 200, second...)
 	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "delivered"}), 1)
+	require.EqualValues(t, 3, db.mustDeliveries(t, DeliveryFilter{})[0].Tried, "every try counts, also after a resend and late ones")
 
 	_, err = db.DisableEndpoint(t.Context(), e.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
