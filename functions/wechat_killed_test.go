@@ -197,10 +197,10 @@ func TestAKilledFunctionSendsOnceWhereThatIsAskedFor(t *testing.T) {
 					require.Equal(t, before+1, now)
 					require.Len(t, c.fake.Delivered(), 1)
 				case policy == task.Hold:
-					require.Contains(t, got, "held, retries 0; row 0;")
+					require.Contains(t, got, "held, retries 0; row 0 timeout_held;")
 					require.Equal(t, before, now, "not once more")
 				default:
-					require.Contains(t, got, "failed/unknown, retries 0; row 2 SEND_FAILED;")
+					require.Contains(t, got, "failed/unknown, retries 0; row 2 timeout_failed;")
 					require.Equal(t, before, now, "not once more")
 				}
 			})

@@ -64,7 +64,7 @@ func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
 	c.claimed()
 	c.fake.Mend()
 	require.NoError(t, c.at.WaitFor(t.Context(), `"lost":1`))
-	require.Equal(t, "processing, retries 1; row 0; asked 0, delivered 0", c.fate(o))
+	require.Equal(t, "processing, retries 1; row 0 timeout_retry; asked 0, delivered 0", c.fate(o))
 }
 
 func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {

@@ -134,7 +134,7 @@ func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any,
 	}
 	return api.RepairResponse{
 		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),
-		RetryCount: int(t.RetryCount), Result: t.Result,
+		RetryCount: int(t.RetryCount), Result: t.Result, ErrorCode: t.ErrorCode,
 	}, nil
 }
 

@@ -205,6 +205,7 @@ type RepairResponse struct {
 	Reason     string `json:"reason,omitempty"`
 	RetryCount int    `json:"retry_count"`
 	Result     string `json:"result,omitempty"`
+	ErrorCode  string `json:"error_code,omitempty"`
 }
 
 // BlockedWordRequest blocks a word: POST /api/v1/admin/blocked-words.

@@ -70,7 +70,7 @@ type TaskResponse struct {
 	State       string          `json:"state"`
 	Reason      string          `json:"reason,omitempty"`
 	Result      string          `json:"result,omitempty"`
-	ErrorCode   string          `json:"error_code,omitempty"`
+	ErrorCode   string          `json:"error_code,omitempty"` // the sender's, or the service's own, as timeout_retry
 	Source      string          `json:"source,omitempty"`
 	Queue       string          `json:"queue"`
 	Priority    int             `json:"priority"`

@@ -103,7 +103,7 @@ type TaskEventData struct {
 	Status    int             `json:"status"`
 	Reason    string          `json:"reason,omitempty"`
 	Result    string          `json:"result,omitempty"`
-	ErrorCode string          `json:"error_code,omitempty"`
+	ErrorCode string          `json:"error_code,omitempty"` // the sender's, or the service's own, as timeout_failed
 	Source    string          `json:"source,omitempty"`
 	Metadata  json.RawMessage `json:"metadata,omitempty"`
 	SentAt    *time.Time      `json:"sent_at,omitempty"`

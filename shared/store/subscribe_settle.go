@@ -40,8 +40,8 @@ func queueSubscriptions(batch *pgx.Batch, changes []change) {
 	batch.Queue(settleLogsSQL, column(told, taskID), column(told, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(told, retryCount),
 		doubtful,
 		column(told, func(t task.Task) string {
-			if failed(t) {
-				return cmp.Or(t.ErrorCode, task.SendFailedCode)
+			if failed(t) && (t.ErrorCode == "" || t.ErrorCode == t.Reason.String()) {
+				return task.SendFailedCode
 			}
 			return t.ErrorCode
 		}),

@@ -10,8 +10,7 @@ func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	case t.State == Processing:
 		return t.lapse(backoff, now)
 	case t.expired(now):
-		t.Result = ResultExpired
-		return t.fail(Expired, now), ExpiredVerdict
+		return t.fail(Expired, now).withResult(ResultExpired, ExpiredVerdict)
 	default:
 		return t.wait(now, 0), Promoted
 	}
@@ -25,23 +24,25 @@ func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 	if t.MarksSending && t.SendingAt.IsZero() {
 		policy = Resend
 	}
-	t.Ended, t.ErrorCode = EndedByTimeout, ""
+	t.Ended = EndedByTimeout
 	next := t.settleUnknown(policy, TimedOut, backoff, now)
 	switch {
 	case next.State == Held:
-		next.Result = ResultTimeoutUnknown
-		return next, TimeoutHeld
+		return next.withResult(ResultTimeoutUnknown, TimeoutHeld)
 	case next.State == Pending || next.State == Scheduled:
-		next.Result = ResultTimeoutRetry
-		return next, TimeoutRetry
+		return next.withResult(ResultTimeoutRetry, TimeoutRetry)
 	case next.Reason == TimedOut:
-		next.Result = ResultTimeoutExhausted
-		return next, TimeoutFailed
+		return next.withResult(ResultTimeoutExhausted, TimeoutFailed)
 	case next.Reason == Expired:
-		next.Result = ResultExpired
-		return next, ExpiredVerdict
+		return next.withResult(ResultExpired, ExpiredVerdict)
 	default:
-		next.Result = ResultTimeoutUnknown
-		return next, TimeoutFailed
+		return next.withResult(ResultTimeoutUnknown, TimeoutFailed)
 	}
+}
+
+// withResult sets a result in the words of the original SMS API and the verdict as its
+// error code, for programs and for readers of English.
+func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
+	t.Result, t.ErrorCode = result, string(v)
+	return t, v
 }

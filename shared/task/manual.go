@@ -9,8 +9,8 @@ func (t Task) Cancel(now time.Time) (Task, error) {
 	case t.State == Failed && t.Reason == Cancelled:
 		return t, nil
 	case t.State == Scheduled || t.State == Pending:
-		t.Result = ResultCancelled
-		return t.fail(Cancelled, now), nil
+		t, _ = t.fail(Cancelled, now).withResult(ResultCancelled, CancelledByHand)
+		return t, nil
 	default:
 		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a scheduled or pending task can be cancelled")
 	}
@@ -34,7 +34,7 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	t.Ended, t.Result = EndedByOperator, Cut(reason, MaxResult)
 	switch how {
 	case ResolveSucceeded:
-		t.SentAt = now
+		t.SentAt, t.ErrorCode = now, ""
 		return t.succeed(now), nil
 	case ResolveFailed:
 		return t.fail(UnknownOutcome, now), nil

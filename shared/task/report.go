@@ -1,6 +1,9 @@
 package task
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Outcome is what a sender says of an attempt.
 type Outcome int16
@@ -107,7 +110,7 @@ func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
 	case !r.ShouldRetry:
 		return t.fail(Rejected, now)
 	case t.RetryCount >= t.MaxRetries:
-		t.Result = Cut(ResultExhaustedPrefix+r.Message, MaxResult)
+		t.Result, t.ErrorCode = Cut(ResultExhaustedPrefix+r.Message, MaxResult), cmp.Or(r.ErrorCode, RetriesExhausted.String())
 		return t.fail(RetriesExhausted, now)
 	case t.expired(now):
 		return t.fail(Expired, now)

@@ -146,7 +146,7 @@ type Task struct {
 	RetryCount int16
 	DueAt      time.Time // send time, end of the lease, or expiry; zero when nothing falls due
 	Result     string    // at most MaxResult characters
-	ErrorCode  string
+	ErrorCode  string    // the sender's, or the Verdict or Reason that made the Result
 	SentAt     time.Time
 	FinishedAt time.Time // when a final state was reached
 

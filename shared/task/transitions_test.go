@@ -210,3 +210,37 @@ func TestCutCountsCharacters(t *testing.T) {
 	require.Equal(t, "ab", Cut("abc", 2))
 	require.Equal(t, "", Cut("处", 0))
 }
+
+func TestAChineseResultHasAnEnglishErrorCode(t *testing.T) {
+	t.Parallel()
+	due := func(changes ...func(*Task)) Task {
+		after, _ := claimed(changes...).Due(nil, now)
+		return after
+	}
+	report := func(r Report) Task {
+		r.AppID, r.ShouldRetry = "a", true
+		after, _ := claimed(func(t *Task) { t.RetryCount = 3 }).Report(r, nil, now)
+		return after
+	}
+	cancelled, err := Task{State: Pending}.Cancel(now)
+	require.NoError(t, err)
+	for want, got := range map[[2]string]Task{
+		{ResultTimeoutRetry, "timeout_retry"}:                    due(),
+		{ResultTimeoutUnknown, "timeout_held"}:                   due(func(t *Task) { t.OnUnknown = Hold }),
+		{ResultTimeoutUnknown, "timeout_failed"}:                 due(func(t *Task) { t.OnUnknown = Fail }),
+		{ResultTimeoutExhausted, "timeout_failed"}:               due(func(t *Task) { t.RetryCount = 3 }),
+		{ResultExpired, "expired"}:                               due(func(t *Task) { t.ExpiresAt = early }),
+		{ResultCancelled, "cancelled"}:                           cancelled,
+		{ResultExhaustedPrefix + "no carrier", "E7"}:             report(Report{Outcome: SentFailed, Message: "no carrier", ErrorCode: "E7"}),
+		{ResultExhaustedPrefix + "no tone", "retries_exhausted"}: report(Report{Outcome: SentFailed, Message: "no tone"}),
+	} {
+		require.Equal(t, want, [2]string{got.Result, got.ErrorCode})
+	}
+	held := due(func(t *Task) { t.OnUnknown = Hold })
+	resolved, err := held.Resolve(ResolveSucceeded, "the provider has it", now)
+	require.NoError(t, err)
+	require.Empty(t, resolved.ErrorCode, "a success has none")
+	late, verdict := due().Report(Report{AppID: "a", Outcome: SentOK}, nil, now)
+	require.Equal(t, Applied, verdict)
+	require.Empty(t, late.ErrorCode, "a late one has none either")
+}
