@@ -125,3 +125,16 @@ func TestAKeyOutlivesTheCountryAndTheRulesOfPhoneNumbers(t *testing.T) {
 	require.Equal(t, 400, s.post("/api/v1/sms/send", `{"phone_number":"00000","content":"x","idempotency_key":"new"}`).status)
 	require.Equal(t, 0, s.count(`select count(*) from submission_keys where key = $1`, task.KeyHash(0, "sms", "new")))
 }
+
+func TestOfTwoDefaultsThatBecomeOneNumbersTheOlderCounts(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	before := serveHandler(t, handler(t, url))
+	for _, number := range []string{"13900139000", "+8613900139000"} {
+		require.Equal(t, 200, before.post("/api/v1/admin/default-sms", `{"phone_number":"`+number+`","content":"for `+number+`"}`).status)
+	}
+	s := inChina(before, url)
+	require.Len(t, s.get("/api/v1/admin/default-sms?phone_number=13900139000").data("items"), 2, "an operator sees both")
+	require.Equal(t, "for 13900139000", s.post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).data("final_content"))
+	require.Equal(t, 409, s.post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).status, "one number is sent one default")
+}
