@@ -56,7 +56,7 @@ DELETE FROM tasks WHERE id IN (SELECT id FROM archived_tasks)`
 
 func TestClosedDaysAreSplitIntoSMSAndSubscribeMessages(t *testing.T) {
 	t.Parallel()
-	conn := before(t, "0021_sms_apart.sql")
+	conn := before(t, "0019_sms_apart.sql")
 	_, err := conn.Exec(t.Context(), mixedHistory)
 	require.NoError(t, err)
 	_, err = migrations.Up(t.Context(), conn, roles)

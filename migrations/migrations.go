@@ -91,8 +91,7 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, o Options) (applied []s
 	return applied, makePartitions(ctx, conn)
 }
 
-// load reads the files in the order of their numbers. Numbers may be left out, so
-// that changes made side by side do not take the same one; no two files share one.
+// load reads the files in order and demands the versions 1, 2, 3 …
 func load(fsys fs.FS) ([]migration, error) {
 	names, err := fs.Glob(fsys, "*.sql")
 	if err != nil {
@@ -109,8 +108,8 @@ func load(fsys fs.FS) ([]migration, error) {
 		if err != nil {
 			return nil, fmt.Errorf("migration %s: %w", name, err)
 		}
-		if n := len(migrations); n > 0 && version == migrations[n-1].version {
-			return nil, fmt.Errorf("migration %s: %s has the same number, so renumber it", name, migrations[n-1].name)
+		if version != len(migrations)+1 {
+			return nil, fmt.Errorf("migration %s: the next number is %04d, so renumber it or add what is missing", name, len(migrations)+1)
 		}
 		text, err := fs.ReadFile(fsys, name)
 		if err != nil {
@@ -147,12 +146,11 @@ func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]m
 	}
 	for i, d := range done {
 		switch {
-		case i == len(migrations):
+		case d.version > len(migrations):
 			return nil, fmt.Errorf("the database is at version %d and this binary knows %d: run the newer binary that made it",
-				done[len(done)-1].version, lastVersion(migrations))
-		case d.version > migrations[i].version:
-			return nil, fmt.Errorf("the database has version %d without %s: restore schema_migrations from a backup, or give a new file a number above %[1]d",
-				d.version, migrations[i].name)
+				done[len(done)-1].version, len(migrations))
+		case d.version != i+1:
+			return nil, fmt.Errorf("the database has version %d without %d: restore schema_migrations from a backup", d.version, i+1)
 		case d.name != migrations[i].name:
 			return nil, fmt.Errorf("migration %s was applied but its file is missing, %s is in its place: put it back", d.name, migrations[i].name)
 		case d.sum != migrations[i].sum:
@@ -160,14 +158,6 @@ func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]m
 		}
 	}
 	return migrations[len(done):], nil
-}
-
-// lastVersion is 0 when there are no migrations.
-func lastVersion(migrations []migration) int {
-	if len(migrations) == 0 {
-		return 0
-	}
-	return migrations[len(migrations)-1].version
 }
 
 func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
