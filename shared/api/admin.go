@@ -109,7 +109,7 @@ type DefaultSMSResponse struct {
 }
 
 // StatisticsResponse counts tasks at one instant: GET /api/v1/admin/statistics
-// (seed 001 section 8.5). Its own figures are those of SMS.
+// of the original SMS API. Its own figures are those of SMS.
 type StatisticsResponse struct {
 	TaskStatistics
 	Subscribe TaskStatistics `json:"subscribe"` // the sends of subscribe messages: queues wechat and wechat.recorded

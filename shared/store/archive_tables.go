@@ -23,12 +23,13 @@ type archivable struct {
 func moved(c archiveCutoffs) time.Time   { return c.moved }
 func deleted(c archiveCutoffs) time.Time { return c.deleted }
 
-// counted leaves what statistics count row by row: the days that are not closed.
+// counted keeps the rows of days that are not closed: statistics count them one by
+// one.
 func counted(c archiveCutoffs) time.Time { return earlier(c.moved, c.closed) }
 
-// told leaves what an event may be about that waits to be published: the event is
+// published keeps the rows of events that wait to be published: such an event is
 // made from the row.
-func told(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
+func published(c archiveCutoffs) time.Time { return earlier(c.deleted, c.waiting) }
 
 func earlier(a, b time.Time) time.Time {
 	if a.After(b) {
@@ -50,7 +51,7 @@ var archivables = []archivable{
 	{table: "subscribe_message_logs", first: firstNumber, rows: archiveRows, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
 	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
 	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
-	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: told},
+	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: published},
 	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
 }
 
