@@ -2,8 +2,6 @@ package functions
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -145,13 +143,9 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	s.exec(`update upkeep set begun_at = '-infinity'`)
 	s.keepHouse()
 	require.Equal(t, []int{0, 0, 0}, []int{s.count(`select count(*) from messages`), s.count(`select count(*) from subscribe_message_logs`), s.count(`select count(*) from tasks`)})
-	res, err := http.Get(s.url + "/metrics")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	metrics, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
+	metrics := metricsOf(t, s.url)
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
-		require.Contains(t, string(metrics), fmt.Sprintf("sendonce_archived_rows_total{table=%q} 1\n", table))
+		require.Contains(t, metrics, fmt.Sprintf("sendonce_archived_rows_total{table=%q} 1\n", table))
 	}
 	require.Contains(t, process.Output(), `"archived":{`)
 

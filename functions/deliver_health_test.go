@@ -1,7 +1,6 @@
 package functions
 
 import (
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -19,15 +18,7 @@ func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 	shaky := newReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(int(status.Load())) })
 	id := w.endpoint(shaky.URL).ID
 	metric := func(line string) func() bool {
-		return func() bool {
-			res, err := http.Get(w.looker.url + "/metrics")
-			if err != nil {
-				return false
-			}
-			defer res.Body.Close()
-			text, err := io.ReadAll(res.Body)
-			return err == nil && strings.Contains(string(text), line+"\n")
-		}
+		return func() bool { return strings.Contains(metricsOf(t, w.looker.url), line+"\n") }
 	}
 	// tried counts the tries that are kept.
 	tried := func(n int) {

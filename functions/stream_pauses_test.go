@@ -1,8 +1,11 @@
 package functions
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,6 +57,16 @@ func (o *postOffice) count(stream string) int {
 	return int(s.CachedInfo().State.Msgs)
 }
 
+func metricsOf(t *testing.T, base string) string {
+	t.Helper()
+	res, err := http.Get(base + "/metrics")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
 func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	t.Parallel()
 	o := newPostOffice(t)
@@ -67,10 +80,16 @@ func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	shop.toldOnce(t, finished)
 	require.Equal(t, 19, c.looker.count(`select count(*) from event_outbox`))
 	c.until(c.save("msg.orders.paid", once), "sent") // messages too
+	relay := c.processes["relay"]
+	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "once, and not at each try")
+	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
+	require.Contains(t, metricsOf(t, c.addresses["relay"]), `sendonce_stream_paused{stream="USERS"} 1`)
 
 	o.raise(limits)
 	require.Eventually(t, func() bool { return c.waiting() == 0 }, patience, 10*time.Millisecond, "the acknowledgements follow")
 	require.Equal(t, 20, o.count("USERS"))
+	require.NoError(t, relay.WaitFor(t.Context(), `"msg":"stream resumed"`))
+	require.NotContains(t, metricsOf(t, c.addresses["relay"]), "sendonce_stream_paused{")
 }
 
 func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {

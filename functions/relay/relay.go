@@ -32,6 +32,7 @@ var Function = fn.Event("relay", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	r := &relayer{db: env.DB(), env: env}
+	env.Metrics().OnScrapeStreams(env.DB().PausedStreams)
 	return r.relay
 }
 
@@ -99,7 +100,22 @@ func (r *relayer) settled(relayed store.Relayed, err error) (store.Relayed, erro
 		r.env.DeliverAt(time.Time{}) // which trims the streams
 	}
 	relayed.More = relayed.More && err == nil && !relayed.Away
+	if err == nil {
+		r.logStreams(relayed.Streams)
+	}
 	return relayed, err
+}
+
+// logStreams writes one line when a stream is paused or resumed, and none for the
+// tries between.
+func (r *relayer) logStreams(changes []store.StreamChange) {
+	for _, c := range changes {
+		if c.Reason == "" {
+			r.env.Log.Info("stream resumed", "function", "relay", "stream", c.Stream)
+		} else {
+			r.env.Log.Warn("stream paused: what is for it waits, other streams go on", "function", "relay", "stream", c.Stream, "reason", c.Reason)
+		}
+	}
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {

@@ -31,6 +31,7 @@ type Metrics struct {
 	calls     *outcomes
 	accepted  glance[bus.AcceptState]
 	endpoints glance[store.UnhealthyEndpoints]
+	streams   glance[[]string]
 	scrapes   chan struct{} // has one for each that is under way
 
 	mu      sync.Mutex
@@ -85,6 +86,13 @@ func (m *Metrics) OnScrapeEndpoints(ask func(context.Context) (store.UnhealthyEn
 	m.endpoints.ask = ask
 }
 
+// OnScrapeStreams has scrapes ask which streams are paused, as OnScrape does.
+func (m *Metrics) OnScrapeStreams(ask func(context.Context) ([]string, error)) {
+	m.streams.mu.Lock()
+	defer m.streams.mu.Unlock()
+	m.streams.ask = ask
+}
+
 func newMetrics(env *Env) *Metrics {
 	m := &Metrics{
 		log:      env.Log,
@@ -92,6 +100,7 @@ func newMetrics(env *Env) *Metrics {
 		scrapes:  make(chan struct{}, maxScrapes),
 	}
 	m.endpoints.log, m.endpoints.what = env.Log, "the state of webhook endpoints"
+	m.streams.log, m.streams.what = env.Log, "the list of paused streams"
 	m.TwoPhase = newTwoPhaseMetrics(m)
 	m.Archive = newArchiveMetrics(m)
 	m.WebhookFailed = m.count("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx.")
@@ -101,6 +110,7 @@ func newMetrics(env *Env) *Metrics {
 	m.tellAlso(m.calls.tell)
 	m.tellAlso(func(p page) { env.tell(p, &m.accepted) })
 	m.tellAlso(m.tellEndpoints)
+	m.tellAlso(m.tellStreams)
 	return m
 }
 
@@ -240,5 +250,12 @@ func (m *Metrics) tellEndpoints(p page) {
 	}
 	for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
 		p.tell(gauge, "webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), labels{"state": state})
+	}
+}
+
+func (m *Metrics) tellStreams(p page) {
+	paused, _ := m.streams.look()
+	for _, name := range paused {
+		p.tell(gauge, "stream_paused", "1 while a stream takes nothing: it is full, has no leader or does not answer.", 1, labels{"stream": name})
 	}
 }

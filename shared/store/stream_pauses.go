@@ -18,6 +18,14 @@ type Relayed struct {
 	Away  bool        // the broker itself was away: what is due would meet nobody again
 	Full  bool        // a stream took nothing: it may have to be trimmed
 	Again []time.Time // when something is due again that was given another time, by the database's clock
+
+	Streams []StreamChange // that were paused or resumed
+}
+
+// StreamChange is a stream that was paused, or was resumed.
+type StreamChange struct {
+	Stream string
+	Reason string // why it took nothing; "" = it was resumed
 }
 
 // probeMessages is how many messages of a stream are tried when its pause is over.
@@ -100,6 +108,9 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 			if state.paused {
 				resumed = append(resumed, name)
 			}
+			if state.failures > 0 {
+				relayed.Streams = append(relayed.Streams, StreamChange{Stream: name})
+			}
 			continue
 		}
 		n, pause := state.failures, time.Duration(0)
@@ -109,6 +120,9 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 		if state.failed == msg.OneStream {
 			n++
 			pause = msg.StreamPause(n)
+			if state.failures == 0 {
+				relayed.Streams = append(relayed.Streams, StreamChange{name, state.reason})
+			}
 			relayed.Full = true
 		} else {
 			relayed.Away = true
@@ -147,4 +161,16 @@ select least(
 func (db *DB) NextRelay(ctx context.Context) (time.Time, error) {
 	at, err := db.instant(ctx, nextRelaySQL)
 	return at, failed("next relay", err)
+}
+
+const pausedSQL = `select stream from stream_pauses where failures > 0 order by stream`
+
+// PausedStreams returns the streams that took nothing when they were last tried.
+func (db *DB) PausedStreams(ctx context.Context) ([]string, error) {
+	rows, err := db.hot.Query(ctx, pausedSQL)
+	if err != nil {
+		return nil, failed("list paused streams", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return names, failed("list paused streams", err)
 }

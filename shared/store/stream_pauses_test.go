@@ -69,6 +69,14 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 				began := time.Now()
 				relayed := db.relayDue(t, b)
 				require.False(t, relayed.More, "no call follows at once")
+				if failures == 1 {
+					require.Equal(t, []StreamChange{{full, isFull.Reason}}, relayed.Streams)
+					paused, err := db.PausedStreams(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, []string{full}, paused)
+				} else {
+					require.Empty(t, relayed.Streams, "it was paused before")
+				}
 				require.Len(t, relayed.Again, 1)
 				require.WithinDuration(t, began.Add(msg.StreamPause(failures)), relayed.Again[0], time.Second)
 				require.Zero(t, db.relayDue(t, b).Rows, "nothing is tried during the pause")
@@ -86,7 +94,7 @@ func TestFullStreamPausesAsAWhole(t *testing.T) {
 			require.Equal(t, isFull.Reason, db.mustMessage(t, waiting[119].ID).LastError, "a reader of any of them sees why")
 
 			taken := always(takes)
-			require.Equal(t, Relayed{Rows: probeMessages, More: true}, withoutTimes(db.relayDue(t, taken)), "a few are tried first")
+			require.Equal(t, Relayed{Rows: probeMessages, More: true, Streams: []StreamChange{{Stream: full}}}, withoutTimes(db.relayDue(t, taken)), "a few are tried first")
 			for db.relayDue(t, taken).More {
 			}
 			require.Equal(t, sends, taken.msgIDs(), "all are sent, in their order")
