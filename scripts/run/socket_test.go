@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -46,6 +47,8 @@ func TestASocketGoesThroughToTheProcessOfItsFunction(t *testing.T) {
 	require.Error(t, err)
 	require.NotErrorIs(t, err, context.DeadlineExceeded, "a socket of a killed process hangs")
 
+	// Until `make run` sees the end, a call may still go to the killed process.
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), fmt.Sprintf("ended     stream (pid %d) by itself", pid)))
 	second := open(first.After())
 	exchange(second, "c-2")
 	started(t, p, "stream", 2)
