@@ -381,3 +381,25 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	}
 	require.Equal(t, n, o.looker.count(`select count(*) from messages`), "and nothing is there twice")
 }
+
+func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, _ := o.house()
+	s.connect(o.url)
+	c := s.talk("ann", nil)
+	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
+	c.send(message)
+	first := c.answer()
+	require.False(t, first.Archived)
+	require.Eventually(t, func() bool { return s.count(`select count(*) from message_done`) == 1 }, patience, 10*time.Millisecond)
+	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
+	s.exec(`update upkeep set begun_at = '-infinity'`)
+	s.keepHouse()
+	require.Equal(t, 1, s.count(`select count(*) from archived_messages`))
+	c.send(message)
+	again := c.answer()
+	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
+	require.True(t, again.Replayed)
+	require.True(t, again.Archived)
+}

@@ -48,7 +48,7 @@ func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, er
 	ack := submitted.Ack
 	return frame(api.StreamAck, api.SocketAck{
 		AckType: ack.Ack, From: ack.From, ClientMsgID: ack.ClientMsgID, ServerMsgID: ack.ServerMsgID,
-		Status: ack.Status, State: ack.State, Replayed: submitted.Replayed, SavedAt: fn.Instant(submitted.SavedAt),
+		Status: ack.Status, State: ack.State, Replayed: submitted.Replayed, Archived: ack.Archived, SavedAt: fn.Instant(submitted.SavedAt),
 		Durability: ack.Durability, AcceptedAt: ack.AcceptedAt, AcceptSeq: ack.AcceptSeq, Ordering: ack.Ordering,
 	})
 }

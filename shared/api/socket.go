@@ -29,6 +29,7 @@ type SocketAck struct {
 	Status      int        `json:"status"`
 	State       string     `json:"state"`
 	Replayed    bool       `json:"replayed,omitempty"`    // an earlier request submitted the message
+	Archived    bool       `json:"archived,omitempty"`    // of a repeat: the message ended more than RETENTION_DAYS ago
 	SavedAt     *time.Time `json:"saved_at,omitempty"`    // of saved
 	Durability  string     `json:"durability,omitempty"`  // of accepted: what it survives, process, host, replicated or replicated-host
 	AcceptedAt  *time.Time `json:"accepted_at,omitempty"` // likewise
