@@ -159,6 +159,9 @@ func (x *exchange) write(status int, body []byte) {
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
 	x.status = status
+	if !x.bodyRead {
+		dropBody(x.w, x.r)
+	}
 	x.w.WriteHeader(status)
 	n, err := x.w.Write(body)
 	x.bytes = n

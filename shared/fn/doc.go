@@ -47,7 +47,9 @@
 //     id. The log has the whole of it, on exactly one line per call.
 //   - No raw path, query, body or password is logged: they hold phone numbers
 //     and secrets. The route's pattern stands for the path.
-//   - Nobody's body is read before their credentials were checked.
+//   - Nobody's body is read before their credentials were checked. The 10 s that it
+//     may take begin with the call; that of a refused call is given 1 s, after which
+//     its connection is closed.
 //   - Once draining, Serve takes no connection and returns when every call that
 //     came over one that was open is answered, and every WebSocket is closed.
 //   - A frame of a WebSocket is a call: authenticated, bounded, logged and counted

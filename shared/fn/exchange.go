@@ -27,6 +27,7 @@ type exchange struct {
 	start time.Time
 
 	function, route string // never the raw path: it may hold a phone number
+	bodyRead        bool   // to its end
 	status          int    // 0 until answered
 	bytes           int
 	code            string // the error word, on failures
@@ -76,9 +77,10 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:n])
 }
 
-// readBody takes the whole body within the route's bound. Its time is bounded
-// apart from the handler's: a slow sender must not hold a call for long, and
-// the deadline must be gone before a long poll, whose context it would cancel.
+// readBody takes the whole body within the route's bound. Its time begins with
+// the call and is bounded apart from the handler's: a slow sender must not hold
+// a call for long, and the deadline must be gone before a long poll, whose context
+// it would cancel.
 func (x *exchange) readBody(p *place) error {
 	if x.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
@@ -86,7 +88,7 @@ func (x *exchange) readBody(p *place) error {
 	if x.r.Body == nil || x.r.Body == http.NoBody {
 		return x.readWithin(time.Time{})
 	}
-	if err := x.readWithin(time.Now().Add(bodyTimeout)); err != nil {
+	if err := x.readWithin(x.start.Add(bodyTimeout)); err != nil {
 		return err
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, p.maxBody))
@@ -99,6 +101,7 @@ func (x *exchange) readBody(p *place) error {
 	case err != nil:
 		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
 	}
+	x.bodyRead = true
 	if err := x.readWithin(time.Time{}); err != nil {
 		return err
 	}
@@ -115,6 +118,15 @@ func (x *exchange) readWithin(deadline time.Time) error {
 		return fmt.Errorf("read deadline: %w", err)
 	}
 	return nil
+}
+
+// dropBody gives the rest of a body that nobody will read a moment to arrive, so
+// that the connection can be used again. Without it net/http would read on, up to
+// 256 KiB of it, for as long as the whole call may take.
+func dropBody(w http.ResponseWriter, r *http.Request) {
+	if r.Body != nil && r.Body != http.NoBody {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended
+	}
 }
 
 func tooLarge(max int64) error {

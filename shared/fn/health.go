@@ -58,6 +58,7 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	case "/metrics":
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
 			w.Header().Set("Cache-Control", "no-store")
+			dropBody(w, r)
 			s.env.Metrics().scrape(w)
 			return true
 		}
@@ -80,6 +81,7 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	}
 	h.Set("Content-Type", contentTypeJSON)
 	h.Set("Cache-Control", "no-store")
+	dropBody(w, r)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"status": word}) // a prober that left needs no answer
 	return true

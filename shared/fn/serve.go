@@ -16,12 +16,14 @@ import (
 // longest poll: the first, running out, would cancel the call's context.
 const (
 	readHeaderTimeout = 5 * time.Second
-	bodyTimeout       = 10 * time.Second
+	bodyTimeout       = 10 * time.Second // from the beginning of a call
 	readTimeout       = 60 * time.Second
 	writeTimeout      = 60 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
 	lastCalls         = 100 * time.Millisecond
+
+	refusedBodyTimeout = time.Second // for a body that is not read
 )
 
 type server struct {

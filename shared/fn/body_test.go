@@ -1,0 +1,174 @@
+package fn
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// trickle sends the head of a request and then a byte of its body every 20 ms. It
+// returns the answer and how long the server kept the connection.
+func trickle(t *testing.T, url, head string) (answer string, held time.Duration) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+	assert.NoError(t, err)
+	defer conn.Close()
+	began := time.Now()
+	_, err = io.WriteString(conn, head+"\r\n\r\n")
+	assert.NoError(t, err)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		each := time.NewTicker(20 * time.Millisecond)
+		defer each.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-each.C:
+				if _, err := io.WriteString(conn, "x"); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	assert.NoError(t, conn.SetReadDeadline(time.Now().Add(waitAtMost)))
+	text, err := io.ReadAll(conn)
+	assert.False(t, isTimeout(err), "the connection is still open, after %q", text)
+	return string(text), time.Since(began)
+}
+
+func isTimeout(err error) bool {
+	timeout, ok := err.(net.Error)
+	return ok && timeout.Timeout()
+}
+
+// A refused call's body is not waited for, whatever refuses it.
+func TestARefusedBodyHoldsNoConnection(t *testing.T) {
+	t.Parallel()
+	const (
+		wrong = "Authorization: Basic YWRtaW46d3Jvbmc="
+		admin = "Authorization: Basic YWRtaW46c2VjcmV0"
+		small = "Content-Length: 200000"
+	)
+	onBothKindsOfServer(t, greeter(), func(t *testing.T, h *house) {
+		var all sync.WaitGroup
+		for name, c := range map[string]struct{ line, headers, status string }{
+			"without credentials":        {"POST /api/v1/greet", small, "401"},
+			"with a wrong password":      {"POST /api/v1/greet", wrong + "\r\n" + small, "401"},
+			"chunked":                    {"POST /api/v1/greet", wrong + "\r\nTransfer-Encoding: chunked", "401"},
+			"on a path that nobody has":  {"POST /nowhere", small, "404"},
+			"with another method":        {"DELETE /api/v1/greet", small, "405"},
+			"of a probe":                 {"GET /healthz", small, "200"},
+			"of a scrape":                {"GET /metrics", small, "200"},
+			"too large":                  {"POST /api/v1/greet", admin + "\r\n" + small, "413"},
+			"of a caller without a role": {"GET /api/v1/both", "Authorization: Basic c3VibWl0dGVyOnRva2Vu\r\n" + small, "403"},
+		} {
+			all.Go(func() {
+				answer, held := trickle(t, h.url, c.line+" HTTP/1.1\r\nHost: x\r\n"+c.headers)
+				assert.True(t, strings.HasPrefix(answer, "HTTP/1.1 "+c.status), "%s: %s", name, answer)
+				assert.Less(t, held, bodyTimeout/2, name)
+			})
+		}
+		all.Wait()
+	})
+}
+
+// onBothKindsOfServer runs a test on the server of the binary and on one that
+// bounds nothing by itself, as that of the functions framework does.
+func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *house)) {
+	t.Run("our server", func(t *testing.T) {
+		t.Parallel()
+		h := startHouse(t, nil)
+		runServer(t, h, nil, f)
+		test(t, h)
+	})
+	t.Run("another server", func(t *testing.T) {
+		t.Parallel()
+		test(t, startHouse(t, nil, f))
+	})
+}
+
+// The well-behaved caller beside them sees nothing of it, and its connection stays.
+func TestARefusalKeepsTheConnectionOfAWholeBody(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	client := &http.Client{Transport: &http.Transport{
+		MaxConnsPerHost: 1,
+		Dial:            func(string, string) (net.Conn, error) { return conn, nil },
+	}}
+	for _, want := range []int{401, 200, 401, 200} {
+		options := []func(*http.Request){as("admin", map[bool]string{true: "wrong", false: "secret"}[want == 401])}
+		res, err := client.Do(h.request("POST", "/api/v1/greet", `{"name":"`+strings.Repeat("a", 30<<10)+`"}`, options...))
+		require.NoError(t, err)
+		_, err = io.Copy(io.Discard, res.Body)
+		require.NoError(t, err)
+		require.NoError(t, res.Body.Close())
+		require.Equal(t, want, res.StatusCode)
+	}
+}
+
+// HTTP/2 without TLS: the answer does not wait for the body either, and ends the stream.
+func TestARefusedBodyOverHTTP2IsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	body, feed := io.Pipe()
+	sent := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := feed.Write([]byte("x")); err != nil {
+				sent <- err
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}()
+	r := h.request("POST", "/api/v1/greet", "x", as("admin", "wrong"))
+	r.Body, r.ContentLength = body, 200_000
+	began := time.Now()
+	res, err := (&http.Client{Transport: transport}).Do(r)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	require.Equal(t, 401, res.StatusCode)
+	require.Less(t, time.Since(began), bodyTimeout/2)
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(t, err)
+	require.Error(t, <-sent, "the server has reset the stream")
+}
+
+// The time for a body begins when its call does, not when its caller is known.
+func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	x := newExchange(h.env, discard{deadline: func(at time.Time) {
+		if !at.IsZero() {
+			require.WithinDuration(t, time.Now().Add(bodyTimeout-3*time.Second), at, time.Second)
+		}
+	}}, h.request("POST", "/api/v1/greet", `{}`), nil)
+	x.start = time.Now().Add(-3 * time.Second)
+	require.NoError(t, x.readBody(&place{Route: Route{maxBody: 100}}))
+}
+
+// discard is a ResponseWriter that notes its read deadlines.
+type discard struct{ deadline func(time.Time) }
+
+func (discard) Header() http.Header                  { return http.Header{} }
+func (discard) Write(p []byte) (int, error)          { return len(p), nil }
+func (discard) WriteHeader(int)                      {}
+func (d discard) SetReadDeadline(at time.Time) error { d.deadline(at); return nil }
