@@ -299,7 +299,7 @@ func (s teller) tellOfCallersAndWords() {
 	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.data("id")), "")
 	s.call(404, "DELETE", root+"blocked-words/99", "")
 
-	made := s.post(200, root+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"]}`)
+	made := s.post(200, root+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
 	s.post(409, root+"callers", `{"name":"system_a","roles":["sender"]}`)
 	s.post(400, root+"callers", `{"name":"ä","roles":[]}`)
 	bound := *s.server
@@ -311,6 +311,7 @@ func (s teller) tellOfCallersAndWords() {
 	s.get(200, root+"callers?limit=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"queues":[]}`)
+	theirs.post(403, "/api/v1/subscribe/send", booking(1, ""))
 	s.call(400, "PUT", at, `{}`)
 	s.post(200, at+"/rotate", "")
 	s.post(200, at+"/revoke", "")

@@ -145,7 +145,8 @@ CREATE TABLE callers (
     queues text[] NOT NULL,
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     rotated_at timestamp with time zone,
-    revoked_at timestamp with time zone);
+    revoked_at timestamp with time zone,
+    business_types text[] NOT NULL DEFAULT '{}'::text[]);
 
 CREATE TABLE dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -871,6 +872,8 @@ COMMENT ON TABLE callers IS 'Who may call. The pair of the environment is caller
 COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, trigger, admin.';
 
 COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: all.';
+
+COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may order and look up; empty: all.';
 
 COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false it only counts the panics of an event.';
 

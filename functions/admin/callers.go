@@ -18,6 +18,9 @@ const (
 	tokenBytes = 32 // 256 random bits
 	maxName    = 50
 	maxQueues  = 100
+
+	maxBusinessTypes = 100
+	maxBusinessType  = 50 // characters
 )
 
 // callerRequest is api.CallerRequest with its rules.
@@ -29,6 +32,7 @@ func (r *callerRequest) Validate() []task.Field {
 	bad.When(!task.ValidName(r.Name, maxName), "name", "is required: 1 to 50 characters of A-Z a-z 0-9 . _ -")
 	bad.roles(r.Roles)
 	bad.queues(r.Queues)
+	bad.businessTypes(r.BusinessTypes)
 	return bad.Rules
 }
 
@@ -38,11 +42,12 @@ type callerChange api.CallerChange
 // Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
 	var bad rules
-	bad.When(r.Roles == nil && r.Queues == nil, "body", "must give roles or queues")
+	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil, "body", "must give roles, queues or business_types")
 	if r.Roles != nil {
 		bad.roles(r.Roles)
 	}
 	bad.queues(r.Queues)
+	bad.businessTypes(r.BusinessTypes)
 	return bad.Rules
 }
 
@@ -72,12 +77,23 @@ func (b *rules) queues(queues []string) {
 	}
 }
 
+func (b *rules) businessTypes(types []string) {
+	b.When(len(types) > maxBusinessTypes, "business_types", fmt.Sprintf("must be at most %d types; leave it empty for all", maxBusinessTypes))
+	for i, name := range types[:min(len(types), maxBusinessTypes)] {
+		at := fmt.Sprintf("business_types[%d]", i)
+		b.Text(at, name, maxBusinessType)
+		b.When(slices.Contains(types[:i], name), at, "is named twice")
+	}
+}
+
 func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
 	if req.Name == d.username {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := d.db.AddCaller(ctx, req.Name, hash, req.Roles, req.Queues, c.Operator(""))
+	row, err := d.db.AddCaller(ctx, req.Name, hash, store.Grants{
+		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes,
+	}, c.Operator(""))
 	d.forget(row.Name)
 	return withToken(row, token), err
 }
@@ -110,7 +126,9 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.UpdateCaller(ctx, id, req.Roles, req.Queues, c.Operator(""))
+	row, err := d.db.UpdateCaller(ctx, id, store.Grants{
+		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes,
+	}, c.Operator(""))
 	d.forget(row.Name)
 	return callerResponse(row), err
 }
@@ -138,7 +156,7 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 
 func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
-		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues),
+		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes),
 		CreatedAt: row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
 }

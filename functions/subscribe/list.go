@@ -38,9 +38,13 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// sent is the seed's isMessageSent. It tells of everybody's messages: a caller that
-// did not hear of another's would send it a second time.
-func (d *desk) sent(ctx context.Context, _ *fn.Call, req sentRequest) (any, error) {
+// sent tells whether a message is sent, of everybody's messages: a caller that did
+// not hear of another's would send it a second time. A caller with granted business
+// types is refused, as its order would be.
+func (d *desk) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
+	if err := checkBusinessType(c, req.BusinessType); err != nil {
+		return nil, err
+	}
 	business, _ := req.BusinessID.Uint64() // they decoded
 	receiver, _ := req.ReceiverUserID.Uint64()
 	l, err := d.db.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
@@ -49,6 +53,8 @@ func (d *desk) sent(ctx context.Context, _ *fn.Call, req sentRequest) (any, erro
 		return api.SubscribeSentResponse{}, nil
 	case err != nil:
 		return nil, err
+	case len(c.Caller.BusinessTypes) > 0 && l.CallerID != c.Caller.ID:
+		return nil, store.ErrOthersMessage()
 	}
 	status := int(l.Status)
 	return api.SubscribeSentResponse{Sent: l.Status == task.SubscribeSent, ID: api.ID(l.ID), SendStatus: &status}, nil
@@ -67,6 +73,9 @@ func (r *logsRequest) Validate() []task.Field {
 }
 
 func (d *desk) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, error) {
+	if err := checkBusinessType(c, req.BusinessType); err != nil {
+		return nil, err
+	}
 	business, _ := req.BusinessID.Uint64() // it decoded
 	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), int64(req.After), fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) int64 { return l.ID }), err

@@ -81,7 +81,7 @@ func (r *sendRequest) subscription(c *fn.Call, maxRetries int16) *store.Subscrip
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
 		CallerID: c.Caller.ID, MaxRetries: maxRetries, OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
-		Refused: r.tooFar(time.Now()), Anybodys: c.May(fn.Admin),
+		Refused: r.tooFar(time.Now()), Anybodys: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
 	}
 	s.BusinessID, _ = r.BusinessID.Uint64() // they decoded
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()

@@ -16,11 +16,18 @@
 // The unique index uk_business_template_receiver alone decides whether an order is
 // the first. Of one that is sent or being sent a repeat is skipped; one that failed
 // is sent again on its row.
+//
+// The keys of that index are common to all callers. A caller that was granted business
+// types may use no other, and is told nothing about another caller's message, whatever
+// became of that: its order is refused. A caller without such a list may use all types:
+// its order for another caller's message is skipped while that is sent or being sent,
+// without a comparison of the data, and refused once that has failed.
 package subscribe
 
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -103,6 +110,9 @@ func (d *desk) order(ctx context.Context, c *fn.Call, s *store.Subscription) (ou
 	if !c.MayUseQueue(s.Queue) {
 		return out, task.Refuse(task.CodeForbidden, "this caller may not submit to queue "+s.Queue)
 	}
+	if err := checkBusinessType(c, s.BusinessType); err != nil {
+		return out, err
+	}
 	if s.Refused == nil {
 		blocked, err := d.db.Blocked(ctx, texts(s.Data))
 		if err != nil {
@@ -121,6 +131,16 @@ func (d *desk) order(ctx context.Context, c *fn.Call, s *store.Subscription) (ou
 		d.env.Log.Info(skippedMessage, "subscribe_id", out.ID, "request_id", c.RequestID)
 	}
 	return out, nil
+}
+
+// checkBusinessType refuses a business type that is not among those of the caller.
+func checkBusinessType(c *fn.Call, name string) error {
+	if c.MayUseBusinessType(name) {
+		return nil
+	}
+	return &task.Error{Code: task.CodeForbidden, Message: "this caller may not use this business type", Fields: []task.Field{
+		{Name: "business_type", Message: "must be one of " + strings.Join(c.Caller.BusinessTypes, ", ")},
+	}}
 }
 
 func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }

@@ -225,22 +225,28 @@ type CallerRequest struct {
 	Name   string   `json:"name"`             // ^[A-Za-z0-9._-]{1,50}$, the Basic user name
 	Roles  []string `json:"roles"`            // at least one of submitter, sender, receiver, trigger, admin
 	Queues []string `json:"queues,omitempty"` // the queues it may use; empty = all
+
+	BusinessTypes []string `json:"business_types,omitempty"` // of subscribe messages, that it may order and look up; empty = all
 }
 
 // CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}.
-// What is left out stays; an empty list of queues stands for all.
+// What is left out stays; an empty list of queues or business types stands for all.
 type CallerChange struct {
-	Roles  []string `json:"roles,omitempty"`
-	Queues []string `json:"queues"`
+	Roles         []string `json:"roles,omitempty"`
+	Queues        []string `json:"queues"`
+	BusinessTypes []string `json:"business_types"`
 }
 
 // CallerResponse is a caller. A change of it counts everywhere after 60 s at
 // the latest: that long an instance may remember the caller as it was.
 type CallerResponse struct {
-	ID        ID         `json:"id"`
-	Name      string     `json:"name"`
-	Roles     []string   `json:"roles"`
-	Queues    []string   `json:"queues"`
+	ID     ID       `json:"id"`
+	Name   string   `json:"name"`
+	Roles  []string `json:"roles"`
+	Queues []string `json:"queues"`
+
+	BusinessTypes []string `json:"business_types"`
+
 	Token     string     `json:"token,omitempty"` // the Basic password; shown once, when it was made
 	CreatedAt time.Time  `json:"created_at"`
 	RotatedAt *time.Time `json:"rotated_at,omitempty"`

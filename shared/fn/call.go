@@ -75,6 +75,12 @@ func (c *Call) MayUseQueue(queue string) bool {
 	return len(c.Caller.Queues) == 0 || slices.Contains(c.Caller.Queues, queue)
 }
 
+// MayUseBusinessType says whether the caller may order and look up subscribe
+// messages of the business type. A caller without a list of types may use all.
+func (c *Call) MayUseBusinessType(name string) bool {
+	return len(c.Caller.BusinessTypes) == 0 || slices.Contains(c.Caller.BusinessTypes, name)
+}
+
 // decodeInto fills req from the query string, the body, or the one over the
 // other, and names all that is wrong at once.
 func (c *Call) decodeInto(p *plan, req any, query, body bool) error {

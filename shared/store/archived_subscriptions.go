@@ -19,7 +19,7 @@ const (
 // archivedLogOfSQL finds the archived row of a message, and tells whether an order
 // would send what it has.
 const archivedLogOfSQL = `
-select id, task_id, send_status, template_id = $5 and receiver_openid = $6 and message_data = $7::jsonb and coalesce(page_path, '') = $8
+select id, task_id, send_status, caller_id, template_id = $5 and receiver_openid = $6 and message_data = $7::jsonb and coalesce(page_path, '') = $8
 from archived_subscribe_message_logs
 where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
 
@@ -38,9 +38,10 @@ insert into subscribe_message_sends (` + subscribeSendNames + `) select ` + subs
 // table. One that was sent is skipped as ever; one that failed comes back, to be
 // decided there.
 func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Subscription) (out Subscribed, err error) {
+	var owner int64
 	var same bool
 	err = conn.QueryRow(ctx, archivedLogOfSQL, append(s.name(), s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page)...).
-		Scan(&out.ID, &out.TaskID, &out.Status, &same)
+		Scan(&out.ID, &out.TaskID, &out.Status, &owner, &same)
 	out.State, out.Archived = endOf(task.Task{}, false, out.Status), true
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && s.Refused != nil:
@@ -49,8 +50,10 @@ func subscribeArchived(ctx context.Context, conn *pgx.Conn, s *Subscription) (ou
 		return out, errOvertaken
 	case err != nil || out.TaskID == s.TaskID: // an earlier try of this very call
 		return out, err
+	case s.isRefused(owner):
+		return Subscribed{}, ErrOthersMessage()
 	case out.Status == task.SubscribeSent:
-		out.Skipped, out.DataDiffers = true, !same
+		out.Skipped, out.DataDiffers = true, !same && s.mayCompare(owner)
 		return out, nil
 	case s.Refused != nil:
 		return out, s.Refused

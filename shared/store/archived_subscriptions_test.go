@@ -56,6 +56,15 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Len(t, history, 1)
 		require.Equal(t, sent.TaskID, history[0].TaskID)
 	})
+	t.Run("is kept from a caller with granted business types", func(t *testing.T) {
+		for _, id := range []uint64{1, 2} {
+			other := booking(id, `{}`)
+			other.CallerID, other.OwnOnly = 8, true
+			out, err := db.Subscribe(t.Context(), other)
+			require.Equal(t, ErrOthersMessage(), err)
+			require.Zero(t, out)
+		}
+	})
 	t.Run("is skipped when it was sent", func(t *testing.T) {
 		want := Subscribed{ID: sent.ID, TaskID: sent.TaskID, State: task.Succeeded, Status: task.SubscribeSent, Skipped: true, Archived: true}
 		require.Equal(t, want, db.subscribe(t, booking(1, `{"thing1": {"value": "Tea"}}`)))

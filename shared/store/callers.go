@@ -14,10 +14,12 @@ type Caller struct {
 	TokenHash []byte   // SHA-256 of the token, 32 bytes
 	Roles     []string // submitter, sender, receiver, trigger, admin
 	Queues    []string // the queues it may use; empty = all
-	Revoked   bool
+
+	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all
+	Revoked       bool
 }
 
-const callerByNameSQL = `select id, name, token_hash, roles, queues, revoked_at is not null from callers where name::text = $1::text`
+const callerByNameSQL = `select id, name, token_hash, roles, queues, business_types, revoked_at is not null from callers where name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the

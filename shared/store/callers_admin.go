@@ -11,12 +11,18 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
+// Grants are what a caller may do. In a change of a caller, nil leaves a list as it is.
+type Grants struct {
+	Roles         []string
+	Queues        []string // empty = all
+	BusinessTypes []string // of subscribe messages; empty = all
+}
+
 // StoredCaller is a row of callers without what proves who calls.
 type StoredCaller struct {
-	ID        int64
-	Name      string
-	Roles     []string
-	Queues    []string // empty = all
+	ID   int64
+	Name string
+	Grants
 	CreatedAt time.Time
 	RotatedAt *time.Time // when the token was last replaced; nil = never
 	RevokedAt *time.Time // nil = may call
@@ -26,20 +32,25 @@ func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
 
 func (c StoredCaller) json() string {
 	return mustJSON(map[string]any{
-		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes,
+		"rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
 	})
 }
 
-const callerColumns = `id, name, roles, queues, created_at, rotated_at, revoked_at`
+const callerColumns = `id, name, roles, queues, business_types, created_at, rotated_at, revoked_at`
 
 const insertCallerSQL = `
-insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, $4) returning ` + callerColumns
+insert into callers (name, token_hash, roles, queues, business_types) values ($1, $2, $3, $4, $5) returning ` + callerColumns
 
 // AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
 // bytes. task.CodeConflict when the name was ever given.
-func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, roles, queues []string, by Operator) (c StoredCaller, err error) {
+func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may Grants, by Operator) (c StoredCaller, err error) {
+	if err := may.check(); err != nil {
+		return c, err
+	}
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
-		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash, notNull(roles), notNull(queues))
+		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
+			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes))
 		return deed{"caller.create", c.subject(), "", c.json()}, err
 	})
 	if violates(err, "callers_name_key") {
@@ -53,24 +64,46 @@ func notNull(list []string) []string { return append([]string{}, list...) }
 
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
 
-const updateCallerSQL = `update callers set roles = $2, queues = $3 where id = $1 returning ` + callerColumns
+const updateCallerSQL = `update callers set roles = $2, queues = $3, business_types = $4 where id = $1 returning ` + callerColumns
 
-// UpdateCaller changes what a caller may do; nil leaves a list as it is.
+// UpdateCaller changes what a caller may do.
 // task.CodeNotFound when there is no such caller, task.CodeConflict when it is
 // revoked.
-func (db *DB) UpdateCaller(ctx context.Context, id int64, roles, queues []string, by Operator) (StoredCaller, error) {
+func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operator) (StoredCaller, error) {
 	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller) (StoredCaller, error) {
-		if roles == nil {
-			roles = c.Roles
+		may = may.over(c.Grants)
+		if err := may.check(); err != nil {
+			return c, err
 		}
-		if queues == nil {
-			queues = c.Queues
-		}
-		if slices.Equal(roles, c.Roles) && slices.Equal(queues, c.Queues) {
+		if may.equal(c.Grants) {
 			return c, nil
 		}
-		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, roles, queues)
+		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes)
 	})
+}
+
+// over completes a change with what was before.
+func (g Grants) over(before Grants) Grants {
+	for list, old := range map[*[]string][]string{
+		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes,
+	} {
+		if *list == nil {
+			*list = old
+		}
+	}
+	return g
+}
+
+// check refuses what limits nothing: an admin is limited by queues.
+func (g Grants) check() error {
+	if slices.Contains(g.Roles, "admin") && len(g.BusinessTypes) > 0 {
+		return task.Invalid([]task.Field{{Name: "business_types", Message: "must be empty for an admin, who is limited by queues alone"}})
+	}
+	return nil
+}
+
+func (g Grants) equal(h Grants) bool {
+	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) && slices.Equal(g.BusinessTypes, h.BusinessTypes)
 }
 
 const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns

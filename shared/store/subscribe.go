@@ -47,6 +47,9 @@ type Subscription struct {
 	Refused *task.Error
 	// Anybodys lets the order send again what another caller had ordered.
 	Anybodys bool
+	// OwnOnly refuses the order for a message that another caller ordered, whatever
+	// became of that one.
+	OwnOnly bool
 }
 
 // Subscribed is what became of an order.
@@ -272,8 +275,10 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 	case newest == s.TaskID: // an earlier try of this very call
 		out = Subscribed{ID: out.ID, TaskID: newest, State: before.State, Status: out.Status, ClaimID: before.ClaimID, LeaseUntil: before.DueAt}
 		return out, commit(ctx, conn)
+	case s.isRefused(owner):
+		return Subscribed{}, ErrOthersMessage()
 	case out.Status == task.SubscribeSent, found && !before.SendAgain():
-		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same
+		out.State, out.Skipped, out.DataDiffers = endOf(before, found, out.Status), true, !same && s.mayCompare(owner)
 		return out, commit(ctx, conn)
 	case s.Refused != nil:
 		return out, s.Refused
@@ -281,6 +286,21 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 		return out, task.Refuse(task.CodeForbidden, "another caller ordered this message and it failed; that caller or an admin may send it again")
 	}
 	return db.sendAgain(ctx, conn, s, out.ID, before, claimID, held.now, func(*pgx.Batch) {})
+}
+
+// isRefused tells whether the order must not even be told about a message of owner.
+func (s *Subscription) isRefused(owner int64) bool {
+	return s.OwnOnly && !s.Anybodys && owner != s.CallerID
+}
+
+// mayCompare tells whether the order may be told that a message of owner has other
+// data: the data of another caller could be guessed so.
+func (s *Subscription) mayCompare(owner int64) bool { return s.Anybodys || owner == s.CallerID }
+
+// ErrOthersMessage refuses what concerns a message that another caller ordered, and
+// is the same whatever became of it.
+func ErrOthersMessage() error {
+	return task.Refuse(task.CodeForbidden, "another caller ordered this message; only that caller or an admin may send it or ask about it")
 }
 
 // endOf is the state of a task that may be archived.
