@@ -191,8 +191,11 @@ func (h house) accepts(w workload) error {
 	}
 	for _, name := range w.secrets {
 		value := "secret"
-		if name == "DATABASE_URL" {
+		switch name {
+		case "DATABASE_URL":
 			value = "postgres://sendonce:secret@postgres:5432/sendonce"
+		case "SENDONCE_ENCRYPTION_KEYS":
+			value = sandbox.EncryptionKey
 		}
 		env = append(env, name+"="+value)
 	}

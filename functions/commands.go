@@ -2,6 +2,7 @@ package functions
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -17,6 +18,7 @@ func Commands() []fn.Word {
 	return []fn.Word{
 		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
 		{Name: "archive", Help: "drop old logs, move what finished long ago to the archive tables and delete other old rows now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
+		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
 		save.Drain,
 	}
@@ -44,6 +46,25 @@ func migrate(ctx context.Context, env *fn.Env, args []string) error {
 	}
 	if err == nil && len(applied) == 0 {
 		fmt.Println("the database is up to date")
+	}
+	return err
+}
+
+// reencrypt fails when a secret cannot be decrypted, after it has done all others.
+func reencrypt(ctx context.Context, env *fn.Env, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("reencrypt takes no arguments")
+	}
+	if env.DB() == nil {
+		return fmt.Errorf("DATABASE_URL is not set")
+	}
+	if env.Config.EncryptionKeys == "" {
+		return fmt.Errorf("SENDONCE_ENCRYPTION_KEYS is not set")
+	}
+	done, err := env.DB().Reencrypt(ctx)
+	fmt.Printf("encrypted with the first key: %d of webhook_endpoints, %d of provider_tokens\n", done.Endpoints, done.Tokens)
+	if err == nil && len(done.Failed) > 0 {
+		err = fmt.Errorf("%d rows stay as they are; set their key again: %w", len(done.Failed), errors.Join(done.Failed...))
 	}
 	return err
 }

@@ -16,11 +16,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestTheContractHasEveryRouteAndNoOther(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
+	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer env.Close()
 	roles, err := fn.Patterns(env, Catalogue()...)

@@ -23,7 +23,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	env, err := fn.NewEnv(fn.Config{
-		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", HotRole: "sendonce_hot", ReadRole: "sendonce_read", Pooler: true,
+		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, HotRole: "sendonce_hot", ReadRole: "sendonce_read", Pooler: true,
 	}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)

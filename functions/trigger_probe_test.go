@@ -48,7 +48,7 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 	}))
 	t.Cleanup(p.functions.Close)
 	p.nats = sandbox.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir})
-	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + p.nats.URL(),
+	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + p.nats.URL(),
 		"SENDONCE_SAFETY_TICK=1h", "SENDONCE_FUNCTIONS_URL=" + p.functions.URL}, p.env...)
 	p.process = sandbox.StartProcess(t, p.bin, p.env, "trigger")
 	p.server = &server{t: t, url: address(t, p.process)}

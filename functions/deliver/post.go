@@ -45,7 +45,7 @@ type attempt struct {
 	retryAfter time.Duration // what the receiver asks for, at most 24 h; 0 = nothing
 	response   string        // the beginning of the answer's body, printable
 	err        string        // for whoever registered the URL; "" exactly when status is 2xx
-	cancelled  bool          // the caller's context ended first: nothing is known
+	cancelled  bool          // the caller's context ended first, or it could not be signed: nothing is known
 }
 
 // poster POSTs to URLs that strangers chose. Its method post may be called by

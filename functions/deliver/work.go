@@ -41,6 +41,9 @@ func (d *deliverer) webhooks() lane[store.DueDelivery] {
 			return d.db.ClaimDeliveries(ctx, room, perLane, max(maxFailing-failing, 0), busy, d.lease())
 		},
 		post: func(ctx context.Context, w store.DueDelivery) attempt {
+			if w.Err != nil {
+				return d.unsigned(w.EndpointID.String(), w.Err)
+			}
 			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[store.DueDelivery]) error {
@@ -105,7 +108,7 @@ func hostOf(text string) string {
 // letter is a message to a URL, ready to be posted.
 type letter struct {
 	store.Post
-	secrets []string
+	signing store.Signing
 }
 
 // messages sends reliable messages to their URLs.
@@ -114,6 +117,9 @@ func (d *deliverer) messages() lane[letter] {
 		desk:  d.messageDesk,
 		claim: d.claimLetters,
 		post: func(ctx context.Context, w letter) attempt {
+			if w.signing.Err != nil {
+				return d.unsigned(w.ID.String(), w.signing.Err)
+			}
 			event, err := fn.MessageEvent(w.MessageDetail)
 			if err != nil {
 				return attempt{at: time.Now(), err: err.Error()}
@@ -122,7 +128,7 @@ func (d *deliverer) messages() lane[letter] {
 			if err != nil {
 				return attempt{at: time.Now(), err: err.Error()}
 			}
-			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.secrets)
+			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
 		},
 		settle: func(ctx context.Context, all []posted[letter]) error {
 			results := make([]store.Posted, len(all))
@@ -134,6 +140,14 @@ func (d *deliverer) messages() lane[letter] {
 			return err
 		},
 	}
+}
+
+// unsigned is the attempt of what cannot be signed, as an operator removed a key
+// too early: nothing was posted, and it is tried again when its lease ends.
+func (d *deliverer) unsigned(id string, err error) attempt {
+	d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "cause", err.Error(),
+		"do", "add the key that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
+	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be decrypted; an operator has to look"}
 }
 
 func (d *deliverer) claimLetters(ctx context.Context, room int, inHand map[int]letter) ([]letter, error) {

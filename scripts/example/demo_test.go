@@ -46,7 +46,7 @@ func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	t.Parallel()
 	onOwnServer(t)
 	nats, functions := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false)
-	env := []string{"BASIC_AUTH_PASSWORD=secret", "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL()}
+	env := []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL()}
 	database := sandbox.NewDatabase(t)
 	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
 	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")

@@ -79,6 +79,13 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	defer func() { err = errors.Join(err, wechat.Stop()) }()
 
 	env := s.serverEnv(database, natsURL)
+	if s.all[encryptionKeys] == "" && s.all[encryptionKeys+"_FILE"] == "" {
+		name, err := secretFile(s.home, "encryption_keys", newEncryptionKey)
+		if err != nil {
+			return err
+		}
+		env = append(env, encryptionKeys+"_FILE="+name)
+	}
 	if err := migrate(ctx, binary, env, out); err != nil {
 		return orInterrupted(ctx, err)
 	}

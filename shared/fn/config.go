@@ -23,9 +23,9 @@ import (
 // the same kind: a field's tag `envconfig` names its variable, `default` and
 // `desc` are what the settings table shows, `secret:"true"` keeps the value
 // out of every message and lets a file hold it (see secretFrom); such a field is
-// a string. A field that is no setting has the tag `ignored:"true"`. A struct may
-// have a method Validate() []task.Field, naming variables, for what a type cannot
-// express.
+// a string. `readby` names the functions and commands that read it, where not all
+// do. A field that is no setting has the tag `ignored:"true"`. A struct may have a
+// method Validate() []task.Field, naming variables, for what a type cannot express.
 type Config struct {
 	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
 	Username       string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
@@ -36,6 +36,7 @@ type Config struct {
 	Debug          bool            `envconfig:"DEBUG" default:"false" desc:"log debug lines too"`
 	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
 	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
+	EncryptionKeys string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"deliver,reencrypt,webhooks,wechat"`
 	HotRole        string          `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
 	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
@@ -61,6 +62,9 @@ func (c *Config) Validate() []task.Field {
 	if !c.PhoneCountry.Valid() {
 		bad = append(bad, task.Field{Name: "PHONE_DEFAULT_COUNTRY_CODE", Message: "must be a country code without +, 1 to 3 digits such as 86, or empty"})
 	}
+	if _, err := store.ParseKeys(c.EncryptionKeys); err != nil {
+		bad = append(bad, task.Field{Name: encryptionKeys, Message: err.Error()})
+	}
 	const centuryOfDays = 36500
 	if c.RetentionDays < 0 || c.RetentionDays > centuryOfDays {
 		bad = append(bad, task.Field{Name: "RETENTION_DAYS", Message: "must be between 0 and 36500, where 0 keeps for ever"})
@@ -81,10 +85,11 @@ func (c *Config) Validate() []task.Field {
 }
 
 func (c *Config) storeConfig() store.Config {
+	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has found what is wrong with them
 	return store.Config{
 		URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.rules(),
+		Alerts: c.Alerts.rules(), Keys: keys,
 	}
 }
 
@@ -99,15 +104,31 @@ func (c *Config) Address() string {
 
 // missingToServe names what only serving needs: words such as migrate do
 // without a password.
-func (c *Config) missingToServe() []problem {
+func (c *Config) missingToServe(served []Function) []problem {
 	var missing []problem
+
 	if c.DatabaseURL == "" {
 		missing = append(missing, problem{"DATABASE_URL", "is not set; give a URL such as postgres://user:password@localhost:5432/sendonce"})
 	}
 	if c.Password == "" {
 		missing = append(missing, problem{"BASIC_AUTH_PASSWORD", "is not set or empty; choose the password of the built-in admin, there is no default"})
 	}
+	if c.EncryptionKeys == "" && slices.ContainsFunc(served, readsKeys) {
+		missing = append(missing, problem{encryptionKeys, "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
+	}
 	return missing
+}
+
+const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
+
+// readsKeys says whether the settings table names f as a reader of the keys.
+func readsKeys(f Function) bool {
+	for _, s := range settingsOf(reflect.TypeFor[Config]()) {
+		if s.name == encryptionKeys {
+			return slices.Contains(s.usedBy, f.Name)
+		}
+	}
+	return false
 }
 
 // Networks is a comma-separated list of networks; a bare address is a network

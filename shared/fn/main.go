@@ -112,7 +112,7 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 		problems = append(problems, bad...)
 		_, bad = open(served)
 		problems = append(problems, bad...)
-		problems = append(problems, cfg.missingToServe()...)
+		problems = append(problems, cfg.missingToServe(served)...)
 	}
 	level := slog.LevelInfo
 	if cfg.Debug {

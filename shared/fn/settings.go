@@ -34,6 +34,9 @@ func settingsOf(config reflect.Type) []setting {
 		if s.secret && (config.Field(i).Type.Kind() != reflect.String || s.def != "") {
 			panic(fmt.Sprintf("fn: %s.%s is secret and must be a string without a default", config, config.Field(i).Name))
 		}
+		if readers := tag.Get("readby"); readers != "" {
+			s.usedBy = strings.Split(readers, ",")
+		}
 		all = append(all, s)
 	}
 	return all

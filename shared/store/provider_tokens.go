@@ -36,18 +36,28 @@ select token, extract(epoch from expires_at - clock_timestamp())::float8, versio
 // ProviderToken gives the newest token of an app at a provider, which may be over;
 // the zero token when there has been none.
 func (db *DB) ProviderToken(ctx context.Context, provider, appID string) (ProviderToken, error) {
-	t, _, err := tokenOf(db.hot.QueryRow(ctx, tokenSQL, provider, appID))
+	t, _, err := db.tokenOf(db.hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	return t, failed("provider token", err)
 }
 
-// tokenOf reads a token and its version, which grows with each that is kept.
-func tokenOf(row pgx.Row) (t ProviderToken, version int64, err error) {
+// tokenRow names a row of provider_tokens where its token is encrypted.
+func tokenRow(provider, appID string) string { return "provider_tokens/" + provider + "/" + appID }
+
+// tokenOf reads a token and its version, which grows with each that is kept. A token
+// that cannot be decrypted is as good as none: the provider gives another.
+func (db *DB) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, version int64, err error) {
 	var left float64
 	err = row.Scan(&t.Value, &left, &version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ProviderToken{}, 0, nil
 	}
+	if err != nil {
+		return ProviderToken{}, 0, err
+	}
 	t.Left = time.Duration(left * float64(time.Second))
+	if t.Value, err = db.keys.decrypt(tokenRow(provider, appID), t.Value); errors.Is(err, ErrDecrypt) {
+		return ProviderToken{}, version, nil
+	}
 	return t, version, err
 }
 
@@ -79,7 +89,7 @@ on conflict (provider, app_id) do update set token = excluded.token, expires_at 
 // of fetch is given as it is, and nothing has changed.
 func (db *DB) RefreshProviderToken(ctx context.Context, provider, appID string, stale ProviderToken,
 	fetch func(context.Context) (ProviderToken, error)) (ProviderToken, error) {
-	_, asOf, err := tokenOf(db.hot.QueryRow(ctx, tokenSQL, provider, appID))
+	_, asOf, err := db.tokenOf(db.hot.QueryRow(ctx, tokenSQL, provider, appID), provider, appID)
 	if err != nil {
 		return ProviderToken{}, failed("refresh token", err)
 	}
@@ -92,7 +102,7 @@ func (db *DB) RefreshProviderToken(ctx context.Context, provider, appID string, 
 	var fresh ProviderToken
 	var refused error // by fetch
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
-		kept, version, err := lockToken(ctx, tx, provider, appID)
+		kept, version, err := db.lockToken(ctx, tx, provider, appID)
 		if err != nil {
 			return err
 		}
@@ -103,7 +113,11 @@ func (db *DB) RefreshProviderToken(ctx context.Context, provider, appID string, 
 		if fresh, refused = fetchToken(ctx, fetch); refused != nil {
 			return refused
 		}
-		_, err = tx.Exec(ctx, keepTokenSQL, provider, appID, fresh.Value, fresh.Left.Seconds())
+		encrypted, err := db.keys.encrypt(tokenRow(provider, appID), fresh.Value)
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, keepTokenSQL, provider, appID, encrypted, fresh.Left.Seconds())
 		return err
 	})
 	switch {
@@ -116,12 +130,12 @@ func (db *DB) RefreshProviderToken(ctx context.Context, provider, appID string, 
 }
 
 // lockToken gives the token as it is once no other instance refreshes it.
-func lockToken(ctx context.Context, tx pgx.Tx, provider, appID string) (t ProviderToken, version int64, err error) {
+func (db *DB) lockToken(ctx context.Context, tx pgx.Tx, provider, appID string) (t ProviderToken, version int64, err error) {
 	var batch pgx.Batch
 	batch.Queue(tokenPatienceSQL, tokenPatience, tokenStatements)
 	batch.Queue(lockTokenSQL, provider, appID)
 	batch.Queue(tokenSQL, provider, appID).QueryRow(func(row pgx.Row) (err error) {
-		t, version, err = tokenOf(row)
+		t, version, err = db.tokenOf(row, provider, appID)
 		return err
 	})
 	err = tx.SendBatch(ctx, &batch).Close()

@@ -23,6 +23,7 @@ type Config struct {
 	Keep         Retention             // how long what is over stays
 	PhoneCountry task.Country          // whose numbers may be written without a country code
 	Alerts       task.AlertRules       // which queues somebody should hear of
+	Keys         Keys                  // encrypt the secrets that are stored
 	OnEvents     func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 	OnFailed     func()                // called after a commit of failures that count for alerts; nil = nobody listens
 
@@ -53,6 +54,7 @@ type DB struct {
 	backoff    task.Backoff
 	phones     task.Country
 	keep       Retention
+	keys       Keys
 	countTime  time.Duration // see countTime
 	refreshing chan struct{} // full while this instance refreshes a provider's token
 }
@@ -77,7 +79,7 @@ func Open(cfg Config) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{
-		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, alerts: cfg.Alerts,
+		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts,
 		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), onAlert: cfg.OnAlert,
 		countTime: countTime, refreshing: make(chan struct{}, 1),
 	}

@@ -27,6 +27,9 @@ func open(t *testing.T) *DB {
 func openAt(t *testing.T, url string, change ...func(*Config)) *DB {
 	t.Helper()
 	cfg := Config{URL: url, HotRole: "sendonce_hot", ReadRole: "sendonce_read", StatusOf: func(string) int { return 400 }}
+	var err error
+	cfg.Keys, err = ParseKeys(sandbox.EncryptionKey)
+	require.NoError(t, err)
 	for _, c := range change {
 		c(&cfg)
 	}

@@ -2,10 +2,12 @@ package store
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
@@ -74,7 +76,12 @@ func (db *DB) AddEndpoint(ctx context.Context, n NewEndpoint, by Operator) (e En
 		if have >= maxEndpoints {
 			return deed{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
 		}
-		e, err = rowOf[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, task.NewID(), n.CallerID, n.URL, n.Description, notNull(n.Events), n.Secret)
+		id := task.NewID()
+		secret, err := db.keys.encrypt(endpointRow(id), n.Secret)
+		if err != nil {
+			return deed{}, err
+		}
+		e, err = rowOf[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, id, n.CallerID, n.URL, n.Description, notNull(n.Events), secret)
 		return deed{"webhook.create", e.subject(), "", e.json()}, err
 	})
 	return e, failed("add endpoint", err)
@@ -164,8 +171,12 @@ where id = $1 returning ` + endpointColumns
 // RotateEndpoint replaces an endpoint's secret; the old one signs too for a day.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secret string, by Operator) (Endpoint, error) {
+	encrypted, err := db.keys.encrypt(endpointRow(id), secret)
+	if err != nil {
+		return Endpoint{}, failed("webhook.rotate", err)
+	}
 	return db.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(Endpoint) (string, []any) {
-		return rotateEndpointSQL, []any{secret}
+		return rotateEndpointSQL, []any{encrypted}
 	})
 }
 
@@ -189,6 +200,9 @@ func (db *DB) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by Oper
 	}))
 }
 
+// endpointRow names a row of webhook_endpoints where its secrets are encrypted.
+func endpointRow(id task.ID) string { return "webhook_endpoints/" + id.String() }
+
 // SigningSecret signs what a caller has told to callback URLs and what it sends
 // to URLs.
 type SigningSecret struct {
@@ -196,78 +210,140 @@ type SigningSecret struct {
 	OldUntil *time.Time // until when the secret before signs too; nil when there is none
 }
 
-const signingColumns = `secret, case when old_secret_until > now() then old_secret_until end`
-
 const (
-	signingSecretSQL = `select ` + signingColumns + ` from webhook_endpoints where caller_id = $1 and url is null`
-	addSigningSQL    = `
+	signingSecretSQL = `
+select id, secret, case when old_secret_until > now() then old_secret_until end
+from webhook_endpoints where caller_id = $1 and url is null`
+	addSigningSQL = `
 insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)
 on conflict (caller_id) where url is null do nothing`
 )
 
+// execer is a pool or a transaction.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}
+
+// addSigningSecret gives a caller its first secret; added is false when it has one.
+func (db *DB) addSigningSecret(ctx context.Context, in execer, caller int64, fresh string) (added bool, err error) {
+	id := task.NewID()
+	secret, err := db.keys.encrypt(endpointRow(id), fresh)
+	if err != nil {
+		return false, err
+	}
+	tag, err := in.Exec(ctx, addSigningSQL, id, caller, secret)
+	return tag.RowsAffected() == 1, err
+}
+
 // SigningSecret gives a caller's secret; it is fresh when there was none yet.
+// ErrDecrypt when it cannot be decrypted.
 func (db *DB) SigningSecret(ctx context.Context, caller int64, fresh string) (SigningSecret, error) {
-	s, err := rowOf[SigningSecret](ctx, db.hot, "secret", signingSecretSQL, caller)
+	s, err := db.signingSecret(ctx, caller)
 	if task.CodeOf(err) != task.CodeNotFound {
 		return s, failed("signing secret", err)
 	}
-	if _, err = db.hot.Exec(ctx, addSigningSQL, task.NewID(), caller, fresh); err == nil {
-		s, err = rowOf[SigningSecret](ctx, db.hot, "secret", signingSecretSQL, caller)
+	if _, err = db.addSigningSecret(ctx, db.hot, caller, fresh); err == nil {
+		s, err = db.signingSecret(ctx, caller)
 	}
 	return s, failed("signing secret", err)
 }
 
+func (db *DB) signingSecret(ctx context.Context, caller int64) (s SigningSecret, err error) {
+	var id task.ID
+	err = db.hot.QueryRow(ctx, signingSecretSQL, caller).Scan(&id, &s.Secret, &s.OldUntil)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return s, errNotFound("secret")
+	}
+	if err == nil {
+		s.Secret, err = db.keys.decrypt(endpointRow(id), s.Secret)
+	}
+	return s, err
+}
+
+// Signing is what signs for an endpoint or a caller.
+type Signing struct {
+	Secrets []string // newest first
+	Err     error    // why they cannot be read (ErrDecrypt); nil when Secrets holds them
+}
+
+// signing decrypts the secrets of a row of webhook_endpoints.
+func (db *DB) signing(row task.ID, stored string, old *string) (s Signing) {
+	for _, text := range []*string{&stored, old} {
+		if text == nil {
+			continue
+		}
+		secret, err := db.keys.decrypt(endpointRow(row), *text)
+		if err != nil {
+			return Signing{Err: err}
+		}
+		s.Secrets = append(s.Secrets, secret)
+	}
+	return s
+}
+
 const knownSecretsSQL = `
-select caller_id, secret, case when old_secret_until > now() then old_secret end
+select id, caller_id, secret, case when old_secret_until > now() then old_secret end
 from webhook_endpoints where url is null and caller_id = any($1::bigint[])`
 
-// SigningSecrets gives what each of the callers signs with now, newest first;
-// fresh makes the secret of one that had none yet.
-func (db *DB) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64][]string, error) {
-	secrets := map[int64][]string{}
+// SigningSecrets gives what each of the callers signs with now; fresh makes the
+// secret of one that had none yet. What cannot be decrypted is that caller's error
+// alone.
+func (db *DB) SigningSecrets(ctx context.Context, callers []int64, fresh func() string) (map[int64]Signing, error) {
+	found := map[int64]Signing{}
 	rows, err := db.hot.Query(ctx, knownSecretsSQL, callers)
 	if err != nil {
 		return nil, failed("signing secrets", err)
 	}
+	var id task.ID
 	var caller int64
 	var secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&caller, &secret, &old}, func() error {
-		secrets[caller] = secretsOf(secret, old)
+	_, err = pgx.ForEachRow(rows, []any{&id, &caller, &secret, &old}, func() error {
+		found[caller] = db.signing(id, secret, old)
 		return nil
 	})
 	for _, caller := range callers {
 		if err != nil {
 			break
 		}
-		if secrets[caller] == nil {
+		if _, known := found[caller]; !known {
 			var made SigningSecret
 			made, err = db.SigningSecret(ctx, caller, fresh())
-			secrets[caller] = []string{made.Secret}
+			found[caller] = Signing{Secrets: []string{made.Secret}}
 		}
 	}
-	return secrets, failed("signing secrets", err)
+	return found, failed("signing secrets", err)
 }
 
-func secretsOf(secret string, old *string) []string {
-	if old == nil {
-		return []string{secret}
-	}
-	return []string{secret, *old}
-}
-
-const rotateSigningSQL = `
-insert into webhook_endpoints as e (id, caller_id, secret) values ($1, $2, $3)
-on conflict (caller_id) where url is null
-do update set old_secret = e.secret, old_secret_until = now() + interval '24 hours', secret = excluded.secret, rotated_at = now()
-returning ` + signingColumns
+const (
+	lockSigningSQL   = `select id from webhook_endpoints where caller_id = $1 and url is null for update`
+	rotateSigningSQL = `
+update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
+where id = $1 returning old_secret_until`
+)
 
 // RotateSigningSecret replaces a caller's secret; the old one signs too for a
 // day.
 func (db *DB) RotateSigningSecret(ctx context.Context, caller int64, secret string, by Operator) (s SigningSecret, err error) {
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
-		s, err = rowOf[SigningSecret](ctx, tx, "secret", rotateSigningSQL, task.NewID(), caller, secret)
+		s = SigningSecret{Secret: secret}
+		added, err := db.addSigningSecret(ctx, tx, caller, secret)
+		if err == nil && !added {
+			err = db.rotateSigningSecret(ctx, tx, caller, &s)
+		}
 		return deed{"webhook.rotate", "signing-secret/" + strconv.FormatInt(caller, 10), "", mustJSON(map[string]any{"old_secret_until": s.OldUntil})}, err
 	})
 	return s, failed("rotate signing secret", err)
+}
+
+func (db *DB) rotateSigningSecret(ctx context.Context, tx pgx.Tx, caller int64, s *SigningSecret) error {
+	var id task.ID
+	if err := tx.QueryRow(ctx, lockSigningSQL, caller).Scan(&id); err != nil {
+		return err
+	}
+	encrypted, err := db.keys.encrypt(endpointRow(id), s.Secret)
+	if err != nil {
+		return err
+	}
+	return tx.QueryRow(ctx, rotateSigningSQL, id, encrypted).Scan(&s.OldUntil)
 }

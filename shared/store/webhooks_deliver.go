@@ -166,7 +166,7 @@ type DueDelivery struct {
 	Payload string
 	Claim   int32 // the fence
 	Failing bool  // nothing was delivered to the endpoint since its last failure
-	Secrets []string
+	Signing
 }
 
 // ClaimDeliveries gives up to limit deliveries that are due, each to one caller:
@@ -188,7 +188,7 @@ func (db *DB) ClaimDeliveries(ctx context.Context, limit, perLane, failing int, 
 	var secret string
 	var old *string
 	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &secret, &old}, func() error {
-		d.Secrets = secretsOf(secret, old)
+		d.Signing = db.signing(d.EndpointID, secret, old)
 		due = append(due, d)
 		return nil
 	})

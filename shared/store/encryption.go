@@ -1,0 +1,98 @@
+package store
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+const (
+	encryptionKeyBytes = 32 // AES-256
+	encryptedPrefix    = "enc1."
+)
+
+// ErrDecrypt means that a stored secret cannot be decrypted: its key is not among
+// the given ones, or the row was changed by somebody who does not have the key.
+var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
+
+// Keys encrypt what must be stored and read back: signing secrets of webhooks and
+// access tokens of providers. The first key encrypts, all decrypt. The zero Keys
+// encrypt nothing.
+//
+// An encrypted value is enc1.<key id>.<base64 of nonce and ciphertext>, AES-256 in
+// GCM with a random nonce (NIST SP 800-38D). The row that it belongs to is
+// authenticated with it, so a value that is copied to another row is refused. The
+// key id is the beginning of the key's SHA-256.
+type Keys struct {
+	ids  []string // newest first
+	aead map[string]cipher.AEAD
+}
+
+// ParseKeys reads the base64 of one or more keys of 32 bytes, separated by commas,
+// the newest first. The empty text gives the zero Keys. An error repeats no key.
+func ParseKeys(text string) (Keys, error) {
+	if strings.TrimSpace(text) == "" {
+		return Keys{}, nil
+	}
+	k := Keys{aead: map[string]cipher.AEAD{}}
+	for i, part := range strings.Split(text, ",") {
+		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(part))
+		if err != nil || len(key) != encryptionKeyBytes {
+			return Keys{}, fmt.Errorf("key %d must be the base64 of 32 random bytes, as `openssl rand -base64 32` prints it; several are separated by commas, the newest first", i+1)
+		}
+		sum := sha256.Sum256(key)
+		id := hex.EncodeToString(sum[:4])
+		if k.aead[id] != nil {
+			return Keys{}, fmt.Errorf("key %d is given twice", i+1)
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return Keys{}, err
+		}
+		if k.aead[id], err = cipher.NewGCMWithRandomNonce(block); err != nil {
+			return Keys{}, err
+		}
+		k.ids = append(k.ids, id)
+	}
+	return k, nil
+}
+
+// encrypt encrypts a secret of a row.
+func (k Keys) encrypt(row, secret string) (string, error) {
+	if len(k.ids) == 0 {
+		return "", errors.New("no encryption key is set, so no secret can be stored")
+	}
+	sealed := k.aead[k.ids[0]].Seal(nil, nil, []byte(secret), []byte(row))
+	return k.newestPrefix() + base64.RawStdEncoding.EncodeToString(sealed), nil
+}
+
+// newestPrefix is how a value begins that the first key encrypted.
+func (k Keys) newestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
+
+// decrypt reverses encrypt. Rows that were written before there was encryption hold
+// the secret itself.
+func (k Keys) decrypt(row, stored string) (string, error) {
+	rest, encrypted := strings.CutPrefix(stored, encryptedPrefix)
+	if !encrypted {
+		return stored, nil
+	}
+	id, text, _ := strings.Cut(rest, ".")
+	aead := k.aead[id]
+	if aead == nil {
+		return "", fmt.Errorf("%w: its key %.8q is not among the %d that are set", ErrDecrypt, id, len(k.ids))
+	}
+	sealed, err := base64.RawStdEncoding.DecodeString(text)
+	if err != nil {
+		return "", fmt.Errorf("%w: it is damaged", ErrDecrypt)
+	}
+	secret, err := aead.Open(nil, nil, sealed, []byte(row))
+	if err != nil {
+		return "", fmt.Errorf("%w: it is damaged, or was copied from another row", ErrDecrypt)
+	}
+	return string(secret), nil
+}

@@ -1,0 +1,163 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func keyText(b byte) string {
+	return base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{b}, 32))
+}
+
+func keysOf(t *testing.T, texts ...string) Keys {
+	t.Helper()
+	k, err := ParseKeys(strings.Join(texts, ","))
+	require.NoError(t, err)
+	return k
+}
+
+func TestKeysEncryptAndDecryptTheSecretOfARow(t *testing.T) {
+	t.Parallel()
+	k := keysOf(t, keyText(1))
+	a, err := k.encrypt("row/1", "whsec_x")
+	require.NoError(t, err)
+	b, err := k.encrypt("row/1", "whsec_x")
+	require.NoError(t, err)
+	require.NotEqual(t, a, b, "equal secrets do not look equal")
+	require.NotContains(t, a, "whsec")
+	for _, stored := range []string{a, b} {
+		secret, err := k.decrypt("row/1", stored)
+		require.NoError(t, err)
+		require.Equal(t, "whsec_x", secret)
+	}
+	_, err = k.decrypt("row/2", a)
+	require.ErrorIs(t, err, ErrDecrypt, "a value that was copied to another row")
+	_, err = k.decrypt("row/1", a[:len(a)-2])
+	require.ErrorIs(t, err, ErrDecrypt)
+	secret, err := Keys{}.decrypt("row/1", "whsec_y")
+	require.NoError(t, err, "a row from before encryption")
+	require.Equal(t, "whsec_y", secret)
+	_, err = Keys{}.encrypt("row/1", "x")
+	require.Error(t, err)
+}
+
+func TestAnOlderKeyStillDecryptsAndTheFirstEncrypts(t *testing.T) {
+	t.Parallel()
+	old, both, newest := keysOf(t, keyText(1)), keysOf(t, keyText(2), keyText(1)), keysOf(t, keyText(2))
+	stored, err := old.encrypt("row", "s")
+	require.NoError(t, err)
+	secret, err := both.decrypt("row", stored)
+	require.NoError(t, err)
+	require.Equal(t, "s", secret)
+	_, err = newest.decrypt("row", stored)
+	require.ErrorIs(t, err, ErrDecrypt)
+	stored, err = both.encrypt("row", "s")
+	require.NoError(t, err)
+	_, err = newest.decrypt("row", stored)
+	require.NoError(t, err)
+}
+
+// stored is every secret as a reader of the tables sees it.
+func (db *DB) stored(t *testing.T) (all []string) {
+	t.Helper()
+	rows, err := db.hot.Query(t.Context(), `
+		select secret from webhook_endpoints union all select old_secret from webhook_endpoints where old_secret is not null
+		union all select token from provider_tokens`)
+	require.NoError(t, err)
+	all, err = pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	return all
+}
+
+func TestNoStoredSecretIsReadableWithoutTheKey(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	_, err := db.RotateEndpoint(t.Context(), e.ID, nil, "whsec_rotated", Operator{Name: "shop"})
+	require.NoError(t, err)
+	for _, secret := range []string{"whsec_first", "whsec_second"} {
+		_, err = db.RotateSigningSecret(t.Context(), 7, secret, Operator{Name: "shop"})
+		require.NoError(t, err)
+	}
+	_, err = db.RefreshProviderToken(t.Context(), "wechat", "app", ProviderToken{}, func(context.Context) (ProviderToken, error) {
+		return ProviderToken{"token-in-clear", time.Hour}, nil
+	})
+	require.NoError(t, err)
+	stored := db.stored(t)
+	require.Len(t, stored, 5)
+	for _, text := range stored {
+		require.Regexp(t, `^enc1\.[0-9a-f]{8}\.[A-Za-z0-9+/]+$`, text)
+	}
+	require.Equal(t, "token-in-clear", db.mustToken(t).Value)
+	signing, err := db.SigningSecrets(t.Context(), []int64{7}, fresh)
+	require.NoError(t, err)
+	require.Equal(t, Signing{Secrets: []string{"whsec_second", "whsec_first"}}, signing[7])
+}
+
+func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	withKeys := func(keys ...string) *DB {
+		return openAt(t, url, func(c *Config) { c.Keys = keysOf(t, keys...) })
+	}
+	before := withKeys(keyText(1))
+	mine := before.mustAddEndpoint(t, 7, "https://shop.example")
+	_, err := before.RotateEndpoint(t.Context(), mine.ID, nil, "whsec_rotated", Operator{Name: "shop"})
+	require.NoError(t, err)
+	before.mustAddEndpoint(t, 8, "https://plain.example")
+	before.exec(t, `update webhook_endpoints set secret = 'whsec_plain' where caller_id = 8`) // as it was before there was encryption
+	before.mustAddEndpoint(t, 9, "https://copied.example")
+	before.exec(t, `update webhook_endpoints set secret = (select secret from webhook_endpoints where caller_id = 7) where caller_id = 9`)
+	_, err = before.RefreshProviderToken(t.Context(), "wechat", "app", ProviderToken{}, func(context.Context) (ProviderToken, error) {
+		return ProviderToken{"token", time.Hour}, nil
+	})
+	require.NoError(t, err)
+
+	both := withKeys(keyText(2), keyText(1))
+	done, err := both.Reencrypt(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int{2, 1}, []int{done.Endpoints, done.Tokens})
+	require.Len(t, done.Failed, 1, "the secret that somebody copied from another row")
+	require.ErrorIs(t, done.Failed[0], ErrDecrypt)
+	again, err := both.Reencrypt(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 0, 1}, []int{again.Endpoints, again.Tokens, len(again.Failed)})
+
+	after := withKeys(keyText(2))
+	require.Equal(t, "token", after.mustToken(t).Value)
+	require.Equal(t, ProviderToken{}, before.mustToken(t), "which has the provider asked for another one")
+	for _, caller := range []int64{7, 8, 9} {
+		s := message(fromCaller(caller))
+		after.mustSubmit(t, s)
+		after.told(t, s.ID, 1, "task.succeeded")
+	}
+	signing := map[string]Signing{}
+	for _, d := range after.mustClaimDeliveries(t, nil) {
+		signing[d.URL] = d.Signing
+	}
+	require.Equal(t, Signing{Secrets: []string{"whsec_rotated", "whsec_https://shop.example"}}, signing["https://shop.example"])
+	require.Equal(t, Signing{Secrets: []string{"whsec_plain"}}, signing["https://plain.example"])
+	require.ErrorIs(t, signing["https://copied.example"].Err, ErrDecrypt, "it holds up no other delivery")
+}
+
+func TestKeysThatAreNoneAreNamedAndNotShown(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"hunter2", keyText(1) + ",hunter2", keyText(1) + "," + keyText(1), ",", base64.StdEncoding.EncodeToString([]byte("hunter2"))} {
+		_, err := ParseKeys(text)
+		require.ErrorContains(t, err, "key ", text)
+		require.NotContains(t, err.Error(), "hunter2")
+		require.NotContains(t, err.Error(), keyText(1))
+	}
+	none, err := ParseKeys(" ")
+	require.NoError(t, err)
+	require.Empty(t, none.ids)
+}
