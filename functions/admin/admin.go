@@ -5,11 +5,13 @@
 //
 // Every change is committed together with a row of operator_actions that tells
 // who made it and what was there before; a change that changes nothing is not
-// told. A change of a caller counts everywhere after 60 s at the latest, as
-// long as an instance remembers whom it let in.
+// told. A change of a caller counts everywhere within a second where the instances
+// are connected to NATS, and within 60 s, as long as an instance remembers whom it
+// let in, where they are not.
 package admin
 
 import (
+	"context"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -23,7 +25,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), ready: env.Ready, due: env.Due, username: env.Config.Username, forget: env.ForgetCaller, phones: env.Config.PhoneCountry}
+	d := &desk{db: env.DB(), ready: env.Ready, due: env.Due, username: env.Config.Username, changed: env.CallerChanged, phones: env.Config.PhoneCountry}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
@@ -83,10 +85,10 @@ const maxReason = 500
 // desk is where an operator stands.
 type desk struct {
 	db       *store.DB
-	ready    func(queue string, n int) // tells waiting claims
-	due      func(at time.Time)        // has sweep woken
-	username string                    // of the built-in admin, which is no stored caller
-	forget   func(name string)         // drops what this process remembers of a caller
+	ready    func(queue string, n int)                // tells waiting claims
+	due      func(at time.Time)                       // has sweep woken
+	username string                                   // of the built-in admin, which is no stored caller
+	changed  func(ctx context.Context, caller string) // makes every process look a caller up anew
 	phones   task.Country
 }
 

@@ -94,7 +94,7 @@ func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (an
 	row, err := d.db.AddCaller(ctx, req.Name, hash, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes,
 	}, c.Operator(""))
-	d.forget(row.Name)
+	d.changed(ctx, row.Name)
 	return withToken(row, token), err
 }
 
@@ -129,7 +129,7 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 	row, err := d.db.UpdateCaller(ctx, id, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes,
 	}, c.Operator(""))
-	d.forget(row.Name)
+	d.changed(ctx, row.Name)
 	return callerResponse(row), err
 }
 
@@ -140,7 +140,7 @@ func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 	}
 	token, hash := newToken()
 	row, err := d.db.RotateCaller(ctx, id, hash, c.Operator(""))
-	d.forget(row.Name)
+	d.changed(ctx, row.Name)
 	return withToken(row, token), err
 }
 
@@ -150,7 +150,7 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 		return nil, err
 	}
 	row, err := d.db.RevokeCaller(ctx, id, c.Operator(""))
-	d.forget(row.Name)
+	d.changed(ctx, row.Name)
 	return callerResponse(row), err
 }
 

@@ -139,6 +139,10 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		woken, leave = waiter.C, waiter.Close
 	}
 	defer leave()
+	changed, err := c.recheck(ctx, call, want.Queue)
+	if err != nil {
+		return nil, false, err
+	}
 	claimed, touched, err := c.look(ctx, want)
 	if err != nil || len(claimed) > 0 || ctx.Err() != nil {
 		leave() // what is there now is for others
@@ -163,17 +167,40 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	if err != nil {
 		return nil, false, err
 	}
-	select {
-	case <-woken:
-		return nil, true, nil
-	case <-resumed:
-		return nil, true, nil
-	case <-patience:
-	case <-c.env.Draining():
-	case <-ctx.Done():
-		return nil, false, context.Cause(ctx)
+	for {
+		select {
+		case <-woken:
+			return nil, true, nil
+		case <-resumed:
+			return nil, true, nil
+		case <-changed:
+			if changed, err = c.recheck(ctx, call, want.Queue); err != nil {
+				return nil, false, err
+			}
+			continue
+		case <-patience:
+		case <-c.env.Draining():
+		case <-ctx.Done():
+			return nil, false, context.Cause(ctx)
+		}
+		return []api.ClaimedTask{}, false, nil
 	}
-	return []api.ClaimedTask{}, false, nil
+}
+
+// recheck refuses a caller that was revoked, or lost the queue, since the poll
+// began. changed is closed when it is time to look again.
+func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (changed <-chan struct{}, err error) {
+	if changed, err = call.Recheck(ctx); err != nil {
+		return nil, err
+	}
+	return changed, mayClaim(call, queue)
+}
+
+func mayClaim(call *fn.Call, queue string) error {
+	if !call.MayUseQueue(queue) {
+		return task.Refuse(task.CodeForbidden, "this caller may not claim from queue "+queue)
+	}
+	return nil
 }
 
 // look claims even when the app leaves meanwhile: a claim broken off half-way
@@ -224,8 +251,8 @@ func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimReq
 	if req.Limit != nil {
 		want.Limit = *req.Limit
 	}
-	if !call.MayUseQueue(want.Queue) {
-		return want, task.Refuse(task.CodeForbidden, "this caller may not claim from queue "+want.Queue)
+	if err := mayClaim(call, want.Queue); err != nil {
+		return want, err
 	}
 	logged, err := json.Marshal(map[string]any{
 		"request_id": call.RequestID, "queue": want.Queue, "limit": want.Limit, "lease_seconds": want.Lease.Seconds(), "marks_sending": want.MarksSending,

@@ -237,8 +237,8 @@ type CallerChange struct {
 	BusinessTypes []string `json:"business_types"`
 }
 
-// CallerResponse is a caller. A change of it counts everywhere after 60 s at
-// the latest: that long an instance may remember the caller as it was.
+// CallerResponse is a caller. A change of it counts everywhere within 1 s with
+// NATS and 60 s without: that long an instance may remember the caller as it was.
 type CallerResponse struct {
 	ID     ID       `json:"id"`
 	Name   string   `json:"name"`

@@ -44,7 +44,8 @@
 //
 // WAKE keeps one message per subject: a hundred wake-ups that nobody took yet are
 // one. wake.queue.* is for processes that wait right now; only wake.queue.wechat is
-// in the stream too, since a function sends the tasks of that queue.
+// in the stream too, since a function sends the tasks of that queue. notify.callers
+// is like it: the name of a caller that was changed, for the processes that run now.
 //
 // ACCEPTED takes one message per subject and refuses the next, however long ago
 // the first was: the subject is the id, and there is no window. Only Forget ends

@@ -128,7 +128,7 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		b.mu.Lock()
 		delete(b.scheduled, name)
 		b.mu.Unlock()
-		b.miss(hint{subject, bucket})
+		b.miss(hint{subject: subject, at: bucket})
 		b.log.Debug("schedule a wake-up", "subject", subject, "error", err)
 	}
 }

@@ -62,7 +62,7 @@ func (b *Bus) pump(subject string) {
 		if n == 0 {
 			return
 		}
-		b.tell(subject, n)
+		b.tell(hint{subject: subject}, strconv.AppendInt(nil, int64(n), 10))
 		select {
 		case <-tick.C:
 		case <-b.closing.Done():
@@ -72,22 +72,23 @@ func (b *Bus) pump(subject string) {
 
 // tell returns once the server has it: what is written to a connection that died
 // unnoticed was told to nobody.
-func (b *Bus) tell(subject string, n int) {
+func (b *Bus) tell(h hint, body []byte) {
 	<-b.tried
 	b.mu.Lock()
 	up := b.up != nil
 	b.mu.Unlock()
-	if !up || b.nc.Publish(subject, strconv.AppendInt(nil, int64(n), 10)) != nil || b.nc.FlushTimeout(writeTimeout) != nil {
-		b.miss(hint{subject: subject})
+	if !up || b.nc.Publish(h.subject, body) != nil || b.nc.FlushTimeout(writeTimeout) != nil {
+		b.miss(h)
 	}
 }
 
 // hint is a wake-up that could not be told: of subject, at once for the zero
 // time. That one is owed is all that is kept of it, not how many things became
-// due.
+// due. With a caller it is the notification that this caller has changed.
 type hint struct {
 	subject string
 	at      time.Time
+	caller  string
 }
 
 // maxMissed bounds what is remembered of an outage; the safety tick covers the
@@ -114,9 +115,12 @@ const missedPause = 2 * time.Second
 // tellMissed tells what is owed; without a connection it goes on being owed.
 func (b *Bus) tellMissed() {
 	for h := range b.takeMissed() {
-		if h.at.IsZero() {
+		switch {
+		case h.caller != "":
+			b.spawn(func() { b.tell(h, []byte(h.caller)) })
+		case h.at.IsZero():
 			b.Wake(h.subject, 1)
-		} else {
+		default:
 			b.WakeAt(h.subject, h.at)
 		}
 	}
@@ -135,22 +139,7 @@ func (b *Bus) takeMissed() map[hint]bool {
 // knows who listens, is not heard: listens is called as soon as all is, the first
 // time and after each outage. Neither must block.
 func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop func()) {
-	if b == nil {
-		return func() {}
-	}
-	b.start()
-	ctx, cancel := context.WithCancel(b.closing)
-	b.spawn(func() { b.listen(ctx, heard, listens) })
-	return cancel
-}
-
-func (b *Bus) listen(ctx context.Context, heard func(queue string, n int), listens func()) {
-	select {
-	case <-b.made:
-	case <-ctx.Done():
-		return
-	}
-	sub, err := b.nc.Subscribe(queuePrefix+"*", func(m *nats.Msg) {
+	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
 		queue, ok := nameOf(m.Subject[len(queuePrefix):])
 		n, err := strconv.Atoi(string(m.Data))
 		if !ok || err != nil || n < 1 {
@@ -158,9 +147,31 @@ func (b *Bus) listen(ctx context.Context, heard func(queue string, n int), liste
 			return
 		}
 		heard(queue, n)
-	})
+	}, listens)
+}
+
+// subscribe calls received for each message of a core subject until stop or Close,
+// and listens whenever the server has the subscription: the first time and after
+// each outage. It does not wait for the connection.
+func (b *Bus) subscribe(subject string, received nats.MsgHandler, listens func()) (stop func()) {
+	if b == nil {
+		return func() {}
+	}
+	b.start()
+	ctx, cancel := context.WithCancel(b.closing)
+	b.spawn(func() { b.listen(ctx, subject, received, listens) })
+	return cancel
+}
+
+func (b *Bus) listen(ctx context.Context, subject string, received nats.MsgHandler, listens func()) {
+	select {
+	case <-b.made:
+	case <-ctx.Done():
+		return
+	}
+	sub, err := b.nc.Subscribe(subject, received)
 	if err != nil {
-		b.log.Error("listen for wake-ups", "error", err)
+		b.log.Error("subscribe", "subject", subject, "error", err)
 		return
 	}
 	for ctx.Err() == nil {
@@ -177,7 +188,7 @@ func (b *Bus) listen(ctx context.Context, heard func(queue string, n int), liste
 		}
 	}
 	if err := sub.Unsubscribe(); err != nil {
-		b.log.Warn("stop listening for wake-ups", "error", err)
+		b.log.Warn("unsubscribe", "subject", subject, "error", err)
 	}
 }
 

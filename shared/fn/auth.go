@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"net/http"
+	"reflect"
 	"strings"
 	"sync"
 	"time"
@@ -66,7 +67,8 @@ func sameText(a, b string) bool {
 // unknown for unknownTTL. Unknown names have a bound of their own, so that guessing them
 // cannot push out the real ones. Many calls with one name ask once.
 type callers struct {
-	find findCaller
+	find  findCaller
+	found func() // a caller is remembered from now on; nil = nobody needs to know
 
 	mu      sync.Mutex
 	asking  map[question]*lookup
@@ -90,6 +92,7 @@ type lookup struct {
 	caller  store.Caller
 	err     error
 	expires time.Time
+	changed chan struct{} // closed when caller is not what is remembered of the name any more
 }
 
 func newCallers(find findCaller) *callers {
@@ -102,12 +105,18 @@ func newCallers(find findCaller) *callers {
 }
 
 func (c *callers) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
-	l := c.lookup(ctx, question{name, list})
+	l, err := c.answered(ctx, question{name, list})
+	return l.caller, err
+}
+
+// answered waits for a lookup.
+func (c *callers) answered(ctx context.Context, q question) (*lookup, error) {
+	l := c.lookup(ctx, q)
 	select {
 	case <-l.done:
-		return l.caller, l.err
+		return l, l.err
 	case <-ctx.Done():
-		return store.Caller{}, ctx.Err()
+		return &lookup{}, ctx.Err()
 	}
 }
 
@@ -130,7 +139,7 @@ func (c *callers) lookup(ctx context.Context, q question) *lookup {
 func (c *callers) begin(ctx context.Context, q question) *lookup {
 	l := c.asking[q]
 	if l == nil {
-		l = &lookup{done: make(chan struct{})}
+		l = &lookup{done: make(chan struct{}), changed: make(chan struct{})}
 		c.asking[q] = l
 		// Others wait for this answer too, so it outlives the call that asked.
 		go c.ask(context.WithoutCancel(ctx), q, l)
@@ -154,26 +163,31 @@ func (c *callers) ask(ctx context.Context, q question, l *lookup) {
 	}
 	switch {
 	case !current: // the caller was changed while we asked
+		close(l.changed)
 	case l.err == nil:
-		delete(c.unknown, q.name)
+		drop(c.unknown, q.name)
+		if old := c.known[q.name]; old != nil && reflect.DeepEqual(old.caller, l.caller) {
+			l.changed = old.changed
+			delete(c.known, q.name)
+		}
 		remember(c.known, q.name, l)
 	case task.CodeOf(l.err) == task.CodeNotFound:
-		delete(c.known, q.name)
+		drop(c.known, q.name)
 		remember(c.unknown, q.name, l)
 	}
 	c.mu.Unlock()
 	close(l.done)
+	if l.err == nil && c.found != nil {
+		c.found()
+	}
 }
 
-// ForgetCaller makes this process look a caller up anew: after a change by
-// hand. Other processes remember it for up to 60 s.
-func (e *Env) ForgetCaller(name string) {
-	e.callers.mu.Lock()
-	defer e.callers.mu.Unlock()
-	delete(e.callers.known, name)
-	delete(e.callers.unknown, name)
-	delete(e.callers.asking, question{name, false})
-	delete(e.callers.asking, question{name, true})
+// drop forgets a name, and says so to who waits for that.
+func drop(names map[string]*lookup, name string) {
+	if l := names[name]; l != nil {
+		close(l.changed)
+		delete(names, name)
+	}
 }
 
 // remember makes room by dropping what has expired, or else any entry: losing
@@ -182,7 +196,7 @@ func remember(names map[string]*lookup, name string, l *lookup) {
 	if len(names) >= callerLimit {
 		for other, old := range names {
 			if time.Now().After(old.expires) {
-				delete(names, other)
+				drop(names, other)
 			}
 		}
 	}
@@ -190,7 +204,8 @@ func remember(names map[string]*lookup, name string, l *lookup) {
 		if len(names) < callerLimit {
 			break
 		}
-		delete(names, other)
+		drop(names, other)
 	}
+	drop(names, name)
 	names[name] = l
 }

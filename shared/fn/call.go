@@ -18,6 +18,8 @@ type Call struct {
 	UserAgent string       // valid UTF-8, cut at 500 characters
 	Body      []byte       // as received, nil when there is none
 
+	env    *Env
+	roles  []Role // any of which the route asks for
 	r      *http.Request
 	answer http.Header
 	status int

@@ -47,6 +47,8 @@
 //     id. The log has the whole of it, on exactly one line per call.
 //   - No raw path, query, body or password is logged: they hold phone numbers
 //     and secrets. The route's pattern stands for the path.
+//   - What a caller has open does not outlive it: a stream or socket sends nothing,
+//     and a poll claims nothing, for a caller that was revoked or changed (revoke.go).
 //   - Nobody's body is read before their credentials were checked. The 10 s that it
 //     may take begin with the call; that of a refused call is given 1 s, after which
 //     its connection is closed.

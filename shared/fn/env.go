@@ -24,6 +24,7 @@ type Env struct {
 	bus     *bus.Bus // nil without NATS_URL
 	waiters *Waiters
 	listen  sync.Once
+	follow  sync.Once
 	gate    *gate
 	callers *callers
 	ready   *probe
@@ -69,6 +70,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	env.db = db
 	env.callers = newCallers(db.CallerByName)
+	env.callers.found = env.followCallers
 	env.ready = &probe{ping: db.Ping}
 	return env, nil
 }

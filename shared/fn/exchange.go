@@ -43,9 +43,13 @@ func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *ex
 		RequestID: requestID(r.Header.Get("X-Request-Id")),
 		SourceIP:  env.Config.TrustedProxies.source(r.RemoteAddr, r.Header.Values("X-Forwarded-For")),
 		UserAgent: cut(r.UserAgent(), 500),
+		env:       env,
 		r:         r,
 		answer:    w.Header(),
 		status:    http.StatusOK,
+	}
+	if p != nil {
+		x.call.roles = p.roles
 	}
 	w.Header().Set("X-Request-Id", x.call.RequestID)
 	return x

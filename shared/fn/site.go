@@ -148,8 +148,8 @@ func (x *exchange) run(ctx context.Context, p *place) (any, error) {
 		return nil, err
 	}
 	x.call.Caller = caller
-	if !slices.ContainsFunc(p.roles, x.call.May) {
-		return nil, task.Refuse(task.CodeForbidden, "this needs the role "+oneOf(p.roles))
+	if err := x.call.admitted(); err != nil {
+		return nil, err
 	}
 	if err := x.readBody(p); err != nil {
 		return nil, err

@@ -61,12 +61,13 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 // piles up for a slow reader. A ping follows every 15 s.
 //
 // The service ends a socket with a close code: 1001 when its time is up or the
-// process ends, 1008 when the caller was revoked, 1009 after a frame that is too
-// large, 1013 after an error of the handler. The frame that is being worked on is
+// process ends or what the caller may do was changed, 1008 when the caller was revoked
+// or its token replaced, 1009 after a frame that is too large, 1013 after an error of the handler. The frame that is being worked on is
 // answered first; those behind it are not looked at.
 type Socket struct {
-	x   *exchange
-	cut context.CancelFunc // ends the handler
+	x      *exchange
+	ctx    context.Context // the handler's
+	cancel context.CancelCauseFunc
 
 	conn     *websocket.Conn // nil until Open
 	raw      net.Conn
@@ -88,9 +89,9 @@ func (x *exchange) socket(ctx context.Context, p *place) error {
 	if err := x.checkUpgrade(p.origins); err != nil {
 		return err
 	}
-	ctx, cancel := x.untilDraining(ctx)
-	defer cancel()
-	s := &Socket{x: x, cut: cancel, turn: make(chan struct{}, 1)}
+	ctx, cancel := x.whileAdmitted(ctx)
+	defer cancel(nil)
+	s := &Socket{x: x, ctx: ctx, cancel: cancel, turn: make(chan struct{}, 1)}
 	defer func() {
 		if s.conn != nil {
 			_ = s.conn.CloseNow() // of a handler that panics; it does nothing after end
@@ -133,8 +134,16 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Send sends one frame. An error means that the client is lost; it stays.
+// Send sends one frame, unless the caller was revoked or changed meanwhile: that
+// ends the socket. Another error means that the client is lost; it stays.
 func (s *Socket) Send(frame any) error {
+	if err := s.x.mayStillSend(s.ctx, s.cancel); err != nil {
+		return err
+	}
+	return s.send(frame)
+}
+
+func (s *Socket) send(frame any) error {
 	var text bytes.Buffer
 	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
@@ -154,7 +163,7 @@ func (s *Socket) Send(frame any) error {
 
 // lose notes why the client is lost, ends the handler and returns the first reason.
 func (s *Socket) lose(err error) error {
-	defer s.cut()
+	defer s.cancel(nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err == nil {
@@ -170,7 +179,7 @@ func (s *Socket) closeWith(code websocket.StatusCode, reason string) {
 	if s.close == nil {
 		s.close = &websocket.CloseError{Code: code, Reason: reason}
 	}
-	s.cut()
+	s.cancel(nil)
 }
 
 // ping keeps what is in between from taking the socket for idle, and finds out
@@ -223,7 +232,7 @@ func (s *Socket) work(body []byte, bad error) (more bool) {
 		return true // the library reads on for the client's close
 	}
 	answer := s.answer(body, bad)
-	if err := s.Send(answer); err != nil {
+	if err := s.send(answer); err != nil {
 		return false
 	}
 	if isTooLarge(bad) {
@@ -324,11 +333,12 @@ func (s *Socket) end(err error) error {
 	s.mu.Lock()
 	lost, reason := s.err, s.close
 	s.mu.Unlock()
+	refusal := shutOut(s.ctx)
 	if lost != nil {
 		_ = s.conn.CloseNow() // without a handshake: nobody would answer
 	} else {
 		if reason == nil {
-			reason = s.x.whyEnd(err)
+			reason = s.x.whyEnd(cmp.Or(refusal, err))
 		}
 		_ = s.raw.SetDeadline(time.Now().Add(closeLimit)) // fails on a connection that has ended
 		_ = s.conn.Close(reason.Code, reason.Reason)      // a client that does not answer it is cut off
@@ -341,7 +351,7 @@ func (s *Socket) end(err error) error {
 	case reason.Code == websocket.StatusTryAgainLater:
 		return err
 	}
-	return nil
+	return refusal
 }
 
 // whyEnd is how a socket is closed whose handler has returned err.
@@ -349,6 +359,10 @@ func (x *exchange) whyEnd(err error) *websocket.CloseError {
 	switch {
 	case x.env.gate.isDraining():
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}
+	case isUnauthenticated(err):
+		return &websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: err.Error()}
+	case isRefusal(err):
+		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: err.Error()}
 	case err == nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}
 	}

@@ -283,25 +283,15 @@ func TestAClientThatAnswersNoPingOrTakesNoFrameIsLetGo(t *testing.T) {
 func TestARevokedCallerSendsNothingMore(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil)
-	revoked := make(chan struct{})
-	h.env.callers = newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
-		caller, err := knownCallers(ctx, name, list)
-		select {
-		case <-revoked:
-			caller.Revoked = true
-		default:
-		}
-		return caller, err
-	})
+	callers := h.changing()
 	runServer(t, h, nil, talker(repeats))
 	c := h.dial(nil, as("submitter", "token"))
 	c.send(`{"say":"a"}`)
 	require.Contains(t, c.read(), `"a"`)
-	close(revoked)
-	h.env.ForgetCaller("submitter")
-	c.send(`{"say":"b"}`)
-	require.Equal(t, 401, c.refusal().Code)
+	callers.change(func(caller *store.Caller) { caller.Revoked = true })
+	h.env.CallerChanged(t.Context(), "submitter")
 	require.Equal(t, websocket.StatusPolicyViolation, c.closed().Code)
+	require.Equal(t, "unauthenticated", h.calls(2)[1]["error"])
 }
 
 func TestASocketWhoseFunctionFailsIsClosed(t *testing.T) {

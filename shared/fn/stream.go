@@ -47,7 +47,9 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 type EventWriter struct {
 	x   *exchange
 	out *http.ResponseController
-	cut context.CancelFunc // ends the handler
+
+	ctx    context.Context // the handler's
+	cancel context.CancelCauseFunc
 
 	mu    sync.Mutex
 	beat  *time.Timer // nil until the stream has begun
@@ -56,8 +58,12 @@ type EventWriter struct {
 }
 
 // Send sends one event. id is where a client that was cut off goes on, and event
-// the kind; both are one line.
+// the kind; both are one line. It is not sent when the caller was revoked or changed
+// meanwhile: that ends the stream.
 func (w *EventWriter) Send(id, event string, data []byte) error {
+	if err := w.x.mayStillSend(w.ctx, w.cancel); err != nil {
+		return err
+	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "id: %s\nevent: %s\n", id, event)
 	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
@@ -89,7 +95,7 @@ func (w *EventWriter) write(chunk []byte) error {
 	}
 	if err := w.push(chunk); err != nil {
 		w.err = fmt.Errorf("write the stream: %w", err)
-		w.cut()
+		w.cancel(nil)
 	}
 	w.beat.Reset(heartbeat)
 	return w.err
@@ -141,34 +147,23 @@ func (w *EventWriter) end() error {
 	return w.err
 }
 
-// untilDraining ends ctx when the process is told to end.
-func (x *exchange) untilDraining(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-x.env.Draining():
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
 // stream runs the handler of a stream until ctx ends, and tells how it went.
 func (x *exchange) stream(ctx context.Context, p *place) error {
-	ctx, cancel := x.untilDraining(ctx)
-	defer cancel()
-	w := &EventWriter{x: x, out: http.NewResponseController(x.w), cut: cancel}
+	ctx, cancel := x.whileAdmitted(ctx)
+	defer cancel(nil)
+	w := &EventWriter{x: x, ctx: ctx, out: http.NewResponseController(x.w), cancel: cancel}
 	defer w.end() // also of a handler that panics
 	x.call.events = w
 	_, err := p.handle(ctx, &x.call)
+	refusal := shutOut(ctx)
 	left := errors.Is(x.r.Context().Err(), context.Canceled) // a deadline there is the host's
-	if !left && (err == nil || ctx.Err() != nil) {
+	begun := refusal == nil || x.status != 0
+	if !left && begun && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // milliseconds
 	}
 	if lost := w.end(); lost != nil {
 		x.code, x.err = "client_gone", lost
 		return nil
 	}
-	return err
+	return cmp.Or(refusal, err)
 }

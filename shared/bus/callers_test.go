@@ -1,0 +1,73 @@
+package bus
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// following collects what a process learns of callers.
+type following struct {
+	mu         sync.Mutex
+	names      []string
+	subscribed int
+}
+
+func followCallers(b *Bus) *following {
+	f := &following{}
+	b.OnCaller(func(name string) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.names = append(f.names, name)
+	}, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.subscribed++
+	})
+	return f
+}
+
+func (f *following) has(names, subscribed int) func() bool {
+	return func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.names) == names && f.subscribed == subscribed
+	}
+}
+
+func TestEveryProcessLearnsThatACallerChanged(t *testing.T) {
+	t.Parallel()
+	server := newBroker(t)
+	here, there := newBus(t, server.server.URL()), newBus(t, server.server.URL())
+	self, other := followCallers(here), followCallers(there)
+	eventually(t, self.has(0, 1), "subscribed")
+	eventually(t, other.has(0, 1), "subscribed")
+	here.NotifyCaller(within(t, soon), "ann")
+	eventually(t, self.has(1, 1), "the process itself")
+	eventually(t, other.has(1, 1), "another one")
+	require.Equal(t, []string{"ann"}, other.names)
+
+	server.stop()
+	away := within(t, dialTimeout)
+	here.NotifyCaller(away, "bob")
+	require.NotZero(t, here.Dropped())
+	server.start(server.dir)
+	eventually(t, func() bool {
+		other.mu.Lock()
+		defer other.mu.Unlock()
+		return other.subscribed == 2
+	}, "and is told that it may have missed some")
+	eventually(t, func() bool {
+		self.mu.Lock()
+		defer self.mu.Unlock()
+		return len(self.names) == 2 && self.names[1] == "bob"
+	}, "what could not be sent is sent later")
+}
+
+func TestWithoutNATSNothingIsSaidOfCallers(t *testing.T) {
+	t.Parallel()
+	var none *Bus
+	none.NotifyCaller(t.Context(), "ann")
+	none.OnCaller(func(string) { t.Error("called") }, func() { t.Error("called") })()
+}

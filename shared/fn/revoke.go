@@ -1,0 +1,180 @@
+package fn
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// How a revoked caller is shut out. A change of a caller is published to every
+// process that is connected to NATS (bus.SubjectCallers), which then looks the caller
+// up anew. Without NATS, and for what NATS lost, callerTTL ends what is remembered.
+// Calls that last look again themselves: a stream or socket before each event and
+// every recheckEvery, a poll before it claims, and all of them as soon as their
+// process learns of a change.
+const (
+	recheckEvery  = 10 * time.Second
+	recheckAgain  = time.Second // when the database did not answer
+	publishChange = time.Second // what the answer to an operator waits for NATS at most
+)
+
+// CallerChanged makes every process look a caller up anew: call it after the
+// commit that changed the caller. Processes that are connected to NATS do so at once,
+// others within 60 s.
+func (e *Env) CallerChanged(ctx context.Context, name string) {
+	if name == "" {
+		return // the change failed
+	}
+	e.callers.forget(name)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishChange)
+	defer cancel()
+	e.bus.NotifyCaller(ctx, name)
+}
+
+// followCallers subscribes to changes of callers, once there is a caller to forget:
+// connecting to NATS costs a start nothing, and an admin's calls need it not at all.
+func (e *Env) followCallers() {
+	e.follow.Do(func() { e.bus.OnCaller(e.callers.forget, e.callers.forgetAll) })
+}
+
+// forget has a caller looked up anew.
+func (c *callers) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	drop(c.known, name)
+	drop(c.unknown, name)
+	delete(c.asking, question{name, false})
+	delete(c.asking, question{name, true})
+}
+
+// forgetAll has every caller looked up anew: any of them may have been changed
+// while nobody told us.
+func (c *callers) forgetAll() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, names := range []map[string]*lookup{c.known, c.unknown} {
+		for name := range maps.Clone(names) {
+			drop(names, name)
+		}
+	}
+	clear(c.asking)
+}
+
+// current is what a caller whose call has begun is now. changed is closed when
+// that may have changed again; nil for the built-in admin, which stays as it is
+// for as long as its process. The error is the refusal of a caller that was revoked or
+// whose token was replaced, or says that the database is away.
+func (e *Env) current(ctx context.Context, was store.Caller) (now store.Caller, changed <-chan struct{}, err error) {
+	if was.ID == 0 {
+		return was, nil, nil
+	}
+	l, err := e.callers.answered(ctx, question{name: was.Name})
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound:
+	case err != nil:
+		return was, nil, errors.Join(busy("the service is busy, try again"), err)
+	case !l.caller.Revoked && bytes.Equal(l.caller.TokenHash, was.TokenHash):
+		return l.caller, l.changed, nil
+	}
+	return was, nil, task.Refuse(codeUnauthenticated, "the caller was revoked or its token replaced")
+}
+
+// Recheck looks the caller of a call that waits up again, before the call acts:
+// c.Caller is then what the caller is now. The error is what the call would be
+// answered if it were made now. changed is closed when it is time to look again.
+func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
+	now, changed, err := c.env.current(ctx, c.Caller)
+	if err != nil {
+		return nil, err
+	}
+	c.Caller = now
+	return changed, c.admitted()
+}
+
+// admitted refuses a caller without any of the roles that the route asks for.
+func (c *Call) admitted() error {
+	if !slices.ContainsFunc(c.roles, c.May) {
+		return task.Refuse(task.CodeForbidden, "this needs the role "+oneOf(c.roles))
+	}
+	return nil
+}
+
+// checkCaller holds a stream to the caller that began it: any change ends the
+// stream, so that its client comes back and is judged anew. It returns nil while the caller
+// is the same.
+func (x *exchange) checkCaller(ctx context.Context) (changed <-chan struct{}, err error) {
+	now, changed, err := x.env.current(ctx, x.call.Caller)
+	if err == nil && !reflect.DeepEqual(now, x.call.Caller) {
+		err = task.Refuse(task.CodeForbidden, "what this caller may do was changed: come back at once")
+	}
+	return changed, err
+}
+
+// mayStillSend returns nil once the caller of a stream was looked up and is the
+// same; else it ends the stream. While the database is away it waits, so that nothing is
+// sent to a caller that may have been revoked.
+func (x *exchange) mayStillSend(ctx context.Context, cancel context.CancelCauseFunc) error {
+	for {
+		_, err := x.checkCaller(ctx)
+		if isRefusal(err) {
+			cancel(err)
+		}
+		if err == nil || isRefusal(err) {
+			return err
+		}
+		select {
+		case <-time.After(recheckAgain):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// isRefusal tells a verdict on the caller from an outage of the database.
+func isRefusal(err error) bool {
+	code := task.CodeOf(err)
+	return code == codeUnauthenticated || code == task.CodeForbidden
+}
+
+// whileAdmitted ends ctx when the process is told to end, and when the caller is no
+// longer the one that began the stream: the refusal is then its cause.
+func (x *exchange) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		tick := time.NewTicker(recheckEvery)
+		defer tick.Stop()
+		for {
+			changed, err := x.checkCaller(ctx)
+			if isRefusal(err) {
+				cancel(err)
+				return
+			}
+			select {
+			case <-changed:
+			case <-tick.C:
+			case <-x.env.Draining():
+				cancel(nil)
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, cancel
+}
+
+// shutOut is the refusal that ended the context of a stream; nil when something
+// else did.
+func shutOut(ctx context.Context) error {
+	if err := context.Cause(ctx); isRefusal(err) {
+		return err
+	}
+	return nil
+}

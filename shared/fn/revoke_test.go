@@ -1,0 +1,277 @@
+package fn
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// changing is knownCallers with changes.
+type changing struct {
+	mu    sync.Mutex
+	apply func(*store.Caller)
+	err   error
+}
+
+func (h *house) changing() *changing {
+	c := &changing{apply: func(*store.Caller) {}}
+	h.env.callers = newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		caller, err := knownCallers(ctx, name, list)
+		if name != "receiver" {
+			c.apply(&caller)
+		}
+		return caller, errors.Join(err, c.err)
+	})
+	return c
+}
+
+func (c *changing) change(apply func(*store.Caller)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.apply = apply
+}
+
+func (c *changing) away(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.err = err
+}
+
+// changesOfACaller are those that end what the caller has open.
+var changesOfACaller = map[string]func(*store.Caller){
+	"is revoked":          func(c *store.Caller) { c.Revoked = true },
+	"has another token":   func(c *store.Caller) { c.TokenHash = []byte("another") },
+	"lost its role":       func(c *store.Caller) { c.Roles = []string{"sender"} },
+	"has another queue":   func(c *store.Caller) { c.Queues = []string{"a"} },
+	"has one role beside": func(c *store.Caller) { c.Roles = append(c.Roles, "sender") },
+}
+
+// ticking sends an event every second.
+func ticking(ctx context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
+	for {
+		if err := w.Send("1", "message", []byte("{}")); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reading is what a client has read of a stream.
+type reading struct {
+	text logBook
+	done chan struct{}
+}
+
+func (r *reading) events() int {
+	synctest.Wait()
+	return strings.Count(r.text.String(), "data:")
+}
+
+// openAs begins a stream in memory and reads it.
+func (p *pipes) openAs(t *testing.T, name string) *reading {
+	conn := p.dial()
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err := io.WriteString(conn, "GET /api/v1/stream HTTP/1.1\r\nHost: x\r\nAuthorization: Basic "+base64.StdEncoding.EncodeToString([]byte(name+":token"))+"\r\n\r\n")
+	require.NoError(t, err)
+	res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	require.NoError(t, err)
+	require.Equal(t, 200, res.StatusCode)
+	r := &reading{done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		_, _ = io.Copy(&r.text, res.Body)
+	}()
+	return r
+}
+
+func TestAStreamEndsWhenItsCallerIsChanged(t *testing.T) {
+	t.Parallel()
+	for name, change := range changesOfACaller {
+		for how, learns := range map[string]struct {
+			notify bool
+			within time.Duration
+		}{
+			"by a notification": {true, 0},
+			"without one":       {false, callerTTL},
+		} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					h, server, stop := inMemory(t, streamer(ticking))
+					callers := h.changing()
+					stream, other := server.openAs(t, "submitter"), server.openAs(t, "receiver")
+					time.Sleep(5500 * time.Millisecond)
+					callers.change(change)
+					if learns.notify {
+						h.env.CallerChanged(t.Context(), "submitter")
+					}
+					changed := time.Now()
+					<-stream.done
+					require.LessOrEqual(t, time.Since(changed), learns.within)
+					require.True(t, strings.HasSuffix(stream.text.String(), "retry: 250\n\n"), "its client comes back, and is judged anew")
+					require.Contains(t, []any{"unauthenticated", "forbidden"}, h.calls(1)[0]["error"])
+					if learns.notify {
+						require.Equal(t, 6, stream.events(), "those before the change")
+					}
+					before := other.events()
+					time.Sleep(3 * time.Second)
+					require.GreaterOrEqual(t, other.events(), before+2, "another caller's stream goes on")
+					stop()
+				})
+			})
+		}
+	}
+}
+
+func TestAStreamSendsNothingWhileItsCallerCannotBeLookedUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, server, stop := inMemory(t, streamer(ticking))
+		callers := h.changing()
+		stream := server.openAs(t, "submitter")
+		time.Sleep(5500 * time.Millisecond)
+		callers.away(context.DeadlineExceeded)
+		h.env.callers.forgetAll() // NATS was away too
+		time.Sleep(30 * time.Second)
+		require.Equal(t, 6, stream.events())
+		require.Contains(t, stream.text.String(), "\n:\n", "and stays open")
+		callers.away(nil)
+		time.Sleep(2 * time.Second)
+		require.Less(t, 6, stream.events())
+		stop()
+	})
+}
+
+func TestASocketEndsWhenItsCallerIsChanged(t *testing.T) {
+	t.Parallel()
+	for name, change := range changesOfACaller {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHouse(t, nil)
+			callers := h.changing()
+			runServer(t, h, nil, talker(repeats))
+			c, other := h.dial(nil, as("submitter", "token")), h.dial(nil, as("receiver", "token"))
+			c.send(`{"say":"a"}`)
+			require.Contains(t, c.read(), `"a"`)
+			callers.change(change)
+			h.env.CallerChanged(t.Context(), "submitter")
+			want := websocket.StatusGoingAway
+			if name == "is revoked" || name == "has another token" {
+				want = websocket.StatusPolicyViolation
+			}
+			require.Equal(t, want, c.closed().Code)
+			other.send(`{"say":"b"}`)
+			require.Contains(t, other.read(), `"b"`)
+		})
+	}
+}
+
+func TestNothingIsSentOverASocketAfterItsCallerIsRevoked(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	callers := h.changing()
+	sent := make(chan error, 1)
+	runServer(t, h, nil, HTTP("late", func(*Env, struct{}) Routes {
+		return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits).Or(Submitter), nil, func(_ context.Context, c *Call, _ streamRequest, s *Socket) error {
+			if err := s.Open(10, repeats); err != nil {
+				return err
+			}
+			if err := s.Send(api.SocketFrame{Event: api.SocketMark}); err != nil {
+				return err
+			}
+			callers.change(func(c *store.Caller) { c.Revoked = true })
+			h.env.callers.forget(c.Caller.Name)
+			err := s.Send(api.SocketFrame{Event: api.SocketMark})
+			sent <- err
+			return err
+		})}
+	}))
+	c := h.dial(nil, as("submitter", "token"))
+	require.Equal(t, websocket.StatusPolicyViolation, c.closed().Code)
+	require.ErrorContains(t, <-sent, "revoked")
+}
+
+func TestAWaitingCallIsRefusedWhenItsCallerIsChanged(t *testing.T) {
+	t.Parallel()
+	for name, change := range changesOfACaller {
+		for _, notify := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				h := &house{t: t, env: &Env{}}
+				callers := h.changing()
+				caller, err := h.env.callers.byName(t.Context(), "submitter", false)
+				require.NoError(t, err)
+				c := &Call{env: h.env, roles: []Role{Submitter}, Caller: caller}
+				changed, err := c.Recheck(t.Context())
+				require.NoError(t, err)
+				callers.change(change)
+				if notify {
+					h.env.callers.forget("submitter")
+					<-changed
+				} else {
+					time.Sleep(callerTTL)
+				}
+				_, err = c.Recheck(t.Context())
+				require.Equal(t, map[string]string{
+					"is revoked": "unauthenticated", "has another token": "unauthenticated", "lost its role": "forbidden",
+				}[name], task.CodeOf(err), name)
+				require.Equal(t, name != "has another queue", c.MayUseQueue("b"), "the call acts as what the caller is now")
+			})
+		}
+	}
+}
+
+func TestAChangeWhileACallerIsLookedUpIsNotMissed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+			caller, err := knownCallers(ctx, name, list)
+			time.Sleep(time.Second)
+			return caller, err
+		})
+		go func() {
+			time.Sleep(500 * time.Millisecond)
+			c.forget("submitter")
+		}()
+		l, err := c.answered(t.Context(), question{name: "submitter"})
+		require.NoError(t, err)
+		<-l.changed // at once: the answer may be older than the change
+		require.Empty(t, c.known)
+	})
+}
+
+func TestWhatIsRememberedLongerStaysTheSame(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCallers(knownCallers)
+		first, err := c.answered(t.Context(), question{name: "submitter"})
+		require.NoError(t, err)
+		time.Sleep(callerTTL + time.Second)
+		second, err := c.answered(t.Context(), question{name: "submitter"})
+		require.NoError(t, err)
+		require.NotSame(t, first, second)
+		require.Equal(t, first.changed, second.changed, "nobody is woken for nothing")
+		c.forget("submitter")
+		<-first.changed
+	})
+}
