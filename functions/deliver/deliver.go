@@ -60,6 +60,9 @@ var Function = fn.EventBatch("deliver", New)
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{db: env.DB(), env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
 		webhookDesk: newDesk(), messageDesk: newDesk()}
+	d.poster.hidden = func(host string, cause error) {
+		env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error())
+	}
 	env.Metrics().OnScrapeEndpoints(env.DB().UnhealthyEndpoints)
 	return d.take, d.push
 }

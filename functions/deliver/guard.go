@@ -9,9 +9,10 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// errNotPublic is read by whoever registered the URL, so it says the same of
-// every address: it must not tell what our network looks like.
-var errNotPublic = errors.New("the host's address is not public; an operator can allow its network with SENDONCE_OUTGOING_NETWORKS")
+// errNotPublic is read by whoever registered the URL, so it is the same for an
+// address that is not public and for a name that does not resolve: else names could be
+// tried until one of our network is found.
+var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
 // guard says which addresses may be called: public ones, and those in networks
 // that an operator allows.

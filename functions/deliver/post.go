@@ -35,6 +35,10 @@ const (
 	idleTimeout      = 30 * time.Second
 
 	longestRetryAfter = 24 * time.Hour
+
+	// lookupStep hides how long a lookup took that gave no public address: a name
+	// that exists in our network is answered sooner than one that does not.
+	lookupStep = 250 * time.Millisecond
 )
 
 // attempt is one try to deliver and what came of it.
@@ -53,6 +57,7 @@ type attempt struct {
 type poster struct {
 	timeout   time.Duration
 	transport *http.Transport
+	hidden    func(host string, cause error) // what errNotPublic does not say, for an operator; nil = nobody reads it
 }
 
 // newPoster gives each try the timeout for all of it, the reading of the answer
@@ -107,8 +112,31 @@ func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body 
 		a.cancelled, a.err = true, "interrupted before there was an answer"
 	case ended(limited):
 		a.err = fmt.Sprintf("timed out after %s", p.timeout)
+	case notPublicAddress(err):
+		if p.hidden != nil {
+			p.hidden(req.URL.Host, err)
+		}
+		a.err = errNotPublic.Error()
+		untilStep(limited, a.at)
 	default:
 		a.err = p.fault(err)
+	}
+}
+
+// notPublicAddress tells whether no address was found that may be called, for
+// whatever reason.
+func notPublicAddress(err error) bool {
+	_, lookup := errors.AsType[*net.DNSError](err)
+	return lookup || errors.Is(err, errNotPublic)
+}
+
+// untilStep waits until the time since begin is a multiple of lookupStep.
+func untilStep(ctx context.Context, begin time.Time) {
+	wait := time.NewTimer(lookupStep - time.Since(begin)%lookupStep)
+	defer wait.Stop()
+	select {
+	case <-wait.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -164,15 +192,10 @@ func printable(s string) string {
 	return string(runes[:min(len(runes), excerptRunes)])
 }
 
-// fault says in a few words why there was no answer. It leaves out what errors
-// tell of addresses: ours, our DNS server's and those that a name resolved to.
+// fault says in a few words why a public address, or one that an operator allows,
+// gave no answer. It leaves out what errors tell of addresses: ours and those that a
+// name resolved to.
 func (p *poster) fault(err error) string {
-	if errors.Is(err, errNotPublic) {
-		return errNotPublic.Error()
-	}
-	if lookup, ok := errors.AsType[*net.DNSError](err); ok {
-		return lookupFault(lookup)
-	}
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return "the certificate is not valid: " + certificateFault(certificate.Err)
 	}
@@ -207,16 +230,6 @@ func protocolFault(err error) string {
 		text = "the server spoke first, so it is no HTTP server"
 	}
 	return printable(text)
-}
-
-func lookupFault(err *net.DNSError) string {
-	switch {
-	case err.IsNotFound:
-		return "no such host"
-	case err.IsTimeout:
-		return "the host's name could not be looked up in time"
-	}
-	return "the host's name could not be looked up"
 }
 
 func certificateFault(err error) string {

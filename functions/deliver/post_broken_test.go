@@ -145,14 +145,8 @@ func TestAnErrorTellsNoAddressButTheCause(t *testing.T) {
 	read := func(err error) error {
 		return &net.OpError{Op: "read", Net: "tcp", Source: inside, Addr: inside, Err: err}
 	}
-	lookup := net.DNSError{Name: "hook.test", Server: "10.0.0.5:53", Err: "server misbehaving"}
-	missing, late := lookup, lookup
-	missing.IsNotFound, late.IsTimeout = true, true
 	p := newPoster(15*time.Second, nil)
 	for want, err := range map[string]error{
-		"no such host": dial(&missing),
-		"the host's name could not be looked up in time":           dial(&late),
-		"the host's name could not be looked up":                   dial(&lookup),
 		"connection refused":                                       dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
 		"no route to host":                                         dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)),
 		"timed out after 7.5s: no connection":                      dial(os.ErrDeadlineExceeded),

@@ -9,10 +9,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -191,12 +193,16 @@ func TestWhatIsNotPublicIsNotReached(t *testing.T) {
 
 	p := newPoster(time.Minute, networks(t, "10.0.0.0/8"))
 	t.Cleanup(p.transport.CloseIdleConnections)
+	var all sync.WaitGroup
 	for _, host := range []string{"localhost", "LOCALHOST", "127.0.0.1", "0.0.0.0", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]"} {
 		for _, scheme := range []string{"http://", "https://"} {
-			a := p.try(t.Context(), scheme+host+":"+port)
-			require.Equal(t, attempt{at: a.at, duration: a.duration, err: errNotPublic.Error()}, a, host)
+			all.Go(func() {
+				a := p.try(t.Context(), scheme+host+":"+port)
+				assert.Equal(t, attempt{at: a.at, duration: a.duration, err: errNotPublic.Error()}, a, host)
+			})
 		}
 	}
+	all.Wait()
 	require.Zero(t, reached.Load())
 }
 
