@@ -10,7 +10,6 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
-	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -26,8 +25,7 @@ type endpointRequest api.EndpointRequest
 // Validate names every field whose value is not acceptable.
 func (r *endpointRequest) Validate() []task.Field {
 	var bad fn.Rules
-	to, err := message.ParseAddress(r.URL)
-	bad.When(err != nil || to.Kind != message.URL, "url", "is required: an https or http URL without user name and fragment, at most 2000 bytes")
+	bad.When(!fn.ValidURL(r.URL), "url", "is required: "+fn.URLRule)
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
 		at := fmt.Sprintf("events[%d]", i)

@@ -2,11 +2,11 @@ package fn
 
 import (
 	"fmt"
-	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -69,16 +69,18 @@ func (r *Rules) TTL(field string, seconds *int64) {
 	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(Farthest/time.Second)), field, "must be between 1 and 31622400")
 }
 
-const maxCallback = 2000
+// URLRule is what every URL must be that the service may call.
+const URLRule = "an https or http URL without user name, fragment and blanks, with a port from 1 to 65535 if any, at most 2000 bytes"
 
-// Callback holds an optional URL that is told of a task.
+// ValidURL tells whether a URL may be called.
+func ValidURL(text string) bool {
+	to, err := message.ParseAddress(text)
+	return err == nil && to.Kind == message.URL
+}
+
+// Callback holds an optional URL that is told of a task to the rules of endpoints.
 func (r *Rules) Callback(field, callback string) {
-	if callback == "" {
-		return
-	}
-	u, err := url.Parse(callback)
-	r.When(err != nil || (u.Scheme != "https" && u.Scheme != "http") || u.Hostname() == "" || u.User != nil || len(callback) > maxCallback,
-		field, "must be an http or https URL without user name, at most 2000 bytes")
+	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
 }
 
 // OnUnknown holds an optional policy to its words.
