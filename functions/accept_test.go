@@ -38,7 +38,7 @@ func twoPhase(t *testing.T, more ...string) *town {
 	t.Helper()
 	w := &town{t: t, bin: binary(t)}
 	w.broker = sandbox.NATSOptions{Dir: t.TempDir()}
-	w.nats = sandbox.NATSIn(t, w.broker)
+	w.nats = natsIn(t, w.broker)
 	w.broker.Port = w.nats.Port()
 	w.database = sandbox.NewDatabase(t)
 	w.env = settings(w.database, append([]string{"NATS_URL=" + w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
@@ -50,7 +50,7 @@ func twoPhase(t *testing.T, more ...string) *town {
 // restart starts the functions, on another port.
 func (w *town) restart() {
 	w.t.Helper()
-	w.server = sandbox.StartProcess(w.t, w.bin, w.env)
+	w.server = startProcess(w.t, w.bin, w.env)
 	w.at = address(w.t, w.server)
 	w.client = api.NewClient(w.at, "admin", "secret")
 	w.looker = (&server{t: w.t, url: w.at, user: "admin", password: "secret"}).connect(w.database)
@@ -59,7 +59,7 @@ func (w *town) restart() {
 // ensure makes the streams, as any trigger does.
 func (w *town) ensure() {
 	w.t.Helper()
-	p := sandbox.StartProcess(w.t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:1"), "trigger")
+	p := startProcess(w.t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:1"), "trigger")
 	js := w.js()
 	require.Eventually(w.t, func() bool {
 		_, err := js.Stream(w.t.Context(), "ACCEPTED")
@@ -219,7 +219,7 @@ func TestARepeatOfAnAcceptedMessageIsOneThoughItsWordsWereBlockedSince(t *testin
 func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
-	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
+	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	for i := range 5 {
 		w.accept(fmt.Sprint("old-", i), `1`)
 	}
@@ -326,7 +326,7 @@ func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *test
 func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	w := &town{t: t, nats: sandbox.NewNATS(t), database: proxy.URL(), bin: binary(t)}
+	w := &town{t: t, nats: newNATS(t), database: proxy.URL(), bin: binary(t)}
 	w.env = settings(w.database, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true")
 	w.restart()
 	w.trigger(w.at)
@@ -344,7 +344,7 @@ func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
-	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
+	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	var mu sync.Mutex
 	accepted := map[string]int64{} // by id, its place
 	ctx, stop := context.WithCancel(t.Context())
@@ -370,7 +370,7 @@ func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 	until(200)
 	require.NoError(t, trigger.Kill()) // with batches under way
 	until(count() + 200)
-	sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
+	startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	until(count() + 200)
 	require.NoError(t, w.server.Kill()) // whoever accepts and whoever saves
 	stop()
@@ -389,14 +389,14 @@ func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
-	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
+	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	w.accept("first", `0`)
 	require.Eventually(t, func() bool { return w.saved() == 1 }, patience, 5*time.Millisecond)
 	require.NoError(t, trigger.Kill())
 	for i := range 5 {
 		w.accept(fmt.Sprint(i), `1`)
 	}
-	drain := sandbox.StartProcess(t, w.bin, w.env, "drain")
+	drain := startProcess(t, w.bin, w.env, "drain")
 	require.NoError(t, drain.WaitFor(t.Context(), "5 accepted messages are not saved"))
 	w.trigger(w.at)
 	exited(t, drain)
@@ -405,7 +405,7 @@ func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
 	require.Equal(t, 6, w.saved())
 
 	again := exec.CommandContext(t.Context(), w.bin, "drain")
-	again.Env = w.env
+	again.Env = asComponent(t, w.env, "drain")
 	text, err := again.CombinedOutput()
 	require.NoError(t, err, string(text))
 }

@@ -165,7 +165,7 @@ func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 func house(t *testing.T, env ...string) *server {
 	t.Helper()
 	url, bin := sandbox.NewDatabase(t), binary(t)
-	p := sandbox.StartProcess(t, bin, settings(url, append(env, "ALERT_WINDOW=10s")...))
+	p := startProcess(t, bin, settings(url, append(env, "ALERT_WINDOW=10s")...))
 	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
 }
 
@@ -208,7 +208,7 @@ func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
 	var processes []*sandbox.Process
 	var houses []*server
 	for range 2 {
-		p := sandbox.StartProcess(t, bin, settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
+		p := startProcess(t, bin, settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
 		processes = append(processes, p)
 		houses = append(houses, (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url))
 	}

@@ -53,7 +53,7 @@ func submission(key, content string) string {
 func archive(t *testing.T, url string, args ...string) (int, string) {
 	t.Helper()
 	bin := binary(t)
-	p := sandbox.StartProcess(t, bin, []string{"DATABASE_URL=" + url}, append([]string{"archive"}, args...)...)
+	p := startProcess(t, bin, []string{"DATABASE_URL=" + url}, append([]string{"archive"}, args...)...)
 	exited(t, p)
 	return p.ExitCode(), p.Output()
 }
@@ -61,7 +61,7 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := sandbox.StartProcess(t, binary(t), settings(url))
+	process := startProcess(t, binary(t), settings(url))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	sent, failed := s.finished("first", 2), s.finished("second", 3)
 	live := s.post("/api/v1/sms/send", submission("third", "hi"))
@@ -116,7 +116,7 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := sandbox.StartProcess(t, binary(t), settings(url))
+	process := startProcess(t, binary(t), settings(url))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	const message = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
 	sent := s.post("/api/v1/messages", message)
@@ -172,7 +172,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	bin := binary(t)
-	s := (&server{t: t, url: address(t, sandbox.StartProcess(t, bin, settings(url, "RETENTION_DAYS=0"))), user: "admin", password: "secret"}).connect(url)
+	s := (&server{t: t, url: address(t, startProcess(t, bin, settings(url, "RETENTION_DAYS=0"))), user: "admin", password: "secret"}).connect(url)
 	s.finished("first", 2)
 	last := s.text(`select to_char(date_trunc('month', now() at time zone 'UTC') - interval '3 months', 'YYYY-MM-DD')`)
 	next := s.text(`select to_char($1::date + interval '1 month', 'YYYY-MM-DD')`, last)
@@ -182,7 +182,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	require.Equal(t, 0, s.count(kept), "logs have a setting of their own")
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "0 keeps for ever")
 
-	s.url = address(t, sandbox.StartProcess(t, bin, settings(url)))
+	s.url = address(t, startProcess(t, bin, settings(url)))
 	require.Equal(t, 204, s.tick("sweep").status)
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "a fresh instance does not do again what another just did")
 	s.exec(`update upkeep set begun_at = begun_at - interval '10 minutes'`)

@@ -53,7 +53,7 @@ func (o *postOffice) grow(env ...string) *city {
 func (c *city) run(functions ...string) {
 	c.t.Helper()
 	for _, f := range functions {
-		c.processes[f] = sandbox.StartProcess(c.t, c.bin, append(slices.Clone(c.env), "FUNCTION_TARGET="+f))
+		c.processes[f] = startProcess(c.t, c.bin, append(slices.Clone(c.env), "FUNCTION_TARGET="+f))
 	}
 	for _, f := range functions {
 		at := address(c.t, c.processes[f])

@@ -40,9 +40,9 @@ func openTown(t *testing.T) *town { return openTownWith(t, "SENDONCE_OUTGOING_NE
 func openTownWith(t *testing.T, more ...string) *town {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	w := &town{t: t, nats: sandbox.NewNATS(t), bin: binary(t)}
+	w := &town{t: t, nats: newNATS(t), bin: binary(t)}
 	w.env = settings(url, append([]string{"NATS_URL=" + w.nats.URL(), "SENDONCE_SAFETY_TICK=1s"}, more...)...)
-	w.server = sandbox.StartProcess(t, w.bin, w.env)
+	w.server = startProcess(t, w.bin, w.env)
 	at := address(t, w.server)
 	w.client = api.NewClient(at, "admin", "secret")
 	w.looker = (&server{t: t, url: at, user: "admin", password: "secret"}).connect(url)
@@ -52,7 +52,7 @@ func openTownWith(t *testing.T, more ...string) *town {
 
 func (w *town) trigger(at string) {
 	w.t.Helper()
-	p := sandbox.StartProcess(w.t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+	p := startProcess(w.t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
 	require.NoError(w.t, p.WaitFor(w.t.Context(), `"triggering"`))
 }
 
@@ -391,7 +391,7 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
 	first := shop.event(t, 1, secret)
 	require.NoError(t, w.server.Kill())
 	w.hurry() // the lease ended
-	w.server = sandbox.StartProcess(t, w.bin, w.env)
+	w.server = startProcess(t, w.bin, w.env)
 	w.trigger(address(t, w.server))
 	require.Equal(t, first, shop.event(t, 2, secret))
 	require.Eventually(t, func() bool {

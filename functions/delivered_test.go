@@ -44,7 +44,7 @@ func TestAMessageThatIsDeliveredBeforeItIsSavedSaysWhen(t *testing.T) {
 func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	w := &town{t: t, nats: sandbox.NewNATS(t), database: proxy.URL(), bin: binary(t)}
+	w := &town{t: t, nats: newNATS(t), database: proxy.URL(), bin: binary(t)}
 	w.env = settings(w.database, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true", "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	w.restart()
 	w.trigger(w.at)

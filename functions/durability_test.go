@@ -13,9 +13,9 @@ import (
 
 func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 	t.Parallel()
-	bin, nats := binary(t), sandbox.NewNATS(t)
+	bin, nats := binary(t), newNATS(t)
 	start := func(more ...string) *sandbox.Process {
-		return sandbox.StartProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
+		return startProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
 	}
 	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")) // makes the stream
 	for asked, remedy := range map[string]string{
@@ -71,7 +71,7 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			broker := sandbox.NATSOptions{Dir: t.TempDir()}
-			nats := sandbox.NATSIn(t, broker)
+			nats := natsIn(t, broker)
 			broker.Port = nats.Port()
 			require.NoError(t, nats.Stop())
 			w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
@@ -83,7 +83,7 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 			if c.before != "" {
 				require.Equal(t, c.before, answer.data("ack"))
 			}
-			sandbox.NATSIn(t, broker)
+			natsIn(t, broker)
 			require.Eventually(t, func() bool {
 				return w.looker.post(post, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).status == 202
 			}, patience, 100*time.Millisecond)

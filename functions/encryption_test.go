@@ -40,7 +40,7 @@ func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
 
 	reencrypt := func(keys string) (code int, says string) {
 		env := append(settings(url), "SENDONCE_ENCRYPTION_KEYS="+keys) // the last one counts
-		p := sandbox.StartProcess(t, bin, env, "reencrypt")
+		p := startProcess(t, bin, env, "reencrypt")
 		<-p.Exited()
 		return p.ExitCode(), p.Output()
 	}
@@ -66,7 +66,7 @@ func TestAFunctionThatStoresSecretsDoesNotStartWithoutAKey(t *testing.T) {
 				env = append(env, pair)
 			}
 		}
-		p := sandbox.StartProcess(t, bin, env)
+		p := startProcess(t, bin, env)
 		if starts {
 			require.NoError(t, p.WaitFor(t.Context(), `"listening"`))
 			_, err := p.Terminate(time.Second)

@@ -16,7 +16,7 @@ import (
 func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *city {
 	t.Helper()
 	url, bin := pair.URL("postgres"), binary(t)
-	migrate := sandbox.StartProcess(t, bin, settings(url), "migrate")
+	migrate := startProcess(t, bin, settings(url), "migrate")
 	exited(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
 	// What is not accepted in its turn would be saved ahead of what was.

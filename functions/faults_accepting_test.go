@@ -125,7 +125,7 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	w.turn("TWO_PHASE_ENABLED=false", l)
 	l.more(50, savedAtOnce)
 	before := l.sum().accepted
-	trigger := sandbox.StartProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
+	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	js := w.js()
 	require.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
@@ -153,7 +153,7 @@ func (w *town) drain() (text string, err error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
 	defer cancel()
 	drain := exec.CommandContext(ctx, w.bin, "drain")
-	drain.Env, drain.WaitDelay = w.env, time.Second
+	drain.Env, drain.WaitDelay = asComponent(w.t, w.env, "drain"), time.Second
 	out, err := drain.CombinedOutput()
 	return string(out), err
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // With the default safety tick, and with whoever reported them gone before NATS
@@ -38,7 +37,7 @@ func TestAllGoesOnWhileNATSIsAwayAndOutcomesReportedThenAreToldOnce(t *testing.T
 	require.NoError(t, c.processes["report"].Kill())
 	require.Equal(t, 1, shop.got())
 	require.Equal(t, len(finished)-1, c.waiting(), "all wait")
-	c.nats = sandbox.NATSIn(t, c.options)
+	c.nats = natsIn(t, c.options)
 	back := time.Now()
 	c.told(len(finished))
 	t.Logf("%d outcomes waited when NATS came back, told %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))

@@ -71,7 +71,7 @@ func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 // The trigger calls it again, later each time; a wake-up would take the place of that.
 func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
-	broker := sandbox.NewNATS(t)
+	broker := newNATS(t)
 	c := openCounter(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
 	nc, told := hears(t, broker.URL(), "wake.>")
 	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
@@ -108,7 +108,7 @@ func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: sandbox.NewNATS(t).URL(), Replicas: 1}
+	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: newNATS(t).URL(), Replicas: 1}
 	_, failing := environment(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
 	_, waiting := environment(t, url, func(c *fn.Config) { c.Bus = nats })
 	fails, s := serveHandler(t, failing), serveHandler(t, waiting).connect(url)
@@ -123,8 +123,8 @@ func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testin
 
 func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 	t.Parallel()
-	url, broker := sandbox.NewDatabase(t), sandbox.NewNATS(t)
-	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
+	url, broker := sandbox.NewDatabase(t), newNATS(t)
+	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
 	s := serveHandler(t, h).connect(url)
 	_, told := hears(t, broker.URL(), bus.QueueSubject("default"))
 	require.Empty(t, s.get("/api/v1/sms/tasks/pending?app_id=a&wait=1").list(), "the process hears of tasks from now on")
@@ -155,7 +155,7 @@ func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
 	}
 	broker := sandbox.NewNATSServer(t)
 	broker.Kill()
-	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
+	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
 	s := serveHandler(t, h).connect(url)
 
 	for _, when := range []string{"it listens for the first time", "NATS comes back"} {
@@ -198,9 +198,9 @@ func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testi
 // The first call of each was to a process that told nobody, as one that died at once.
 func TestARepeatTellsWhoIsToAct(t *testing.T) {
 	t.Parallel()
-	url, broker := sandbox.NewDatabase(t), sandbox.NewNATS(t)
+	url, broker := sandbox.NewDatabase(t), newNATS(t)
 	dead := serveHandler(t, handler(t, url))
-	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
+	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
 	alive := serveHandler(t, h)
 	for _, c := range []struct{ path, body, wakes string }{
 		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},

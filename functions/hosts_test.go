@@ -46,7 +46,7 @@ func onBothServers(t *testing.T, test func(t *testing.T, h host)) {
 func startOwnServer(t *testing.T, database, nats string) string {
 	cfg := fn.Config{
 		DatabaseURL: database, Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole,
-		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: nats, Replicas: 1},
+		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: natsURL(t, nats, bus.UserAll), Replicas: 1},
 		TwoPhase: fn.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour},
 	}
 	env, err := fn.NewEnv(cfg, slog.New(slog.DiscardHandler))
@@ -75,7 +75,7 @@ func startFramework(t *testing.T, database, nats string) string {
 func serveByFramework(t *testing.T, settings ...string) (*sandbox.Process, string) {
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	p := sandbox.StartProcess(t, sandbox.Build(t, module+"functions/framework", false), append(settings, fmt.Sprintf("PORT=%d", port)))
+	p := startProcess(t, sandbox.Build(t, module+"functions/framework", false), append(settings, fmt.Sprintf("PORT=%d", port)))
 	url := fmt.Sprintf("http://127.0.0.1:%d", port)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
@@ -99,7 +99,7 @@ func (h host) serve(t *testing.T) *server {
 // connection to it.
 func (h host) serveWithNATS(t *testing.T) (*server, *nats.Conn) {
 	t.Helper()
-	broker, url := sandbox.NewNATS(t), sandbox.NewDatabase(t)
+	broker, url := newNATS(t), sandbox.NewDatabase(t)
 	streams, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1, AcceptStream: "ACCEPTED", AcceptShards: 2}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	defer streams.Close()

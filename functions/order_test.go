@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // order is the ids of the n messages in the stream of messages, oldest first.
@@ -51,7 +50,7 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 		where next_at <= now() and remaining_sends = max_sends and l.xmin = m.xmin`), "they keep their places and are not written")
 	require.Contains(t, o.state(ids[batch+1]).LastError, "not connected")
 
-	o.nats = sandbox.NATSIn(t, o.options)
+	o.nats = natsIn(t, o.options)
 	require.Eventually(t, func() bool {
 		id := o.save("msg.orders.paid", once)
 		ids = append(ids, id)
@@ -100,7 +99,7 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 		require.NoError(t, o.nats.Stop())
 		more(50)
 		before := o.looker.count(`select count(*) from message_done`)
-		o.nats = sandbox.NATSIn(t, o.options)
+		o.nats = natsIn(t, o.options)
 		require.Eventually(t, func() bool { return sentSince(before) }, patience, time.Millisecond, "it goes on")
 	}
 	more(50)

@@ -163,7 +163,7 @@ func TestAWaitingClaimWakesWhenItsQueueIsResumed(t *testing.T) {
 // run starts one function, to be killed later, and gives it as an admin sees it.
 func (o *postOffice) run(function string) (*sandbox.Process, *server) {
 	o.t.Helper()
-	process := sandbox.StartProcess(o.t, o.bin, slices.Concat(o.env, []string{"FUNCTION_TARGET=" + function}))
+	process := startProcess(o.t, o.bin, slices.Concat(o.env, []string{"FUNCTION_TARGET=" + function}))
 	s := o.at(address(o.t, process))
 	s.owner = o.looker.owner
 	return process, s
@@ -190,7 +190,7 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	_, claims := o.run("claim")
 	admin, desk := o.run("admin")
 	sweep, first := o.run("sweep")
-	trigger := sandbox.StartProcess(t, o.bin, slices.Concat(o.env, []string{"SENDONCE_FUNCTIONS_URL=" + first.url}), "trigger")
+	trigger := startProcess(t, o.bin, slices.Concat(o.env, []string{"SENDONCE_FUNCTIONS_URL=" + first.url}), "trigger")
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)

@@ -51,11 +51,11 @@ func exited(t *testing.T, p *sandbox.Process) {
 func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), binary(t)
-	one := &server{t: t, url: address(t, sandbox.StartProcess(t, bin, settings(url, "FUNCTION_TARGET=submit"))), user: "admin", password: "secret"}
+	one := &server{t: t, url: address(t, startProcess(t, bin, settings(url, "FUNCTION_TARGET=submit"))), user: "admin", password: "secret"}
 	require.Equal(t, 200, one.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).status)
 	require.Equal(t, 404, one.get("/api/v1/sms/tasks/pending?app_id=a").status)
 
-	typo := sandbox.StartProcess(t, bin, settings(url, "FUNCTION_TARGET=submitt"))
+	typo := startProcess(t, bin, settings(url, "FUNCTION_TARGET=submitt"))
 	exited(t, typo)
 	require.NotZero(t, typo.ExitCode())
 	require.Contains(t, typo.Output(), `"submitt" names no function; there are: `)
@@ -79,13 +79,13 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
 	t.Parallel()
 	bin := binary(t)
-	p := sandbox.StartProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
+	p := startProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
 	exited(t, p)
 	require.NotZero(t, p.ExitCode())
 	for _, name := range []string{"DEBUG", "MAX_RETRY_COUNT", "SENDONCE_TYPO", "APP_PORT"} {
 		require.Contains(t, p.Output(), name)
 	}
-	empty := sandbox.StartProcess(t, bin, []string{"DATABASE_URL=postgres://u@127.0.0.1:1/x", "BASIC_AUTH_PASSWORD="})
+	empty := startProcess(t, bin, []string{"DATABASE_URL=postgres://u@127.0.0.1:1/x", "BASIC_AUTH_PASSWORD="})
 	exited(t, empty)
 	require.NotZero(t, empty.ExitCode())
 	require.Contains(t, empty.Output(), "BASIC_AUTH_PASSWORD")
@@ -95,7 +95,7 @@ func TestAProcessStartsWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
 	bin := binary(t)
 	s := &server{t: t, user: "admin", password: "secret",
-		url: address(t, sandbox.StartProcess(t, bin, settings("postgres://nobody@127.0.0.1:1/none")))}
+		url: address(t, startProcess(t, bin, settings("postgres://nobody@127.0.0.1:1/none")))}
 	require.Equal(t, 200, s.get("/healthz").status)
 	require.Equal(t, 503, s.get("/readyz").status)
 	away := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
@@ -154,7 +154,7 @@ func newVictims(t *testing.T, bin, url string) *victims {
 	v := &victims{t: t, bin: bin, url: url}
 	v.progress = sync.NewCond(&v.mu)
 	for i := range v.processes {
-		v.processes[i] = sandbox.StartProcess(t, bin, settings(url))
+		v.processes[i] = startProcess(t, bin, settings(url))
 		v.addresses[i] = address(t, v.processes[i])
 	}
 	return v
@@ -173,7 +173,7 @@ func (v *victims) killOne() {
 	dying := v.processes[i]
 	v.mu.Unlock()
 	require.NoError(v.t, dying.Kill())
-	fresh := sandbox.StartProcess(v.t, v.bin, settings(v.url))
+	fresh := startProcess(v.t, v.bin, settings(v.url))
 	at := address(v.t, fresh)
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -49,7 +49,7 @@ func newPostOffice(t *testing.T) *postOffice {
 func newPostOfficeAt(t *testing.T, url string) *postOffice {
 	t.Helper()
 	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: url, bin: binary(t)}
-	o.nats = sandbox.NATSIn(t, o.options)
+	o.nats = natsIn(t, o.options)
 	o.options.Port = o.nats.Port()
 	o.env = settings(o.url, "NATS_URL="+o.nats.URL())
 	o.looker = (&server{t: t}).connect(o.url)
@@ -59,7 +59,7 @@ func newPostOfficeAt(t *testing.T, url string) *postOffice {
 // start runs one function, or all for "", and gives its address.
 func (o *postOffice) start(function string, env ...string) string {
 	o.t.Helper()
-	p := sandbox.StartProcess(o.t, o.bin, slices.Concat(o.env, env, []string{"FUNCTION_TARGET=" + function}))
+	p := startProcess(o.t, o.bin, slices.Concat(o.env, env, []string{"FUNCTION_TARGET=" + function}))
 	if function == "relay" {
 		o.relay = p
 	}
@@ -75,7 +75,7 @@ func (o *postOffice) carry() {
 // trigger starts one that wakes the functions at an address.
 func (o *postOffice) trigger(at string) {
 	o.t.Helper()
-	sandbox.StartProcess(o.t, o.bin, append(slices.Clone(o.env), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+	startProcess(o.t, o.bin, append(slices.Clone(o.env), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
 }
 
 // at is the function at an address as an admin sees it.
@@ -262,7 +262,7 @@ func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
 	require.Equal(t, "sending", away.State)
 	require.Equal(t, away.MaxSends, away.RemainingSends, "no send was used")
 
-	o.nats = sandbox.NATSIn(t, o.options)
+	o.nats = natsIn(t, o.options)
 	o.until(id, "sent")
 	o.stored(2)
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // firstWait is what the first retry of queue slow waits.
@@ -72,7 +71,7 @@ func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 
 func TestARetryBackoffThatMakesNoSenseStopsTheStart(t *testing.T) {
 	t.Parallel()
-	p := sandbox.StartProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
+	p := startProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
 	exited(t, p)
 	require.Equal(t, 2, p.ExitCode())
 	require.Contains(t, p.Output(), `RETRY_BACKOFF is "5s,30s" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0"`)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // learnsWithin is how soon every process with NATS knows of a change.
@@ -165,7 +164,7 @@ func TestARevokeWhileNATSIsAwayCountsOnceItIsBack(t *testing.T) {
 		require.Equal(t, 200, s.admin.post("/api/v1/admin/callers/"+revoked+"/revoke", "").status)
 	}
 	require.Less(t, time.Since(began), 5*time.Second, "the operator is not kept waiting")
-	s.nats = sandbox.NATSIn(t, s.options)
+	s.nats = natsIn(t, s.options)
 	require.Equal(t, 401, inTime(t, patience/3, polled, "the poll").status)
 	require.NotContains(t, inTime(t, patience/3, ends, "the stream"), "data:")
 	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")

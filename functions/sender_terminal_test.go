@@ -23,7 +23,7 @@ func TestScriptsSenderSaysWhatItDoesAndWhatToDo(t *testing.T) {
 	require.NoError(t, err)
 	at := fmt.Sprintf("127.0.0.1:%d", port)
 	run := func(password string) *sandbox.Process {
-		return sandbox.StartProcess(t, bin, []string{"SENDONCE_PASSWORD=" + password},
+		return startProcess(t, bin, []string{"SENDONCE_PASSWORD=" + password},
 			"-url", "http://"+at, "-app", "phone-1", "-journal", filepath.Join(t.TempDir(), "journal"))
 	}
 	says := func(p *sandbox.Process, line string) {

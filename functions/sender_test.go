@@ -184,7 +184,7 @@ func (h *hunt) submit(policy string) string {
 
 func (h *hunt) start(concurrency string) {
 	h.t.Helper()
-	h.process = sandbox.StartProcess(h.t, h.bin, []string{
+	h.process = startProcess(h.t, h.bin, []string{
 		"SENDONCE_URL=" + h.door.URL, "SENDONCE_USER=" + h.service.user, "SENDONCE_PASSWORD=" + h.service.password, "SENDER_APP=" + h.queue,
 		"SENDER_QUEUE=" + h.queue, "SENDER_JOURNAL=" + h.journal, "SENDER_LEASE=1h", "SENDER_CONCURRENCY=" + concurrency,
 		"SENDER_GATEWAY=http", "SENDER_HTTP_URL=" + h.provider.URL, `SENDER_HTTP_BODY={"id":"{{.TaskID}}","claim":{{.ClaimID}}}`,
@@ -261,7 +261,7 @@ func (h *hunt) keeps(tasks map[string]string) {
 func startService(t *testing.T) *server {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	p := sandbox.StartProcess(t, binary(t), settings(url))
+	p := startProcess(t, binary(t), settings(url))
 	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
 }
 

@@ -328,7 +328,7 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	var process *sandbox.Process
 	var at string
 	restart := func() {
-		p := sandbox.StartProcess(t, o.bin, append(slices.Clone(o.env), "FUNCTION_TARGET=stream", "TWO_PHASE_ENABLED=true"))
+		p := startProcess(t, o.bin, append(slices.Clone(o.env), "FUNCTION_TARGET=stream", "TWO_PHASE_ENABLED=true"))
 		to := address(t, p)
 		mu.Lock()
 		defer mu.Unlock()

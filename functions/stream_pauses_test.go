@@ -34,7 +34,7 @@ func (s *server) acks(user string, n int) {
 func (o *postOffice) holds(name, subjects string, n int64) jetstream.StreamConfig {
 	o.t.Helper()
 	limits := jetstream.StreamConfig{
-		Name: name, Subjects: []string{subjects}, Discard: jetstream.DiscardNew, MaxMsgs: n, Duplicates: time.Minute, AllowDirect: true,
+		Name: name, Subjects: []string{subjects}, Discard: jetstream.DiscardNew, MaxMsgs: n, Duplicates: time.Minute,
 	}
 	_, err := o.broker().CreateStream(o.t.Context(), limits)
 	require.NoError(o.t, err)
@@ -150,12 +150,12 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 	} {
 		t.Run(stream, func(t *testing.T) {
 			t.Parallel()
-			o := &postOffice{t: t, url: sandbox.NewDatabase(t), nats: sandbox.NewNATS(t)}
+			o := &postOffice{t: t, url: sandbox.NewDatabase(t), nats: newNATS(t)}
 			o.looker = (&server{t: t}).connect(o.url)
 			o.holds(stream, c.subjects, 10)
 			_, h := environment(t, o.url, func(cfg *fn.Config) {
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
-				cfg.Bus = bus.Config{URL: o.nats.URL(), Replicas: 1, Now: ahead}
+				cfg.Bus = bus.Config{URL: natsURL(t, o.nats.URL(), bus.UserAll), Replicas: 1, Now: ahead}
 			})
 			web := serveHandler(t, h)
 			o.client = api.NewClient(web.url, "admin", "secret")

@@ -110,7 +110,7 @@ func (e *ear) end() {
 // house is all functions as one process with a trigger.
 func (o *postOffice) house(env ...string) (*server, *sandbox.Process) {
 	o.t.Helper()
-	p := sandbox.StartProcess(o.t, o.bin, append(append([]string{}, o.env...), env...))
+	p := startProcess(o.t, o.bin, append(append([]string{}, o.env...), env...))
 	at := address(o.t, p)
 	o.trigger(at)
 	o.client.BaseURL = at
@@ -236,7 +236,7 @@ func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 	require.Equal(t, "server_busy", refused.body["error"])
 	require.NotEmpty(t, refused.header.Get("Retry-After"))
 	meanwhile := o.save("user:bob")
-	o.nats = sandbox.NATSIn(t, o.options)
+	o.nats = natsIn(t, o.options)
 	require.Equal(t, meanwhile, bob.told(), "on the same connection")
 	after := o.save("user:bob")
 	require.Equal(t, after, bob.told())

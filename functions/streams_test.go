@@ -23,7 +23,7 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 	require.NoError(t, err)
 
 	p := startProbed(t, func(p *probed) {
-		p.natsDir = first.natsDir
+		p.natsDir, p.accepted = first.natsDir, "OTHER"
 		p.env = []string{"TWO_PHASE_STREAM=OTHER", "SENDONCE_STREAM_EVENTS_MB=1048576"}
 		require.NoError(t, first.nats.Stop())
 	})
@@ -77,11 +77,11 @@ func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 // and its schedule is gone then.
 func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
-	broker := sandbox.NewNATS(t)
+	broker := newNATS(t)
 	url := sandbox.NewDatabase(t)
-	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: broker.URL(), Replicas: 1} })
+	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
 	s := serveHandler(t, h).connect(url)
-	require.NoError(t, env.Bus().Ensure(t.Context()))
+	require.NoError(t, ensureStreams(t, broker))
 	wake, err := jetStreamAt(t, broker.URL()).Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	scheduled := func(function string) func() bool {

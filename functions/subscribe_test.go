@@ -96,12 +96,12 @@ func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
 func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), binary(t)
-	crashed := sandbox.StartProcess(t, bin, settings(url))
+	crashed := startProcess(t, bin, settings(url))
 	s := (&server{t: t, url: address(t, crashed), user: "admin", password: "secret"}).connect(url)
 	first := s.order(booking(123, ""))
 	require.NoError(t, crashed.Kill())
 
-	process := sandbox.StartProcess(t, bin, settings(url))
+	process := startProcess(t, bin, settings(url))
 	s.url = address(t, process)
 	const line = `"msg":"消息已发送过，跳过重复发送"`
 	for _, state := range []string{"pending", "succeeded"} {

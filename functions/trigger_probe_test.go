@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -28,6 +30,7 @@ type probed struct {
 	env       []string // what is in it before the start is added to what it needs
 	nats      *sandbox.NATS
 	natsDir   string
+	accepted  string // the stream that NATS permits; "" = ACCEPTED
 	functions *httptest.Server
 	answer    atomic.Int32  // the status of each call, unless it is
 	held      chan struct{} // a call to sweep hangs until this is closed; nil = it does not
@@ -47,10 +50,10 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 		w.WriteHeader(int(p.answer.Load()))
 	}))
 	t.Cleanup(p.functions.Close)
-	p.nats = sandbox.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir})
+	p.nats = natsFor(t, sandbox.NATSOptions{Dir: p.natsDir}, cmp.Or(p.accepted, bus.StreamAccepted))
 	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + p.nats.URL(),
 		"SENDONCE_SAFETY_TICK=1h", "SENDONCE_FUNCTIONS_URL=" + p.functions.URL}, p.env...)
-	p.process = sandbox.StartProcess(t, p.bin, p.env, "trigger")
+	p.process = startProcess(t, p.bin, p.env, "trigger")
 	p.server = &server{t: t, url: address(t, p.process)}
 	return p
 }
@@ -60,7 +63,7 @@ func (p *probed) health() (int, string) {
 	p.t.Helper()
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.url, "http://"))
 	require.NoError(p.t, err)
-	asks := sandbox.StartProcess(p.t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "health")
+	asks := startProcess(p.t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "health")
 	return asks.ExitCode(), asks.Output()
 }
 
@@ -150,7 +153,7 @@ func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
 	require.InDelta(t, -1, p.metric("trigger_waiting"+of("sweep")), 0, "rather than an old number")
 	require.InDelta(t, 1, p.metric("trigger_delivered_total"+of("sweep")), 0)
 
-	sandbox.NATSIn(t, sandbox.NATSOptions{Dir: p.natsDir, Port: p.nats.Port()})
+	natsIn(t, sandbox.NATSOptions{Dir: p.natsDir, Port: p.nats.Port()})
 	p.untilReady(200)
 	p.until("trigger_delivered_total"+of("sweep"), 2)
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
@@ -159,7 +162,7 @@ func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
 func TestATriggerThatNeverSawNATSLives(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
-	lonely := sandbox.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "NATS_URL=nats://127.0.0.1:1"), "trigger")
+	lonely := startProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "NATS_URL=nats://127.0.0.1:1"), "trigger")
 	p.server = &server{t: t, url: address(t, lonely)}
 	require.Equal(t, 503, p.get("/readyz").status)
 	require.Equal(t, 200, p.get("/healthz").status)
@@ -226,7 +229,7 @@ func TestATriggerWhosePortIsTakenDoesNotStart(t *testing.T) {
 	p := startProbed(t)
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.url, "http://"))
 	require.NoError(t, err)
-	second := sandbox.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "trigger")
+	second := startProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "PORT="+port), "trigger")
 	exited(t, second)
 	require.Equal(t, 1, second.ExitCode())
 	require.Contains(t, second.Output(), "address already in use")

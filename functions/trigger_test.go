@@ -31,11 +31,11 @@ type deployment struct {
 // deploy starts it with more settings than those it needs.
 func deploy(t *testing.T, more ...string) *deployment {
 	t.Helper()
-	d := &deployment{t: t, nats: sandbox.NewNATS(t), url: sandbox.NewDatabase(t), clients: map[string]*api.Client{}}
+	d := &deployment{t: t, nats: newNATS(t), url: sandbox.NewDatabase(t), clients: map[string]*api.Client{}}
 	bin := binary(t)
 	env := settings(d.url, append(more, "NATS_URL="+d.nats.URL(), "SENDONCE_SAFETY_TICK=1h")...)
 	for _, name := range []string{"submit", "claim", "report", "sweep"} {
-		p := sandbox.StartProcess(t, bin, append(slices.Clone(env), "FUNCTION_TARGET="+name))
+		p := startProcess(t, bin, append(slices.Clone(env), "FUNCTION_TARGET="+name))
 		at := address(t, p)
 		d.clients[name] = api.NewClient(at, "admin", "secret")
 		if name == "sweep" {
@@ -43,7 +43,7 @@ func deploy(t *testing.T, more ...string) *deployment {
 			env = append(env, "SENDONCE_FUNCTIONS_URL="+at)
 		}
 	}
-	d.trigger = sandbox.StartProcess(t, bin, env, "trigger")
+	d.trigger = startProcess(t, bin, env, "trigger")
 	require.NoError(t, d.trigger.WaitFor(t.Context(), `"triggering"`))
 	return d
 }
@@ -158,7 +158,7 @@ func (s *server) snapshot() map[string]string {
 func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := sandbox.StartProcess(t, binary(t), settings(url, insiders, "NATS_URL="+sandbox.NewNATS(t).URL()))
+	process := startProcess(t, binary(t), settings(url, insiders, "NATS_URL="+newNATS(t).URL()))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	shop := newReceiver(t, nil)
 	at, _ := s.register(fmt.Sprintf(`{"url":%q}`, shop.URL))

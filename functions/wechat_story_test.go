@@ -114,7 +114,7 @@ func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
 
 func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
 	t.Parallel()
-	p := sandbox.StartProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none",
+	p := startProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none",
 		"WECHAT_APP_ID=wx1", "WECHAT_BASE_URL=api.weixin.qq.com", "WECHAT_TIMEOUT=11s", "WECHAT_CONCURRENCY=0"))
 	exited(t, p)
 	require.Equal(t, 2, p.ExitCode())

@@ -45,7 +45,7 @@ func openCounter(t *testing.T, o sandbox.WeChatOptions, env ...string) *counter 
 // open starts the function, again or for the first time.
 func (c *counter) open() {
 	c.t.Helper()
-	c.at = sandbox.StartProcess(c.t, c.bin, c.env)
+	c.at = startProcess(c.t, c.bin, c.env)
 	fresh := *c.server
 	fresh.url = address(c.t, c.at)
 	c.server = &fresh

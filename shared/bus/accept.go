@@ -20,7 +20,6 @@ const (
 	unfiledWait   = 10 * time.Millisecond
 
 	fingerprintHeader = "Fp"
-	directGet         = "$JS.API.DIRECT.GET."     // any replica answers, one that lags behind too
 	leaderGet         = "$JS.API.STREAM.MSG.GET." // who decided about the message answers
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
@@ -170,18 +169,11 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	return m, nil
 }
 
-// stored asks whoever is nearest, and the leader before it believes that there
-// is nothing: nobody may be told "never accepted" by a replica that lags behind.
+// stored asks the leader: nobody may be told "never accepted" by a replica that
+// lags behind.
 func (b *Bus) stored(ctx context.Context, l *link, subject string) (*AcceptedMessage, error) {
 	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
 	if err != nil {
-		return nil, err
-	}
-	resp, err := l.js.Conn().RequestWithContext(ctx, directGet+b.cfg.acceptStream(), request)
-	switch {
-	case err == nil && resp.Header.Get("Status") == "":
-		return ofDirect(resp)
-	case err != nil && !errors.Is(err, nats.ErrNoResponders): // those of a stream that does not allow it
 		return nil, err
 	}
 	return b.leaders(ctx, l, request)
@@ -194,18 +186,6 @@ func (b *Bus) leaders(ctx context.Context, l *link, request []byte) (*AcceptedMe
 		return nil, err
 	}
 	return ofLeader(resp.Data)
-}
-
-func ofDirect(m *nats.Msg) (*AcceptedMessage, error) {
-	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
-	if err != nil {
-		return nil, err
-	}
-	at, err := time.Parse(time.RFC3339Nano, m.Header.Get(jetstream.TimeStampHeaer))
-	if err != nil {
-		return nil, err
-	}
-	return acceptedOf(seq, at, m.Header, m.Data)
 }
 
 func ofLeader(answer []byte) (*AcceptedMessage, error) {

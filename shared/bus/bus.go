@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -33,6 +34,8 @@ type Config struct {
 	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
 	Password        string        `envconfig:"NATS_PASSWORD" secret:"true" desc:"password for NATS"`
 	CredentialsFile string        `envconfig:"NATS_CREDENTIALS" desc:"path of a NATS credentials file; used instead of user and password"`
+	CAFile          string        `envconfig:"NATS_CA" desc:"path of the certificates, in PEM, of whoever signs those of NATS; with it, or with tls:// in NATS_URL, the connection is encrypted; empty takes those of the system"`
+	InboxPrefix     string        `envconfig:"NATS_INBOX_PREFIX" desc:"beginning of the subjects to which NATS answers this process; empty takes _INBOX.<user>, and _INBOX without a user"`
 	Name            string        `envconfig:"NATS_CLIENT_NAME" default:"sendonce" desc:"how this process calls itself in the connection lists of NATS"`
 	Replicas        int           `envconfig:"SENDONCE_NATS_REPLICAS" default:"1" desc:"copies of each stream that NATS keeps: 1, 3 or 5"`
 	EventsMB        int           `envconfig:"SENDONCE_STREAM_EVENTS_MB" default:"128" desc:"MiB that the stream EVENTS may take in NATS, 1 to 1048576; NATS reserves it. While it is full, events of tasks wait in Postgres"`
@@ -85,12 +88,35 @@ func (c *Config) check() error {
 		return wrong("NATS_USER", "and NATS_CREDENTIALS exclude each other")
 	case !publishable(c.acceptStream()) || strings.ContainsAny(c.acceptStream(), "./\\"):
 		return wrong("TWO_PHASE_STREAM", "is %q but must be the name of a stream: no blanks, dots, slashes or wildcards", c.AcceptStream)
-	case c.CredentialsFile != "":
-		if _, err := os.Stat(c.CredentialsFile); err != nil {
-			return wrong("NATS_CREDENTIALS", "cannot be read: %v", err)
+	case c.InboxPrefix != "" && !publishable(c.InboxPrefix):
+		return wrong("NATS_INBOX_PREFIX", "is %q but must be a subject without blanks, wildcards or empty tokens, as _INBOX.me", c.InboxPrefix)
+	}
+	for name, file := range map[string]string{"NATS_CREDENTIALS": c.CredentialsFile, "NATS_CA": c.CAFile} {
+		if file == "" {
+			continue
+		}
+		if _, err := os.Stat(file); err != nil {
+			return wrong(name, "cannot be read: %v", err)
 		}
 	}
 	return nil
+}
+
+// inboxes begins the subjects at which this process takes answers. Each user has
+// its own, so that none can read what another is answered.
+func (c *Config) inboxes() string {
+	user := c.User
+	first, _, _ := strings.Cut(c.URL, ",")
+	if u, err := url.Parse(strings.TrimSpace(first)); err == nil && u.User != nil {
+		user = u.User.Username()
+	}
+	switch {
+	case c.InboxPrefix != "":
+		return c.InboxPrefix
+	case user != "":
+		return InboxOf(user)
+	}
+	return inboxPrefix
 }
 
 func (c *Config) acceptStream() string { return cmp.Or(c.AcceptStream, StreamAccepted) }
@@ -104,6 +130,7 @@ type Bus struct {
 	cfg     Config
 	log     *slog.Logger
 	dropped atomic.Uint64
+	denied  denials
 
 	closing context.Context // ends when Close begins
 	shut    context.CancelFunc
@@ -149,6 +176,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 		pumps: map[string]*pump{}, scheduled: map[string]time.Time{}, missed: map[hint]bool{},
 	}
 	b.closing, b.shut = context.WithCancel(context.Background())
+	b.denied.reset()
 	return b, nil
 }
 
@@ -255,6 +283,7 @@ func (b *Bus) options(first func()) []nats.Option {
 	}
 	options := []nats.Option{
 		nats.Name(b.cfg.Name),
+		nats.CustomInboxPrefix(b.cfg.inboxes()),
 		nats.Timeout(dialTimeout),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
@@ -268,13 +297,19 @@ func (b *Bus) options(first func()) []nats.Option {
 		nats.ConnectHandler(raise),
 		nats.ReconnectHandler(raise),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.drop(err) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.log.Warn("NATS", "error", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			b.log.Warn("NATS", "error", err)
+			b.denied.add(err)
+		}),
 	}
 	switch {
 	case b.cfg.CredentialsFile != "":
 		options = append(options, nats.UserCredentials(b.cfg.CredentialsFile))
 	case b.cfg.User != "":
 		options = append(options, nats.UserInfo(b.cfg.User, b.cfg.Password))
+	}
+	if b.cfg.CAFile != "" {
+		options = append(options, nats.RootCAs(b.cfg.CAFile))
 	}
 	return options
 }
@@ -288,6 +323,7 @@ func (b *Bus) raise(nc *nats.Conn) {
 	version := nc.ConnectedServerVersion()
 	l := &link{js: js, schedules: schedules.in(version), pins: priorityGroups.in(version), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.lost = context.WithCancel(b.closing)
+	b.denied.reset() // NATS connects a user anew when its permissions change
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
 	b.tellMissed()

@@ -62,6 +62,32 @@
 // Each stream is made for itself. One that cannot be made stops what needs it and
 // nothing else: the routes that read it, the messages that are published to it.
 //
+// # Users
+//
+// Where NATS has users, each component is one of them, and Users lists what each
+// may do: publish wake-ups, and what is its work. ServerConfig makes the
+// configuration of the server of it. The trigger changes streams; other components
+// only make one that is missing and that they publish to or read. Replies go to
+// subjects that begin with the name of the user, so none reads another's.
+//
+// NATS does not check where an answer goes: a request may name any subject for
+// it, a request of the JetStream API included, and so may a consumer that pushes.
+// Therefore
+//
+//   - a receiver has an account of its own, where the names of our subjects and
+//     requests mean nothing. It imports three subjects: the state of its consumer,
+//     fetching from it and acknowledging. An operator makes the consumer, as its
+//     filter says what is granted;
+//   - streams allow no direct gets, whose answers are somebody's data or empty. All
+//     others that most components receive are JSON that no request accepts.
+//
+// The trigger and deliver, and a process that serves all functions, fetch from
+// consumers and empty streams. They are trusted with all streams.
+//
+// What NATS does not permit it leaves unanswered. The Bus takes that from the
+// error that comes beside it: a subject of somebody else's stream is refused, one
+// of ours is away until the settings are right.
+//
 // # Publishing
 //
 // Three outcomes, because three things follow: stored; refused (trying the same
@@ -76,10 +102,9 @@
 //
 // Accept answers nil only when the stream has a message for the subject. The
 // server says the same, 10077, of a subject that has its message and of a full
-// stream, so a look-up decides. It asks the nearest replica first; "there is
-// none" is only believed of the leader, and not while a message is on its way to
-// the other replicas. What a sender is told of a message that was never accepted
-// is final: it sends another.
+// stream, so a look-up decides. It asks the leader, and does not believe "there
+// is none" while a message is on its way to the other replicas. What a sender is
+// told of a message that was never accepted is final: it sends another.
 //
 // The subjects have 64 slots by sender, and a shard is some of the slots. Another
 // number of shards uses other durables, which begin with the stream: whichever of

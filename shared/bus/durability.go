@@ -77,7 +77,7 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 	defer cancel()
 	has, err := b.acceptInfo(ctx)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err := b.ensureAccepted(ctx); err != nil {
+		if err := b.makeAccepted(ctx); err != nil {
 			return 0, away(err)
 		}
 		has, err = b.acceptInfo(ctx)
@@ -109,12 +109,12 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 	return gives, nil
 }
 
-func (b *Bus) ensureAccepted(ctx context.Context) error {
+func (b *Bus) makeAccepted(ctx context.Context) error {
 	l, err := b.link(ctx)
 	if err != nil {
 		return err
 	}
-	return b.ensure(ctx, l, b.cfg.acceptStream())
+	return b.make(ctx, l, b.cfg.acceptStream())
 }
 
 func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {

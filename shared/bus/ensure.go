@@ -94,10 +94,28 @@ func (b *Bus) Ensure(ctx context.Context) error {
 
 // ensure is Ensure for the one of our streams that has this name.
 func (b *Bus) ensure(ctx context.Context, l *link, name string) error {
-	for _, wants := range streams(&b.cfg, l.schedules) {
-		if wants.Name == name {
-			return b.ensureStream(ctx, l, wants)
-		}
+	if wants := b.wanted(l, name); wants != nil {
+		return b.ensureStream(ctx, l, *wants)
+	}
+	return nil
+}
+
+// make makes the one of our streams that has this name, and leaves one that is
+// there as it is: only the trigger changes streams.
+func (b *Bus) make(ctx context.Context, l *link, name string) error {
+	wants := b.wanted(l, name)
+	if wants == nil {
+		return nil
+	}
+	_, err := b.makeStream(ctx, l, *wants)
+	return err
+}
+
+// wanted is the one of our streams that has this name; nil when none has.
+func (b *Bus) wanted(l *link, name string) *jetstream.StreamConfig {
+	all := streams(&b.cfg, l.schedules)
+	if i := slices.IndexFunc(all, func(s jetstream.StreamConfig) bool { return s.Name == name }); i >= 0 {
+		return &all[i]
 	}
 	return nil
 }
@@ -116,21 +134,34 @@ func (b *Bus) streamOf(subject string) string {
 }
 
 func (b *Bus) ensureStream(ctx context.Context, l *link, wants jetstream.StreamConfig) error {
-	s, err := l.js.Stream(ctx, wants.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		s, err = l.js.CreateStream(ctx, wants)
-		switch {
-		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
-			s, err = l.js.Stream(ctx, wants.Name)
-		case err != nil:
-			return b.cannotMake(ctx, l, wants, err)
-		}
-	}
+	s, err := b.makeStream(ctx, l, wants)
 	if err != nil {
-		return fmt.Errorf("ensure stream %s: %w", wants.Name, err)
+		return err
 	}
 	has := s.CachedInfo()
 	return b.changeStream(ctx, l.js, has.Config, wants, has.State.Bytes)
+}
+
+// makeStream gives a stream as it is, or makes it where there is none.
+func (b *Bus) makeStream(ctx context.Context, l *link, wants jetstream.StreamConfig) (jetstream.Stream, error) {
+	s, err := l.js.Stream(ctx, wants.Name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		permitted, stop := b.denied.unless(ctx, "$JS.API.STREAM.CREATE."+wants.Name)
+		defer stop()
+		s, err = l.js.CreateStream(permitted, wants)
+		switch {
+		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
+			s, err = l.js.Stream(ctx, wants.Name)
+		case err != nil && errors.Is(context.Cause(permitted), errDenied):
+			return nil, fmt.Errorf("stream %s is missing, which the trigger makes: %w", wants.Name, context.Cause(permitted))
+		case err != nil:
+			return nil, b.cannotMake(ctx, l, wants, err)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ensure stream %s: %w", wants.Name, err)
+	}
+	return s, nil
 }
 
 // cannotMake finds the cure for what kept a stream from being made.

@@ -167,7 +167,7 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 func (f *Follower) enter(ctx context.Context, l *link) error {
 	s, err := l.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err := f.bus.Ensure(ctx); err != nil && !errors.As(err, new(*MismatchError)) {
+		if err := f.bus.make(ctx, l, StreamUsers); err != nil {
 			return err
 		}
 		s, err = l.js.Stream(ctx, StreamUsers)

@@ -114,7 +114,7 @@ func TestAnIdleFollowerAsksTheServerEverMoreRarely(t *testing.T) {
 	f := follow(t, b, "ann", nil)
 	nc := broker.conn()
 	asked := make(chan struct{}, 1000)
-	_, err := nc.Subscribe("$JS.API.DIRECT.GET."+StreamUsers, func(*nats.Msg) { asked <- struct{}{} })
+	_, err := nc.Subscribe("$JS.API.STREAM.MSG.GET."+StreamUsers, func(*nats.Msg) { asked <- struct{}{} })
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

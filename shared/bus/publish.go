@@ -74,12 +74,17 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 		if f == nil {
 			continue
 		}
-		err := answer(waiting, f)
+		err := b.answer(waiting, f, messages[i].Subject)
 		if unanswered(err) {
 			silent[i] = err
 			continue
 		}
 		errs[i] = classify(err)
+		if errors.Is(err, errDenied) && b.streamOf(messages[i].Subject) == "" {
+			errs[i] = refused(fmt.Errorf("no stream takes the subject %s, or the broker does not permit it", messages[i].Subject))
+		} else if errors.Is(err, errDenied) {
+			errs[i] = streamAway(err) // the settings are wrong, not the message
+		}
 		answered = answered || !errors.Is(errs[i], ErrAway) || errors.Is(errs[i], ErrStreamAway)
 	}
 	verdicts := map[string]error{}
@@ -144,19 +149,27 @@ func (l *link) send(m *Message) (jetstream.PubAckFuture, error) {
 	return f, classify(err)
 }
 
-func answer(ctx context.Context, f jetstream.PubAckFuture) error {
-	select {
-	case <-f.Ok():
-		return nil
-	case err := <-f.Err():
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case <-f.Ok(): // it came while we waited for another
-		return nil
-	default:
-		return ctx.Err()
+func (b *Bus) answer(ctx context.Context, f jetstream.PubAckFuture, subject string) error {
+	for {
+		denied, changed := b.denied.has(subject)
+		if denied {
+			return fmt.Errorf("%w: %s", errDenied, subject)
+		}
+		select {
+		case <-f.Ok():
+			return nil
+		case err := <-f.Err():
+			return err
+		case <-changed:
+			continue
+		case <-ctx.Done():
+		}
+		select {
+		case <-f.Ok(): // it came while we waited for another
+			return nil
+		default:
+			return ctx.Err()
+		}
 	}
 }
 
@@ -184,7 +197,7 @@ func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error, 
 		return away(err)
 	case b.streamOf(subject) != "":
 		missing := fmt.Errorf("the stream of %s was missing", subject)
-		if err := b.ensure(ctx, l, b.streamOf(subject)); err != nil {
+		if err := b.make(ctx, l, b.streamOf(subject)); err != nil {
 			return streamAway(errors.Join(missing, err))
 		}
 		return streamAway(missing)

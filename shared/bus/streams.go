@@ -98,9 +98,11 @@ const (
 func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	// An id is only deduplicated for sure where it outlives its acknowledgement
 	// (limits retention), and where a full stream refuses instead of forgetting.
+	// Direct gets are off: what they answer is what somebody published, or nothing,
+	// and NATS sends it wherever the request says, as a request of its own too.
 	log := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
-		MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: true,
+		MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: false,
 	}
 	events, messages, users, dead, accepted, wake := log, log, log, log, log, log
 

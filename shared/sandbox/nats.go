@@ -7,8 +7,13 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,10 +27,13 @@ const (
 
 // NATSOptions says how StartNATS starts a server.
 type NATSOptions struct {
-	Dir        string    // keeps the streams between runs; "" = temporary, removed by Stop
-	Port       int       // on 127.0.0.1; 0 = a free one
-	SyncAlways bool      // what is acknowledged survives the machine; false = it survives kill -9 of the process only
-	MaxStore   int64     // bytes that all streams may reserve; 0 = more than there is
+	Dir        string // keeps the streams between runs; "" = temporary, removed by Stop
+	Port       int    // on 127.0.0.1; 0 = a free one
+	SyncAlways bool   // what is acknowledged survives the machine; false = it survives kill -9 of the process only
+	MaxStore   int64  // bytes that all streams may reserve; 0 = more than there is
+	Config     string // more of its configuration, as of accounts; "" = everybody may do everything
+	User       string // whose credentials URL has; "" = none
+	Password   string
 	Log        io.Writer // gets the server's log; nil = nobody
 }
 
@@ -35,6 +43,8 @@ type NATS struct {
 	port      int
 	dir       string
 	temporary bool
+	user      *url.Userinfo // nil = none
+	log       *natsLog
 }
 
 // StartNATS starts a server and returns once it accepts connections. Stop, then
@@ -60,19 +70,24 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 			return err
 		}
 	}
-	s, err := server.NewServer(&server.Options{
-		Host: natsHost, Port: port,
-		JetStream: true, StoreDir: n.dir, SyncAlways: o.SyncAlways,
-		// Bounds nothing in practice; the default would be worked out from the disk.
-		JetStreamMaxStore: cmp.Or(o.MaxStore, 1<<40),
-		NoSigs:            true, NoLog: true, DisableJetStreamBanner: true,
-	})
+	options, err := natsOptions(o.Config)
 	if err != nil {
 		return err
 	}
-	if o.Log != nil {
-		s.SetLogger(natsLog{o.Log}, false, false)
+	options.Host, options.Port = natsHost, port
+	options.JetStream, options.StoreDir, options.SyncAlways = true, n.dir, o.SyncAlways
+	// Bounds nothing in practice; the default would be worked out from the disk.
+	options.JetStreamMaxStore = cmp.Or(o.MaxStore, 1<<40)
+	options.NoSigs, options.NoLog, options.DisableJetStreamBanner = true, true, true
+	s, err := server.NewServer(options)
+	if err != nil {
+		return err
 	}
+	if o.User != "" {
+		n.user = url.UserPassword(o.User, o.Password)
+	}
+	n.log = &natsLog{w: o.Log}
+	s.SetLogger(n.log, false, false)
 	n.server = s
 	s.Start()
 	limit := natsStartLimit
@@ -89,8 +104,31 @@ func (n *NATS) start(ctx context.Context, o NATSOptions) error {
 	return nil
 }
 
+// natsOptions reads a configuration, which the server takes from a file alone.
+func natsOptions(config string) (*server.Options, error) {
+	file, err := os.CreateTemp("", "so-nats-*.conf") // nobody else may read it
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(file.Name())
+	_, err = file.WriteString(config)
+	if err = errors.Join(err, file.Close()); err != nil {
+		return nil, err
+	}
+	options := &server.Options{}
+	if config != "" {
+		err = options.ProcessConfigFile(file.Name())
+	}
+	return options, err
+}
+
+// Violations are the log lines about what a client was not permitted to do.
+func (n *NATS) Violations() []string { return n.log.seen() }
+
 // URL is where clients connect.
-func (n *NATS) URL() string { return n.server.ClientURL() }
+func (n *NATS) URL() string {
+	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(natsHost, strconv.Itoa(n.port))}).String()
+}
 
 // Port is what StartNATS may be given to start a successor at the same URL.
 func (n *NATS) Port() int { return n.port }
@@ -131,14 +169,34 @@ func NATSIn(t testing.TB, o NATSOptions) *NATS {
 
 // natsLog writes the server's log. The server's own logger would end our process
 // at a fatal line; StartNATS says what went wrong instead.
-type natsLog struct{ w io.Writer }
+type natsLog struct {
+	w io.Writer // nil = nobody reads it
 
-func (l natsLog) line(level, format string, v []any) {
-	fmt.Fprintf(l.w, "nats: "+level+" "+format+"\n", v...)
+	mu         sync.Mutex
+	violations []string
 }
-func (l natsLog) Noticef(format string, v ...any) { l.line("info", format, v) }
-func (l natsLog) Warnf(format string, v ...any)   { l.line("warn", format, v) }
-func (l natsLog) Errorf(format string, v ...any)  { l.line("error", format, v) }
-func (l natsLog) Fatalf(format string, v ...any)  { l.line("fatal", format, v) }
-func (l natsLog) Debugf(format string, v ...any)  { l.line("debug", format, v) }
-func (l natsLog) Tracef(format string, v ...any)  { l.line("trace", format, v) }
+
+func (l *natsLog) line(level, format string, v []any) {
+	line := fmt.Sprintf("nats: "+level+" "+format+"\n", v...)
+	if strings.Contains(line, "Violation") {
+		l.mu.Lock()
+		l.violations = append(l.violations, line)
+		l.mu.Unlock()
+	}
+	if l.w != nil {
+		fmt.Fprint(l.w, line)
+	}
+}
+
+func (l *natsLog) seen() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.violations)
+}
+
+func (l *natsLog) Noticef(format string, v ...any) { l.line("info", format, v) }
+func (l *natsLog) Warnf(format string, v ...any)   { l.line("warn", format, v) }
+func (l *natsLog) Errorf(format string, v ...any)  { l.line("error", format, v) }
+func (l *natsLog) Fatalf(format string, v ...any)  { l.line("fatal", format, v) }
+func (l *natsLog) Debugf(format string, v ...any)  { l.line("debug", format, v) }
+func (l *natsLog) Tracef(format string, v ...any)  { l.line("trace", format, v) }

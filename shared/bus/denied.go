@@ -1,0 +1,79 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+)
+
+// errDenied says that the permissions of our user do not include a subject.
+var errDenied = errors.New("the permissions of this user of NATS do not include the subject")
+
+// deniedLimit bounds how many subjects are remembered: callers choose some.
+const deniedLimit = 1000
+
+// denials remembers to which subjects NATS let us not publish over the present
+// connection. The server says so beside the request, which it never answers, so
+// without this each would wait until its time is over.
+type denials struct {
+	mu       sync.Mutex
+	subjects map[string]bool
+	changed  chan struct{} // closed and replaced when there is another one
+}
+
+func (d *denials) reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.subjects = map[string]bool{}
+	if d.changed == nil {
+		d.changed = make(chan struct{})
+	}
+}
+
+// add takes what the server says of a subject that may not be published to.
+func (d *denials) add(err error) {
+	_, rest, publishing := strings.Cut(err.Error(), `Publish to "`)
+	subject, _, quoted := strings.Cut(rest, `"`)
+	if !errors.Is(err, nats.ErrPermissionViolation) || !publishing || !quoted {
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.subjects) >= deniedLimit {
+		clear(d.subjects)
+	}
+	d.subjects[subject] = true
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// has says whether a subject is among them, and what is closed when there are more.
+func (d *denials) has(subject string) (bool, <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.subjects[subject], d.changed
+}
+
+// unless ends ctx when NATS denies the subject.
+func (d *denials) unless(ctx context.Context, subject string) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		for {
+			denied, changed := d.has(subject)
+			if denied {
+				cancel(fmt.Errorf("%w: %s", errDenied, subject))
+				return
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}

@@ -1,0 +1,177 @@
+package bus
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// The users of NATS that are no function.
+const (
+	UserOperator = "operator" // may do everything in the account; for people and their tools
+	UserTrigger  = "trigger"
+	UserAll      = "sendonce" // a process that serves all functions
+)
+
+// Account is the account of NATS that holds the streams and all users but the
+// receivers, which have an account each.
+const Account = "SENDONCE"
+
+// Domain is the JetStream domain by which a receiver reaches its consumer from
+// its own account.
+const Domain = "sendonce"
+
+// A User is what one component may do in NATS. Everything else is refused.
+type User struct {
+	Name      string
+	Publish   []string // subjects, requests of the JetStream API included
+	Subscribe []string // subjects beside those of InboxOf(Name)
+}
+
+// inboxPrefix begins the subjects at which NATS answers.
+const inboxPrefix = "_INBOX"
+
+// InboxOf begins the subjects at which a user takes the answers of NATS. Nobody
+// else but the operator may subscribe to them.
+func InboxOf(user string) string { return inboxPrefix + "." + token(user) }
+
+// Users lists every component with what it needs, and the operator. accepted is
+// the name of the stream of accepted messages; subjects are those of streams that
+// are not ours, to which messages may go too. doc.go says what that keeps apart
+// and what it cannot.
+func Users(accepted string, subjects ...string) []User {
+	const names = "$JS.API.STREAM.NAMES" // asks which stream takes a subject
+	// What every function does: it wakes others, learns of revoked callers, and
+	// asks at its start what the stream of accepted messages promises.
+	function := func(name string, publish ...[]string) User {
+		return User{
+			Name:      name,
+			Publish:   slices.Concat(append([][]string{{wakePrefix + ">", schedPrefix + ">"}, api("STREAM.INFO", accepted)}, publish...)...),
+			Subscribe: []string{SubjectCallers},
+		}
+	}
+	accept := slices.Concat([]string{acceptPrefix + ">", names},
+		api("STREAM.CREATE", accepted), api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
+	published := []string{StreamEvents, StreamMessages, StreamUsers}
+	publish := slices.Concat([]string{EventPrefix + ">", MessagePrefix + ">", UserPrefix + ">", names}, subjects,
+		api("STREAM.INFO", published...), api("STREAM.CREATE", published...))
+	trim := slices.Concat(
+		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages),
+		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages),
+		api("CONSUMER.CREATE", StreamMessages+".*"), api("CONSUMER.MSG.NEXT", StreamMessages+".*"), api("CONSUMER.DELETE", StreamMessages+".*"))
+
+	claim := function("claim")
+	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")
+	stream := function("stream", accept, api("STREAM.INFO", StreamUsers), api("STREAM.CREATE", StreamUsers), api("STREAM.MSG.GET", StreamUsers))
+	stream.Subscribe = append(stream.Subscribe, UserPrefix+"*")
+	functions := []User{
+		function("submit"),
+		claim,
+		function("report"),
+		function("subscribe"),
+		function("messages", accept),
+		stream,
+		function("webhooks"),
+		function("admin", []string{SubjectCallers}),
+		function("sweep"),
+		function("relay", publish),
+		function("deliver", publish, trim),
+		function("save", api("STREAM.MSG.GET", accepted), api("STREAM.PURGE", accepted), api("CONSUMER.LIST", accepted)),
+		function("wechat"),
+	}
+
+	all := User{Name: UserAll}
+	for _, f := range functions {
+		all.Publish = append(all.Publish, f.Publish...)
+		all.Subscribe = append(all.Subscribe, f.Subscribe...)
+	}
+	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
+	carried := []string{StreamWake, accepted, StreamEvents}
+	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", deadPrefix + ">", names},
+		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...), api("STREAM.PURGE", StreamWake),
+		api("CONSUMER.LIST", carried...), each("$JS.ACK.", carried, ".>"))}
+	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
+		trigger.Publish = append(trigger.Publish, each("$JS.API.CONSUMER."+request+".", carried, ".>")...)
+	}
+	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
+}
+
+// api is a request of the JetStream API about some streams, or consumers as
+// stream.consumer.
+func api(request string, about ...string) []string { return each("$JS.API."+request+".", about, "") }
+
+func each(before string, all []string, after string) []string {
+	made := make([]string, len(all))
+	for i, one := range all {
+		made[i] = before + one + after
+	}
+	return made
+}
+
+func distinct(u User) User {
+	slices.Sort(u.Publish)
+	slices.Sort(u.Subscribe)
+	u.Publish, u.Subscribe = slices.Compact(u.Publish), slices.Compact(u.Subscribe)
+	return u
+}
+
+// PasswordVariable is the name by which the configuration of nats-server finds
+// the password of a user or receiver.
+func PasswordVariable(user string) string {
+	return "NATS_PASSWORD_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
+}
+
+// PasswordConfig sets the variables that ServerConfig and ReceiverConfig take
+// passwords from. A password must not contain quotes or backslashes.
+func PasswordConfig(passwords map[string]string) string {
+	var b strings.Builder
+	for _, user := range slices.Sorted(maps.Keys(passwords)) {
+		fmt.Fprintf(&b, "%s: %q\n", PasswordVariable(user), passwords[user])
+	}
+	return b.String()
+}
+
+// ServerConfig is the part of a configuration of nats-server that makes the
+// account with its users. Before it PasswordConfig must have been read; receivers
+// is what ReceiverConfig gives for each receiver. Both may be include lines.
+func ServerConfig(users []User, receivers string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `accounts {
+  %[1]s {
+    jetstream { max_mem: 64MB, max_streams: 32, max_consumers: 1000 }
+    # For the accounts of receivers, each of which imports what is about its own consumer.
+    exports: [
+      {service: "$JS.API.CONSUMER.INFO.%[2]s.*"}
+      {service: "$JS.API.CONSUMER.MSG.NEXT.%[2]s.*", response_type: stream}
+      {service: "$JS.ACK.%[2]s.>"}
+    ]
+    users: [
+`, Account, StreamMessages)
+	for _, u := range users {
+		fmt.Fprintf(&b, "      {user: %s, password: $%s, permissions: {\n        publish: [%s]\n        subscribe: [%s]\n      }}\n",
+			u.Name, PasswordVariable(u.Name), quoted(u.Publish), quoted(append([]string{InboxOf(u.Name) + ".>"}, u.Subscribe...)))
+	}
+	b.WriteString("    ]\n  }\n" + receivers + "}\n")
+	return b.String()
+}
+
+func quoted(subjects []string) string {
+	return `"` + strings.Join(subjects, `", "`) + `"`
+}
+
+// ReceiverConfig is the account of a service that receives messages to subjects:
+// it may fetch from the consumer of its name on MESSAGES and acknowledge, and
+// nothing else. An operator makes that consumer, whose filter says which subjects
+// are granted. The name must be one token of letters, digits, _ and -.
+func ReceiverConfig(name string) string {
+	return fmt.Sprintf(`  receiver-%[1]s {
+    users: [{user: %[1]s, password: $%[2]s}]
+    imports: [
+      {service: {account: %[3]s, subject: "$JS.API.CONSUMER.INFO.%[4]s.%[1]s"}, to: "$JS.%[5]s.API.CONSUMER.INFO.%[4]s.%[1]s"}
+      {service: {account: %[3]s, subject: "$JS.API.CONSUMER.MSG.NEXT.%[4]s.%[1]s"}, to: "$JS.%[5]s.API.CONSUMER.MSG.NEXT.%[4]s.%[1]s"}
+      {service: {account: %[3]s, subject: "$JS.ACK.%[4]s.%[1]s.>"}}
+    ]
+  }
+`, name, PasswordVariable(name), Account, StreamMessages, Domain)
+}

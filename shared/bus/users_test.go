@@ -1,0 +1,378 @@
+package bus
+
+import (
+	"errors"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const usersPassword = "secret"
+
+// guarded is a server with all users, the receivers of those names, all streams,
+// and one message in each stream that keeps some.
+type guarded struct {
+	t        *testing.T
+	server   *sandbox.NATS
+	operator jetstream.JetStream
+}
+
+func newGuarded(t *testing.T, receivers ...string) *guarded {
+	t.Helper()
+	g := &guarded{t: t, server: sandbox.NATSIn(t, guardedOptions(t.TempDir(), receivers...))}
+	nc, err := nats.Connect(g.server.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	g.operator, err = jetstream.New(nc)
+	require.NoError(t, err)
+	trigger := g.bus(UserTrigger)
+	_, err = trigger.link(within(t, soon))
+	require.NoError(t, err)
+	require.NoError(t, trigger.Ensure(within(t, soon)))
+	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: newEvent("m")}, Message{Subject: "inbox.ann", Event: newEvent("i")})
+	_, err = g.bus("messages").Accept(within(t, soon), Acceptance{Subject: AcceptSubject("shop", "a"), Event: newEvent("a")})
+	require.NoError(t, err)
+	return g
+}
+
+func guardedOptions(dir string, receivers ...string) sandbox.NATSOptions {
+	users, accounts, passwords := Users(StreamAccepted), "", map[string]string{}
+	for _, u := range users {
+		passwords[u.Name] = usersPassword
+	}
+	for _, name := range receivers {
+		accounts += ReceiverConfig(name)
+		passwords[name] = usersPassword
+	}
+	return sandbox.NATSOptions{Dir: dir, Config: PasswordConfig(passwords) + ServerConfig(users, accounts), User: UserOperator, Password: usersPassword}
+}
+
+func (g *guarded) url(user string) string {
+	u, err := url.Parse(g.server.URL())
+	require.NoError(g.t, err)
+	u.User = url.UserPassword(user, usersPassword)
+	return u.String()
+}
+
+func (g *guarded) bus(user string) *Bus {
+	g.t.Helper()
+	return newBus(g.t, g.url(user))
+}
+
+// kept is how many messages each stream has.
+func (g *guarded) kept() map[string]uint64 {
+	g.t.Helper()
+	all := map[string]uint64{}
+	streams := g.operator.ListStreams(g.t.Context())
+	for info := range streams.Info() {
+		all[info.Config.Name] = info.State.Msgs
+	}
+	require.NoError(g.t, streams.Err())
+	delete(all, StreamWake) // hints come and go
+	return all
+}
+
+// attacker is a connection of a user that asks for what the user may not do.
+type attacker struct {
+	t  *testing.T
+	nc *nats.Conn
+}
+
+func (g *guarded) attacker(user string) *attacker {
+	g.t.Helper()
+	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(InboxOf(user)))
+	require.NoError(g.t, err)
+	g.t.Cleanup(nc.Close)
+	return &attacker{t: g.t, nc: nc}
+}
+
+// refused says whether the server refused to publish or subscribe to a subject
+// just now: it says so before it answers the flush.
+func (a *attacker) refused(verb, subject string) bool {
+	a.t.Helper()
+	require.NoError(a.t, a.nc.Flush())
+	err := a.nc.LastError()
+	return err != nil && strings.Contains(err.Error(), verb+` to "`+subject+`"`)
+}
+
+func (a *attacker) mayPublish(subject string) bool {
+	a.t.Helper()
+	require.NoError(a.t, a.nc.PublishRequest(subject, a.nc.NewRespInbox(), nil))
+	return !a.refused("Publish", subject)
+}
+
+func (a *attacker) maySubscribe(subject string) bool {
+	a.t.Helper()
+	sub, err := a.nc.SubscribeSync(subject)
+	require.NoError(a.t, err)
+	may := !a.refused("Subscription", subject)
+	require.NoError(a.t, errors.Join(sub.Unsubscribe(), a.nc.Flush()))
+	return may
+}
+
+func TestOnlyUsersConnect(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	own, err := url.Parse(g.server.URL())
+	require.NoError(t, err)
+	for _, user := range []*url.Userinfo{nil, url.User("operator"), url.UserPassword("operator", "guess"), url.UserPassword("sys", usersPassword)} {
+		own.User = user
+		_, err := nats.Connect(own.String())
+		require.ErrorIs(t, err, nats.ErrAuthorization, "%v", user)
+	}
+}
+
+// What each of these needs, nobody else may do. The operator may do all.
+func TestUsersDoOnlyWhatTheyNeed(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	before := g.kept()
+	publish := map[string][]string{
+		"evt.task.succeeded": {"relay", "deliver"}, "msg.orders.paid": {"relay", "deliver"}, "inbox.ann": {"relay", "deliver"},
+		"acc.1.x": {"messages", "stream"}, "dlq.EVENTS.record": {UserTrigger}, "notify.callers": {"admin"},
+		"orders.paid": nil, "$SYS.REQ.SERVER.PING": nil, "$KV.x.y": nil, "_INBOX.submit.x.y": nil, "$JS.ACK.MESSAGES.points.1.1.1.1.0": nil,
+		"$JS.API.INFO": nil, "$JS.API.STREAM.LIST": nil, "$JS.API.STREAM.CREATE.MINE": nil, "$JS.API.STREAM.SNAPSHOT.USERS": nil,
+		"$JS.API.STREAM.RESTORE.USERS": nil, "$JS.API.STREAM.LEADER.STEPDOWN.USERS": nil, "$JS.API.CONSUMER.DURABLE.CREATE.MESSAGES.mine": nil,
+		"$JS.API.CONSUMER.CREATE.MESSAGES": nil, "$JS.API.CONSUMER.CREATE.MESSAGES.mine.>": nil, "$JS.API.CONSUMER.CREATE.USERS.mine": nil,
+		"$JS.API.CONSUMER.CREATE.MESSAGES.mine": {"deliver"}, "$JS.API.CONSUMER.MSG.NEXT.MESSAGES.points": {"deliver"},
+		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.MSG.NEXT.ACCEPTED.save-1-of-1": {UserTrigger},
+		"$JS.API.CONSUMER.DELETE.EVENTS.record": nil, "$JS.API.CONSUMER.PAUSE.EVENTS.record": nil, "$JS.ACK.EVENTS.record.1.1.1.1.0": {UserTrigger},
+		"$JS.API.STREAM.MSG.GET.USERS": {"stream", "deliver"}, "$JS.API.STREAM.MSG.GET.ACCEPTED": {"messages", "stream", "save"},
+		"$JS.API.STREAM.MSG.GET.MESSAGES": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.USERS": nil, "$JS.API.STREAM.MSG.DELETE.ACCEPTED": nil,
+		"$JS.API.STREAM.PURGE.ACCEPTED": {"save"}, "$JS.API.STREAM.PURGE.USERS": {"deliver"}, "$JS.API.STREAM.PURGE.DEADLETTERS": nil,
+	}
+	for _, stream := range []string{StreamWake, StreamAccepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters} {
+		publish["$JS.API.STREAM.DELETE."+stream] = nil
+		publish["$JS.API.DIRECT.GET."+stream] = nil
+		publish["$JS.API.STREAM.UPDATE."+stream] = []string{UserTrigger}
+	}
+	subscribe := map[string][]string{
+		"inbox.ann": {"stream"}, "inbox.*": {"stream"}, "inbox.>": {"stream"}, "wake.queue.*": {"claim"},
+		"msg.>": nil, "msg.orders.paid": nil, "evt.>": nil, "acc.>": nil, "dlq.>": nil, "wake.>": nil, ">": nil, "*.ann": nil,
+		"_INBOX.>": nil, "_INBOX.operator.>": nil, "_INBOX.nobody.>": nil, "$JS.API.>": nil, "$JS.ACK.>": nil, "$SYS.>": nil, "$JS.EVENT.ADVISORY.>": nil,
+	}
+	for _, u := range Users(StreamAccepted) {
+		if u.Name == UserOperator {
+			continue
+		}
+		a := g.attacker(u.Name)
+		for subject, needs := range publish {
+			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && slices.ContainsFunc(needs, func(n string) bool { return n != UserTrigger })
+			if needed { // what it may do it would do
+				require.True(t, permits(u.Publish, subject), "%s must publish to %s", u.Name, subject)
+			} else {
+				require.False(t, a.mayPublish(subject), "%s publishes to %s", u.Name, subject)
+			}
+		}
+		for subject, needs := range subscribe {
+			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && len(needs) > 0
+			require.Equal(t, needed, a.maySubscribe(subject), "%s subscribes to %s", u.Name, subject)
+		}
+	}
+	require.Equal(t, before, g.kept(), "nothing came, nothing is gone")
+}
+
+// permits says whether one of the subjects takes subject.
+func permits(all []string, subject string) bool {
+	return slices.ContainsFunc(all, func(allowed string) bool {
+		a, s := strings.Split(allowed, "."), strings.Split(subject, ".")
+		for i := range a {
+			switch {
+			case a[i] == ">":
+				return len(s) > i
+			case i >= len(s) || a[i] != "*" && a[i] != s[i]:
+				return false
+			}
+		}
+		return len(a) == len(s)
+	})
+}
+
+// NATS sends an answer wherever the request says, without asking whether the user
+// may publish there, and a request of its own is such a place.
+func TestAnswersAreNoRequests(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, "points")
+	_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.orders.paid", AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	wants := g.kept()
+	requests := map[string][]string{"points": {"$JS.sendonce.API.CONSUMER.INFO.MESSAGES.points", "$JS.sendonce.API.CONSUMER.MSG.NEXT.MESSAGES.points", "$JS.ACK.MESSAGES.points.1.1.1.1.0"}}
+	for _, u := range Users(StreamAccepted) {
+		switch u.Name {
+		case UserOperator, UserTrigger, UserAll, "deliver": // these may change or empty streams anyway
+		default:
+			for _, allowed := range u.Publish {
+				if !strings.Contains(allowed, "STREAM.PURGE") {
+					requests[u.Name] = append(requests[u.Name], strings.NewReplacer("*", "x", ">", "sweep").Replace(allowed))
+				}
+			}
+		}
+	}
+	for user, subjects := range requests {
+		a := g.attacker(user)
+		for _, subject := range subjects {
+			for _, body := range []string{"", `{"seq":1}`, `{"seq":99}`, `{"batch":1,"no_wait":true}`} {
+				for _, reply := range []string{"$JS.API.STREAM.DELETE.DEADLETTERS", "$JS.API.STREAM.DELETE.USERS", "$JS.API.STREAM.PURGE.USERS", "$JS.API.STREAM.PURGE.EVENTS"} {
+					require.NoError(t, a.nc.PublishRequest(subject, reply, []byte(body)))
+				}
+			}
+		}
+		require.NoError(t, a.nc.Flush())
+	}
+	// What relay and messages published by that is in their streams; no stream lost
+	// anything. An answer to the operator comes after those to the attackers.
+	has := g.kept()
+	for stream, n := range wants {
+		require.GreaterOrEqual(t, has[stream], n, stream)
+	}
+	require.Contains(t, has, StreamDeadLetters)
+}
+
+func TestReceiversFetchOnlyWhatTheyWereGranted(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, "points", "billing")
+	for name, filter := range map[string]string{"points": "msg.orders.paid", "billing": "msg.orders.>"} {
+		_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: name, FilterSubject: filter, AckPolicy: jetstream.AckExplicitPolicy})
+		require.NoError(t, err)
+	}
+	before := g.kept()
+	a := g.attacker("points")
+	for _, stream := range []string{StreamUsers, StreamMessages, StreamEvents, StreamAccepted} {
+		for _, request := range []string{"STREAM.INFO", "STREAM.DELETE", "STREAM.PURGE", "STREAM.MSG.GET", "DIRECT.GET", "CONSUMER.LIST"} {
+			for _, prefix := range []string{"$JS.API.", "$JS.sendonce.API."} {
+				answer, err := a.nc.Request(prefix+request+"."+stream, nil, time.Second)
+				require.True(t, err != nil || strings.Contains(string(answer.Data), `"error"`), "%s%s.%s", prefix, request, stream)
+			}
+		}
+	}
+	js, err := jetstream.NewWithDomain(a.nc, Domain)
+	require.NoError(t, err)
+	_, err = js.Consumer(within(t, time.Second), StreamMessages, "billing")
+	require.Error(t, err, "another receiver's")
+	_, err = js.CreateOrUpdateConsumer(within(t, time.Second), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.>"})
+	require.Error(t, err, "a wider filter")
+	everything, err := a.nc.SubscribeSync(">")
+	require.NoError(t, err)
+	for _, subject := range []string{"evt.x", "inbox.ann", "msg.orders.paid", "acc.1.x", "wake.relay"} {
+		require.NoError(t, a.nc.Publish(subject, []byte("forged")))
+	}
+
+	publishAll(t, g.bus("relay"), Message{Subject: "msg.orders.refunded", Event: newEvent("not granted")}, Message{Subject: "msg.orders.paid", Event: newEvent("granted")})
+	consumer, err := js.Consumer(within(t, soon), StreamMessages, "points")
+	require.NoError(t, err)
+	batch, err := consumer.Fetch(3, jetstream.FetchMaxWait(300*time.Millisecond))
+	require.NoError(t, err)
+	var got []string
+	for m := range batch.Messages() {
+		got = append(got, m.Headers().Get("ce-id"))
+		require.NoError(t, m.DoubleAck(within(t, soon)))
+	}
+	require.Equal(t, []string{"m", "granted"}, got)
+	info, err := consumer.Info(within(t, soon))
+	require.NoError(t, err)
+	require.Zero(t, info.NumAckPending)
+
+	for { // only its own messages and answers came by
+		m, err := everything.NextMsg(50 * time.Millisecond)
+		if errors.Is(err, nats.ErrTimeout) {
+			break
+		}
+		require.NoError(t, err)
+		require.NotContains(t, m.Subject, "refunded")
+		require.False(t, strings.HasPrefix(m.Subject, "wake.queue"), m.Subject)
+	}
+	before[StreamMessages] += 2
+	require.Equal(t, before, g.kept())
+}
+
+// One subject that is not permitted holds up nothing that is.
+func TestASubjectThatIsNotPermittedIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	relay := g.bus("relay")
+	for range 2 {
+		began := time.Now()
+		errs := relay.Publish(within(t, 4*soon), []Message{
+			{Subject: "msg.orders.paid", Event: newEvent(t.Name())}, {Subject: "orders.paid", Event: newEvent("x")}, {Subject: "inbox.ann", Event: newEvent(t.Name())},
+		})
+		require.NoError(t, errs[0])
+		require.ErrorIs(t, errs[1], ErrRefused)
+		require.ErrorContains(t, errs[1], "no stream takes the subject orders.paid")
+		require.NoError(t, errs[2])
+		require.Less(t, time.Since(began), soon)
+	}
+	errs := g.bus("submit").Publish(within(t, soon), []Message{{Subject: "msg.orders.paid", Event: newEvent("y")}})
+	require.ErrorIs(t, errs[0], ErrStreamAway, "the settings are wrong, not the message")
+}
+
+func TestAStreamThatOnlyTheTriggerMakesIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	require.NoError(t, g.operator.DeleteStream(t.Context(), StreamAccepted))
+	submit := g.bus("submit")
+	began := time.Now()
+	_, err := submit.Durability(within(t, soon), "")
+	require.ErrorIs(t, err, ErrAway)
+	require.ErrorContains(t, err, "which the trigger makes")
+	require.Less(t, time.Since(began), acceptTimeout)
+}
+
+// What a server has kept for everybody is there for the account once its directory
+// has the account's name.
+func TestStreamsOfAServerWithoutUsersStay(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	old := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: dir})
+	b := newBus(t, old.URL())
+	_, err := b.link(within(t, soon))
+	require.NoError(t, err)
+	require.NoError(t, b.Ensure(within(t, soon)))
+	publishAll(t, b, eventMessage("before"))
+	l, err := b.link(within(t, soon))
+	require.NoError(t, err)
+	_, err = ensureConsumer(within(t, soon), l, Routes(time.Hour)[4])
+	require.NoError(t, err)
+	require.NoError(t, old.Stop())
+
+	kept := filepath.Join(dir, "jetstream")
+	require.NoError(t, os.Rename(filepath.Join(kept, "$G"), filepath.Join(kept, Account)))
+	now := sandbox.NATSIn(t, guardedOptions(dir))
+	g := &guarded{t: t, server: now}
+	nc, err := nats.Connect(now.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	g.operator, err = jetstream.New(nc)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, g.kept()[StreamEvents])
+	c, err := g.operator.Consumer(t.Context(), StreamEvents, recordRoute)
+	require.NoError(t, err)
+	require.EqualValues(t, 1, c.CachedInfo().NumPending)
+}
+
+func TestEachUserHasItsOwnInbox(t *testing.T) {
+	t.Parallel()
+	for wants, c := range map[string]Config{
+		"_INBOX":          {URL: "nats://h"},
+		"_INBOX.relay":    {URL: "nats://h", User: "relay"},
+		"_INBOX.claim":    {URL: "nats://claim:x@h,nats://claim:x@i", User: "relay"},
+		"_INBOX.a=2eb":    {URL: "nats://h", User: "a.b"},
+		"_INBOX_mine.all": {URL: "nats://h", User: "relay", InboxPrefix: "_INBOX_mine.all"},
+	} {
+		require.Equal(t, wants, c.inboxes())
+	}
+	_, err := Open(Config{URL: "nats://h", Replicas: 1, InboxPrefix: "a.*"}, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "NATS_INBOX_PREFIX")
+	_, err = Open(Config{URL: "nats://h", Replicas: 1, CAFile: "/none"}, slog.New(slog.DiscardHandler))
+	require.ErrorContains(t, err, "NATS_CA cannot be read")
+}
