@@ -55,7 +55,8 @@ CREATE TABLE archived_messages (
     last_error character varying(500),
     delivered_at timestamp with time zone,
     receipts jsonb NOT NULL,
-    archived_at timestamp with time zone NOT NULL DEFAULT now());
+    archived_at timestamp with time zone NOT NULL DEFAULT now(),
+    confirm_token bytea);
 
 CREATE TABLE archived_operator_actions (
     id bigint NOT NULL,
@@ -146,7 +147,8 @@ CREATE TABLE callers (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     rotated_at timestamp with time zone,
     revoked_at timestamp with time zone,
-    business_types text[] NOT NULL DEFAULT '{}'::text[]);
+    business_types text[] NOT NULL DEFAULT '{}'::text[],
+    receives text[] NOT NULL DEFAULT '{}'::text[]);
 
 CREATE TABLE dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -242,7 +244,8 @@ CREATE TABLE messages (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     accept_seq bigint,
     accepted_at timestamp with time zone,
-    producer text);
+    producer text,
+    confirm_token bytea);
 
 CREATE TABLE operator_actions (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -833,6 +836,8 @@ COMMENT ON COLUMN archived_messages.send_no IS 'That of message_done.';
 
 COMMENT ON COLUMN archived_messages.receipts IS 'The rows of message_receipts: [{"consumer", "confirmedAt", "sendNo"}].';
 
+COMMENT ON COLUMN archived_messages.confirm_token IS 'That of messages.';
+
 COMMENT ON TABLE archived_operator_actions IS 'Rows of operator_actions that are older than RETENTION_DAYS.';
 
 COMMENT ON COLUMN archived_operator_actions.action IS 'That of operator_actions.';
@@ -874,6 +879,8 @@ COMMENT ON COLUMN callers.roles IS 'submitter, sender, receiver, trigger, admin.
 COMMENT ON COLUMN callers.queues IS 'The queues that the caller may use; empty: all.';
 
 COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe messages that the caller may order and look up; empty: all.';
+
+COMMENT ON COLUMN callers.receives IS 'Patterns of the subjects whose messages it may confirm, as NATS writes them: * is one token, > at the end is one or more. Empty = none.';
 
 COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false it only counts the panics of an event.';
 
@@ -924,6 +931,8 @@ COMMENT ON COLUMN messages.kind IS 'What destination is: 0 a subject, 1 a URL, 2
 COMMENT ON COLUMN messages.max_sends IS 'Sends in one epoch, 1 to 20.';
 
 COMMENT ON COLUMN messages.expected_receipts IS 'How many consumers must confirm, 1 to 100.';
+
+COMMENT ON COLUMN messages.confirm_token IS 'Secret, 32 random bytes: what a confirmation of a message to a URL must give back. Made before the first send; null unless confirm.';
 
 COMMENT ON TABLE operator_actions IS 'Who changed what by hand, before and after. Append-only.';
 

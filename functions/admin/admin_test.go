@@ -164,6 +164,28 @@ func TestACallersTokenIsShownOnceAndLetsItIn(t *testing.T) {
 	o.refused(400, "invalid_request", []string{"roles"}, "PUT", at, `{"roles":[]}`)
 }
 
+func TestACallerIsGrantedSubjectsByPatterns(t *testing.T) {
+	t.Parallel()
+	o := openOffice(t)
+	made := must[api.CallerResponse](o, "POST", "callers", `{"name":"points","roles":["receiver"],"receives":["msg.orders.>","msg.*.paid"]}`)
+	require.Equal(t, []string{"msg.orders.>", "msg.*.paid"}, made.Receives)
+	at := fmt.Sprintf("callers/%d", made.ID)
+	require.Equal(t, made.Receives, must[api.CallerResponse](o, "PUT", at, `{"roles":["receiver","submitter"]}`).Receives, "what is left out stays")
+	require.Equal(t, []string{"bills.sent"}, must[api.CallerResponse](o, "PUT", at, `{"receives":["bills.sent"]}`).Receives)
+	require.Equal(t, []string{"bills.sent"}, must[api.CallerResponse](o, "GET", at, "").Receives)
+	require.Contains(t, string(o.call("GET", "actions?subject="+strings.ReplaceAll(at, "callers", "caller"), "").Data), `"receives":["bills.sent"]`)
+	require.Empty(t, must[api.CallerResponse](o, "PUT", at, `{"receives":[]}`).Receives, "an empty list stands for none")
+	require.Contains(t, string(o.call("GET", at, "").Data), `"receives":[]`)
+
+	o.refused(400, "invalid_request", []string{"receives[1]", "receives[2]"}, "PUT", at, `{"receives":["a","a.>.b","a"]}`)
+	o.refused(400, "invalid_request", []string{"receives[0]"}, "POST", "callers", `{"name":"p","roles":["receiver"],"receives":[""]}`)
+	var many []string
+	for i := range 101 {
+		many = append(many, fmt.Sprintf(`"a%d"`, i))
+	}
+	o.refused(400, "invalid_request", []string{"receives"}, "PUT", at, `{"receives":[`+strings.Join(many, ",")+`]}`)
+}
+
 func TestOnlyAnAdminIsLetIn(t *testing.T) {
 	t.Parallel()
 	o := openOffice(t)

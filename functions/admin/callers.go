@@ -10,6 +10,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -21,6 +22,7 @@ const (
 
 	maxBusinessTypes = 100
 	maxBusinessType  = 50 // characters
+	maxReceives      = 100
 )
 
 // callerRequest is api.CallerRequest with its rules.
@@ -33,6 +35,7 @@ func (r *callerRequest) Validate() []task.Field {
 	bad.roles(r.Roles)
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)
+	bad.receives(r.Receives)
 	return bad.Rules
 }
 
@@ -42,12 +45,13 @@ type callerChange api.CallerChange
 // Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
 	var bad rules
-	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil, "body", "must give roles, queues or business_types")
+	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil, "body", "must give roles, queues, business_types or receives")
 	if r.Roles != nil {
 		bad.roles(r.Roles)
 	}
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)
+	bad.receives(r.Receives)
 	return bad.Rules
 }
 
@@ -86,13 +90,22 @@ func (b *rules) businessTypes(types []string) {
 	}
 }
 
+func (b *rules) receives(patterns []string) {
+	b.When(len(patterns) > maxReceives, "receives", fmt.Sprintf("must be at most %d subjects or patterns", maxReceives))
+	for i, pattern := range patterns[:min(len(patterns), maxReceives)] {
+		at := fmt.Sprintf("receives[%d]", i)
+		b.When(!message.ValidPattern(pattern), at, "must be a subject such as msg.orders.paid or a pattern of subjects such as msg.orders.> or msg.*.paid, at most 255 bytes")
+		b.When(slices.Contains(patterns[:i], pattern), at, "is named twice")
+	}
+}
+
 func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
 	if req.Name == d.username {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
 	row, err := d.db.AddCaller(ctx, req.Name, hash, store.Grants{
-		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes,
+		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 	}, c.Operator(""))
 	d.changed(ctx, row.Name)
 	return withToken(row, token), err
@@ -127,7 +140,7 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 		return nil, err
 	}
 	row, err := d.db.UpdateCaller(ctx, id, store.Grants{
-		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes,
+		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 	}, c.Operator(""))
 	d.changed(ctx, row.Name)
 	return callerResponse(row), err
@@ -156,7 +169,7 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 
 func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
-		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes),
+		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
 		CreatedAt: row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
 }

@@ -227,14 +227,17 @@ type CallerRequest struct {
 	Queues []string `json:"queues,omitempty"` // the queues it may use; empty = all
 
 	BusinessTypes []string `json:"business_types,omitempty"` // of subscribe messages, that it may order and look up; empty = all
+	Receives      []string `json:"receives,omitempty"`       // the subjects whose messages it may confirm, as msg.orders.paid, msg.*.paid or msg.orders.>; empty = none
 }
 
 // CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}.
-// What is left out stays; an empty list of queues or business types stands for all.
+// What is left out stays; an empty list of queues or business types stands for all,
+// an empty Receives for none.
 type CallerChange struct {
 	Roles         []string `json:"roles,omitempty"`
 	Queues        []string `json:"queues"`
 	BusinessTypes []string `json:"business_types"`
+	Receives      []string `json:"receives"`
 }
 
 // CallerResponse is a caller. A change of it counts everywhere within 1 s with
@@ -246,6 +249,7 @@ type CallerResponse struct {
 	Queues []string `json:"queues"`
 
 	BusinessTypes []string `json:"business_types"`
+	Receives      []string `json:"receives"`
 
 	Token     string     `json:"token,omitempty"` // the Basic password; shown once, when it was made
 	CreatedAt time.Time  `json:"created_at"`

@@ -16,10 +16,11 @@ type Caller struct {
 	Queues    []string // the queues it may use; empty = all
 
 	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all
+	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
 }
 
-const callerByNameSQL = `select id, name, token_hash, roles, queues, business_types, revoked_at is not null from callers where name::text = $1::text`
+const callerByNameSQL = `select id, name, token_hash, roles, queues, business_types, receives, revoked_at is not null from callers where name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the

@@ -16,6 +16,7 @@ type Grants struct {
 	Roles         []string
 	Queues        []string // empty = all
 	BusinessTypes []string // of subscribe messages; empty = all
+	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 }
 
 // StoredCaller is a row of callers without what proves who calls.
@@ -33,14 +34,14 @@ func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
 func (c StoredCaller) json() string {
 	return mustJSON(map[string]any{
 		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes,
-		"rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+		"receives": c.Receives, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
 	})
 }
 
-const callerColumns = `id, name, roles, queues, business_types, created_at, rotated_at, revoked_at`
+const callerColumns = `id, name, roles, queues, business_types, receives, created_at, rotated_at, revoked_at`
 
 const insertCallerSQL = `
-insert into callers (name, token_hash, roles, queues, business_types) values ($1, $2, $3, $4, $5) returning ` + callerColumns
+insert into callers (name, token_hash, roles, queues, business_types, receives) values ($1, $2, $3, $4, $5, $6) returning ` + callerColumns
 
 // AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
 // bytes. task.CodeConflict when the name was ever given.
@@ -50,7 +51,7 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 	}
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
-			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes))
+			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives))
 		return deed{"caller.create", c.subject(), "", c.json()}, err
 	})
 	if violates(err, "callers_name_key") {
@@ -64,7 +65,7 @@ func notNull(list []string) []string { return append([]string{}, list...) }
 
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
 
-const updateCallerSQL = `update callers set roles = $2, queues = $3, business_types = $4 where id = $1 returning ` + callerColumns
+const updateCallerSQL = `update callers set roles = $2, queues = $3, business_types = $4, receives = $5 where id = $1 returning ` + callerColumns
 
 // UpdateCaller changes what a caller may do.
 // task.CodeNotFound when there is no such caller, task.CodeConflict when it is
@@ -78,14 +79,14 @@ func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operato
 		if may.equal(c.Grants) {
 			return c, nil
 		}
-		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes)
+		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes, may.Receives)
 	})
 }
 
 // over completes a change with what was before.
 func (g Grants) over(before Grants) Grants {
 	for list, old := range map[*[]string][]string{
-		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes,
+		&g.Roles: before.Roles, &g.Queues: before.Queues, &g.BusinessTypes: before.BusinessTypes, &g.Receives: before.Receives,
 	} {
 		if *list == nil {
 			*list = old
@@ -103,7 +104,8 @@ func (g Grants) check() error {
 }
 
 func (g Grants) equal(h Grants) bool {
-	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) && slices.Equal(g.BusinessTypes, h.BusinessTypes)
+	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
+		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives)
 }
 
 const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns

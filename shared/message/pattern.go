@@ -1,0 +1,39 @@
+package message
+
+import (
+	"slices"
+	"strings"
+)
+
+// ValidPattern tells whether p is a subject, or a pattern of subjects as NATS
+// writes it: * stands for one token, > at the end for one or more.
+func ValidPattern(p string) bool {
+	tokens := strings.Split(p, ".")
+	for i, token := range tokens {
+		if token == "*" || token == ">" && i == len(tokens)-1 {
+			tokens[i] = "x"
+		}
+	}
+	return len(p) <= maxSubject && wellFormed(strings.Join(tokens, "."))
+}
+
+// covers tells whether the valid pattern p stands for a subject, too.
+func covers(p, subject string) bool {
+	for p != "" && subject != "" {
+		var want, token string
+		want, p, _ = strings.Cut(p, ".")
+		if want == ">" {
+			return true
+		}
+		token, subject, _ = strings.Cut(subject, ".")
+		if want != "*" && want != token {
+			return false
+		}
+	}
+	return p == "" && subject == ""
+}
+
+// coveredBy tells whether one of the patterns stands for a subject.
+func coveredBy(patterns []string, subject string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return covers(p, subject) })
+}
