@@ -3,13 +3,16 @@ package functions
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/functions/save"
 	"github.com/sendonce/sendonce/functions/sweep"
 	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
@@ -21,7 +24,27 @@ func Commands() []fn.Word {
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
 		save.Drain,
+		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of other streams that messages may go to]...", Run: natsUsers},
 	}
+}
+
+// natsUsers prints a part of the configuration of nats-server; the passwords are
+// variables in it.
+func natsUsers(_ context.Context, env *fn.Env, args []string) error {
+	flags := flag.NewFlagSet("nats-users", flag.ContinueOnError)
+	receivers := ""
+	flags.Func("receiver", "name of a service that receives messages, of letters, digits, _ and -", func(name string) error {
+		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" || name == "" {
+			return errors.New("must be letters, digits, _ and -")
+		}
+		receivers += bus.ReceiverConfig(name)
+		return nil
+	})
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	fmt.Print(bus.ServerConfig(bus.Users(env.Config.TwoPhase.Stream, flags.Args()...), receivers))
+	return nil
 }
 
 // migrate gives the roles the password of DATABASE_URL, as the functions log

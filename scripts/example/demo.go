@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -44,6 +47,11 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	if err := makeDatabases(ctx, beside["DATABASE_URL"], "orders", "points"); err != nil {
 		return err
 	}
+	if beside["NATS_DOMAIN"] != "" {
+		if err := grantPoints(ctx, beside["NATS_URL"]); err != nil {
+			return err
+		}
+	}
 	running, ctx := errgroup.WithContext(ctx)
 	start := func(name, port string, service func(context.Context, place) error) (url string, db *pgxpool.Pool, err error) {
 		if db, err = openDatabase(ctx, beside["DATABASE_URL"], name); err != nil {
@@ -61,7 +69,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 			defer db.Close()
 			return service(ctx, place{
 				sendonceURL: beside["SENDONCE_URL"], user: beside["SENDONCE_USER"], password: beside["SENDONCE_PASSWORD"],
-				natsURL: beside["NATS_URL"], db: db, listener: l,
+				natsURL: cmp.Or(beside["NATS_POINTS_URL"], beside["NATS_URL"]), natsDomain: beside["NATS_DOMAIN"], db: db, listener: l,
 				log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("service", name),
 			})
 		})
@@ -83,6 +91,21 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		return nil
 	})
 	return running.Wait()
+}
+
+// grantPoints is what an operator does for a receiver: it makes its consumer.
+func grantPoints(ctx context.Context, operatorURL string) error {
+	nc, err := nats.Connect(operatorURL)
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return err
+	}
+	_, err = makeConsumer(ctx, js)
+	return err
 }
 
 // readRun gives what a `make run` that is ready says of itself in its home.

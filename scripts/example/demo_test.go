@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -42,15 +44,38 @@ func startDemo(t *testing.T, home string) *sandbox.Process {
 	return sandbox.StartProcess(t, sandbox.Build(t, module+"scripts/example", false), []string{"SENDONCE_HOME=" + home}, "demo")
 }
 
+// natsWithUsers is a server as that of `make run`, at the operator's URL.
+func natsWithUsers(t *testing.T) *sandbox.NATS {
+	t.Helper()
+	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{"points": "secret"}
+	for _, u := range users {
+		passwords[u.Name] = "secret"
+	}
+	n := sandbox.NATSIn(t, sandbox.NATSOptions{
+		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig("points")),
+		User: bus.UserOperator, Password: "secret",
+	})
+	t.Cleanup(func() { require.Empty(t, n.Violations()) })
+	return n
+}
+
+func natsAs(t *testing.T, n *sandbox.NATS, user string) string {
+	t.Helper()
+	u, err := url.Parse(n.URL())
+	require.NoError(t, err)
+	u.User = url.UserPassword(user, "secret")
+	return u.String()
+}
+
 func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	t.Parallel()
 	onOwnServer(t)
-	nats, functions := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false)
-	env := []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL()}
+	nats, functions := natsWithUsers(t), sandbox.Build(t, module+"functions/sendonce", false)
+	env := []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + natsAs(t, nats, bus.UserAll)}
 	database := sandbox.NewDatabase(t)
 	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
-	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
-	home := homeOf(t, sendonce.front.URL, database, nats.URL())
+	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "NATS_URL="+natsAs(t, nats, bus.UserTrigger), "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
+	home := homeOf(t, sendonce.front.URL, database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
 
 	for tours := 1; tours <= 2; tours++ {
 		p := startDemo(t, home)

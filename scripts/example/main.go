@@ -45,7 +45,7 @@ func main() {
 // place is where a service stands. Unset, Sendonce is the one of `make run`.
 type place struct {
 	sendonceURL, user, password string
-	natsURL                     string
+	natsURL, natsDomain         string        // a domain says that the consumer is made by an operator
 	db                          *pgxpool.Pool // the service's own
 	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger
@@ -96,6 +96,7 @@ func alone(ctx context.Context, name, port string, service func(context.Context,
 		user:        cmp.Or(os.Getenv("SENDONCE_USER"), "admin"),
 		password:    cmp.Or(os.Getenv("SENDONCE_PASSWORD"), "sendonce-local"),
 		natsURL:     os.Getenv("NATS_URL"),
+		natsDomain:  os.Getenv("NATS_DOMAIN"),
 		db:          db,
 		listener:    l,
 		log:         slog.New(slog.NewJSONHandler(os.Stderr, nil)).With("service", name),

@@ -38,6 +38,9 @@ func runPoints(ctx context.Context, p place) error {
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)
+	if p.natsDomain != "" {
+		js, err = jetstream.NewWithDomain(nc, p.natsDomain)
+	}
 	if err != nil {
 		return err
 	}
@@ -83,14 +86,26 @@ func (c collector) run(ctx context.Context) {
 	}
 }
 
-func (c collector) collect(ctx context.Context) error {
-	consumer, err := c.js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
+// makeConsumer makes the consumer of the service, whose filter is what it is
+// granted.
+func makeConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: "msg.orders.paid",
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 		// What NATS gives up here Sendonce sends again, and lists as stuck after
 		// its last send: a message that can never be taken holds up no other.
 		MaxDeliver: 10,
 	})
+}
+
+func (c collector) collect(ctx context.Context) error {
+	find := makeConsumer
+	if c.natsDomain != "" {
+		find = func(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+			return js.Consumer(ctx, "MESSAGES", consumerName)
+		}
+	}
+	consumer, err := find(ctx, c.js)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"log"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -56,14 +57,14 @@ type activator struct {
 }
 
 // startActivator serves the port of s.
-func startActivator(s settings, binary string, env []string, logs, out io.Writer) (*activator, error) {
+func startActivator(s settings, binary string, env []string, nats broker, logs, out io.Writer) (*activator, error) {
 	a := &activator{functions: map[string]*function{}, done: make(chan struct{})}
 	for _, name := range routes {
 		if a.functions[name] != nil {
 			continue
 		}
 		f := &function{name: name, binary: binary, rest: s.procsIdle, log: logs, out: out}
-		f.env = append(env[:len(env):len(env)], "FUNCTION_TARGET="+name, "LISTEN_FDS=1", "LISTEN_PID=")
+		f.env = append(nats.as(name, slices.Clip(env)), "FUNCTION_TARGET="+name, "LISTEN_FDS=1", "LISTEN_PID=")
 		if err := f.listen(); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
 		}

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -66,11 +67,11 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
 
-	natsURL, nats, err := startNATS(ctx, s, out)
+	nats, err := startNATS(ctx, s, out)
 	if err != nil {
 		return orInterrupted(ctx, err)
 	}
-	defer func() { err = errors.Join(err, nats.Stop()) }()
+	defer func() { err = errors.Join(err, nats.server.Stop()) }()
 
 	s, wechat, err := startWeChat(ctx, s, out)
 	if err != nil {
@@ -78,7 +79,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, wechat.Stop()) }()
 
-	env := s.serverEnv(database, natsURL)
+	env := s.serverEnv(database, nats.url)
 	if s.all[encryptionKeys] == "" && s.all[encryptionKeys+"_FILE"] == "" {
 		name, err := secretFile(s.home, "encryption_keys", newEncryptionKey)
 		if err != nil {
@@ -96,11 +97,15 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer log.Close()
-	server, err := startServer(s, binary, env, log, out)
+	besideNATS, err := nats.beside()
 	if err != nil {
 		return err
 	}
-	trigger, err := startTrigger(ctx, s, binary, env, log, out)
+	server, err := startServer(s, binary, env, nats, log, out)
+	if err != nil {
+		return err
+	}
+	trigger, err := startTrigger(ctx, s, binary, nats.as(bus.UserTrigger, env), log, out)
 	if err != nil {
 		return errors.Join(err, drain("server", server, out))
 	}
@@ -108,7 +113,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = accompany(ctx, s, children, s.beside(database, natsURL), log, out)
+	err = accompany(ctx, s, children, s.beside(database, besideNATS), log, out)
 	// The trigger first: what it has under way needs the server.
 	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
 }
@@ -135,11 +140,11 @@ type child interface {
 }
 
 // startServer starts what answers on the port.
-func startServer(s settings, binary string, env []string, log, out io.Writer) (child, error) {
+func startServer(s settings, binary string, env []string, nats broker, log, out io.Writer) (child, error) {
 	if s.procs {
-		return startActivator(s, binary, env, log, out)
+		return startActivator(s, binary, env, nats, log, out)
 	}
-	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Output: &warnings{log: log, out: out}})
+	return sandbox.Start(sandbox.Command{Path: binary, Env: nats.as(bus.UserAll, env), Output: &warnings{log: log, out: out}})
 }
 
 // startTrigger gives it a port of its own for probes and scrapes, and keeps it up.
@@ -287,33 +292,6 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 	progress(out, "postgres", "psql '"+database+"'")
 	return database, postgres, nil
 }
-
-// startNATS gives the URL of the NATS to use, and the server to stop.
-func startNATS(ctx context.Context, s settings, out io.Writer) (string, interface{ Stop() error }, error) {
-	if url := s.all["NATS_URL"]; url != "" {
-		progress(out, "nats", "the one of NATS_URL")
-		return url, nobodys{}, nil
-	}
-	listener, err := listenAsBefore(ctx, s.home, "nats", out)
-	if err != nil {
-		return "", nil, err
-	}
-	// The server opens its port itself.
-	if err := listener.Close(); err != nil {
-		return "", nil, err
-	}
-	nats, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{Dir: filepath.Join(s.home, "nats"), Port: portOf(listener)})
-	if err != nil {
-		return "", nil, err
-	}
-	progress(out, "nats", nats.URL())
-	return nats.URL(), nats, nil
-}
-
-// nobodys is a server that is not ours to stop.
-type nobodys struct{}
-
-func (nobodys) Stop() error { return nil }
 
 func introduce(out io.Writer, s settings, sinkURL string) {
 	login, password := fmt.Sprintf(`"%s:$BASIC_AUTH_PASSWORD"`, s.username), "the one of BASIC_AUTH_PASSWORD"

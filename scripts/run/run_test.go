@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -15,9 +16,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -121,6 +124,32 @@ func (h house) closed() bool {
 	return false
 }
 
+// refusesStrangers says that NATS takes only whoever has a password of the run's
+// files, which only their owner may read.
+func (h house) refusesStrangers(t *testing.T, runEnv string) {
+	t.Helper()
+	operator := regexp.MustCompile(`(?m)^NATS_URL=(\S+)$`).FindStringSubmatch(runEnv)
+	require.Len(t, operator, 2)
+	nc, err := nats.Connect(operator[1])
+	require.NoError(t, err)
+	nc.Close()
+	at, err := url.Parse(operator[1])
+	require.NoError(t, err)
+	for _, user := range []*url.Userinfo{nil, url.UserPassword("operator", "operator"), url.UserPassword("sendonce", localPassword)} {
+		at.User = user
+		_, err := nats.Connect(at.String())
+		require.ErrorIs(t, err, nats.ErrAuthorization)
+	}
+	files, err := os.ReadDir(filepath.Join(h.home, "secrets"))
+	require.NoError(t, err)
+	require.Greater(t, len(files), len(bus.Users("ACCEPTED")))
+	for _, file := range files {
+		info, err := file.Info()
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode(), file.Name())
+	}
+}
+
 func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	t.Parallel()
 	h := newEmptyHouse(t)
@@ -132,7 +161,8 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), told.Mode())
 	text, err := os.ReadFile(runEnv)
 	require.NoError(t, err)
-	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://\S+\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
+	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://operator:\S+@\S+\nNATS_POINTS_URL=nats://points:\S+@\S+\nNATS_DOMAIN=sendonce\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
+	h.refusesStrangers(t, string(text))
 	first := h.send(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
 	h.book(t)

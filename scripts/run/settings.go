@@ -120,8 +120,8 @@ func (s settings) callsSink() bool {
 }
 
 // beside is what whoever works beside the run needs, a NAME=value on each line.
-func (s settings) beside(databaseURL, natsURL string) string {
-	return "DATABASE_URL=" + databaseURL + "\nNATS_URL=" + natsURL + "\nWECHAT_URL=" + s.wechatURL +
+func (s settings) beside(databaseURL, nats string) string {
+	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// examplePoints is the receiver of `make example`.
+const examplePoints = "points"
+
+// broker is the NATS of the run.
+type broker struct {
+	url    string            // without credentials, unless it is the one of NATS_URL
+	files  map[string]string // where the password of each user is; nil = NATS_URL says all
+	server interface{ Stop() error }
+}
+
+// startNATS starts a server that knows the users of a deployment, with random
+// passwords that later runs keep, or takes the one of NATS_URL.
+func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
+	if at := s.all["NATS_URL"]; at != "" {
+		progress(out, "nats", "the one of NATS_URL")
+		return broker{url: at, server: nobodys{}}, nil
+	}
+	b := broker{files: map[string]string{}}
+	subjects := strings.FieldsFunc(s.all["NATS_SUBJECTS"], func(c rune) bool { return c == ',' || c == ' ' })
+	users := bus.Users(cmp.Or(s.all["TWO_PHASE_STREAM"], bus.StreamAccepted), subjects...)
+	passwords := map[string]string{}
+	for _, name := range append(names(users), examplePoints) {
+		file, err := secretFile(s.home, "nats_"+name, rand.Text)
+		if err != nil {
+			return broker{}, err
+		}
+		password, err := os.ReadFile(file)
+		if err != nil {
+			return broker{}, err
+		}
+		b.files[name], passwords[name] = file, strings.TrimSpace(string(password))
+	}
+	listener, err := listenAsBefore(ctx, s.home, "nats", out)
+	if err != nil {
+		return broker{}, err
+	}
+	// The server opens its port itself.
+	if err := listener.Close(); err != nil {
+		return broker{}, err
+	}
+	dir := filepath.Join(s.home, "nats")
+	if err := adoptStreams(dir); err != nil {
+		return broker{}, err
+	}
+	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{
+		Dir: dir, Port: portOf(listener), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, bus.ReceiverConfig(examplePoints)),
+	})
+	if err != nil {
+		return broker{}, err
+	}
+	b.url, b.server = server.URL(), server
+	progress(out, "nats", b.url+", users and passwords in "+filepath.Join(s.home, "secrets"))
+	return b, nil
+}
+
+func names(users []bus.User) []string {
+	all := make([]string, len(users))
+	for i, u := range users {
+		all[i] = u.Name
+	}
+	return all
+}
+
+// adoptStreams gives the account what earlier versions kept for everybody.
+func adoptStreams(dir string) error {
+	all, account := filepath.Join(dir, "jetstream", "$G"), filepath.Join(dir, "jetstream", bus.Account)
+	if _, err := os.Stat(account); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Rename(all, account); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// as is an environment with the credentials of a user.
+func (b broker) as(user string, env []string) []string {
+	if b.files == nil {
+		return env
+	}
+	env = slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		return slices.Contains([]string{"NATS_USER", "NATS_PASSWORD", "NATS_PASSWORD_FILE", "NATS_CREDENTIALS", "NATS_INBOX_PREFIX"}, name)
+	})
+	return append(env, "NATS_USER="+user, "NATS_PASSWORD_FILE="+b.files[user])
+}
+
+// beside is what run.env says of NATS: the operator's URL, and that of the receiver
+// of the example with the domain in which it finds its consumer.
+func (b broker) beside() (string, error) {
+	if b.files == nil {
+		return "NATS_URL=" + b.url + "\n", nil
+	}
+	operator, err := b.urlOf(bus.UserOperator)
+	if err != nil {
+		return "", err
+	}
+	points, err := b.urlOf(examplePoints)
+	if err != nil {
+		return "", err
+	}
+	return "NATS_URL=" + operator + "\nNATS_POINTS_URL=" + points + "\nNATS_DOMAIN=" + bus.Domain + "\n", nil
+}
+
+func (b broker) urlOf(user string) (string, error) {
+	password, err := os.ReadFile(b.files[user])
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(b.url)
+	if err != nil {
+		return "", err
+	}
+	u.User = url.UserPassword(user, strings.TrimSpace(string(password)))
+	return u.String(), nil
+}
+
+// nobodys is a server that is not ours to stop.
+type nobodys struct{}
+
+func (nobodys) Stop() error { return nil }
