@@ -105,7 +105,8 @@ func (s teller) tellAll() {
 }
 
 // One story calls every operation and meets every answer that the contract has
-// for it, but for the failures of the service itself.
+// for it, but for the failures of the service itself and what it takes a flood of
+// calls to meet.
 func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, func(t *testing.T, h host) {
@@ -115,7 +116,7 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 		c := s.witness.contract
 		for pattern, operation := range c.operations {
 			for status := range operation.node["responses"].(object) {
-				if status >= "500" {
+				if status == "429" || status >= "500" {
 					continue
 				}
 				answer, _ := c.child(operation, "responses", status)

@@ -24,6 +24,7 @@ const (
 	codeMethodNotAllowed     = "method_not_allowed"
 	codeTooLarge             = "too_large"
 	codeUnsupportedMediaType = "unsupported_media_type"
+	codeTooManyAttempts      = "too_many_attempts"
 	codeInternal             = "internal"
 )
 
@@ -50,6 +51,8 @@ func statusOf(code string) int {
 		return http.StatusRequestEntityTooLarge
 	case codeUnsupportedMediaType:
 		return http.StatusUnsupportedMediaType
+	case codeTooManyAttempts:
+		return http.StatusTooManyRequests
 	case task.CodeKeyReused:
 		return http.StatusUnprocessableEntity
 	case task.CodeServerBusy:

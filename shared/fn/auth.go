@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"net/http"
 	"reflect"
 	"strings"
 	"sync"
@@ -24,34 +23,50 @@ const (
 	callerMaxName = 100
 )
 
-// authenticate says who calls, by Basic credentials. The built-in admin never
-// touches the database, so an operator gets in while it is away. A call for a list
-// is one that the role of lists answers.
-func (e *Env) authenticate(ctx context.Context, r *http.Request, list bool) (store.Caller, error) {
-	refused := task.Refuse(codeUnauthenticated, "valid Basic credentials are needed")
-	name, password, ok := r.BasicAuth()
+// errCredentials refuses a call without valid credentials.
+var errCredentials = task.Refuse(codeUnauthenticated, "valid Basic credentials are needed")
+
+// authenticate says who calls, by Basic credentials, and slows whoever guesses. A
+// call for a list is one that the role of lists answers.
+func (x *exchange) authenticate(ctx context.Context, list bool) (store.Caller, error) {
+	name, password, ok := x.r.BasicAuth()
 	if !ok {
-		return store.Caller{}, refused
+		return store.Caller{}, errCredentials
 	}
+	a, err := x.env.guesses.begin(name, password, x.call.SourceIP, x.start)
+	if err != nil {
+		return store.Caller{}, err
+	}
+	caller, err := x.env.check(ctx, name, password, list, a)
+	return caller, a.end(ctx, err)
+}
+
+// check says whose the name and password are. The built-in admin never touches the
+// database, so an operator gets in while it is away.
+func (e *Env) check(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
+	hash := sha256.Sum256([]byte(password)) // also of names that nobody has
 	if sameText(name, e.Config.Username) {
 		if e.Config.Password == "" || !sameText(password, e.Config.Password) {
-			return store.Caller{}, refused
+			return store.Caller{}, errCredentials
 		}
 		return store.Caller{Name: name, Roles: []string{string(Admin)}}, nil
 	}
 	if len(name) > callerMaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
-		return store.Caller{}, refused
+		return store.Caller{}, errCredentials
+	}
+	if !e.callers.remembers(name) && !a.mayLookUp() {
+		e.newcomers.add(name, e.guesses.found)
+		return store.Caller{}, tooManyAttempts(newcomersEach)
 	}
 	caller, err := e.callers.byName(ctx, name, list)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
-		return store.Caller{}, refused
+		return store.Caller{}, errCredentials
 	case err != nil:
 		return store.Caller{}, errors.Join(busy("the service is busy, try again"), err)
 	}
-	hash := sha256.Sum256([]byte(password))
 	if subtle.ConstantTimeCompare(hash[:], caller.TokenHash) != 1 || caller.Revoked {
-		return store.Caller{}, refused
+		return store.Caller{}, errCredentials
 	}
 	return caller, nil
 }
@@ -102,6 +117,18 @@ func newCallers(find findCaller) *callers {
 		known:   map[string]*lookup{},
 		unknown: map[string]*lookup{},
 	}
+}
+
+// remembers says whether asking for a name costs no query.
+func (c *callers) remembers(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
+		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
+			return true
+		}
+	}
+	return false
 }
 
 func (c *callers) byName(ctx context.Context, name string, list bool) (store.Caller, error) {

@@ -27,9 +27,13 @@ type Env struct {
 	follow  sync.Once
 	gate    *gate
 	callers *callers
+	guesses *guesses
 	ready   *probe
 	metrics func() *Metrics
 	alerts  task.AlertRules
+
+	newcomers newcomers
+
 	watched atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
 }
 
@@ -45,7 +49,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls), alerts: cfg.Alerts.rules()}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
 	cfg.Bus.AcceptStream, cfg.Bus.AcceptShards = cfg.TwoPhase.Stream, cfg.TwoPhase.Shards
@@ -55,6 +59,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.DatabaseURL == "" {
 		unset := errors.New("DATABASE_URL is not set")
 		env.callers = newCallers(func(context.Context, string, bool) (store.Caller, error) { return store.Caller{}, unset })
+		env.newcomers = newcomers{which: func(context.Context, []string) ([]string, error) { return nil, unset }, log: log}
 		env.ready = &probe{ping: func(context.Context) error { return unset }}
 		return env, nil
 	}
@@ -71,6 +76,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	env.db = db
 	env.callers = newCallers(db.CallerByName)
 	env.callers.found = env.followCallers
+	env.newcomers = newcomers{which: db.ExistingCallers, log: log}
 	env.ready = &probe{ping: db.Ping}
 	return env, nil
 }

@@ -37,15 +37,28 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 	}
 	env, err := NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
-	env.callers = newCallers(knownCallers)
-	env.ready = &probe{ping: func(context.Context) error { return nil }}
 	h.env = env
+	h.knows(knownCallers)
+	env.ready = &probe{ping: func(context.Context) error { return nil }}
 	handler, err := Handler(env, functions...)
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 	h.url = server.URL
 	return h
+}
+
+// knows replaces the callers that there are.
+func (h *house) knows(find findCaller) {
+	h.env.callers = newCallers(find)
+	h.env.newcomers.which = func(ctx context.Context, names []string) (existing []string, err error) {
+		for _, name := range names {
+			if _, err := find(ctx, name, false); err == nil {
+				existing = append(existing, name)
+			}
+		}
+		return existing, nil
+	}
 }
 
 // knownCallers has one caller per role, whose name is the role and whose token

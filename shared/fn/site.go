@@ -143,7 +143,7 @@ func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // run does one call's steps in their fixed order: who calls, may they, what do
 // they say, what does the function answer.
 func (x *exchange) run(ctx context.Context, p *place) (any, error) {
-	caller, err := x.env.authenticate(ctx, x.r, p.list)
+	caller, err := x.authenticate(ctx, p.list)
 	if err != nil {
 		return nil, err
 	}

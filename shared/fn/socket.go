@@ -289,7 +289,7 @@ func (s *Socket) answer(body []byte, bad error) (answer any) {
 	err := bad
 	if err == nil {
 		// The token may have been revoked since the socket was opened.
-		x.call.Caller, err = x.env.authenticate(ctx, x.r, false)
+		x.call.Caller, err = x.authenticate(ctx, false)
 		if isUnauthenticated(err) {
 			s.closeWith(websocket.StatusPolicyViolation, err.Error())
 		}

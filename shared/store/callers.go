@@ -40,3 +40,16 @@ func (db *DB) CallerByName(ctx context.Context, name string, list bool) (Caller,
 	}
 	return caller, failed("caller", err)
 }
+
+const existingCallersSQL = `select name from callers where name::text = any($1::text[])`
+
+// ExistingCallers picks the names that callers have, revoked ones too. A name must be
+// text that Postgres can hold.
+func (db *DB) ExistingCallers(ctx context.Context, names []string) ([]string, error) {
+	rows, err := db.hot.Query(ctx, existingCallersSQL, unprepared, names)
+	if err != nil {
+		return nil, failed("callers", err)
+	}
+	existing, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	return existing, failed("callers", err)
+}

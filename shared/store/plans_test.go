@@ -183,6 +183,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"knownKeysSQL":       someIDs,
 			"knownTasksSQL":      someIDs,
 			"callerByNameSQL":    `'x'`,
+			"existingCallersSQL": `array['x']`,
 			"lockDefaultsSQL":    `array['13800138000']::varchar[]`,
 		},
 		index: map[string]string{
