@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -84,7 +83,7 @@ func TestTheStreamsFitTheirNATS(t *testing.T) {
 				}
 				require.Equal(t, !strings.HasSuffix(name, "local"), cfg.EventsMB > 0)
 			}
-			b, err := bus.Open(cfg, slog.New(slog.DiscardHandler))
+			b, err := bus.Open(cfg, sandbox.Log(t))
 			require.NoError(t, err)
 			t.Cleanup(b.Close)
 			require.NoError(t, b.Ensure(t.Context()))

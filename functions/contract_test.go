@@ -5,7 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"log/slog"
 	"maps"
 	"path/filepath"
 	"reflect"
@@ -21,7 +20,7 @@ import (
 
 func TestTheContractHasEveryRouteAndNoOther(t *testing.T) {
 	t.Parallel()
-	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, slog.New(slog.DiscardHandler))
+	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, sandbox.Log(t))
 	require.NoError(t, err)
 	defer env.Close()
 	roles, err := fn.Patterns(env, Catalogue()...)

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -67,7 +66,7 @@ func environment(t *testing.T, url string, change ...func(*fn.Config)) (*fn.Env,
 	for _, c := range change {
 		c(&cfg)
 	}
-	env, err := fn.NewEnv(cfg, slog.New(slog.DiscardHandler))
+	env, err := fn.NewEnv(cfg, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, Catalogue()...)
@@ -137,6 +136,9 @@ func (s *server) do(method, path, body string, header ...string) reply {
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	require.NoError(s.t, err)
+	if res.StatusCode >= 400 {
+		sandbox.CheckLeaks(s.t, "the refusal of "+method+" "+path, string(text))
+	}
 	r := reply{t: s.t, status: res.StatusCode, header: res.Header, text: string(text)}
 	if len(bytes.TrimSpace(text)) > 0 {
 		require.NoError(s.t, json.Unmarshal(text, &r.body), "%d %s", r.status, text)

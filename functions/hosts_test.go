@@ -3,7 +3,6 @@ package functions
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -49,7 +48,7 @@ func startOwnServer(t *testing.T, database, nats string) string {
 		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: natsURL(t, nats, bus.UserAll), Replicas: 1},
 		TwoPhase: fn.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour},
 	}
-	env, err := fn.NewEnv(cfg, slog.New(slog.DiscardHandler))
+	env, err := fn.NewEnv(cfg, sandbox.Log(t))
 	require.NoError(t, err)
 	handler, err := fn.Handler(env, Catalogue()...)
 	require.NoError(t, err)
@@ -100,7 +99,7 @@ func (h host) serve(t *testing.T) *server {
 func (h host) serveWithNATS(t *testing.T) (*server, *nats.Conn) {
 	t.Helper()
 	broker, url := newNATS(t), sandbox.NewDatabase(t)
-	streams, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1, AcceptStream: "ACCEPTED", AcceptShards: 2}, slog.New(slog.DiscardHandler))
+	streams, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1, AcceptStream: "ACCEPTED", AcceptShards: 2}, sandbox.Log(t))
 	require.NoError(t, err)
 	defer streams.Close()
 	require.NoError(t, streams.Ensure(t.Context()))

@@ -1,7 +1,6 @@
 package functions
 
 import (
-	"log/slog"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +23,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	env, err := fn.NewEnv(fn.Config{
 		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, HotRole: "sendonce_hot", ReadRole: "sendonce_read", Pooler: true,
-	}, slog.New(slog.DiscardHandler))
+	}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, Catalogue()...)

@@ -3,7 +3,6 @@ package functions
 import (
 	"fmt"
 	"io"
-	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // learnsWithin is how soon every process with NATS knows of a change.
@@ -35,7 +35,7 @@ func startSplit(t *testing.T) *split {
 	}
 	s.admin = o.at(s.of["admin"])
 	var err error
-	s.bus, err = bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, slog.New(slog.DiscardHandler))
+	s.bus, err = bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(s.bus.Close)
 	require.NoError(t, s.bus.Ensure(t.Context()))

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -245,7 +244,7 @@ func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	s, nc := ownServer.serveWithNATS(t)
-	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
+	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(broker.Close)
 	bob := s.listen(streams + "bob")
@@ -280,7 +279,7 @@ func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T)
 	admin := o.at(o.start("admin"))
 	caller := admin.caller("u-0", "receiver")
 	caller.url = s.url
-	broker, err := bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, slog.New(slog.DiscardHandler))
+	broker, err := bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(broker.Close)
 	require.NoError(t, broker.Ensure(t.Context()))

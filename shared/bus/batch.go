@@ -255,7 +255,7 @@ func (a *lane) give(ctx, work context.Context, items []*item) error {
 			a.r.retried.Add(1)
 		}
 		delay := max(min(a.t.pause(v, tries), batchBackoffMax), v.after)
-		log.Info("a batch will be posted again", "after", delay, "error", err)
+		log.Info("a batch will be posted again", "after", delay.String(), "error", err)
 		if tries == triesHere {
 			return giveWay{delay}
 		}

@@ -187,7 +187,7 @@ func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, ms
 		return counted(&r.denied, msg.NakWithDelay(t.pause(v, meta.NumDelivered)))
 	}
 	delay := t.pause(v, meta.NumDelivered)
-	log.Info("an event will be delivered again", "after", delay)
+	log.Info("an event will be delivered again", "after", delay.String())
 	return counted(&r.retried, msg.NakWithDelay(delay))
 }
 

@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"log/slog"
 	"maps"
 	"slices"
 	"sync"
@@ -59,7 +58,7 @@ func TestEnsureGivesTheStreamsTheSizesOfTheSettings(t *testing.T) {
 	broker := newBroker(t)
 	js := broker.js()
 	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
-	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 64, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, slog.New(slog.DiscardHandler))
+	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 64, UsersMB: 300, UsersMaxAge: 48 * time.Hour}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	require.NoError(t, b.Ensure(t.Context()))
@@ -78,7 +77,7 @@ func TestAStreamIsNotMadeSoSmallThatItIsFull(t *testing.T) {
 		_, err := js.Publish(t.Context(), "msg.x", make([]byte, 100_000))
 		require.NoError(t, err)
 	}
-	small, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 1}, slog.New(slog.DiscardHandler))
+	small, err := Open(Config{URL: broker.server.URL(), Replicas: 1, MessagesMB: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(small.Close)
 	require.ErrorContains(t, small.Ensure(t.Context()), "MESSAGES: max_bytes is 268435456, wanted 1048576 (it holds 600")
@@ -157,7 +156,7 @@ func TestAStreamWhoseSubjectsAnotherHasIsRefusedWithTheCure(t *testing.T) {
 	broker := newBroker(t)
 	js := broker.js()
 	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
-	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, AcceptStream: "TAKEN"}, slog.New(slog.DiscardHandler))
+	b, err := Open(Config{URL: broker.server.URL(), Replicas: 1, AcceptStream: "TAKEN"}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(b.Close)
 	err = b.Ensure(t.Context())

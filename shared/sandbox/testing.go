@@ -260,7 +260,8 @@ func (f *fixtures) build(pkg string, race bool) (string, error) {
 }
 
 // StartProcess starts bin for the length of the test. It sees PATH, HOME, TMPDIR
-// and env ("NAME=value"), nothing else of the developer's environment.
+// and env ("NAME=value"), nothing else of the developer's environment. What it writes
+// is checked as CheckLeaks does.
 func StartProcess(t testing.TB, bin string, env []string, args ...string) *Process {
 	t.Helper()
 	whole := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME"), "TMPDIR=" + os.TempDir()}
@@ -272,6 +273,7 @@ func StartProcess(t testing.TB, bin string, env []string, args ...string) *Proce
 		if err := p.Kill(); err != nil {
 			t.Errorf("sandbox: %v", err)
 		}
+		CheckLeaks(t, "the output of "+filepath.Base(bin), p.Output())
 	})
 	return p
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func open(t *testing.T, path string) *journal {
@@ -200,7 +200,7 @@ func TestASenderWhoseJournalFailsSendsNothingMore(t *testing.T) {
 	reported := make(chan []api.ReportRequest, 10)
 	service := newLastDesk(t, reported)
 	s, err := New(Config{
-		Client: service, AppID: "app", Journal: path, Log: slog.New(slog.DiscardHandler),
+		Client: service, AppID: "app", Journal: path, Log: sandbox.Log(t),
 		Gateway: GatewayFunc(func(context.Context, Message) Result {
 			t.Error("it was sent, and a restart would not know")
 			return Result{}

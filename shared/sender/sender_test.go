@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
@@ -33,7 +33,7 @@ type shift struct {
 func work(t *testing.T, d *desk, send sender.GatewayFunc, change ...func(*sender.Config)) *shift {
 	t.Helper()
 	s := &shift{t: t, desk: d, cfg: sender.Config{
-		Client: d.client(), AppID: "app", Journal: filepath.Join(t.TempDir(), "journal"), Log: slog.New(slog.DiscardHandler),
+		Client: d.client(), AppID: "app", Journal: filepath.Join(t.TempDir(), "journal"), Log: sandbox.Log(t),
 		Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
 			d.sendMay(m.TaskID, api.ID(m.ClaimID))
 			return send(ctx, m)
