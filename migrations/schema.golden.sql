@@ -130,7 +130,8 @@ CREATE TABLE archived_tasks (
     sent_at timestamp with time zone,
     result character varying(500),
     error_code character varying(50),
-    archived_at timestamp with time zone NOT NULL DEFAULT now());
+    archived_at timestamp with time zone NOT NULL DEFAULT now(),
+    claimed_by bigint);
 
 CREATE TABLE blocked_words (
     id integer NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -301,7 +302,8 @@ CREATE TABLE report_logs (
     error_code character varying(50),
     error_message character varying(500),
     request_data jsonb,
-    created_at timestamp with time zone NOT NULL DEFAULT now())
+    created_at timestamp with time zone NOT NULL DEFAULT now(),
+    caller_id bigint)
 PARTITION BY RANGE (created_at);
 
 CREATE TABLE schema_migrations (
@@ -395,7 +397,8 @@ CREATE TABLE task_done (
     sent_at timestamp with time zone,
     result character varying(500),
     error_code character varying(50),
-    subscribe boolean NOT NULL DEFAULT false);
+    subscribe boolean NOT NULL DEFAULT false,
+    claimed_by bigint);
 
 CREATE TABLE task_live (
     id uuid NOT NULL,
@@ -416,7 +419,9 @@ CREATE TABLE task_live (
     result character varying(500),
     error_code character varying(50),
     caller_id bigint NOT NULL DEFAULT 0,
-    callback boolean NOT NULL DEFAULT false)
+    callback boolean NOT NULL DEFAULT false,
+    claimed_by bigint,
+    owned_claim bigint)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE task_totals (
@@ -870,6 +875,8 @@ COMMENT ON COLUMN archived_tasks.retry_count IS 'That of task_done.';
 
 COMMENT ON COLUMN archived_tasks.ended IS 'That of task_done, as task_live.ended.';
 
+COMMENT ON COLUMN archived_tasks.claimed_by IS 'That of task_done.';
+
 COMMENT ON TABLE blocked_words IS 'Words that no message may hold. word as typed; folded (NFKC, case-folded) is what texts are searched for.';
 
 COMMENT ON TABLE callers IS 'Who may call. The pair of the environment is caller 0 and has no row. Rows are never removed.';
@@ -964,6 +971,8 @@ COMMENT ON COLUMN report_logs.status IS 'What the sender reported: 2 sent, 3 fai
 
 COMMENT ON COLUMN report_logs.verdict IS 'What became of it: applied, already, stale_claim (changed nothing); by sweep: timeout_retry, timeout_held, timeout_failed, expired; by an operator: cancelled, resolved, retried.';
 
+COMMENT ON COLUMN report_logs.caller_id IS 'Of a stale report: its caller, unless that made the newest claim. Only the first such report of a caller on a task is kept.';
+
 COMMENT ON TABLE schema_migrations IS 'The migrations that were applied to this database, in order. Written by migrate only.';
 
 COMMENT ON TABLE send_logs IS 'Every claim of a task. Append-only, monthly partitions (UTC).';
@@ -1034,6 +1043,8 @@ COMMENT ON COLUMN task_done.ended IS 'How the newest claim ended, as task_live.e
 
 COMMENT ON COLUMN task_done.subscribe IS 'The task was a send of a subscribe message (queues wechat and wechat.recorded), not an SMS.';
 
+COMMENT ON COLUMN task_done.claimed_by IS 'The caller that made the newest claim, as in task_live; null: not known.';
+
 COMMENT ON TABLE task_live IS 'One narrow row for each task that is not final: the one row to lock.';
 
 COMMENT ON COLUMN task_live.state IS '0 scheduled, 1 pending, 2 processing, 3 held.';
@@ -1047,6 +1058,10 @@ COMMENT ON COLUMN task_live.max_retries IS 'That of tasks.';
 COMMENT ON COLUMN task_live.on_unknown IS 'That of tasks: 0 resend, 1 hold, 2 fail.';
 
 COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator.';
+
+COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the claim owned_claim: callers.id, 0 for the pair of the environment, -1 for a function of the service itself.';
+
+COMMENT ON COLUMN task_live.owned_claim IS 'The claim that claimed_by made. If it is not claim_id, nobody knows who made that: a process of an older version claimed the task.';
 
 COMMENT ON TABLE task_totals IS 'Results of each UTC day that is closed, so that statistics never count the history.';
 

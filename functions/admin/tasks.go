@@ -146,6 +146,9 @@ func adminTask(t store.Detail) api.AdminTask {
 	if t.State == task.Processing {
 		answer.LeaseUntil = fn.Instant(t.DueAt)
 	}
+	if t.ClaimedBy != nil && *t.ClaimedBy != task.ServiceCaller {
+		answer.ClaimedBy = (*api.ID)(t.ClaimedBy)
+	}
 	return answer
 }
 

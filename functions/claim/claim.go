@@ -3,7 +3,7 @@
 //	GET|POST /api/v1/sms/tasks/pending
 //	POST     /api/v1/sms/tasks/{task_id}/extend
 //
-// A claimed task belongs to one app until its lease ends. Pollers alone keep
+// A claimed task belongs to one app of one caller until its lease ends. Pollers alone keep
 // the job going: a claim that finds too little first promotes what fell due. A
 // paused queue hands out nothing, and a poll that waits on it looks again when its
 // pause ends.
@@ -231,7 +231,7 @@ func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimR
 	reports := make([]*store.Report, len(claimed))
 	for i, t := range claimed {
 		reports[i] = &store.Report{Request: want.Request, Report: task.Report{
-			TaskID: t.ID, AppID: want.AppID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app left before it was answered",
+			TaskID: t.ID, AppID: want.AppID, CallerID: want.CallerID, ClaimID: t.ClaimID, Outcome: task.Released, Message: "the app left before it was answered",
 		}}
 	}
 	_, errs := c.db.Report(reports)
@@ -242,7 +242,7 @@ func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimR
 
 func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimRequest, error) {
 	want := store.ClaimRequest{
-		Queue: task.DefaultQueue, AppID: req.AppID, Limit: defaultLimit,
+		Queue: task.DefaultQueue, AppID: req.AppID, CallerID: call.Caller.ID, Limit: defaultLimit,
 		Lease: c.leaseOf(req.LeaseSeconds), MarksSending: req.MarksSending,
 	}
 	if req.Queue != "" {
@@ -278,7 +278,7 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 		return nil, err
 	}
 	lease, err := c.db.Extend(ctx, store.Extension{
-		TaskID: id, AppID: req.AppID, ClaimID: int64(req.ClaimID), Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,
+		TaskID: id, AppID: req.AppID, CallerID: call.Caller.ID, ClaimID: int64(req.ClaimID), Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,
 	}, call.Caller.Queues)
 	if err != nil {
 		return nil, err

@@ -5,7 +5,8 @@
 //
 // The app judges whether a failure deserves a retry; the server only judges
 // whether one is still allowed. Reporting the same attempt twice is harmless,
-// and a report of an older claim changes nothing.
+// and a report of an older claim, or of a claim that another caller made, changes
+// nothing.
 package report
 
 import (
@@ -90,7 +91,7 @@ func (r *reportRequest) stored(c *fn.Call, raw []byte) (*store.Report, error) {
 		return nil, notFound()
 	}
 	report := &store.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
-		TaskID: id, AppID: r.AppID, ClaimID: int64(r.ClaimID), Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
+		TaskID: id, AppID: r.AppID, CallerID: c.Caller.ID, ClaimID: int64(r.ClaimID), Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
 		Message: r.ErrorMessage, ErrorCode: r.ErrorCode,
 	}}
 	if r.RetryAfterSeconds != nil {
@@ -179,7 +180,7 @@ func (r *reporter) answer(out store.Reported) (any, error) {
 	case !out.Found:
 		return nil, notFound()
 	case out.Verdict == task.Stale:
-		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or the task's outcome is settled otherwise; nothing was changed")
+		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or not this caller's, or the task's outcome is settled otherwise; nothing was changed")
 	case out.Verdict == task.Applied:
 		r.env.Due(t.DueAt)
 		if t.State == task.Pending {

@@ -94,7 +94,7 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 		return d.extend(ctx, c, l, &req)
 	}
 	outs, errs := d.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
-		TaskID: l.TaskID, AppID: req.AppID, ClaimID: int64(req.ClaimID), Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
+		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
 		Message: req.ErrorMessage, ErrorCode: req.ErrorCode,
 	}}})
 	out := outs[0]
@@ -104,7 +104,7 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 	case !out.Found:
 		return nil, noMessage()
 	case out.Verdict == task.Stale:
-		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the message's newest, or its outcome is settled otherwise; nothing was changed")
+		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the message's newest, or not this caller's, or its outcome is settled otherwise; nothing was changed")
 	case out.Verdict == task.Applied:
 		d.env.Due(out.Task.DueAt)
 	}
@@ -137,7 +137,7 @@ func (d *desk) claimed(ctx context.Context, l store.SubscribeLog, claim int64) (
 // extend lengthens the lease of a message that is still being sent.
 func (d *desk) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req *statusRequest) (any, error) {
 	lease, err := d.db.Extend(ctx, store.Extension{
-		TaskID: l.TaskID, AppID: req.AppID, ClaimID: int64(req.ClaimID), Lease: d.leaseOf(req.LeaseSeconds),
+		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Lease: d.leaseOf(req.LeaseSeconds),
 	}, c.Caller.Queues)
 	if err != nil {
 		return nil, err

@@ -81,7 +81,7 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 		return nil, err
 	}
 	claimed, touched, err := b.db.Claim(ctx, store.ClaimRequest{
-		Queue: task.WeChatQueue, AppID: b.app, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
+		Queue: task.WeChatQueue, AppID: b.app, CallerID: task.ServiceCaller, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
 	})
 	for queue, n := range touched {
 		if err == nil || queue != task.WeChatQueue { // after an error we are called again, later each time
@@ -137,7 +137,7 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 	case b.paused[m.TemplateID]:
 		return &result{verdict{class: away, retryAfter: templateFor}, codeTemplatePaused, "template " + m.TemplateID + " is paused"}
 	}
-	lease, err := b.db.Extend(ctx, store.Extension{TaskID: t.ID, AppID: b.app, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
+	lease, err := b.db.Extend(ctx, store.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
 	switch {
 	case task.CodeOf(err) == task.CodeStaleClaim || task.CodeOf(err) == task.CodeNotFound:
 		return nil

@@ -45,7 +45,7 @@ func (b *batch) report(ctx context.Context, t store.Claimed, r *result) {
 		return
 	}
 	report := &store.Report{Report: r.report(b.sends[t.ID].Doubtful), Request: request}
-	report.TaskID, report.AppID, report.ClaimID = t.ID, b.app, t.ClaimID
+	report.TaskID, report.AppID, report.CallerID, report.ClaimID = t.ID, b.app, task.ServiceCaller, t.ClaimID
 	patience, cancel := context.WithDeadline(ctx, later(b.reportBy, time.Now().Add(settleTime)))
 	defer cancel()
 	for {

@@ -157,8 +157,9 @@ type TasksRequest struct {
 type AdminTask struct {
 	TaskResponse
 	CallerID   ID         `json:"caller_id"`
-	AppID      string     `json:"app_id,omitempty"`   // of the newest claim, also after it ended
-	ClaimID    ID         `json:"claim_id,omitempty"` // of the newest claim, also after it ended
+	AppID      string     `json:"app_id,omitempty"`     // of the newest claim, also after it ended
+	ClaimID    ID         `json:"claim_id,omitempty"`   // of the newest claim, also after it ended
+	ClaimedBy  *ID        `json:"claimed_by,omitempty"` // the caller that made it; absent when a function of the service did
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 

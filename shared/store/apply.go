@@ -13,12 +13,14 @@ import (
 // liveColumns are the columns of task_live l that make a task.Task.
 const liveColumns = `l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.state, 0, l.retry_count, l.due_at,
     coalesce(l.result, ''), coalesce(l.error_code, ''), null::timestamptz, null::timestamptz,
-    coalesce(l.claim_id, 0), coalesce(l.app_id, ''), l.ended, l.marks_sending, l.sending_at, l.caller_id, l.callback`
+    coalesce(l.claim_id, 0), coalesce(l.app_id, ''), l.ended, l.marks_sending, l.sending_at, l.caller_id, l.callback,
+    case when l.owned_claim = l.claim_id then l.claimed_by end`
 
 // doneColumns are those of task_done d joined with its body t.
 const doneColumns = `d.id, t.queue, t.priority, t.max_retries, t.on_unknown, t.expires_at, d.status + 2, d.reason, d.retry_count, null::timestamptz,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, d.reported_at,
-    coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz, t.caller_id, t.callback_url is not null`
+    coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz, t.caller_id, t.callback_url is not null,
+    d.claimed_by`
 
 // lockLiveSQL locks in id order, so that no two transactions wait for each
 // other in a circle.
@@ -46,7 +48,7 @@ func (s *taskScan) targets() []any {
 	t := s.t
 	return []any{&t.ID, &t.Queue, &t.Priority, &t.MaxRetries, &t.OnUnknown, &s.expires, &t.State, &t.Reason, &t.RetryCount, &s.due,
 		&t.Result, &t.ErrorCode, &s.sent, &s.finished, &t.ClaimID, &t.AppID, &t.Ended, &t.MarksSending, &s.sending,
-		&t.CallerID, &t.Callback, &s.now}
+		&t.CallerID, &t.Callback, &t.ClaimedBy, &s.now}
 }
 
 // settle completes the task after a row was read.
@@ -134,12 +136,13 @@ type verdictLog struct {
 	errorCode string
 	message   string
 	request   string // JSON
+	foreign   *int64 // the caller of a stale report that is not known to have claimed; nil otherwise
 }
 
 const insertDoneSQL = `
-insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code, subscribe)
+insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, sent_at, result, error_code, subscribe, claimed_by)
 select * from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::bigint[], $7::text[],
-    $8::timestamptz[], $9::text[], $10::text[], $11::boolean[])`
+    $8::timestamptz[], $9::text[], $10::text[], $11::boolean[], $12::bigint[])`
 
 const deleteLiveSQL = `delete from task_live where id = any($1::uuid[])`
 
@@ -161,9 +164,12 @@ const deleteDoneSQL = `delete from task_done where id = any($1::uuid[])`
 
 const insertLiveSQL = `
 insert into task_live (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result,
-    error_code, caller_id, callback)
-select * from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[],
-    $8::timestamptz[], $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::boolean[])`
+    error_code, caller_id, callback, claimed_by, owned_claim)
+select t.*, t.claim_id from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::smallint[], $6::smallint[], $7::text[],
+    $8::timestamptz[], $9::timestamptz[], $10::bigint[], $11::text[], $12::smallint[], $13::text[], $14::text[], $15::bigint[], $16::boolean[],
+    $17::bigint[])
+    as t (id, state, priority, retry_count, max_retries, on_unknown, queue, due_at, expires_at, claim_id, app_id, ended, result, error_code,
+    caller_id, callback, claimed_by)`
 
 const logVerdictsSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)
@@ -210,7 +216,7 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 		batch.Queue(deleteLiveSQL, column(finish, taskID))
 		batch.Queue(insertDoneSQL, column(finish, taskID), column(finish, doneStatus), column(finish, reason), column(finish, retryCount),
 			column(finish, ended), column(finish, claimID), column(finish, appID), column(finish, sentAt), column(finish, result), column(finish, errorCode),
-			column(finish, subscription))
+			column(finish, subscription), column(finish, claimedBy))
 	}
 	if len(update) > 0 {
 		batch.Queue(updateLiveSQL, column(update, taskID), column(update, state), column(update, retryCount), column(update, dueAt),
@@ -225,17 +231,46 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 		batch.Queue(insertLiveSQL, column(revive, taskID), column(revive, state), column(revive, priority), column(revive, retryCount),
 			column(revive, maxRetries), column(revive, onUnknown), column(revive, queueName), column(revive, dueAt), column(revive, expiresAt),
 			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode),
-			column(revive, callerID), column(revive, callback))
+			column(revive, callerID), column(revive, callback), column(revive, claimedBy))
 	}
 	queueSubscriptions(batch, changes)
 	return db.queueEvents(batch, changes)
 }
 
+// logForeignSQL keeps the first stale report of a caller on a task that it is not known
+// to have claimed: more would let anybody fill the log who knows the id of a task.
+const logForeignSQL = `
+insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data, caller_id)
+select t.* from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::bigint[])
+    as t (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data, caller_id)
+where not exists (select from report_logs l where l.task_id = t.task_id and l.caller_id = t.caller_id)`
+
 func queueVerdicts(batch *pgx.Batch, logs []verdictLog) {
-	if len(logs) == 0 {
-		return
+	type stranger struct {
+		task   task.ID
+		caller int64
 	}
-	batch.Queue(logVerdictsSQL,
+	var own, foreign []verdictLog
+	seen := map[stranger]bool{}
+	for _, l := range logs {
+		if l.foreign == nil {
+			own = append(own, l)
+		} else if by := (stranger{l.id, *l.foreign}); !seen[by] {
+			seen[by] = true
+			foreign = append(foreign, l)
+		}
+	}
+	if len(own) > 0 {
+		batch.Queue(logVerdictsSQL, verdictColumns(own)...)
+	}
+	if len(foreign) > 0 {
+		batch.Queue(logForeignSQL, append(verdictColumns(foreign), column(foreign, func(l verdictLog) *int64 { return l.foreign }))...)
+	}
+}
+
+// verdictColumns are the parameters of logVerdictsSQL.
+func verdictColumns(logs []verdictLog) []any {
+	return []any{
 		column(logs, func(l verdictLog) task.ID { return l.id }),
 		column(logs, func(l verdictLog) *int64 { return orNull(l.claimID) }),
 		column(logs, func(l verdictLog) *string { return orNull(l.appID) }),
@@ -243,7 +278,8 @@ func queueVerdicts(batch *pgx.Batch, logs []verdictLog) {
 		column(logs, func(l verdictLog) string { return string(l.verdict) }),
 		column(logs, func(l verdictLog) *string { return orNull(l.errorCode) }),
 		column(logs, func(l verdictLog) *string { return orNull(task.Cut(l.message, task.MaxResult)) }),
-		column(logs, func(l verdictLog) *string { return orNull(l.request) }))
+		column(logs, func(l verdictLog) *string { return orNull(l.request) }),
+	}
 }
 
 // column is one array of a statement: a field of every row.
@@ -269,6 +305,7 @@ func queueName(t task.Task) string     { return t.Queue }
 func callerID(t task.Task) int64       { return t.CallerID }
 func callback(t task.Task) bool        { return t.Callback }
 func claimID(t task.Task) *int64       { return orNull(t.ClaimID) }
+func claimedBy(t task.Task) *int64     { return t.ClaimedBy }
 func appID(t task.Task) *string        { return orNull(t.AppID) }
 func result(t task.Task) *string       { return orNull(t.Result) }
 func errorCode(t task.Task) *string    { return orNull(t.ErrorCode) }

@@ -181,8 +181,8 @@ with b as (
 		from generate_series(1, %[1]d) i) u
 	returning id, seq
 )
-insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, reported_at)
-select id, case when seq %% 4 = 0 then 3 else 2 end, case when seq %% 4 = 0 then 3 else 0 end, 0, case when seq %% 4 = 0 then 4 else 5 end, 7, 'app',
+insert into task_done (id, status, reason, retry_count, ended, claim_id, app_id, claimed_by, reported_at)
+select id, case when seq %% 4 = 0 then 3 else 2 end, case when seq %% 4 = 0 then 3 else 0 end, 0, case when seq %% 4 = 0 then 4 else 5 end, 7, 'app', 0,
 	now() - interval '%[2]d days' + interval '1 hour' from b`, n, days))
 	require.NoError(t, err)
 }

@@ -18,6 +18,7 @@ import (
 type ClaimRequest struct {
 	Queue        string
 	AppID        string
+	CallerID     int64 // whose the claim is
 	Limit        int
 	Lease        time.Duration
 	MarksSending bool   // the app promises to mark each task as sending before it sends
@@ -44,7 +45,7 @@ const claimBody = `
     select $7::bigint as claim_id, now() + $4::interval as lease_until
 ), u as (
     update task_live set state = 2, claim_id = k.claim_id, app_id = $3, due_at = k.lease_until, marks_sending = $5,
-        sending_at = null, ended = 0, updated_at = now()
+        sending_at = null, ended = 0, updated_at = now(), claimed_by = $8, owned_claim = k.claim_id
     from k where id = any (array(select id from c))
 ), b as materialized (
     select c.id, c.priority, c.retry_count, t.phone_number, t.content, t.caller_id, t.callback_url
@@ -79,10 +80,10 @@ with c as materialized (
 )`
 
 // claimRowsAbove is claimRows with a floor for each lane (priority, retry_count)
-// in $8..$10, in claim order: it does not walk the dead index entries below.
+// in $9..$11, in claim order: it does not walk the dead index entries below.
 const claimRowsAbove = `
 with c as materialized (
-    select r.* from unnest($8::smallint[], $9::smallint[], $10::uuid[]) as lane (priority, retry_count, low)
+    select r.* from unnest($9::smallint[], $10::smallint[], $11::uuid[]) as lane (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
         where l.state = 1 and l.queue = $1 and l.priority = lane.priority and l.retry_count = lane.retry_count
@@ -186,15 +187,15 @@ const maxGiving = 1000
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
-	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil}
+	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil, req.CallerID}
 	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
-		claimed, _, err := db.runClaim(ctx, db.events.pick(claimAboveSQL, claimAboveToldSQL), req.AppID, append(args, laneColumns(lanes)...))
+		claimed, _, err := db.runClaim(ctx, db.events.pick(claimAboveSQL, claimAboveToldSQL), req, append(args, laneColumns(lanes)...))
 		if err != nil || len(claimed) > 0 {
 			db.floors.raise(req.Queue, claimed)
 			return claimed, err
 		}
 	}
-	claimed, took, err := db.runClaim(ctx, db.events.pick(claimSQL, claimToldSQL), req.AppID, args)
+	claimed, took, err := db.runClaim(ctx, db.events.pick(claimSQL, claimToldSQL), req, args)
 	if err == nil {
 		db.floors.learn(req.Queue, claimed, took)
 	}
@@ -209,18 +210,18 @@ const claimIDAt = 6
 const ownClaimSQL = `
 select l.id, l.priority, l.retry_count, l.claim_id, l.due_at, t.phone_number, t.content
 from task_live l join tasks t on t.id = l.id
-where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.state = 2`
+where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.claimed_by = $3 and l.state = 2`
 
 // runClaim runs one claim and says how long the statement alone took. When its
 // answer is lost it is looked up by its id: a connection that broke must not
 // cost the tasks a lease and a retry. Each try has an id of its own: after a
 // failover another app may have the one before.
-func (db *DB) runClaim(ctx context.Context, sql, app string, args []any) (claimed []Claimed, took time.Duration, err error) {
+func (db *DB) runClaim(ctx context.Context, sql string, req ClaimRequest, args []any) (claimed []Claimed, took time.Duration, err error) {
 	var tried []int64
 	err = db.retrying(ctx, func(again bool) error {
 		if again {
 			db.claimIDs.drop()
-			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, tried, app); err != nil || len(claimed) > 0 {
+			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, tried, req.AppID, req.CallerID); err != nil || len(claimed) > 0 {
 				return err
 			}
 		}
@@ -292,11 +293,13 @@ func (c *claimIDs) drop() {
 
 // Extension lengthens the lease of one claim.
 type Extension struct {
-	TaskID  task.ID
-	AppID   string
-	ClaimID int64 // 0 = not given; then the app alone tells the claim
-	Lease   time.Duration
-	Sending bool // the bytes are about to leave
+	TaskID task.ID
+	AppID  string
+	// CallerID must be the caller that claimed, if that is known.
+	CallerID int64
+	ClaimID  int64 // 0 = not given; then the app alone tells the claim
+	Lease    time.Duration
+	Sending  bool // the bytes are about to leave
 }
 
 // extendSQL never shortens a lease and keeps the first mark of sending.
@@ -304,6 +307,7 @@ const extendSQL = `
 update task_live set due_at = greatest(due_at, now() + make_interval(secs => $4)), updated_at = now(),
     sending_at = case when $5 then coalesce(sending_at, now()) else sending_at end
 where id = $1 and state = 2 and app_id = $2 and ($3::bigint = 0 or claim_id = $3) and (cardinality($6::text[]) = 0 or queue = any($6))
+    and (claimed_by = $7 or claimed_by is null or owned_claim is distinct from claim_id)
 returning claim_id, due_at, sending_at is not null`
 
 // Extended is a lease after its extension.
@@ -321,7 +325,7 @@ func (db *DB) Extend(ctx context.Context, e Extension, queues []string) (Extende
 	if queues == nil {
 		queues = []string{}
 	}
-	err := db.hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, queues).
+	err := db.hot.QueryRow(ctx, extendSQL, e.TaskID, e.AppID, e.ClaimID, e.Lease.Seconds(), e.Sending, queues, e.CallerID).
 		Scan(&out.ClaimID, &out.LeaseUntil, &out.Sending)
 	if err == nil {
 		return out, nil
@@ -336,5 +340,5 @@ func (db *DB) Extend(ctx context.Context, e Extension, queues []string) (Extende
 	if len(queues) > 0 && !slices.Contains(queues, t.Queue) {
 		return out, errNotFound("task")
 	}
-	return out, task.Refuse(task.CodeStaleClaim, "this claim is no longer the task's live one; stop working on the task")
+	return out, task.Refuse(task.CodeStaleClaim, "this claim is not the task's live one, or not this caller's; stop working on the task")
 }

@@ -388,7 +388,7 @@ func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {
 	for range 2 { // a new row, and the same row again
 		out := record()
 		rows = append(rows, out.ID)
-		outs, errs := direct.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: out.TaskID, AppID: "shop", ClaimID: out.ClaimID, Outcome: task.SentFailed}}})
+		outs, errs := direct.Report([]*Report{{Request: []byte(`{}`), Report: task.Report{TaskID: out.TaskID, AppID: "shop", CallerID: 7, ClaimID: out.ClaimID, Outcome: task.SentFailed}}})
 		require.NoError(t, errs[0])
 		require.Equal(t, task.Applied, outs[0].Verdict, "the claim is the caller's")
 	}

@@ -60,7 +60,7 @@ func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) (
 // transaction's id: after a failover another transaction may have it.
 type reportTry struct {
 	out    []Reported
-	logged *task.ID // one of those with a row; nil = nothing was written
+	logged *task.ID // one of those that surely have a row; nil = there is none
 	at     time.Time
 }
 
@@ -91,8 +91,8 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool, bef
 	}
 	out, changes, logs := decideReports(held, reports, db.backoff)
 	this := reportTry{out: out, at: held.now}
-	if len(logs) > 0 {
-		this.logged = &logs[0].id
+	if i := slices.IndexFunc(logs, func(l verdictLog) bool { return l.foreign == nil }); i >= 0 {
+		this.logged = &logs[i].id
 	}
 	var batch pgx.Batch
 	told := db.queueChanges(&batch, changes)
@@ -147,6 +147,9 @@ func (r *Report) log(t task.Task, verdict task.Verdict) verdictLog {
 	}
 	if l.claimID == 0 && verdict != task.Stale {
 		l.claimID = t.ClaimID
+	}
+	if verdict == task.Stale && (t.ClaimedBy == nil || t.IsForeign(r.CallerID)) {
+		l.foreign = &r.CallerID
 	}
 	switch r.Outcome {
 	case task.SentOK:

@@ -230,7 +230,7 @@ from ((
     select created_at, 2, id, 'claimed', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
     from send_logs where task_id = $1 order by created_at desc, id desc limit $2
 ) union all (
-    select created_at, 3, id, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, null, status, null,
+    select created_at, 3, id, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, caller_id, status, null,
         verdict, error_code, error_message, null, null, null
     from report_logs where task_id = $1 order by created_at desc, id desc limit $2
 )) e

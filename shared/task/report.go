@@ -24,6 +24,7 @@ func (o Outcome) ending() Ending {
 type Report struct {
 	TaskID      ID
 	AppID       string
+	CallerID    int64 // who reports
 	ClaimID     int64 // 0 = not given; then the app alone tells the claim, as in the seed
 	Outcome     Outcome
 	ShouldRetry bool   // SentFailed: the app's judgement that another try may help
@@ -56,7 +57,8 @@ const (
 // returned task equals t unless the verdict is Applied. backoff is how long a retry
 // waits.
 //
-// Only the newest claim is heard. While it is open its report decides; after
+// Only the newest claim is heard, and only from the caller that made it: for another
+// caller every report is Stale. While it is open its report decides; after
 // it ended, the same report again is Already, a late success still counts
 // wherever the outcome was open, and everything else is Stale.
 func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
@@ -77,8 +79,11 @@ func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 // claimedBy tells whether r speaks of the newest claim. The app must be the
 // one that claimed, so that a guessed claim_id settles nobody else's task.
 func (t Task) claimedBy(r Report) bool {
-	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID)
+	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID) && !t.IsForeign(r.CallerID)
 }
+
+// IsForeign tells whether the newest claim is known to be another caller's.
+func (t Task) IsForeign(caller int64) bool { return t.ClaimedBy != nil && *t.ClaimedBy != caller }
 
 // outcomeOpen tells whether a success of the newest claim is still news.
 func (t Task) outcomeOpen() bool {

@@ -154,10 +154,15 @@ type Task struct {
 	// can be told from a stale one.
 	ClaimID      int64
 	AppID        string
+	ClaimedBy    *int64 // the caller that claimed; nil = not known, a process of an older version claimed
 	Ended        Ending
 	MarksSending bool
 	SendingAt    time.Time
 }
+
+// ServiceCaller stands for the caller of a claim that a function of the service made
+// for itself: no caller has this id.
+const ServiceCaller int64 = -1
 
 func (t Task) expired(now time.Time) bool {
 	return !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(now)

@@ -75,11 +75,15 @@ func TestNoReportEverBreaksAnInvariant(t *testing.T) {
 			}
 			for ended := Open; ended <= EndedByOperator; ended++ {
 				for outcome := SentOK; outcome <= Released; outcome++ {
-					before := Task{State: state, Reason: reason, Ended: ended, ClaimID: 7, AppID: "a", MaxRetries: 3}
-					for _, r := range []Report{{AppID: "a"}, {AppID: "a", ClaimID: 7}, {AppID: "a", ClaimID: 6}, {AppID: "b"}, {AppID: "b", ClaimID: 7}} {
+					before := Task{State: state, Reason: reason, Ended: ended, ClaimID: 7, AppID: "a", ClaimedBy: new(int64(5)), MaxRetries: 3}
+					for _, r := range []Report{{AppID: "a"}, {AppID: "a", ClaimID: 7}, {AppID: "a", ClaimID: 6}, {AppID: "b"}, {AppID: "b", ClaimID: 7},
+						{AppID: "a", CallerID: 6}, {AppID: "a", ClaimID: 7, CallerID: 6}} {
 						r.Outcome = outcome
+						if r.CallerID == 0 {
+							r.CallerID = 5
+						}
 						after, verdict := before.Report(r, nil, now)
-						mine := r.AppID == "a" && r.ClaimID != 6
+						mine := r.AppID == "a" && r.ClaimID != 6 && r.CallerID == 5
 						switch {
 						case verdict != Applied:
 							require.Equal(t, before, after, "only an applied report changes something")
@@ -107,6 +111,16 @@ func TestAReleasedTaskExpiresOnTime(t *testing.T) {
 		got, _ := claimed(func(t *Task) { t.ExpiresAt = soon }).Report(Report{AppID: "a", Outcome: Released, RetryAfter: after}, nil, now)
 		require.Equal(t, Scheduled, got.State)
 		require.Equal(t, due, got.DueAt)
+	}
+}
+
+// Before claims had owners, the app alone told the claim.
+func TestClaimOfUnknownCallerIsReportedByAny(t *testing.T) {
+	t.Parallel()
+	before := Task{State: Processing, ClaimID: 7, AppID: "a"}
+	for _, caller := range []int64{0, 5} {
+		_, verdict := before.Report(Report{AppID: "a", CallerID: caller}, nil, now)
+		require.Equal(t, Applied, verdict)
 	}
 }
 
