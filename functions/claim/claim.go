@@ -43,7 +43,7 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 		db: env.DB(), env: env,
 		lease: time.Duration(cfg.LeaseMinutes) * time.Minute,
 	}
-	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second)
+	claim := fn.Query(fn.Sender, c.claim).Timeout((maxWait + 15) * time.Second).Changes()
 	return fn.Routes{
 		"GET /api/v1/sms/tasks/pending":           claim,
 		"POST /api/v1/sms/tasks/pending":          claim,

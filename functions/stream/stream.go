@@ -14,7 +14,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -28,18 +27,12 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	Max     time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to come back, 5s to 55m; less than the platform's own limit for calls"`
-	Origins []string      `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages that may open a WebSocket beside the service's own, as https://chat.example.com, separated by commas"`
+	Max time.Duration `envconfig:"SENDONCE_STREAM_MAX" default:"50s" desc:"how long a stream of events, or a WebSocket, lasts before its client has to come back, 5s to 55m; less than the platform's own limit for calls"`
 }
 
 // Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
 	var bad fn.Rules
-	for _, origin := range c.Origins {
-		u, err := url.Parse(origin)
-		bad.When(err != nil || u.Scheme+"://"+u.Host != origin || u.Scheme == "" || u.Host == "",
-			"SENDONCE_STREAM_ORIGINS", "must be origins such as https://chat.example.com, without a path, separated by commas")
-	}
 	bad.When(c.Max < 5*time.Second || c.Max > 55*time.Minute, "SENDONCE_STREAM_MAX", "must be between 5s and 55m")
 	return bad
 }
@@ -51,7 +44,7 @@ var Function = fn.HTTP("stream", New)
 func New(env *fn.Env, cfg Config) fn.Routes {
 	s := &streamer{bus: env.Bus(), intake: intake.New(env)}
 	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max)
-	return fn.Routes{"GET /api/v1/stream/{user}": fn.WithSocket(events, cfg.Origins, s.socket)}
+	return fn.Routes{"GET /api/v1/stream/{user}": fn.WithSocket(events, env.Config.Origins, s.socket)}
 }
 
 const (

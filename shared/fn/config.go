@@ -37,6 +37,7 @@ type Config struct {
 	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
 	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
 	EncryptionKeys string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"deliver,reencrypt,webhooks,wechat"`
+	Origins        []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages, beside the service's own, that may open a WebSocket and make calls that change something, as https://chat.example.com, separated by commas; the service's own is needed here where a gateway changes the header Host"`
 	HotRole        string          `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
 	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
@@ -64,6 +65,9 @@ func (c *Config) Validate() []task.Field {
 	}
 	if _, err := store.ParseKeys(c.EncryptionKeys); err != nil {
 		bad = append(bad, task.Field{Name: encryptionKeys, Message: err.Error()})
+	}
+	if slices.ContainsFunc(c.Origins, func(o string) bool { return !validOrigin(o) }) {
+		bad = append(bad, task.Field{Name: "SENDONCE_STREAM_ORIGINS", Message: "must be origins such as https://chat.example.com, without a path, separated by commas"})
 	}
 	const centuryOfDays = 36500
 	if c.RetentionDays < 0 || c.RetentionDays > centuryOfDays {

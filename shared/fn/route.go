@@ -26,6 +26,7 @@ type Route struct {
 	batch   bool // of events
 	stream  bool
 	list    bool // read as the role of lists
+	changes bool // also by GET
 	handle  func(ctx context.Context, c *Call) (any, error)
 
 	socket  func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket may be asked for
@@ -38,6 +39,10 @@ func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
 
 // Or lets callers with another role in too.
 func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), role); return r }
+
+// Changes says that a GET of the route changes something: it is refused to web
+// pages of other origins, as the other methods are of all routes.
+func (r Route) Changes() Route { r.changes = true; return r }
 
 // Timeout sets the deadline of the context that a handler gets, 10 s by
 // default and at most 50 s, except for a Stream: a long poll needs more than its

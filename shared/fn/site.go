@@ -19,6 +19,7 @@ type site struct {
 	env     *Env
 	mux     *http.ServeMux
 	methods []string // all that any route has, sorted
+	origins *crossOrigin
 
 	alive, ready func() error // for /healthz and /readyz; an error is what they show, to anybody
 }
@@ -32,7 +33,11 @@ type place struct {
 }
 
 func newSite(env *Env, functions []built) (*site, error) {
-	s := &site{env: env, mux: http.NewServeMux(), alive: lives, ready: env.takesCalls}
+	origins, err := newCrossOrigin(env.Config.Origins)
+	if err != nil {
+		return nil, err
+	}
+	s := &site{env: env, mux: http.NewServeMux(), origins: origins, alive: lives, ready: env.takesCalls}
 	for _, f := range functions {
 		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
 			p := &place{Route: f.routes[pattern], site: s, function: f.name, pattern: pattern}
@@ -72,6 +77,7 @@ func (s *site) add(p *place) (err error) {
 
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	boundWrites(w, r)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if s.env.gate.isDraining() {
 		w.Header().Set("Connection", "close")
 	}
@@ -140,9 +146,12 @@ func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.answer(data, err)
 }
 
-// run does one call's steps in their fixed order: who calls, may they, what do
-// they say, what does the function answer.
+// run does one call's steps in their fixed order: from which page, who calls, may
+// they, what do they say, what does the function answer.
 func (x *exchange) run(ctx context.Context, p *place) (any, error) {
+	if err := p.site.origins.check(x.r, p.changes); err != nil {
+		return nil, err
+	}
 	caller, err := x.authenticate(ctx, p.list)
 	if err != nil {
 		return nil, err

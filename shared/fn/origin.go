@@ -1,0 +1,65 @@
+package fn
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// crossOrigin keeps web pages of other origins from changing anything with the
+// credentials that a browser has kept for this service. What is no browser sends
+// neither Sec-Fetch-Site nor Origin, and is not affected.
+type crossOrigin struct{ http.CrossOriginProtection }
+
+func newCrossOrigin(trusted []string) (*crossOrigin, error) {
+	c := &crossOrigin{}
+	for _, origin := range trusted {
+		if err := c.AddTrustedOrigin(origin); err != nil {
+			return nil, fmt.Errorf("trusted origin: %w", err)
+		}
+	}
+	return c, nil
+}
+
+// check refuses a request that a page of another origin makes; changes says that
+// also a GET changes something.
+//
+// Over plain HTTP no browser says which site a GET is for, so one that changes
+// something is refused to any browser there: it can POST instead.
+func (c *crossOrigin) check(r *http.Request, changes bool) error {
+	if changes && r.Method == http.MethodGet {
+		if r.Header.Get("Sec-Fetch-Site") == "" && isBrowser(r.Header) {
+			return task.Refuse(task.CodeForbidden, "a browser must use POST here")
+		}
+		judged := *r
+		judged.Method = http.MethodPost
+		r = &judged
+	}
+	if c.Check(r) != nil {
+		return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of another origin (%s) may not call this; SENDONCE_STREAM_ORIGINS can allow an origin", printable(originOf(r.Header))))
+	}
+	return nil
+}
+
+// originOf says where a request comes from, for the message of a refusal.
+func originOf(h http.Header) string {
+	if origin := h.Get("Origin"); origin != "" {
+		return origin
+	}
+	return "Sec-Fetch-Site: " + h.Get("Sec-Fetch-Site")
+}
+
+// isBrowser recognises what all browsers send and other clients do not send both
+// of.
+func isBrowser(h http.Header) bool {
+	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/") && h.Get("Accept-Language") != ""
+}
+
+// validOrigin tells whether text is the origin of a web page.
+func validOrigin(text string) bool {
+	u, err := url.Parse(text)
+	return err == nil && u.Scheme != "" && u.Host != "" && u.Scheme+"://"+u.Host == text
+}
