@@ -108,8 +108,8 @@ type workload struct {
 	secrets  []string // the settings that come from secrets
 }
 
-// mayBePlain is secret because it can hold a password; ours stands elsewhere.
-const mayBePlain = "NATS_URL"
+// mayBePlain are secret because they can hold a password; ours stand elsewhere.
+var mayBePlain = []string{"NATS_URL", "DATABASE_URL"}
 
 // mismatches compares workloads with the house: what is missing and what is
 // there without need.
@@ -153,7 +153,7 @@ func (w workload) unknown(h house) []string {
 		case name == "GOMEMLIMIT":
 		case i < 0:
 			wrong = append(wrong, fmt.Sprintf("%s: %s is no setting", w.name, name))
-		case h.settings[i].secret && name != mayBePlain:
+		case h.settings[i].secret && !slices.Contains(mayBePlain, name):
 			wrong = append(wrong, fmt.Sprintf("%s: %s is secret and stands in the file", w.name, name))
 		}
 	}
@@ -168,16 +168,16 @@ func (w workload) unknown(h house) []string {
 // needs says whether a workload must be given a secret, and may.
 func (w workload) needs(s setting) bool {
 	switch {
-	case !s.secret || s.name == mayBePlain:
+	case !s.secret || slices.Contains(mayBePlain, s.name):
 		return false
 	case w.word == "migrate":
-		return s.name == "DATABASE_URL"
-	case w.word == "trigger": // knows no SQL
-		return s.name != "DATABASE_URL" && (s.readBy == nil || slices.Contains(s.readBy, "trigger"))
+		return slices.Contains(s.readBy, "migrate")
+	case w.word == "trigger":
+		return s.readBy == nil || slices.Contains(s.readBy, "trigger")
 	case s.readBy == nil:
 		return true
 	case w.function == "":
-		return slices.ContainsFunc(s.readBy, func(reader string) bool { return reader != "trigger" })
+		return slices.ContainsFunc(s.readBy, func(reader string) bool { return reader != "trigger" && reader != "migrate" })
 	}
 	return slices.Contains(s.readBy, w.function)
 }
@@ -192,7 +192,7 @@ func (h house) accepts(w workload) error {
 	for _, name := range w.secrets {
 		value := "secret"
 		switch name {
-		case "DATABASE_URL":
+		case "SENDONCE_OWNER_URL":
 			value = "postgres://sendonce:secret@postgres:5432/sendonce"
 		case "SENDONCE_ENCRYPTION_KEYS":
 			value = sandbox.EncryptionKey

@@ -61,6 +61,12 @@ func (c cluster) workloads() (all []workload, wrong []string) {
 				w.function = text(v, "value")
 			case at(v, "valueFrom") == nil:
 				w.env[name] = text(v, "value")
+			case at(v, "valueFrom", "configMapKeyRef") != nil:
+				ref := at(v, "valueFrom", "configMapKeyRef")
+				w.env[name] = text(c.of(configMap).named(text(ref, "name")), "data", text(ref, "key"))
+				if w.env[name] == "" {
+					wrong = append(wrong, fmt.Sprintf("%s: there is no %s in the ConfigMap %s", w.name, text(ref, "key"), text(ref, "name")))
+				}
 			default:
 				w.secrets = append(w.secrets, name)
 				if key := text(v, "valueFrom", "secretKeyRef", "key"); key != name {
@@ -256,15 +262,20 @@ func number(t *testing.T, node any, path ...any) int {
 // All pods at once need so many connections: no more than there are.
 func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
 	t.Parallel()
-	const roles, spare = 2, 30
+	// Every function logs in as two roles, and admin and sweep each as a third one with
+	// few connections (store.rareConns).
+	const roles, rare, spare = 2, 2, 30
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
 		settings := c.of(configMap).named("sendonce")["data"]
-		pods := 0
+		pods, seldom := 0, 0
 		for _, o := range c.of(knativeService) {
 			pods += scale(t, o, "max")
+			if name := text(o, "metadata", "name"); name == "admin" || name == "sweep" {
+				seldom += scale(t, o, "max") * rare
+			}
 		}
-		asked := pods * number(t, settings, "SENDONCE_DATABASE_MAX_CONNS") * roles
+		asked := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + seldom
 		poolers := c.of("postgresql.cnpg.io/v1 Pooler")
 		require.Equal(t, strconv.FormatBool(len(poolers) > 0), text(settings, "SENDONCE_DATABASE_POOLER"), dir)
 		if len(poolers) == 0 {
@@ -280,7 +291,7 @@ func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
 		bouncer := at(pooler, "spec", "pgbouncer")
 		require.Equal(t, "transaction", text(bouncer, "poolMode"))
 		require.LessOrEqual(t, asked, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "with one pooler away too")
-		servers := instances * (roles*number(t, bouncer, "parameters", "default_pool_size") + roles*number(t, bouncer, "parameters", "reserve_pool_size"))
+		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + seldom
 		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))
 		require.LessOrEqual(t, servers+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
 	}
@@ -310,13 +321,14 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 		require.Greater(t, number(t, c.of(deployment).named("trigger"), "spec", "replicas"), 1)
 		require.Len(t, c.of("policy/v1 PodDisruptionBudget"), 2)
 	}
-	for _, secret := range readYAML(t, "knative/overlays/production/secrets.example.yaml") {
-		if address := text(secret, "stringData", "DATABASE_URL"); address != "" {
-			require.Contains(t, address, "target_session_attrs=read-write")
-		}
+	for _, dir := range []string{"knative/overlays/production", "knative/overlays/eventing"} {
+		functions := text(cluster(render(t, dir)).of(configMap).named("sendonce-database"), "data", "DATABASE_URL")
+		require.Contains(t, functions, "target_session_attrs=read-write")
+		require.NotContains(t, functions, "@", "a role has a password of its own")
 	}
-	migrate := cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate")
-	require.NotContains(t, text(migrate, "stringData", "DATABASE_URL"), "pooler", "its advisory lock belongs to a session")
+	migrate := text(cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate"), "stringData", "SENDONCE_OWNER_URL")
+	require.Contains(t, migrate, "target_session_attrs=read-write")
+	require.NotContains(t, migrate, "pooler", "its advisory lock belongs to a session")
 }
 
 func TestASelectorFindsWhatItIsAbout(t *testing.T) {

@@ -53,7 +53,7 @@ func submission(key, content string) string {
 func archive(t *testing.T, url string, args ...string) (int, string) {
 	t.Helper()
 	bin := binary(t)
-	p := startProcess(t, bin, []string{"DATABASE_URL=" + url}, append([]string{"archive"}, args...)...)
+	p := startProcess(t, bin, append(sandbox.RolesEnv(), "DATABASE_URL="+url), append([]string{"archive"}, args...)...)
 	exited(t, p)
 	return p.ExitCode(), p.Output()
 }

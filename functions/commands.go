@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -19,7 +20,7 @@ import (
 // Commands returns what the binary does beside serving.
 func Commands() []fn.Word {
 	return []fn.Word{
-		{Name: "migrate", Help: "bring the database of DATABASE_URL to this version; makes roles and log partitions", Run: migrate},
+		fn.NewWord("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
 		{Name: "archive", Help: "drop old logs, move what finished long ago to the archive tables and delete other old rows now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
 		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
@@ -47,23 +48,22 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	return nil
 }
 
-// migrate gives the roles the password of DATABASE_URL, as the functions log
-// in with that URL and the role's name.
-func migrate(ctx context.Context, env *fn.Env, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("migrate takes no arguments")
+// migrateConfig is what migrate alone reads.
+type migrateConfig struct {
+	OwnerURL string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, past any pooler; unset takes DATABASE_URL"`
+}
+
+func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
+	owner := cmp.Or(cfg.OwnerURL, env.Config.DatabaseURL)
+	if owner == "" {
+		return fmt.Errorf("SENDONCE_OWNER_URL is not set; give the URL of the user that owns the database")
 	}
-	if env.Config.DatabaseURL == "" {
-		return fmt.Errorf("DATABASE_URL is not set; give the URL of a user that owns the database")
-	}
-	conn, err := pgx.Connect(ctx, env.Config.DatabaseURL)
+	conn, err := pgx.Connect(ctx, owner)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	applied, err := migrations.Up(ctx, conn, migrations.Options{
-		HotRole: env.Config.HotRole, ReadRole: env.Config.ReadRole, Password: conn.Config().Password,
-	})
+	applied, err := migrations.Up(ctx, conn, migrations.Roles(env.Config.Roles))
 	for _, name := range applied {
 		fmt.Println("applied", name)
 	}

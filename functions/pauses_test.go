@@ -231,7 +231,7 @@ func TestSweepTellsOfAResumeWhoseProcessDied(t *testing.T) {
 func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	db, err := store.Open(store.Config{URL: s.owner.Config().ConnString(), HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole, StatusOf: func(string) int { return 400 }})
+	db, err := store.Open(store.Config{URL: s.owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	order, err := db.Subscribe(t.Context(), &store.Subscription{

@@ -22,7 +22,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	env, err := fn.NewEnv(fn.Config{
-		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, HotRole: "sendonce_hot", ReadRole: "sendonce_read", Pooler: true,
+		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles), Pooler: true,
 	}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)

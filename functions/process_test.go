@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,7 +20,7 @@ import (
 
 // settings of a real process on the given database, listening on a free port.
 func settings(url string, more ...string) []string {
-	return append([]string{"DATABASE_URL=" + url, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0"}, more...)
+	return slices.Concat(sandbox.RolesEnv(), []string{"DATABASE_URL=" + url, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0"}, more)
 }
 
 // address is where a process says that it listens.

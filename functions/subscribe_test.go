@@ -40,7 +40,7 @@ type weChatSender struct {
 
 func (s *server) sender() weChatSender {
 	s.t.Helper()
-	db, err := store.Open(store.Config{URL: s.owner.Config().ConnString(), HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole})
+	db, err := store.Open(store.Config{URL: s.owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles)})
 	require.NoError(s.t, err)
 	s.t.Cleanup(db.Close)
 	return weChatSender{s.t, db}

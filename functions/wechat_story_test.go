@@ -134,7 +134,7 @@ func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	o.trigger(o.start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
 	c := &counter{server: o.looker, fake: fake}
-	db, err := store.Open(store.Config{URL: o.url, HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole, MaxConns: 2})
+	db, err := store.Open(store.Config{URL: o.url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	c.db = db

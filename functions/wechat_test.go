@@ -34,7 +34,7 @@ func openCounter(t *testing.T, o sandbox.WeChatOptions, env ...string) *counter 
 	c := &counter{server: (&server{t: t, user: "admin", password: "secret"}).connect(url), fake: fake, bin: binary(t)}
 	c.env = append(settings(url, "FUNCTION_TARGET=wechat", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret, "WECHAT_TIMEOUT=2s", "RETRY_BACKOFF=wechat=0"), env...)
-	db, err := store.Open(store.Config{URL: url, HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole, MaxConns: 2})
+	db, err := store.Open(store.Config{URL: url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	c.db = db

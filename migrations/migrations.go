@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -24,13 +25,6 @@ const lockID = 0x73656e646f6e6365
 // monthsAhead is how many monthly partitions of the logs exist beyond this month's.
 const monthsAhead = 3
 
-// Options says which roles Up makes. An empty name makes none.
-type Options struct {
-	HotRole  string // for the hot functions: every table, plans by index only
-	ReadRole string // for statistics and lists: reads only
-	Password string // given to both roles; "" leaves their passwords alone
-}
-
 type migration struct {
 	version int
 	name    string // the file's name
@@ -39,12 +33,12 @@ type migration struct {
 }
 
 // Up applies what conn's database lacks, one transaction per file, makes the
-// roles and the coming log partitions, and returns the names of the files that
-// it applied. Calls that overlap wait for one another; conn must be a direct
+// roles and the coming log partitions, sets what each role may do, and returns the
+// names of the files that it applied. Calls that overlap wait for one another; conn must be a direct
 // connection, since the lock belongs to its session. It refuses a database whose
 // history is not a prefix of the files.
-func Up(ctx context.Context, conn *pgx.Conn, o Options) (applied []string, err error) {
-	return up(ctx, conn, files, o)
+func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err error) {
+	return up(ctx, conn, files, roles)
 }
 
 // Hash names what Up makes: it changes whenever a migration or a role does.
@@ -54,14 +48,14 @@ func Hash() (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	fmt.Fprintln(sum, rolesOf(Options{HotRole: "hot", ReadRole: "read"}))
+	fmt.Fprintln(sum, Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}.all(), strings.TrimSpace(grants))
 	for _, m := range migrations {
 		fmt.Fprintln(sum, m.name, m.sum)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, o Options) (applied []string, err error) {
+func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied []string, err error) {
 	migrations, err := load(fsys)
 	if err != nil {
 		return nil, err
@@ -85,7 +79,11 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, o Options) (applied []s
 		}
 		applied = append(applied, m.name)
 	}
-	if err := makeRoles(ctx, conn, o); err != nil {
+	all := roles.all()
+	if err := makeRoles(ctx, conn, all); err != nil {
+		return applied, err
+	}
+	if err := grantAll(ctx, conn, all); err != nil {
 		return applied, err
 	}
 	return applied, makePartitions(ctx, conn)

@@ -19,90 +19,93 @@ const (
 	internalError         = "XX000"
 )
 
-// role is a login role, its planner and time-out settings, and its grants. The
-// settings belong to the role because a pooler refuses them at connect.
+// Roles names the roles that Up makes and their passwords. A role without a name
+// is not made. A role without a password keeps the one that it has; Up refuses to
+// make a new one without. What each role may do is in grants.go.
+type Roles struct {
+	Hot, HotPassword             string // of the functions that take, hand out and finish work
+	Read, ReadPassword           string // of lists and statistics
+	Admin, AdminPassword         string // of callers, templates and other settings
+	Retention, RetentionPassword string // of archiving and deleting what is old
+}
+
+// role is a login role with its planner and time-out settings. The settings belong
+// to the role because a pooler refuses them at connect.
 type role struct {
+	kind     kind
 	name     string
+	password string
+	setting  string // what names it in the environment
 	settings []string
-	grants   []string // %s stands for the quoted role
 }
 
 // readable has Postgres write values in the form that pgx reads as text, whatever
 // is set for the database.
 var readable = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1"}
 
-func rolesOf(o Options) []role {
-	roles := []role{{
-		name: o.HotRole,
-		// A plan made while the tables were empty must not meet a burst with
-		// sequential scans.
-		settings: append([]string{
-			"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
-			"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
-		}, readable...),
-		grants: []string{
-			"GRANT USAGE ON SCHEMA public TO %s",
-			"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO %s",
-			"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO %s",
-			"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO %s",
-			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO %s",
-			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT USAGE ON SEQUENCES TO %s",
-			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT EXECUTE ON FUNCTIONS TO %s",
-			"REVOKE INSERT, UPDATE, DELETE ON schema_migrations FROM %s",
-		},
-	}, {
-		name:     o.ReadRole,
-		settings: append([]string{"default_transaction_read_only=on", "statement_timeout=15s", "idle_in_transaction_session_timeout=10s", "jit=off"}, readable...),
-		grants: []string{
-			"GRANT USAGE ON SCHEMA public TO %s",
-			"GRANT SELECT ON ALL TABLES IN SCHEMA public TO %s",
-			"ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO %s",
-		},
-	}}
+// byIndex keeps plans that were made while the tables were empty from meeting a
+// burst with sequential scans.
+var byIndex = append([]string{
+	"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
+	"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
+}, readable...)
+
+var readOnly = append([]string{
+	"default_transaction_read_only=on", "statement_timeout=15s", "idle_in_transaction_session_timeout=10s", "jit=off",
+}, readable...)
+
+func (r Roles) all() []role {
+	roles := []role{
+		{hot, r.Hot, r.HotPassword, "SENDONCE_HOT", byIndex},
+		{admin, r.Admin, r.AdminPassword, "SENDONCE_ADMIN", byIndex},
+		{read, r.Read, r.ReadPassword, "SENDONCE_READ", readOnly},
+		{retention, r.Retention, r.RetentionPassword, "SENDONCE_RETENTION", byIndex},
+	}
 	return slices.DeleteFunc(roles, func(r role) bool { return r.name == "" })
 }
 
 func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 
-// makeRoles makes and grants the roles of o. It changes a role only when it must:
-// roles belong to the whole cluster, where other databases are migrated too.
-func makeRoles(ctx context.Context, conn *pgx.Conn, o Options) error {
-	for _, r := range rolesOf(o) {
+// makeRoles makes the roles and sets their passwords. It changes a role only when
+// it must: roles belong to the whole cluster, where other databases are migrated too.
+func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
+	for _, r := range roles {
 		statements, err := r.missing(ctx, conn)
 		if err != nil {
 			return fmt.Errorf("role %s: %w", r.name, err)
 		}
-		if o.Password != "" {
-			password, err := conn.PgConn().EscapeString(o.Password)
+		if r.password != "" {
+			secret, err := scramSecret(r.password)
 			if err != nil {
-				return fmt.Errorf("role %s: %w", r.name, err)
+				return fmt.Errorf("%s_PASSWORD: %w", r.setting, err)
 			}
-			statements = append(statements, fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), password))
+			statements = append(statements, fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
 		}
 		for _, sql := range statements {
 			if err := alterRole(ctx, conn, sql); err != nil {
 				return r.explain(err)
 			}
 		}
-		for _, grant := range r.grants {
-			if _, err := conn.Exec(ctx, fmt.Sprintf(grant, r.quoted())); err != nil {
-				return fmt.Errorf("grant to role %s: %w", r.name, err)
-			}
-		}
 	}
 	return nil
 }
 
-// missing gives the statements that bring the role into being with its settings.
+// missing returns the statements that bring the role into being with its settings.
 func (r role) missing(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	var canLogin bool
+	var canLogin, owns bool
 	var have, statements []string
-	err := conn.QueryRow(ctx, "SELECT rolcanlogin, coalesce(rolconfig, '{}') FROM pg_roles WHERE rolname = $1", r.name).Scan(&canLogin, &have)
+	err := conn.QueryRow(ctx, `SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, current_user, 'MEMBER')
+		FROM pg_roles WHERE rolname = $1`, r.name).Scan(&canLogin, &have, &owns)
 	switch {
+	case errors.Is(err, pgx.ErrNoRows) && r.password == "":
+		return nil, fmt.Errorf("it does not exist and %[1]s_PASSWORD is not set: set it, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
+			r.setting)
 	case errors.Is(err, pgx.ErrNoRows):
 		statements = append(statements, "CREATE ROLE "+r.quoted()+" LOGIN")
 	case err != nil:
 		return nil, err
+	case owns:
+		return nil, fmt.Errorf("it may do all that the owner of the tables may: give %s_ROLE a name of its own", r.setting)
 	case !canLogin:
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" LOGIN")
 	}
@@ -149,6 +152,6 @@ func (r role) explain(err error) error {
 		name, value, _ := strings.Cut(setting, "=")
 		needed += fmt.Sprintf(" ALTER ROLE %s SET %s = '%s';", r.quoted(), name, value)
 	}
-	return fmt.Errorf("this user may not change role %s (%s): let an administrator run `%s`, or leave the role's name and password empty to use the URL's own user",
-		r.name, refused.Message, needed)
+	return fmt.Errorf("this user may not change role %s (%s): let an administrator run `%s`, give the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate alone; or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
+		r.name, refused.Message, needed, r.setting)
 }

@@ -1213,6 +1213,16 @@ BEGIN
 END $function$
 ;
 
+CREATE OR REPLACE FUNCTION public.token_proof(caller_id bigint, salt bytea)
+ RETURNS bytea
+ LANGUAGE sql
+ STABLE SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+    SELECT sha256(salt || token_hash) FROM public.callers WHERE id = caller_id
+$function$
+;
+
 CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON public.subscribe_message_logs FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
 
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON public.subscribe_message_logs FOR EACH ROW WHEN (((LEAST(old.send_time, new.send_time) < date_trunc('day'::text, now(), 'UTC'::text)) AND ((old.send_time IS DISTINCT FROM new.send_time) OR (old.send_status IS DISTINCT FROM new.send_status)))) EXECUTE FUNCTION move_subscribe_total();

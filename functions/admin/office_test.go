@@ -35,7 +35,7 @@ type office struct {
 func openOffice(t *testing.T) *office {
 	t.Helper()
 	env, err := fn.NewEnv(fn.Config{
-		DatabaseURL: sandbox.NewDatabase(t), HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole, Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
+		DatabaseURL: sandbox.NewDatabase(t), Roles: fn.Roles(sandbox.Roles), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
 	}, slog.New(slog.NewTextHandler(io.Discard, nil)))
 	require.NoError(t, err)
 	t.Cleanup(env.Close)

@@ -278,10 +278,9 @@ func measure(ctx context.Context, o options, binary string, postgres *sandbox.Po
 }
 
 func settings(database string) []string {
-	return []string{
-		"PATH=" + os.Getenv("PATH"), "DATABASE_URL=" + database, "APP_HOST=127.0.0.1", "PORT=0",
-		"BASIC_AUTH_USERNAME=" + username, "BASIC_AUTH_PASSWORD=" + password, "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey,
-	}
+	return append(sandbox.RolesEnv(),
+		"PATH="+os.Getenv("PATH"), "DATABASE_URL="+database, "APP_HOST=127.0.0.1", "PORT=0",
+		"BASIC_AUTH_USERNAME="+username, "BASIC_AUTH_PASSWORD="+password, "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey)
 }
 
 // measureCalls takes tasks through their lives in one server.

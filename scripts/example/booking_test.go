@@ -17,8 +17,8 @@ func TestABookingIsOrderedThreeTimesAndSentOnce(t *testing.T) {
 	nats, functions, database := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false), sandbox.NewDatabase(t)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{Templates: []string{bookingTemplate}, OneTime: true})
 	wechat.Grant(bookingUser, bookingTemplate, 2)
-	env := []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL(), "WECHAT_BASE_URL=" + wechat.URL(),
-		"WECHAT_APP_ID=" + sandbox.WeChatAppID, "WECHAT_APP_SECRET=" + sandbox.WeChatSecret}
+	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL(), "WECHAT_BASE_URL="+wechat.URL(),
+		"WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
 	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
 	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
 	home := homeOf(t, sendonce.front.URL, database, nats.URL())

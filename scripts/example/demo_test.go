@@ -71,7 +71,7 @@ func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	t.Parallel()
 	onOwnServer(t)
 	nats, functions := natsWithUsers(t), sandbox.Build(t, module+"functions/sendonce", false)
-	env := []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + natsAs(t, nats, bus.UserAll)}
+	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+natsAs(t, nats, bus.UserAll))
 	database := sandbox.NewDatabase(t)
 	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
 	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "NATS_URL="+natsAs(t, nats, bus.UserTrigger), "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")

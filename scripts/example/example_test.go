@@ -169,7 +169,7 @@ func TestEachPaidOrderGivesItsPointsOnceWhoeverIsKilled(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 	defer cancel()
 
-	env := []string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + nats.URL()}
+	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL())
 	sendonce := (&victim{bin: functions, env: env}).stand(t, sandbox.NewDatabase(t))
 	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
 	service := func(name string) *victim {

@@ -87,7 +87,11 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		}
 		env = append(env, encryptionKeys+"_FILE="+name)
 	}
-	if err := migrate(ctx, binary, env, out); err != nil {
+	env, owner, err := s.logins(env, database)
+	if err != nil {
+		return err
+	}
+	if err := migrate(ctx, binary, append(env[:len(env):len(env)], owner...), out); err != nil {
 		return orInterrupted(ctx, err)
 	}
 	logName := filepath.Join(s.home, "sendonce.log")

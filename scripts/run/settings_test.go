@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +70,37 @@ func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
 		"DATABASE_URL=postgres://x", "NATS_URL=nats://y", "PATH=/bin", "PORT=9000", "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:9000",
 		"SENDONCE_OUTGOING_NETWORKS=127.0.0.1",
 	}, s.serverEnv("postgres://x", "nats://y"))
+}
+
+func TestTheServerIsNotToldTheOwnersPassword(t *testing.T) {
+	t.Parallel()
+	const owners = "postgres://owner:s3cr3t@localhost:5432/shop?sslmode=disable"
+	for name, c := range map[string]struct {
+		said        map[string]string
+		want, never string
+	}{
+		"by itself":               {nil, "SENDONCE_RETENTION_PASSWORD_FILE=", "SENDONCE_HOT_PASSWORD="},
+		"with a password of ours": {map[string]string{"SENDONCE_HOT_PASSWORD": "mine"}, "SENDONCE_HOT_PASSWORD=mine", "SENDONCE_HOT_PASSWORD_FILE"},
+		"with one user for all":   {map[string]string{"SENDONCE_HOT_ROLE": ""}, "DATABASE_URL=" + owners, "PASSWORD_FILE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			said := map[string]string{"SENDONCE_HOME": t.TempDir()}
+			maps.Copy(said, c.said)
+			s, err := parseSettings(said)
+			require.NoError(t, err)
+			env, owner, err := s.logins(s.serverEnv(owners, "nats://y"), owners)
+			require.NoError(t, err)
+			all := strings.Join(env, "\n")
+			require.Contains(t, all, c.want)
+			require.NotContains(t, all, c.never)
+			require.Equal(t, name == "with one user for all", owner == nil)
+			require.Equal(t, owner == nil, strings.Contains(all, "s3cr3t"))
+			again, _, err := s.logins(s.serverEnv(owners, "nats://y"), owners)
+			require.NoError(t, err)
+			require.Equal(t, env, again, "a later run has the same passwords")
+		})
+	}
 }
 
 func TestAnOperatorMayForbidTheServerToCallTheSink(t *testing.T) {

@@ -65,7 +65,7 @@ func (e *Env) check(ctx context.Context, name, password string, list bool, a *lo
 	case err != nil:
 		return store.Caller{}, errors.Join(busy("the service is busy, try again"), err)
 	}
-	if subtle.ConstantTimeCompare(hash[:], caller.TokenHash) != 1 || caller.Revoked {
+	if !caller.Knows(hash) || caller.Revoked {
 		return store.Caller{}, errCredentials
 	}
 	return caller, nil

@@ -27,7 +27,7 @@ import (
 // do. A field that is no setting has the tag `ignored:"true"`. A struct may have a
 // method Validate() []task.Field, naming variables, for what a type cannot express.
 type Config struct {
-	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://user:password@host:5432/name; several hosts are allowed"`
+	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a user and a password only where SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
 	Username       string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
 	Password       string          `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
 	Host           string          `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
@@ -38,8 +38,6 @@ type Config struct {
 	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
 	EncryptionKeys string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"deliver,reencrypt,webhooks,wechat"`
 	Origins        []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages, beside the service's own, that may open a WebSocket and make calls that change something, as https://chat.example.com, separated by commas; the service's own is needed here where a gateway changes the header Host"`
-	HotRole        string          `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the hot functions; empty takes the user of DATABASE_URL"`
-	ReadRole       string          `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of statistics and lists; empty takes the user of DATABASE_URL"`
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
 	RetryBackoff   task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"how long retries wait, by queue, as wechat=5s,30s;*=1m: the nth retry the nth time, further ones the last; * is every other queue; without it the others retry at once"`
 	PhoneCountry   task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers that are given without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty stores numbers as given, without punctuation"`
@@ -49,7 +47,8 @@ type Config struct {
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
-	Bus            bus.Config      `ignored:"true"` // has settings of its own
+	Roles          Roles           `ignored:"true"` // has settings of its own
+	Bus            bus.Config      `ignored:"true"` // likewise
 	TwoPhase       TwoPhase        `ignored:"true"` // likewise
 	Alerts         Alerts          `ignored:"true"` // likewise
 }
@@ -91,7 +90,7 @@ func (c *Config) Validate() []task.Field {
 func (c *Config) storeConfig() store.Config {
 	keys, _ := store.ParseKeys(c.EncryptionKeys) // Validate has found what is wrong with them
 	return store.Config{
-		URL: c.DatabaseURL, HotRole: c.HotRole, ReadRole: c.ReadRole, MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
+		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
 		Alerts: c.Alerts.rules(), Keys: keys,
 	}
@@ -110,10 +109,10 @@ func (c *Config) Address() string {
 // without a password.
 func (c *Config) missingToServe(served []Function) []problem {
 	var missing []problem
-
 	if c.DatabaseURL == "" {
-		missing = append(missing, problem{"DATABASE_URL", "is not set; give a URL such as postgres://user:password@localhost:5432/sendonce"})
+		missing = append(missing, problem{"DATABASE_URL", "is not set; give a URL such as postgres://localhost:5432/sendonce"})
 	}
+	missing = append(missing, c.Roles.unwanted(c.DatabaseURL)...)
 	if c.Password == "" {
 		missing = append(missing, problem{"BASIC_AUTH_PASSWORD", "is not set or empty; choose the password of the built-in admin, there is no default"})
 	}

@@ -45,7 +45,8 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
 	require.Equal(t, Config{
-		Username: "admin", Host: "0.0.0.0", AppPort: 8000, HotRole: "sendonce_hot", ReadRole: "sendonce_read",
+		Username: "admin", Host: "0.0.0.0", AppPort: 8000,
+		Roles:    Roles{Hot: "sendonce_hot", Read: "sendonce_read", Admin: "sendonce_admin", Retention: "sendonce_retention"},
 		MaxConns: 8, MaxCalls: 4096, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
 		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},
 		RetentionDays: 90, LogDays: 30,
@@ -69,7 +70,7 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
 	require.Equal(t, "[::1]:8080", cfg.Address(), "PORT wins")
-	require.Empty(t, cfg.HotRole, "set to empty is not unset")
+	require.Equal(t, Roles{Read: "sendonce_read"}, cfg.Roles, "set to empty is not unset, and then two others have no name either")
 	require.True(t, cfg.Debug)
 	require.Len(t, cfg.TrustedProxies, 1)
 	require.Equal(t, task.Backoff{"*": {time.Minute}, "bulk": {0}}, cfg.RetryBackoff, "all of it takes the place of the default")

@@ -25,7 +25,7 @@ func TestCallersComeFromTheDatabase(t *testing.T) {
 	}
 
 	h := &house{t: t, log: &logBook{}}
-	h.env, err = NewEnv(Config{DatabaseURL: url, Username: "admin", Password: "secret", HotRole: sandbox.HotRole, ReadRole: sandbox.ReadRole},
+	h.env, err = NewEnv(Config{DatabaseURL: url, Username: "admin", Password: "secret", Roles: Roles(sandbox.Roles)},
 		slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	defer h.env.Close()

@@ -115,8 +115,7 @@ func TestTheSameWrongPasswordIsNoFurtherGuess(t *testing.T) {
 // longTokens is knownCallers with tokens that nobody guesses, as real ones are.
 func longTokens(ctx context.Context, name string, list bool) (store.Caller, error) {
 	caller, err := knownCallers(ctx, name, list)
-	hash := sha256.Sum256([]byte(longToken))
-	caller.TokenHash = hash[:]
+	caller.Proof = store.TokenProof(nil, sha256.Sum256([]byte(longToken)))
 	return caller, err
 }
 

@@ -26,7 +26,7 @@ type letter struct {
 func startHouseWithDeadLetters(t *testing.T, functions ...Function) (h *house, letters func() []letter) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	h = startHouse(t, func(c *Config) { c.DatabaseURL, c.HotRole, c.ReadRole = url, sandbox.HotRole, sandbox.ReadRole }, functions...)
+	h = startHouse(t, func(c *Config) { c.DatabaseURL, c.Roles = url, Roles(sandbox.Roles) }, functions...)
 	t.Cleanup(h.env.Close)
 	return h, func() (all []letter) {
 		page, _, err := h.env.DB().DeadLetters(t.Context(), 0, 10)

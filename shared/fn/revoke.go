@@ -80,7 +80,7 @@ func (e *Env) current(ctx context.Context, was store.Caller) (now store.Caller, 
 	case task.CodeOf(err) == task.CodeNotFound:
 	case err != nil:
 		return was, nil, errors.Join(busy("the service is busy, try again"), err)
-	case !l.caller.Revoked && bytes.Equal(l.caller.TokenHash, was.TokenHash):
+	case !l.caller.Revoked && bytes.Equal(l.caller.Proof, was.Proof):
 		return l.caller, l.changed, nil
 	}
 	return was, nil, task.Refuse(codeUnauthenticated, "the caller was revoked or its token replaced")

@@ -57,7 +57,7 @@ func (c *changing) away(err error) {
 // changesOfACaller are those that end what the caller has open.
 var changesOfACaller = map[string]func(*store.Caller){
 	"is revoked":          func(c *store.Caller) { c.Revoked = true },
-	"has another token":   func(c *store.Caller) { c.TokenHash = []byte("another") },
+	"has another token":   func(c *store.Caller) { c.Proof = []byte("another") },
 	"lost its role":       func(c *store.Caller) { c.Roles = []string{"sender"} },
 	"has another queue":   func(c *store.Caller) { c.Queues = []string{"a"} },
 	"has one role beside": func(c *store.Caller) { c.Roles = append(c.Roles, "sender") },

@@ -59,7 +59,7 @@ func settings(words []Word, functions []Function) []setting {
 			byName[s.name] = s
 		}
 	}
-	all := slices.Concat(settingsOf(reflect.TypeFor[Config]()), settingsOf(reflect.TypeFor[bus.Config]()), settingsOf(reflect.TypeFor[TwoPhase]()),
+	all := slices.Concat(settingsOf(reflect.TypeFor[Config]()), settingsOf(reflect.TypeFor[Roles]()), settingsOf(reflect.TypeFor[bus.Config]()), settingsOf(reflect.TypeFor[TwoPhase]()),
 		settingsOf(reflect.TypeFor[Alerts]()))
 	for _, name := range slices.Sorted(maps.Keys(byName)) {
 		all = append(all, byName[name])
@@ -94,6 +94,6 @@ func ConfigTable(words []Word, functions ...Function) string {
 // misspelt ones of all functions whichever of them is served.
 func configFromEnvironment(words []Word, functions []Function) (Config, []problem) {
 	var cfg Config
-	problems := slices.Concat(load(&cfg), load(&cfg.Bus), load(&cfg.TwoPhase), load(&cfg.Alerts))
+	problems := slices.Concat(load(&cfg), load(&cfg.Roles), load(&cfg.Bus), load(&cfg.TwoPhase), load(&cfg.Alerts))
 	return cfg, append(problems, unknownSettings(os.Environ(), words, functions)...)
 }

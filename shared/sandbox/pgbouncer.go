@@ -26,7 +26,7 @@ const bouncerSettings = `
 [pgbouncer]
 unix_socket_dir = %s
 listen_port = 5432
-auth_type = trust
+auth_type = scram-sha-256
 auth_file = %s
 pool_mode = transaction
 default_pool_size = 4
@@ -48,8 +48,7 @@ func NewPgBouncer(t testing.TB) *PgBouncer {
 	return NewPgBouncerTo(t, server.URL("postgres"))
 }
 
-// NewPgBouncerTo is NewPgBouncer before the server of databaseURL, which must
-// trust who comes to it.
+// NewPgBouncerTo is NewPgBouncer before the server of databaseURL.
 func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
 	t.Helper()
 	b, err := StartPgBouncer(t.Context(), databaseURL)
@@ -70,8 +69,7 @@ func NewPgBouncerTo(t testing.TB, databaseURL string) *PgBouncer {
 // ErrNoPgBouncer says that the machine has none.
 var ErrNoPgBouncer = errors.New("there is no pgbouncer on this machine: install it (Debian: apt-get install pgbouncer)")
 
-// StartPgBouncer starts one before the server of databaseURL, which must trust who
-// comes to it.
+// StartPgBouncer starts one before the server of databaseURL, which knows Roles.
 func StartPgBouncer(ctx context.Context, databaseURL string) (*PgBouncer, error) {
 	path, err := findPgBouncer()
 	if err != nil {
@@ -109,7 +107,7 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	defer cancel()
 	users, settings := filepath.Join(b.place.root, "users"), filepath.Join(b.place.root, "settings")
 	for file, text := range map[string]string{
-		users:    fmt.Sprintf("%q \"\"\n%q \"\"\n%q \"\"\n", Owner, HotRole, ReadRole),
+		users:    userList(),
 		settings: fmt.Sprintf(bouncerSettings, server.Host, server.Port, b.place.socket, users),
 	} {
 		if err := errors.Join(os.WriteFile(file, []byte(text), 0o600), b.place.own(file)); err != nil {
@@ -125,11 +123,23 @@ func (b *PgBouncer) start(ctx context.Context, path string, server *pgconn.Confi
 	return b.accepts(ctx)
 }
 
+// userList has an entry for each role: PgBouncer asks for the password and logs in
+// to the server with it.
+func userList() string {
+	return fmt.Sprintf("%q %q\n%q %q\n%q %q\n%q %q\n", Roles.Hot, Roles.HotPassword, Roles.Read, Roles.ReadPassword,
+		Roles.Admin, Roles.AdminPassword, Roles.Retention, Roles.RetentionPassword)
+}
+
+// accepts waits until it asks for a password.
 func (b *PgBouncer) accepts(ctx context.Context) error {
 	for {
 		conn, err := pgx.Connect(ctx, b.URL("postgres"))
-		if err == nil {
+		var refused *pgconn.PgError
+		switch {
+		case err == nil:
 			return conn.Close(ctx)
+		case errors.As(err, &refused):
+			return nil
 		}
 		select {
 		case <-b.process.Exited():
@@ -141,9 +151,9 @@ func (b *PgBouncer) accepts(ctx context.Context) error {
 	}
 }
 
-// URL is the connection string for database as the owner, through the pooler.
+// URL is the connection string for database through the pooler, for any of Roles.
 func (b *PgBouncer) URL(database string) string {
-	return "postgres://" + Owner + "@/" + database + "?host=" + b.place.socket
+	return "postgres:///" + database + "?host=" + b.place.socket
 }
 
 // Stop ends it.

@@ -91,10 +91,18 @@ func (p *Postgres) start(ctx context.Context, o Options) error {
 			return err
 		}
 	}
-	if err := p.clean(ctx); err != nil {
+	if err := errors.Join(p.askForPasswords(), p.clean(ctx)); err != nil {
 		return err
 	}
 	return p.run(ctx, bin, o)
+}
+
+// askForPasswords has the server ask everybody but the owner for a password. Only
+// the user that it runs as, and root, reach its socket.
+func (p *Postgres) askForPasswords() error {
+	const rules = "local all,replication " + Owner + " trust\nlocal all all scram-sha-256\n"
+	file := filepath.Join(p.place.data(), "pg_hba.conf")
+	return errors.Join(os.WriteFile(file, []byte(rules), 0o600), p.place.own(file))
 }
 
 // dataMajor is the version that wrote the data, 0 when there is none yet.

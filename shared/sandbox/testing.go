@@ -18,11 +18,29 @@ import (
 	"github.com/sendonce/sendonce/migrations"
 )
 
-// HotRole and ReadRole are the database roles that test databases grant to.
-const (
-	HotRole  = "sendonce_hot"
-	ReadRole = "sendonce_read"
-)
+// Roles are those that test databases are migrated for, each with a password of
+// its own that the server asks for.
+var Roles = migrations.Roles{
+	Hot: "sendonce_hot", HotPassword: "hot-password",
+	Read: "sendonce_read", ReadPassword: "read-password",
+	Admin: "sendonce_admin", AdminPassword: "admin-password",
+	Retention: "sendonce_retention", RetentionPassword: "retention-password",
+}
+
+// Password is that of a role of Roles, by the role's name.
+func Password(role string) string {
+	return map[string]string{
+		Roles.Hot: Roles.HotPassword, Roles.Read: Roles.ReadPassword, Roles.Admin: Roles.AdminPassword, Roles.Retention: Roles.RetentionPassword,
+	}[role]
+}
+
+// RolesEnv gives the binary the passwords of Roles.
+func RolesEnv() []string {
+	return []string{
+		"SENDONCE_HOT_PASSWORD=" + Roles.HotPassword, "SENDONCE_READ_PASSWORD=" + Roles.ReadPassword,
+		"SENDONCE_ADMIN_PASSWORD=" + Roles.AdminPassword, "SENDONCE_RETENTION_PASSWORD=" + Roles.RetentionPassword,
+	}
+}
 
 // adminLimit bounds one administrative step of a test; it is generous because
 // many packages may be tested at once.
@@ -222,7 +240,7 @@ func migrate(ctx context.Context, url string) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	_, err = migrations.Up(ctx, conn, migrations.Options{HotRole: HotRole, ReadRole: ReadRole})
+	_, err = migrations.Up(ctx, conn, Roles)
 	return err
 }
 

@@ -130,7 +130,7 @@ func (db *DB) archiveSome(ctx context.Context, from archivePlace) (done Archived
 // false.
 func (db *DB) runArchive(ctx context.Context, run ArchiveRun, from archivePlace, step func(ArchiveStep) bool) error {
 	var cut archiveCutoffs
-	err := db.hot.QueryRow(ctx, cutoffsSQL, timeOrNull(run.Before), db.keep.TaskDays, db.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
+	err := db.retention.QueryRow(ctx, cutoffsSQL, timeOrNull(run.Before), db.keep.TaskDays, db.keep.LogDays).Scan(&cut.moved, &cut.deleted, &cut.closed, &cut.waiting)
 	if err != nil {
 		return err
 	}
@@ -168,7 +168,7 @@ func (db *DB) runArchive(ctx context.Context, run ArchiveRun, from archivePlace,
 // dropLogs drops the old partitions of the logs, each in a transaction of its
 // own; goOn is what the last step returned.
 func (db *DB) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(ArchiveStep) bool) (goOn bool, err error) {
-	rows, err := db.hot.Query(ctx, oldPartitionsSQL, s.Before)
+	rows, err := db.retention.Query(ctx, oldPartitionsSQL, s.Before)
 	if err != nil {
 		return true, err
 	}
@@ -179,7 +179,7 @@ func (db *DB) dropLogs(ctx context.Context, dry bool, s ArchiveStep, step func(A
 	for _, name := range names {
 		dropped := true
 		if !dry {
-			err = db.hot.QueryRow(ctx, dropPartitionSQL, name, s.Before).Scan(&dropped)
+			err = db.retention.QueryRow(ctx, dropPartitionSQL, name, s.Before).Scan(&dropped)
 		}
 		inUse := pgCode(err) == codeLockTimeout
 		if err != nil && !inUse {
@@ -222,7 +222,7 @@ func (db *DB) archiveTable(ctx context.Context, a archivable, dry bool, s Archiv
 // archivePage reads the keys of the next rows that may be old, and gives those
 // that are; last is the place of the last row.
 func (db *DB) archivePage(ctx context.Context, a archivable, from archivePlace, before time.Time) (old []string, last archivePlace, looked int, err error) {
-	rows, err := db.hot.Query(ctx, a.page, from.At, from.Key, before, a.rows)
+	rows, err := db.retention.Query(ctx, a.page, from.At, from.Key, before, a.rows)
 	if err != nil {
 		return nil, last, 0, err
 	}
@@ -240,13 +240,13 @@ func (db *DB) archivePage(ctx context.Context, a archivable, from archivePlace, 
 // archiveKeys archives the rows with these keys, together, or one by one when
 // some of them is at fault.
 func (db *DB) archiveKeys(ctx context.Context, a archivable, keys []string, before time.Time) (n int, bad []UnarchivedRow, err error) {
-	err = db.hot.QueryRow(ctx, a.archive, keys, before).Scan(&n)
+	err = db.retention.QueryRow(ctx, a.archive, keys, before).Scan(&n)
 	if !mayBeOneRow(ctx, err) {
 		return n, nil, err
 	}
 	for _, key := range keys {
 		var one int
-		err := db.hot.QueryRow(ctx, a.archive, []string{key}, before).Scan(&one)
+		err := db.retention.QueryRow(ctx, a.archive, []string{key}, before).Scan(&one)
 		switch {
 		case err == nil:
 			n += one

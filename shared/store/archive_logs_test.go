@@ -130,10 +130,10 @@ func TestTheFunctionsRoleCanDropNothingButOldLogs(t *testing.T) {
 	db := openAt(t, url)
 	for _, name := range []string{"tasks", "receive_logs", "receive_logs_" + monthAgo(0).Format("200601"), "receive_logs_" + monthAgo(1).Format("200601"), "no such"} {
 		var dropped bool
-		require.NoError(t, db.hot.QueryRow(t.Context(), dropPartitionSQL, name, monthAgo(0).AddDate(0, 0, -1)).Scan(&dropped))
+		require.NoError(t, db.retention.QueryRow(t.Context(), dropPartitionSQL, name, monthAgo(0).AddDate(0, 0, -1)).Scan(&dropped))
 		require.False(t, dropped, name)
 	}
-	_, err := db.hot.Exec(t.Context(), dropPartitionSQL, "receive_logs_"+monthAgo(0).Format("200601"), time.Now().AddDate(1, 0, 0))
+	_, err := db.retention.Exec(t.Context(), dropPartitionSQL, "receive_logs_"+monthAgo(0).Format("200601"), time.Now().AddDate(1, 0, 0))
 	require.ErrorContains(t, err, "logs of the last day are not dropped")
 	_, err = db.read.Exec(t.Context(), dropPartitionSQL, "receive_logs_"+monthAgo(3).Format("200601"), monthAgo(1))
 	require.ErrorContains(t, err, "permission denied")

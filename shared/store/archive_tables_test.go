@@ -249,7 +249,7 @@ func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 func TestAnArchiveThatFindsNothingReadsNextToNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	conn := asRole(t, url, "sendonce_hot")
+	conn := asRole(t, url, sandbox.Roles.Retention)
 	_, err := owner(t, url).Exec(t.Context(), "set session_replication_role = replica;"+manyOldRows)
 	require.NoError(t, err)
 	for _, a := range archivables {

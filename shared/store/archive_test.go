@@ -29,7 +29,7 @@ func made(days int) func(*Submission) {
 // finished puts the end of every final task so many days back.
 func (db *DB) finished(t *testing.T, days int) {
 	t.Helper()
-	_, err := db.hot.Exec(t.Context(), `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
+	_, err := db.owner(t).Exec(t.Context(), `update task_done set reported_at = now() - make_interval(days => $1), sent_at = sent_at - make_interval(days => $1)`, days)
 	require.NoError(t, err)
 }
 
@@ -135,7 +135,7 @@ func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
 	db.finished(t, 91)
 	report(recent, task.SentFailed)
 	db.mustSubmit(t, pending, scheduled)
-	_, err := db.hot.Exec(t.Context(), `update task_live set updated_at = now() - interval '200 days'`)
+	_, err := db.owner(t).Exec(t.Context(), `update task_live set updated_at = now() - interval '200 days'`)
 	require.NoError(t, err)
 
 	moved, _ := db.mustArchive(t, ArchiveRun{})
@@ -165,7 +165,7 @@ func TestOnlyWhatIsFinalAndOldIsArchived(t *testing.T) {
 
 func (db *DB) onlyTask(t *testing.T) (id task.ID) {
 	t.Helper()
-	require.NoError(t, db.hot.QueryRow(t.Context(), `select id from tasks`).Scan(&id))
+	require.NoError(t, db.owner(t).QueryRow(t.Context(), `select id from tasks`).Scan(&id))
 	return id
 }
 
@@ -195,7 +195,7 @@ func TestALateReportAndTheArchiveNeverLoseOrSplitATask(t *testing.T) {
 	instances := []*DB{keeping(t, url, 90, 0), keeping(t, url, 90, 0)}
 	db := instances[0]
 	before := db.mustCount(t)
-	rows, err := db.hot.Query(t.Context(), `select id from task_done where status = 3 order by md5(id::text)`)
+	rows, err := db.owner(t).Query(t.Context(), `select id from task_done where status = 3 order by md5(id::text)`)
 	require.NoError(t, err)
 	var failed []task.ID
 	for rows.Next() {
@@ -278,8 +278,8 @@ func TestNothingChangesAnArchivedTask(t *testing.T) {
 	_, err := db.Cancel(t.Context(), withdrawn.ID, nil)
 	require.NoError(t, err)
 	var sent, failed task.ID
-	require.NoError(t, db.hot.QueryRow(t.Context(), `select id from task_done where status = 2 limit 1`).Scan(&sent))
-	require.NoError(t, db.hot.QueryRow(t.Context(), `select id from task_done where reason = 3`).Scan(&failed))
+	require.NoError(t, db.owner(t).QueryRow(t.Context(), `select id from task_done where status = 2 limit 1`).Scan(&sent))
+	require.NoError(t, db.owner(t).QueryRow(t.Context(), `select id from task_done where reason = 3`).Scan(&failed))
 	db.finished(t, 99)
 	moved, _ := db.mustArchive(t, ArchiveRun{})
 	require.Equal(t, 5, moved)

@@ -42,7 +42,7 @@ func (db *DB) AddBlockedWord(ctx context.Context, word string, by Operator) (w B
 	case len(folded) > maxFolded:
 		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
 	}
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", insertBlockedWordSQL, word, folded)
 		if task.CodeOf(err) != task.CodeNotFound {
 			return deed{"blocked.add", w.subject(), "", w.json()}, err
@@ -62,7 +62,7 @@ const deleteBlockedWordSQL = `delete from blocked_words where id = $1 returning 
 // RemoveBlockedWord lets a word through again and gives what it was;
 // task.CodeNotFound when there is none.
 func (db *DB) RemoveBlockedWord(ctx context.Context, id int32, by Operator) (w BlockedWord, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
 		return deed{"blocked.remove", w.subject(), w.json(), ""}, err
 	})

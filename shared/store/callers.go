@@ -2,25 +2,42 @@ package store
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 )
 
 // Caller is who may call and what for. ID 0 is the pair of the environment.
 type Caller struct {
-	ID        int64
-	Name      string   // the Basic user name
-	TokenHash []byte   // SHA-256 of the token, 32 bytes
-	Roles     []string // submitter, sender, receiver, trigger, admin
-	Queues    []string // the queues it may use; empty = all
+	ID     int64
+	Name   string   // the Basic user name
+	Salt   []byte   // of Proof; the same for all that a DB finds
+	Proof  []byte   // what TokenProof makes of Salt and the hash of the token
+	Roles  []string // submitter, sender, receiver, trigger, admin
+	Queues []string // the queues it may use; empty = all
 
 	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
 }
 
-const callerByNameSQL = `select id, name, token_hash, roles, queues, business_types, receives, revoked_at is not null from callers where name::text = $1::text`
+// TokenProof is what the database gives out instead of the SHA-256 of a token: it
+// tells who knows that.
+func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {
+	proof := sha256.Sum256(slices.Concat(salt, hash[:]))
+	return proof[:]
+}
+
+// Knows says whether hash is the SHA-256 of the caller's token, in a time that does
+// not tell how much of it is right.
+func (c Caller) Knows(hash [sha256.Size]byte) bool {
+	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
+}
+
+const callerByNameSQL = `select id, name, $2::bytea, token_proof(id, $2::bytea), roles, queues, business_types, receives, revoked_at is not null from callers where name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the
@@ -30,7 +47,7 @@ func (db *DB) CallerByName(ctx context.Context, name string, list bool) (Caller,
 	if list {
 		from = db.read
 	}
-	rows, err := from.Query(ctx, callerByNameSQL, unprepared, storable(name))
+	rows, err := from.Query(ctx, callerByNameSQL, unprepared, storable(name), db.salt)
 	if err != nil {
 		return Caller{}, failed("caller", err)
 	}

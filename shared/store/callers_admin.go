@@ -49,7 +49,7 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 	if err := may.check(); err != nil {
 		return c, err
 	}
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
 			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives))
 		return deed{"caller.create", c.subject(), "", c.json()}, err
@@ -121,7 +121,7 @@ func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by O
 // changeCaller changes a caller that is not revoked, under its lock.
 func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Operator,
 	change func(tx pgx.Tx, c StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		before, err := rowOf[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
 		if err != nil {
 			return deed{}, err
@@ -148,7 +148,7 @@ const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 // RevokeCaller shuts a caller out for good. A caller already revoked stays so
 // without complaint; task.CodeNotFound when there is none.
 func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c StoredCaller, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
 		if task.CodeOf(err) == task.CodeNotFound {
 			c, err = rowOf[StoredCaller](ctx, tx, "caller", callerSQL, id)

@@ -26,7 +26,7 @@ func (db *DB) claim(t *testing.T, change ...func(*ClaimRequest)) []Claimed {
 // lapse ends every live lease, as time would.
 func (db *DB) lapse(t *testing.T) {
 	t.Helper()
-	_, err := db.hot.Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 2`)
+	_, err := db.owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 2`)
 	require.NoError(t, err)
 }
 

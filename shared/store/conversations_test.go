@@ -89,7 +89,7 @@ func TestMessagesOfOneMomentAreInTheOrderOfTheirIDs(t *testing.T) {
 	for i := range 4 {
 		ids = append(ids, db.chat(t, []string{"ann", "bob"}[i%2], []string{"bob", "ann"}[i%2], fmt.Sprint(i)))
 	}
-	_, err := db.hot.Exec(t.Context(), `update messages set created_at = '2026-01-02T03:04:05.123456Z'`)
+	_, err := db.owner(t).Exec(t.Context(), `update messages set created_at = '2026-01-02T03:04:05.123456Z'`)
 	require.NoError(t, err)
 	slices.SortFunc(ids, func(x, y task.ID) int { return y.Compare(x) })
 	var after task.ID

@@ -40,7 +40,7 @@ returning ` + defaultColumns
 // AddDefault stores the default content of a phone number;
 // task.CodeDefaultExists when the number has one, in whatever spelling.
 func (db *DB) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by Operator) (d DefaultSMS, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, db.phones.Spellings(phone))
 		return deed{"default.create", d.subject(), "", d.json()}, err
 	})
@@ -61,7 +61,7 @@ returning ` + defaultColumns
 // under its lock, or refuse to; task.CodeNotFound when there is none. An edit
 // that changes nothing leaves no trace.
 func (db *DB) EditDefault(ctx context.Context, id int32, by Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		before, err := rowOf[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)
 		if err != nil {
 			return deed{}, err
@@ -89,7 +89,7 @@ const deleteDefaultSQL = `delete from default_sms_data where id = $1 returning `
 // DeleteDefault removes a default and gives what it was; task.CodeNotFound when
 // there is none.
 func (db *DB) DeleteDefault(ctx context.Context, id int32, by Operator) (d DefaultSMS, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		d, err = rowOf[DefaultSMS](ctx, tx, "default content", deleteDefaultSQL, id)
 		return deed{"default.delete", d.subject(), d.json(), ""}, err
 	})

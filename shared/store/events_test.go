@@ -27,7 +27,7 @@ func fromCaller(id int64) func(*Submission) { return func(s *Submission) { s.Cal
 // outbox gives the kinds of its rows with what each tells of, in order.
 func (db *DB) outbox(t *testing.T) (rows []string, ids [][]task.ID) {
 	t.Helper()
-	found, err := db.hot.Query(t.Context(), `select kind, ids from event_outbox order by id`)
+	found, err := db.owner(t).Query(t.Context(), `select kind, ids from event_outbox order by id`)
 	require.NoError(t, err)
 	for found.Next() {
 		var kind string

@@ -359,7 +359,7 @@ func TestAClaimTellsHowMuchItLeftToOthers(t *testing.T) {
 		later[i] = message(func(s *Submission) { s.SendAt = time.Now().Add(time.Hour) })
 	}
 	db.mustSubmit(t, later...)
-	_, err := db.hot.Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 0`)
+	_, err := db.owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 0`)
 	require.NoError(t, err)
 	claimed, touched, err := db.Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)

@@ -46,7 +46,7 @@ func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, none)
 
-	_, err = db.hot.Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
+	_, err = db.owner(t).Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
 	require.NoError(t, err)
 	second, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
 	require.NoError(t, err)

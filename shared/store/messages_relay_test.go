@@ -58,7 +58,7 @@ func (db *DB) relay(t *testing.T, b *broker) Relayed {
 
 func (db *DB) makeDue(t *testing.T) {
 	t.Helper()
-	_, err := db.hot.Exec(t.Context(), `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
+	_, err := db.owner(t).Exec(t.Context(), `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
 	require.NoError(t, err)
 }
 

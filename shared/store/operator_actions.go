@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -48,7 +49,17 @@ type deed struct{ action, subject, before, after string }
 
 // byHand commits a change together with the record of it.
 func (db *DB) byHand(ctx context.Context, by Operator, change func(tx pgx.Tx) (deed, error)) error {
-	return pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+	return byHand(ctx, db.hot, by, change)
+}
+
+// asAdmin is byHand as the role that may change callers, templates and other
+// settings, which only the function admin does.
+func (db *DB) asAdmin(ctx context.Context, by Operator, change func(tx pgx.Tx) (deed, error)) error {
+	return byHand(ctx, db.admin, by, change)
+}
+
+func byHand(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx pgx.Tx) (deed, error)) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 		d, err := change(tx)
 		if err != nil || d.before == d.after {
 			return err

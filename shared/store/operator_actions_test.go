@@ -190,7 +190,7 @@ func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
 	require.NoError(t, err)
 	login, err := db.CallerByName(ctx, "shop", false)
 	require.NoError(t, err)
-	require.Equal(t, second[:], login.TokenHash)
+	require.True(t, login.Knows(second))
 
 	for range 2 {
 		c, err = db.RevokeCaller(ctx, c.ID, tester)

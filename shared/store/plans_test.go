@@ -65,10 +65,21 @@ func asRole(t *testing.T, url, role string) *pgx.Conn {
 	t.Helper()
 	cfg, err := pgx.ParseConfig(url)
 	require.NoError(t, err)
-	cfg.User = role
+	cfg.User, cfg.Password = role, sandbox.Password(role)
 	conn, err := pgx.ConnectConfig(t.Context(), cfg)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close(t.Context()) })
+	return conn
+}
+
+// planningAs is a session of the owner with a role's settings: it plans as every role
+// with these settings does, whatever each of them may run.
+func planningAs(t *testing.T, url, role string) *pgx.Conn {
+	t.Helper()
+	conn := owner(t, url)
+	_, err := conn.Exec(t.Context(), `select set_config(split_part(s, '=', 1), split_part(s, '=', 2), false)
+		from pg_roles, unnest(rolconfig) s where rolname = $1`, role)
+	require.NoError(t, err)
 	return conn
 }
 
@@ -97,7 +108,7 @@ type planned struct {
 func (p planned) require(t *testing.T) {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	conn, all := asRole(t, url, "sendonce_hot"), statements(t)
+	conn, all := planningAs(t, url, sandbox.Roles.Hot), statements(t)
 	execute := func(name string) string {
 		if args := p.cases[name]; args != "" {
 			return "execute " + name + "(" + args + ")"
@@ -182,7 +193,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"firstCallsSQL":      someIDs + `, ` + someIDs,
 			"knownKeysSQL":       someIDs,
 			"knownTasksSQL":      someIDs,
-			"callerByNameSQL":    `'x'`,
+			"callerByNameSQL":    `'x', '\x00'`,
 			"existingCallersSQL": `array['x']`,
 			"lockDefaultsSQL":    `array['13800138000']::varchar[]`,
 		},

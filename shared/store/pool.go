@@ -23,7 +23,73 @@ import (
 // its nulls as nulls: choosing among all operators of a name takes 0.4 ms there.
 const unprepared = pgx.QueryExecModeExec
 
-// poolConfig is what both pools have in common.
+// Roles says as whom each kind of work logs in. A password takes the place of the
+// URL's own; "" leaves that. Where Hot has no name, it, Admin and Retention are the
+// URL's own user, as is Read without a name.
+type Roles struct {
+	Hot, HotPassword             string // what is not of the others
+	Read, ReadPassword           string // lists and statistics
+	Admin, AdminPassword         string // changes of callers, templates and other settings
+	Retention, RetentionPassword string // archiving and deleting what is old
+}
+
+// rareConns is how many connections there are at most for what is seldom done.
+const rareConns = 2
+
+// pools are the connections of each role.
+type pools struct {
+	hot, read        *pgxpool.Pool
+	admin, retention *pgxpool.Pool // hot, where that is the URL's own user
+}
+
+func openPools(cfg Config) (p pools, err error) {
+	forAll, err := poolConfig(cfg)
+	if err != nil {
+		return p, err
+	}
+	open := func(pc *pgxpool.Config, role, password, application string) *pgxpool.Pool {
+		if err != nil {
+			return nil
+		}
+		var pool *pgxpool.Pool
+		pool, err = openPool(pc, role, password, application)
+		return pool
+	}
+	forLists, rare := forAll.Copy(), forAll.Copy()
+	prepareNothing(forLists)
+	takePrimary(forLists)
+	rare.MaxConns = min(rare.MaxConns, rareConns)
+	r := cfg.Roles
+	p.hot = open(forAll, r.Hot, r.HotPassword, "sendonce")
+	p.read = open(forLists, r.Read, r.ReadPassword, "sendonce-read")
+	p.admin, p.retention = p.hot, p.hot
+	if r.Hot != "" {
+		p.admin = open(rare.Copy(), r.Admin, r.AdminPassword, "sendonce-admin")
+		p.retention = open(rare, r.Retention, r.RetentionPassword, "sendonce-retention")
+	}
+	if err != nil {
+		p.close()
+	}
+	return p, err
+}
+
+func (p pools) byName() map[string]*pgxpool.Pool {
+	all := map[string]*pgxpool.Pool{"hot": p.hot, "read": p.read}
+	if p.admin != p.hot {
+		all["admin"], all["retention"] = p.admin, p.retention
+	}
+	return all
+}
+
+func (p pools) close() {
+	for _, pool := range p.byName() {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+}
+
+// poolConfig is what all pools have in common.
 func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
@@ -44,9 +110,12 @@ func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	return pc, nil
 }
 
-func openPool(pc *pgxpool.Config, role, application string) (*pgxpool.Pool, error) {
+func openPool(pc *pgxpool.Config, role, password, application string) (*pgxpool.Pool, error) {
 	if role != "" {
 		pc.ConnConfig.User = role
+	}
+	if role != "" && password != "" {
+		pc.ConnConfig.Password = password
 	}
 	pc.ConnConfig.RuntimeParams["application_name"] = application
 	return pgxpool.NewWithConfig(context.Background(), pc)

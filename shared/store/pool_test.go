@@ -28,7 +28,8 @@ end $$`)
 		for _, list := range []bool{false, true} {
 			caller, err := db.CallerByName(ctx, "shop", list)
 			require.NoError(t, err)
-			require.Equal(t, hash[:], caller.TokenHash)
+			require.True(t, caller.Knows(hash))
+			require.False(t, caller.Knows(sha256.Sum256([]byte("another"))))
 		}
 		callers, _, err := db.Callers(ctx, 0, 10)
 		require.NoError(t, err)

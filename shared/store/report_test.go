@@ -244,7 +244,7 @@ func TestARetryThatWaitsIsScheduledAndPromotedInTime(t *testing.T) {
 	require.WithinDuration(t, waits.DueAt, batch.Next, 0)
 	require.Equal(t, int64(2), db.mustCount(t).Live.Scheduled)
 
-	_, err = db.hot.Exec(t.Context(), `update task_live set due_at = now() where state = 0`)
+	_, err = db.owner(t).Exec(t.Context(), `update task_live set due_at = now() where state = 0`)
 	require.NoError(t, err)
 	batch, err = db.Sweep(t.Context(), 10)
 	require.NoError(t, err)

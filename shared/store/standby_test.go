@@ -27,7 +27,7 @@ func waitingForAStandby(t *testing.T) (url string, lose, found func()) {
 	t.Cleanup(func() { require.NoError(t, server.Stop()) })
 	url = server.URL("postgres")
 	conn := owner(t, url)
-	_, err = migrations.Up(t.Context(), conn, migrations.Options{HotRole: "sendonce_hot", ReadRole: "sendonce_read"})
+	_, err = migrations.Up(t.Context(), conn, sandbox.Roles)
 	require.NoError(t, err)
 	set := func(names string) {
 		for _, sql := range []string{"alter system set synchronous_standby_names = '" + names + "'", "select pg_reload_conf()"} {

@@ -224,7 +224,7 @@ func (p dayPart) end() time.Time { return p.day.AddDate(0, 0, 1) }
 func (db *DB) firstUncounted(ctx context.Context) (part dayPart, now time.Time, err error) {
 	var last, begun, countedTo *time.Time
 	var oldest *task.ID
-	if err = db.hot.QueryRow(ctx, unclosedSQL).Scan(&last, &begun, &countedTo, &oldest, &now); err != nil {
+	if err = db.retention.QueryRow(ctx, unclosedSQL).Scan(&last, &begun, &countedTo, &oldest, &now); err != nil {
 		return part, now, err
 	}
 	switch {
@@ -261,7 +261,7 @@ func (db *DB) countPart(ctx context.Context, part dayPart) error {
 }
 
 func (db *DB) countDone(ctx context.Context, day, from, to time.Time, limit time.Duration) error {
-	return pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, db.retention, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, countingSQL, fmt.Sprintf("%dms", limit.Milliseconds())); err != nil {
 			return err
 		}

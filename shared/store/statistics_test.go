@@ -259,7 +259,7 @@ func TestCountingResultsTakesTheIndexOnTheirTime(t *testing.T) {
 	plan := explain(t, db.read, "select", statisticsSQL, today)
 	require.Contains(t, plan, "task_done_reported")
 	require.NotContains(t, plan, "Seq Scan on task_done")
-	plan = explain(t, db.hot, "set local enable_bitmapscan = on", countSQL, today, today, today.AddDate(0, 0, 1))
+	plan = explain(t, db.retention, "set local enable_bitmapscan = on", countSQL, today, today, today.AddDate(0, 0, 1))
 	require.Contains(t, plan, "task_done_reported")
 }
 

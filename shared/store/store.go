@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"crypto/rand"
 	"sync/atomic"
 	"time"
 
@@ -12,9 +13,8 @@ import (
 
 // Config says where the database is and as whom the functions log in.
 type Config struct {
-	URL          string                // postgres:// URL; several hosts are allowed, see pgx
-	HotRole      string                // role of submit, claim, report, sweep; "" = the URL's own user
-	ReadRole     string                // role of statistics and lists; "" = the URL's own user
+	URL          string // postgres:// URL; several hosts are allowed, see pgx
+	Roles        Roles
 	MaxConns     int                   // per pool; 0 = 8
 	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
 	Pooler       bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
@@ -34,8 +34,8 @@ type Config struct {
 
 // DB is every table of Sendonce. It makes no network call before its first use.
 type DB struct {
-	hot  *pgxpool.Pool
-	read *pgxpool.Pool
+	pools
+	salt []byte // of the proofs of tokens that this process compares
 
 	submits    *coalescer[*Submission, Submitted]
 	reports    *coalescer[*Report, Reported]
@@ -59,27 +59,15 @@ type DB struct {
 	refreshing chan struct{} // full while this instance refreshes a provider's token
 }
 
-// Open prepares the two pools without connecting: the first call that needs
-// the database pays for it.
+// Open prepares the pools without connecting: the first call that needs one pays
+// for it.
 func Open(cfg Config) (*DB, error) {
-	forAll, err := poolConfig(cfg)
+	pools, err := openPools(cfg)
 	if err != nil {
-		return nil, err
-	}
-	forLists := forAll.Copy()
-	prepareNothing(forLists)
-	takePrimary(forLists)
-	hot, err := openPool(forAll, cfg.HotRole, "sendonce")
-	if err != nil {
-		return nil, err
-	}
-	read, err := openPool(forLists, cfg.ReadRole, "sendonce-read")
-	if err != nil {
-		hot.Close()
 		return nil, err
 	}
 	db := &DB{
-		hot: hot, read: read, statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts,
+		pools: pools, salt: newSalt(), statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts,
 		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), onAlert: cfg.OnAlert,
 		countTime: countTime, refreshing: make(chan struct{}, 1),
 	}
@@ -92,6 +80,12 @@ func Open(cfg Config) (*DB, error) {
 	return db, nil
 }
 
+func newSalt() []byte {
+	salt := make([]byte, 16)
+	rand.Read(salt) // never fails
+	return salt
+}
+
 func orNothing(call func()) func() {
 	if call == nil {
 		return func() {}
@@ -100,17 +94,18 @@ func orNothing(call func()) func() {
 }
 
 // Close ends the pools after the statements under way.
-func (db *DB) Close() {
-	db.hot.Close()
-	db.read.Close()
-}
+func (db *DB) Close() { db.pools.close() }
 
 // Ping asks the database for an answer: the readiness of a process.
 func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }
 
 // Stats is what each pool of connections, by name, is doing.
 func (db *DB) Stats() map[string]*pgxpool.Stat {
-	return map[string]*pgxpool.Stat{"hot": db.hot.Stat(), "read": db.read.Stat()}
+	stats := map[string]*pgxpool.Stat{}
+	for name, pool := range db.pools.byName() {
+		stats[name] = pool.Stat()
+	}
+	return stats
 }
 
 // Bounds of running a transaction again when its outcome is unknown.

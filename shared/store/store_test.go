@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -26,7 +27,7 @@ func open(t *testing.T) *DB {
 
 func openAt(t *testing.T, url string, change ...func(*Config)) *DB {
 	t.Helper()
-	cfg := Config{URL: url, HotRole: "sendonce_hot", ReadRole: "sendonce_read", StatusOf: func(string) int { return 400 }}
+	cfg := Config{URL: url, Roles: Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }}
 	var err error
 	cfg.Keys, err = ParseKeys(sandbox.EncryptionKey)
 	require.NoError(t, err)
@@ -36,7 +37,23 @@ func openAt(t *testing.T, url string, change ...func(*Config)) *DB {
 	db, err := Open(cfg)
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
+	as, err := pgxpool.New(t.Context(), url)
+	require.NoError(t, err)
+	t.Cleanup(as.Close)
+	owners.Store(db, as)
+	t.Cleanup(func() { owners.Delete(db) })
 	return db
+}
+
+// owners has what the tests themselves look and change with, by *DB.
+var owners sync.Map
+
+// owner may do anything in the database of db.
+func (db *DB) owner(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, known := owners.Load(db)
+	require.True(t, known, "open it with openAt")
+	return pool.(*pgxpool.Pool)
 }
 
 // owner is a connection that may do anything.
@@ -114,7 +131,7 @@ func (db *DB) mustTask(t *testing.T, id task.ID) Detail {
 func (db *DB) count(t *testing.T, sql string, args ...any) int {
 	t.Helper()
 	var n int
-	require.NoError(t, db.hot.QueryRow(t.Context(), sql, args...).Scan(&n))
+	require.NoError(t, db.owner(t).QueryRow(t.Context(), sql, args...).Scan(&n))
 	return n
 }
 

@@ -154,7 +154,7 @@ func TestARedriveFindsTheStreamOfItsMessage(t *testing.T) {
 		m := reliable(fmt.Sprint(i), address)
 		db.mustSave(t, m)
 		stream := func() (name string) {
-			require.NoError(t, db.hot.QueryRow(t.Context(), `select stream from message_live where id = $1`, m.ID).Scan(&name))
+			require.NoError(t, db.owner(t).QueryRow(t.Context(), `select stream from message_live where id = $1`, m.ID).Scan(&name))
 			return name
 		}
 		require.Equal(t, m.To.Stream(), stream())
@@ -184,7 +184,7 @@ func (db *DB) taskEvents(t *testing.T, rows int) {
 // versions names the versions of the rows of the outbox for a stream.
 func (db *DB) versions(t *testing.T, stream string) (all string) {
 	t.Helper()
-	require.NoError(t, db.hot.QueryRow(t.Context(),
+	require.NoError(t, db.owner(t).QueryRow(t.Context(),
 		`select string_agg(id || ':' || xmin, ' ' order by id) from event_outbox where stream = $1`, stream).Scan(&all))
 	return all
 }

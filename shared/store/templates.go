@@ -31,7 +31,7 @@ insert into sms_templates (template_name, template_content) values ($1, $2) retu
 
 // AddTemplate stores a new template, active at once.
 func (db *DB) AddTemplate(ctx context.Context, name, content string, by Operator) (t Template, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		t, err = rowOf[Template](ctx, tx, "template", insertTemplateSQL, name, content)
 		return deed{"template.create", t.subject(), "", t.json()}, err
 	})
@@ -48,7 +48,7 @@ returning ` + templateColumns
 // EditTemplate lets edit change a template under its lock; task.CodeNotFound
 // when there is none. An edit that changes nothing leaves no trace.
 func (db *DB) EditTemplate(ctx context.Context, id int32, by Operator, edit func(*Template)) (t Template, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		before, err := rowOf[Template](ctx, tx, "template", lockTemplateSQL, id)
 		if err != nil {
 			return deed{}, err

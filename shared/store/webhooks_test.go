@@ -45,7 +45,7 @@ func (db *DB) settle(t *testing.T, status int, due ...DueDelivery) []time.Time {
 
 func (db *DB) exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
-	_, err := db.hot.Exec(t.Context(), sql, args...)
+	_, err := db.owner(t).Exec(t.Context(), sql, args...)
 	require.NoError(t, err)
 }
 

@@ -1,0 +1,214 @@
+package migrations
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// kind is which of the roles a role is: its column in grants.
+type kind int
+
+const (
+	hot kind = iota + 1
+	admin
+	read
+	retention
+)
+
+// grants is all that the roles may do, one line for each table, view, sequence and
+// function that any of them may use. The letters are those of the Postgres manual:
+// r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
+// columns x and y alone, r(!x,y) for all columns but x and y. Locking a row takes UPDATE of
+// some column, so w(id) means to lock.
+//
+// The functions add to logs and to operator_actions and change nothing in them;
+// only retention deletes there. Partitions have no grants: they are written and
+// read through their table. token_hash is read by nobody: see token_proof.
+const grants = `
+object                                hot                     admin                                                           read                   retention
+accepted_checked                      raw                     -                                                               r                      -
+accepted_messages                     rawd                    -                                                               r                      -
+alerts                                raw                     -                                                               r                      rdw(id)
+archived_messages                     rw                      -                                                               r(!confirm_token)      ra
+archived_operator_actions             -                       -                                                               r                      ra
+archived_subscribe_message_logs       rd                      -                                                               r                      ra
+archived_subscribe_message_sends      rd                      -                                                               r                      ra
+archived_tasks                        r                       -                                                               r                      ra
+blocked_words                         r                       rad                                                             r                      -
+callers                               r(!token_hash)          r(!token_hash)aw                                                r(!token_hash)         -
+dead_letters                          raw                     rd                                                              r                      rdw(id)
+default_sms_data                      rw(is_sent,updated_at)  rawd                                                            r                      -
+event_outbox                          rawd                    -                                                               r                      r
+message_cursors                       raw                     -                                                               r                      -
+message_done                          rawd                    -                                                               r                      rdw(id)
+message_live                          rawd                    -                                                               r                      r
+message_receipts                      ra                      -                                                               r                      rd
+messages                              radw(id)                -                                                               r(!confirm_token)      rd
+operator_actions                      a                       a                                                               r                      rdw(id)
+provider_tokens                       raw                     -                                                               -                      -
+queue_pauses                          rawd                    -                                                               r                      -
+receive_logs                          a                       -                                                               r                      -
+reliable_messages                     r                       -                                                               r                      -
+report_logs                           ra                      -                                                               r                      -
+schema_migrations                     r                       r                                                               r                      r
+send_logs                             a                       -                                                               r                      -
+sms_tasks                             r                       -                                                               r                      -
+sms_templates                         r                       raw                                                             r                      -
+stream_pauses                         rawd                    -                                                               r                      -
+submission_keys                       ra                      -                                                               r                      -
+subscribe_message_logs                raw                     -                                                               r                      rdw(id)
+subscribe_message_sends               ra                      -                                                               r                      rd
+subscribe_totals                      ra                      -                                                               r                      rad
+task_done                             rawd                    -                                                               r                      rdw(id)
+task_live                             rawd                    -                                                               r                      r
+task_totals                           rw                      -                                                               r                      raw
+tasks                                 ra                      -                                                               r                      rd
+template_pauses                       rawd                    -                                                               r                      -
+upkeep                                rw                      -                                                               r                      -
+webhook_deliveries                    rawd                    -                                                               r                      rdw(id)
+webhook_endpoints                     rawd                    r(caller_id,url,enabled)w(enabled,disabled_reason,disabled_at)  r(!secret,old_secret)  -
+claim_seq                             U                       -                                                               -                      -
+drop_log_partition(text,timestamptz)  -                       -                                                               -                      X
+make_log_partitions(integer)          X                       -                                                               -                      X
+old_log_partitions(timestamptz)       -                       -                                                               -                      X
+token_proof(bigint,bytea)             X                       X                                                               X                      -
+`
+
+// granted is one line of grants.
+type granted struct {
+	object string   // as the line names it
+	of     []string // letters, by kind; "" = nothing
+}
+
+// parseGrants panics where grants is not what its comment says.
+func parseGrants() []granted {
+	var all []granted
+	for line := range strings.Lines(strings.TrimSpace(grants)) {
+		words := strings.Fields(line)
+		if len(words) != int(retention)+1 {
+			panic("migrations: grants: " + line)
+		}
+		for i, word := range words {
+			words[i] = strings.TrimPrefix(word, "-")
+		}
+		all = append(all, granted{words[0], words})
+	}
+	return all[1:]
+}
+
+var letters = regexp.MustCompile(`([rawdUX])(?:\((!?)([a-z_,]+)\))?`)
+
+var privileges = map[string]string{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}
+
+// object is something in the schema that roles may be given access to.
+type object struct {
+	name    string // quoted, of a function with the types of its arguments
+	as      string // TABLE, SEQUENCE or FUNCTION
+	columns []string
+}
+
+// objectsSQL lists what this user owns in the schema, less what extensions made.
+const objectsSQL = `
+SELECT c.relname, format('public.%I', c.relname), CASE c.relkind WHEN 'S' THEN 'SEQUENCE' ELSE 'TABLE' END,
+	array(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum)
+FROM pg_class c
+WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S') AND pg_has_role(c.relowner, 'USAGE')
+	AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+UNION ALL
+SELECT format('%s(%s)', p.proname, replace(replace(oidvectortypes(p.proargtypes), 'timestamp with time zone', 'timestamptz'), ', ', ',')),
+	p.oid::regprocedure::text, 'FUNCTION', '{}'
+FROM pg_proc p
+WHERE p.pronamespace = 'public'::regnamespace AND pg_has_role(p.proowner, 'USAGE')
+	AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')`
+
+// grantAll gives the roles what grants says and takes everything else from them,
+// all at once: whoever works meanwhile never lacks what it keeps.
+func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
+	if len(roles) == 0 {
+		return nil
+	}
+	rows, err := conn.Query(ctx, objectsSQL)
+	if err != nil {
+		return fmt.Errorf("list what to grant: %w", err)
+	}
+	objects := map[string]object{}
+	var key string
+	var o object
+	if _, err := pgx.ForEachRow(rows, []any{&key, &o.name, &o.as, &o.columns}, func() error {
+		objects[key] = o
+		o.columns = nil
+		return nil
+	}); err != nil {
+		return fmt.Errorf("list what to grant: %w", err)
+	}
+	if _, err := conn.Exec(ctx, "BEGIN;\n"+strings.Join(grantStatements(objects, roles), ";\n")+";\nCOMMIT"); err != nil {
+		return fmt.Errorf("grant to the roles: %w", err)
+	}
+	return nil
+}
+
+// grantStatements is what makes the grants of roles those of the table above.
+func grantStatements(objects map[string]object, roles []role) (statements []string) {
+	var names []string
+	for _, r := range roles {
+		names = append(names, r.quoted())
+	}
+	all := strings.Join(names, ", ")
+	for _, as := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
+		// Earlier versions granted what was to come, too.
+		statements = append(statements, fmt.Sprintf("ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %sS FROM %s", as, all))
+		var owned []string
+		for _, o := range objects {
+			if o.as == as {
+				owned = append(owned, o.name)
+			}
+		}
+		if len(owned) > 0 {
+			slices.Sort(owned) // several migrations lock in one order
+			from := all
+			if as == "FUNCTION" {
+				from = "PUBLIC, " + all
+			}
+			statements = append(statements, fmt.Sprintf("REVOKE ALL ON %s %s FROM %s", as, strings.Join(owned, ", "), from))
+		}
+	}
+	statements = append(statements, "REVOKE CREATE ON SCHEMA public FROM PUBLIC, "+all, "GRANT USAGE ON SCHEMA public TO "+all)
+	for _, g := range parseGrants() {
+		o, exists := objects[g.object]
+		if !exists {
+			continue // a later migration makes it
+		}
+		for _, r := range roles {
+			if list := o.privileges(g.of[r.kind]); list != "" {
+				statements = append(statements, fmt.Sprintf("GRANT %s ON %s %s TO %s", list, o.as, o.name, r.quoted()))
+			}
+		}
+	}
+	return statements
+}
+
+// privileges writes letters as GRANT takes them.
+func (o object) privileges(text string) string {
+	var list []string
+	for _, part := range letters.FindAllStringSubmatch(text, -1) {
+		privilege := privileges[part[1]]
+		if part[3] != "" {
+			named := strings.Split(part[3], ",")
+			columns := slices.DeleteFunc(slices.Clone(o.columns), func(c string) bool { return slices.Contains(named, c) == (part[2] == "!") })
+			if len(columns) == 0 {
+				continue
+			}
+			for i, c := range columns {
+				columns[i] = pgx.Identifier{c}.Sanitize()
+			}
+			privilege += " (" + strings.Join(columns, ", ") + ")"
+		}
+		list = append(list, privilege)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,142 @@
+package migrations_test
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestHotPlansByIndex(t *testing.T) {
+	t.Parallel()
+	conn := as(t, sandbox.NewDatabase(t), sandbox.Roles.Hot, sandbox.Roles.HotPassword)
+	for setting, want := range map[string]string{
+		"plan_cache_mode": "force_custom_plan", "enable_seqscan": "off", "enable_sort": "off", "enable_bitmapscan": "off", "jit": "off",
+		"lock_timeout": "2s", "statement_timeout": "5s", "idle_in_transaction_session_timeout": "10s",
+	} {
+		var got string
+		require.NoError(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", setting).Scan(&got))
+		require.Equal(t, want, got, setting)
+	}
+}
+
+func TestEachRoleHasAPasswordOfItsOwn(t *testing.T) {
+	t.Parallel()
+	o := newRoles(t)
+	database := sandbox.NewEmptyDatabase(t)
+	owner := connect(t, database)
+	_, err := migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	logins := map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
+	for role := range logins {
+		for of, password := range logins {
+			conn, err := login(t, database, role, password)
+			if role == of {
+				require.NoError(t, err)
+				require.NoError(t, conn.Close(t.Context()))
+				continue
+			}
+			require.ErrorContains(t, err, "password authentication failed")
+		}
+	}
+
+	before := o.ReadPassword
+	o.HotPassword, o.ReadPassword = "", "another"
+	_, err = migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	for role, password := range map[string]string{o.Hot: logins[o.Hot], o.Read: "another"} {
+		as(t, database, role, password)
+	}
+	_, err = login(t, database, o.Read, before)
+	require.ErrorContains(t, err, "password authentication failed")
+}
+
+func TestRolesThatCannotBeMade(t *testing.T) {
+	t.Parallel()
+	database := sandbox.NewEmptyDatabase(t)
+	owner := connect(t, database)
+	t.Run("without a password", func(t *testing.T) {
+		o := newRoles(t)
+		o.AdminPassword = ""
+		_, err := migrations.UpFrom(t.Context(), owner, files(1), o)
+		require.ErrorContains(t, err, "role "+o.Admin+": it does not exist and SENDONCE_ADMIN_PASSWORD is not set")
+	})
+	t.Run("with a password that not every client sends alike", func(t *testing.T) {
+		o := newRoles(t)
+		o.ReadPassword = "密码"
+		_, err := migrations.UpFrom(t.Context(), owner, files(1), o)
+		require.ErrorContains(t, err, "SENDONCE_READ_PASSWORD: must be of printable ASCII characters")
+	})
+	t.Run("that is the owner", func(t *testing.T) {
+		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{Hot: sandbox.Owner, HotPassword: "x"})
+		require.ErrorContains(t, err, "it may do all that the owner of the tables may: give SENDONCE_HOT_ROLE a name of its own")
+	})
+	t.Run("by a user that may not make roles", func(t *testing.T) {
+		o, others := newRoles(t), newRoles(t)
+		database := sandbox.NewEmptyDatabase(t)
+		owner := connect(t, database)
+		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{})
+		require.NoError(t, err)
+		poor := others.Hot
+		_, err = owner.Exec(t.Context(), fmt.Sprintf(
+			"CREATE ROLE %s LOGIN PASSWORD 'poor'; GRANT ALL ON SCHEMA public TO %[1]s; GRANT SELECT ON schema_migrations TO %[1]s", poor))
+		require.NoError(t, err)
+		conn := as(t, database, poor, "poor")
+		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot, HotPassword: o.HotPassword})
+		require.ErrorContains(t, err, "let an administrator run `CREATE ROLE")
+		require.ErrorContains(t, err, "SET lock_timeout = '2s'")
+		require.ErrorContains(t, err, "leave SENDONCE_HOT_PASSWORD out of the settings of migrate")
+
+		needed := strings.Split(err.Error(), "`")[1]
+		_, err = owner.Exec(t.Context(), needed)
+		require.NoError(t, err)
+		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{Hot: o.Hot})
+		require.NoError(t, err, "what an administrator has made is taken as it is")
+		_, err = migrations.UpFrom(t.Context(), conn, files(1), migrations.Roles{})
+		require.NoError(t, err, "without roles nothing but its own rights is needed")
+	})
+}
+
+// newRoles gives roles that no other test knows. They are dropped after the
+// databases that the test makes later.
+func newRoles(t *testing.T) migrations.Roles {
+	t.Helper()
+	suffix := strings.ToLower(rand.Text()[:12])
+	o := migrations.Roles{
+		Hot: "hot_" + suffix, HotPassword: `it-is-"secret"-\100'`, Read: "read_" + suffix, ReadPassword: "read",
+		Admin: "admin_" + suffix, AdminPassword: "admin", Retention: "retention_" + suffix, RetentionPassword: "retention",
+	}
+	admin := sandbox.SharedPostgres(t).URL("postgres")
+	t.Cleanup(func() {
+		conn, err := pgx.Connect(context.Background(), admin)
+		require.NoError(t, err)
+		defer conn.Close(context.Background())
+		_, err = conn.Exec(context.Background(), fmt.Sprintf("DROP ROLE IF EXISTS %s, %s, %s, %s", o.Hot, o.Read, o.Admin, o.Retention))
+		require.NoError(t, err)
+	})
+	return o
+}
+
+func login(t *testing.T, database, role, password string) (*pgx.Conn, error) {
+	t.Helper()
+	config, err := pgx.ParseConfig(database)
+	require.NoError(t, err)
+	config.User, config.Password = role, password
+	return pgx.ConnectConfig(t.Context(), config)
+}
+
+// as is a session of a role.
+func as(t *testing.T, database, role, password string) *pgx.Conn {
+	t.Helper()
+	conn, err := login(t, database, role, password)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"crypto/rand"
+	"errors"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// logins changes the environment of the server: it logs in to Postgres as roles
+// with passwords that the first run makes. ownerURL, which it had until now, goes
+// to migrate alone, as owner says. With an empty SENDONCE_HOT_ROLE everything goes
+// on as the user of ownerURL.
+func (s settings) logins(env []string, ownerURL string) (server, owner []string, err error) {
+	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
+		return env, nil, nil
+	}
+	for _, name := range []string{"hot", "read", "admin", "retention"} {
+		setting := "SENDONCE_" + strings.ToUpper(name) + "_PASSWORD"
+		if s.all[setting] != "" || s.all[setting+"_FILE"] != "" {
+			continue
+		}
+		file, err := secretFile(s.home, name+"_password", rand.Text)
+		if err != nil {
+			return nil, nil, err
+		}
+		env = append(env, setting+"_FILE="+file)
+	}
+	u, err := url.Parse(ownerURL)
+	if err != nil {
+		return nil, nil, errors.New("DATABASE_URL is not a postgres:// URL")
+	}
+	u.User = nil
+	env = slices.DeleteFunc(env, func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") })
+	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
+}

@@ -1,0 +1,66 @@
+package fn
+
+import (
+	"net/url"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Roles says as whom the functions log in to Postgres (see store.Roles). A process
+// has the passwords of the roles that it uses.
+type Roles struct {
+	Hot               string `envconfig:"SENDONCE_HOT_ROLE" default:"sendonce_hot" desc:"database role of the functions; empty has them, and what SENDONCE_ADMIN_ROLE and SENDONCE_RETENTION_ROLE do, log in as the user of DATABASE_URL"`
+	HotPassword       string `envconfig:"SENDONCE_HOT_PASSWORD" secret:"true" readby:"admin,claim,deliver,messages,migrate,reencrypt,relay,report,save,stream,submit,subscribe,sweep,webhooks,wechat" desc:"password of SENDONCE_HOT_ROLE"`
+	Read              string `envconfig:"SENDONCE_READ_ROLE" default:"sendonce_read" desc:"database role of lists and statistics; empty has them log in as the user of DATABASE_URL"`
+	ReadPassword      string `envconfig:"SENDONCE_READ_PASSWORD" secret:"true" readby:"admin,messages,migrate,save,subscribe,sweep,webhooks" desc:"password of SENDONCE_READ_ROLE"`
+	Admin             string `envconfig:"SENDONCE_ADMIN_ROLE" default:"sendonce_admin" desc:"database role of changes of callers, templates, default contents, blocked words and dead letters"`
+	AdminPassword     string `envconfig:"SENDONCE_ADMIN_PASSWORD" secret:"true" readby:"admin,migrate" desc:"password of SENDONCE_ADMIN_ROLE"`
+	Retention         string `envconfig:"SENDONCE_RETENTION_ROLE" default:"sendonce_retention" desc:"database role that archives and deletes what is old"`
+	RetentionPassword string `envconfig:"SENDONCE_RETENTION_PASSWORD" secret:"true" readby:"archive,migrate,sweep" desc:"password of SENDONCE_RETENTION_ROLE"`
+}
+
+// Validate checks what the types alone cannot.
+func (r *Roles) Validate() []task.Field {
+	if r.Hot == "" {
+		r.Admin, r.Retention = "", ""
+	}
+	var bad []task.Field
+	settingOf := map[string]string{"": "an empty SENDONCE_HOT_ROLE"}
+	for _, one := range []struct {
+		setting, role string
+		mayBeEmpty    bool
+	}{
+		{"SENDONCE_HOT_ROLE", r.Hot, true}, {"SENDONCE_READ_ROLE", r.Read, true},
+		{"SENDONCE_ADMIN_ROLE", r.Admin, r.Hot == ""}, {"SENDONCE_RETENTION_ROLE", r.Retention, r.Hot == ""},
+	} {
+		other := settingOf[one.role]
+		switch {
+		case one.role == "" && !one.mayBeEmpty:
+			bad = append(bad, task.Field{Name: one.setting, Message: "must name a role unless SENDONCE_HOT_ROLE is empty"})
+		case one.role != "" && other != "":
+			bad = append(bad, task.Field{Name: one.setting, Message: "must be another role than " + other + ": each may do other things"})
+		default:
+			settingOf[one.role] = one.setting
+		}
+	}
+	return bad
+}
+
+// unwanted finds a password in the URL where roles with names log in: it is most
+// likely that of the owner, which no function may have.
+func (r *Roles) unwanted(databaseURL string) []problem {
+	if r.Hot == "" || !holdsPassword(databaseURL) {
+		return nil
+	}
+	return []problem{{"DATABASE_URL", "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
+}
+
+func holdsPassword(databaseURL string) bool {
+	u, err := url.Parse(databaseURL)
+	if err != nil || u.Scheme == "" {
+		return strings.Contains(databaseURL, "password=")
+	}
+	_, has := u.User.Password()
+	return has || u.Query().Has("password")
+}
