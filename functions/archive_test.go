@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -118,10 +119,11 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	process := startProcess(t, binary(t), settings(url))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
-	const message = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
-	sent := s.post("/api/v1/messages", message)
+	const first = `{"client_msg_id":"first","to":"orders.paid","data":{"order":7}}`
+	sent := s.post("/api/v1/messages", first)
 	require.Equal(t, 200, sent.status, sent.text)
 	path := "/api/v1/messages/" + sent.data("server_msg_id").(string)
+	s.useUp(message.Sent, sent.data("server_msg_id"))
 	require.Equal(t, 204, s.post(path+"/received", `{"consumer":"points"}`).status)
 	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	const order = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,
@@ -149,7 +151,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	}
 	require.Contains(t, process.Output(), `"archived":{`)
 
-	for _, found := range []reply{s.get(path), s.get("/api/v1/messages/by-key/first"), s.post("/api/v1/messages", message)} {
+	for _, found := range []reply{s.get(path), s.get("/api/v1/messages/by-key/first"), s.post("/api/v1/messages", first)} {
 		require.Equal(t, 200, found.status, found.text)
 		require.Equal(t, []any{sent.data("server_msg_id"), "received", true}, []any{found.data("server_msg_id"), found.data("state"), found.data("archived")})
 	}

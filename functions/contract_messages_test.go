@@ -2,6 +2,7 @@ package functions
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/stretchr/testify/require"
 
@@ -48,12 +49,16 @@ func (s teller) tellOfMessages() {
 	s.get(200, post+"/by-key/url?from=ann")
 	s.get(404, post+"/by-key/url")
 	s.get(404, post+nowhere)
-	receiver, submitter := s.as(s.caller("points", "receiver")), s.as(s.caller("shop", "submitter"))
+	receiver, submitter := s.as(s.receiver("points", "msg.orders.>")), s.as(s.caller("shop", "submitter"))
 	submitter.post(403, post, `{"from":"ann","client_msg_id":"k","to":"a","data":1}`)
 	submitter.get(403, post+"/by-key/k?from=ann")
+	receiver.post(503, post+"/"+id+"/received", `{}`)
+	s.exec(`update message_live set status = 1 where id = $1`, id)
 	receiver.post(204, post+"/"+id+"/received", `{}`)
 	receiver.post(204, post+"/"+id+"/received", `{"consumer":"points"}`)
 	receiver.post(403, post+"/"+id+"/received", `{"consumer":"stock"}`)
+	receiver.post(400, post+"/"+id+"/received", `{"token":"`+strings.Repeat("x", 101)+`"}`)
+	receiver.post(404, post+nowhere+"/received", `{"token":"x"}`)
 	s.post(404, post+nowhere+"/received", `{"consumer":"stock"}`)
 	s.post(204, post+"/"+id+"/received", `{"consumer":"stock"}`)
 	require.Equal(s.t, "received", s.get(200, post+"/"+id).data("state"))

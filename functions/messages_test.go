@@ -118,9 +118,10 @@ func TestOnlyAnAdminActsForAnother(t *testing.T) {
 func TestAConfirmationIsAnsweredAlikeTheFirstTimeAgainAndLate(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	points, stock := s.caller("points", "receiver"), s.caller("stock", "receiver")
+	points, stock := s.receiver("points", "a"), s.receiver("stock", "a")
 	saved := s.post(post, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
 	at := fmt.Sprintf("%s/%v", post, saved.data("server_msg_id"))
+	s.useUp(message.Sent, saved.data("server_msg_id"))
 	for _, who := range []*server{points, points} {
 		got := who.post(at+"/received", `{"consumer":"points"}`)
 		require.Equal(t, http.StatusNoContent, got.status)

@@ -9,6 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 const (
@@ -109,6 +110,7 @@ func hostOf(text string) string {
 type letter struct {
 	store.Post
 	signing store.Signing
+	token   []byte // that its confirmation must give back; nil when its 2xx is the confirmation
 }
 
 // messages sends reliable messages to their URLs.
@@ -123,6 +125,9 @@ func (d *deliverer) messages() lane[letter] {
 			event, err := fn.MessageEvent(w.MessageDetail)
 			if err != nil {
 				return attempt{at: time.Now(), err: err.Error()}
+			}
+			if w.token != nil {
+				event.SetExtension(fn.ConfirmTokenAttribute, fn.ConfirmToken(w.token))
 			}
 			body, err := event.MarshalJSON()
 			if err != nil {
@@ -167,9 +172,19 @@ func (d *deliverer) claimLetters(ctx context.Context, room int, inHand map[int]l
 	if err != nil {
 		return nil, err
 	}
+	var explicit []task.ID
+	for _, p := range posts {
+		if p.Confirm {
+			explicit = append(explicit, p.ID)
+		}
+	}
+	tokens, err := d.db.ConfirmTokens(ctx, explicit)
+	if err != nil {
+		return nil, err
+	}
 	letters := make([]letter, len(posts))
 	for i, p := range posts {
-		letters[i] = letter{p, secrets[p.CallerID]}
+		letters[i] = letter{p, secrets[p.CallerID], tokens[p.ID]}
 	}
 	return letters, nil
 }

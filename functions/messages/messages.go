@@ -116,36 +116,13 @@ func (p *post) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, er
 // for an admin.
 func (p *post) own(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
 	m, err := p.db.Message(ctx, id)
-	if task.CodeOf(err) == task.CodeNotFound {
-		return p.unsaved(ctx, c, id)
-	}
-	if err != nil {
+	switch {
+	case task.CodeOf(err) == task.CodeNotFound, err == nil && m.CallerID != c.Caller.ID && !c.May(fn.Admin):
+		return p.unsaved(ctx, c, id) // another caller's too: it takes as long as one that does not exist
+	case err != nil:
 		return nil, err
-	}
-	if m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
-		return nil, noMessage()
 	}
 	return wire(m), nil
-}
-
-// received takes in a confirmation. Whoever has received a message must be able
-// to say so for ever: the first time, again, late.
-func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (any, error) {
-	id, err := c.ID(oneMessage)
-	if err != nil {
-		return nil, err
-	}
-	consumer, err := c.ActFor(req.Consumer)
-	if err != nil {
-		return nil, err
-	}
-	m, err := p.db.ReceiveMessage(ctx, id, consumer)
-	if err != nil {
-		return nil, err
-	}
-	c.Log("message", id.String(), "state", m.State())
-	c.Status(http.StatusNoContent)
-	return nil, nil
 }
 
 func noMessage() error { return task.Refuse(task.CodeNotFound, "no such "+oneMessage) }

@@ -16,6 +16,9 @@ func (r *byKeyRequest) Validate() []task.Field {
 	return bad
 }
 
+// maxToken is the most characters that a token may have; ours have fewer.
+const maxToken = 100
+
 // receivedRequest is api.ReceivedRequest with its rules.
 type receivedRequest api.ReceivedRequest
 
@@ -23,5 +26,6 @@ type receivedRequest api.ReceivedRequest
 func (r *receivedRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.User("consumer", r.Consumer)
+	bad.AtMost("token", r.Token, maxToken)
 	return bad
 }

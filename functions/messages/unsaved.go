@@ -6,6 +6,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -16,16 +17,11 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 	if p.env.Bus() == nil {
 		return nil, noMessage()
 	}
-	found, err := p.env.Bus().LookUp(ctx, id.String())
+	m, err := p.accepted(ctx, id)
 	if err != nil {
-		return nil, &task.Error{Code: task.CodeServerBusy, Message: "it cannot be told now whether there is such a message; repeat the same call later", RetryAfter: time.Second}
+		return nil, err
 	}
-	if found == nil {
-		return nil, noMessage()
-	}
-	posted := fn.PostedOf(found.Event, found.Seq, found.Fingerprint)
-	m, err := posted.Message()
-	if err != nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
+	if m == nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return nil, noMessage()
 	}
 	delivered, err := p.db.DeliveredAt(ctx, id)
@@ -39,4 +35,22 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 		ExpectedReceipts: int(m.ExpectedReceipts), Receipts: []api.Receipt{}, SentAt: fn.Instant(m.SentAt),
 		AcceptSeq: m.AcceptSeq, AcceptedAt: fn.Instant(m.AcceptedAt), Producer: m.Producer, DeliveredAt: fn.Instant(delivered), CreatedAt: m.AcceptedAt.UTC(), UpdatedAt: m.AcceptedAt.UTC(),
 	}, nil
+}
+
+// accepted is the message that the stream of accepted messages holds under an id;
+// nil when it holds none.
+func (p *post) accepted(ctx context.Context, id task.ID) (*store.NewMessage, error) {
+	found, err := p.env.Bus().LookUp(ctx, id.String())
+	if err != nil {
+		return nil, &task.Error{Code: task.CodeServerBusy, Message: "it cannot be told now whether there is such a message; repeat the same call later", RetryAfter: time.Second}
+	}
+	if found == nil {
+		return nil, nil
+	}
+	posted := fn.PostedOf(found.Event, found.Seq, found.Fingerprint)
+	m, err := posted.Message()
+	if err != nil {
+		return nil, nil // not one of ours
+	}
+	return m, nil
 }

@@ -28,9 +28,17 @@ func (c *Client) MessageByKey(ctx context.Context, clientMsgID, from string) (Me
 }
 
 // ConfirmMessage tells that this caller has received a message and done what it
-// asks for. Confirming twice is harmless.
+// asks for: a message to the user of this name, or to a subject that the caller was
+// granted. Confirming twice is harmless.
 func (c *Client) ConfirmMessage(ctx context.Context, serverMsgID string) error {
 	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{}, repeatable)
+	return err
+}
+
+// ConfirmDelivery is ConfirmMessage for a message that came to a URL of this
+// caller: token is the attribute confirmtoken of the delivery.
+func (c *Client) ConfirmDelivery(ctx context.Context, serverMsgID, token string) error {
+	_, err := post[struct{}](ctx, c, "/api/v1/messages/"+url.PathEscape(serverMsgID)+"/received", ReceivedRequest{Token: token}, repeatable)
 	return err
 }
 

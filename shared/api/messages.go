@@ -109,6 +109,7 @@ type MessageByKeyRequest struct {
 // ReceivedRequest confirms a message: POST /api/v1/messages/{id}/received.
 type ReceivedRequest struct {
 	Consumer string `json:"consumer,omitempty"` // default, and all that who is no admin may say: the caller's name
+	Token    string `json:"token,omitempty"`    // of a message to a URL: the attribute confirmtoken of its delivery
 }
 
 // StuckRequest lists messages that wait for an operator: GET

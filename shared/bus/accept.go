@@ -149,7 +149,8 @@ type AcceptedMessage struct {
 
 // LookUp gives the message that was accepted under id, whoever sent it; nil, nil
 // when the stream has none: it was never accepted, or is forgotten. ErrAway when
-// nobody can say. It takes 2 s at most.
+// nobody can say. It takes 2 s at most, and as long for an id that is there as for
+// one that is not.
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -162,7 +163,11 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	}
 	ctx, unbind := l.bound(ctx)
 	defer unbind()
-	m, err := b.stored(ctx, l, acceptPrefix+"*."+id)
+	request, err := lastBySubject(acceptPrefix + "*." + id)
+	if err != nil {
+		return nil, err
+	}
+	m, err := b.leaders(ctx, l, request)
 	if err != nil {
 		return nil, away(fmt.Errorf("look up %s: %w", id, err))
 	}
@@ -172,11 +177,16 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 // stored asks the leader: nobody may be told "never accepted" by a replica that
 // lags behind.
 func (b *Bus) stored(ctx context.Context, l *link, subject string) (*AcceptedMessage, error) {
-	request, err := json.Marshal(map[string]string{"last_by_subj": subject})
+	request, err := lastBySubject(subject)
 	if err != nil {
 		return nil, err
 	}
 	return b.leaders(ctx, l, request)
+}
+
+// lastBySubject asks for the newest message of a subject.
+func lastBySubject(subject string) ([]byte, error) {
+	return json.Marshal(map[string]string{"last_by_subj": subject})
 }
 
 // leaders is what the leader of the stream has; nil, nil when it has none.

@@ -3,6 +3,7 @@ package fn
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -174,6 +175,13 @@ func MessageEvent(m store.MessageDetail) (cloudevents.Event, error) {
 	e.SetTime(m.CreatedAt.UTC())
 	return asWritten(e, m.Data), nil
 }
+
+// ConfirmTokenAttribute is the attribute of a message to a URL that its
+// confirmation must give back, where one is asked for.
+const ConfirmTokenAttribute = "confirmtoken"
+
+// ConfirmToken is the text of such a token; "" of none.
+func ConfirmToken(token []byte) string { return base64.RawURLEncoding.EncodeToString(token) }
 
 // asWritten gives an event JSON data byte for byte; SetData would write < > and
 // & in another way.

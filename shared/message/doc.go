@@ -7,10 +7,10 @@
 //
 //	          taken                        confirmed by all
 //	sending -----------> sent ---------------------------------> received
-//	   |  |               |  |                                      ^  ^
-//	   |  +---------------|--|-- confirmed before the broker's word -+  |
-//	   |                  |  |                                         |
-//	   +-- abandoned by --+--+----> abandoned ------ confirmed late ---+
+//	   |  |               |                                         ^  ^
+//	   |  +---------------|---- confirmed before the send settles --+  |
+//	   |                  |                                            |
+//	   +-- abandoned by --+-------> abandoned ------ confirmed late ---+
 //	       hand                        |
 //	   ^------------------------------- redriven by hand
 //
@@ -19,9 +19,11 @@
 //
 // # Invariants
 //
-//   - The status only moves forward: sending, sent, received. A confirmation may
-//     come before the broker's word on the send, and after a message was
-//     abandoned; both make it received.
+//   - The status only moves forward: sending, sent, received.
+//   - A confirmation counts only from whom the message is for (Confirmer), and only
+//     once it was sent (FirstSend): nothing depends on ids being secret. One of a
+//     message to a URL may come before its send settles, as its token proves the
+//     send. One may also come after a message was abandoned. Both make it received.
 //   - Remaining + SendNo = MaxSends. A send counts when the broker or the receiver
 //     had a word in it; one that met nobody (Away) uses nothing and changes no
 //     number, so the repeat has the same MsgID and is recognised.

@@ -104,10 +104,10 @@ with c as materialized (
 ), a as (
     insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, exchange_name, routing_key,
         type, data, sent_at, confirm, max_sends, expected_receipts, created_at, accept_seq, accepted_at, producer, status, abandoned,
-        remaining_sends, send_no, epoch, finished_at, finished_by, last_error, delivered_at, receipts)
+        remaining_sends, send_no, epoch, finished_at, finished_by, last_error, delivered_at, receipts, confirm_token)
     select m.id, m.call_id, m.caller_id, m.sender, m.client_msg_id, m.fingerprint, m.kind, m.destination, m.exchange_name, m.routing_key,
         m.type, m.data, m.sent_at, m.confirm, m.max_sends, m.expected_receipts, m.created_at, m.accept_seq, m.accepted_at, m.producer, d.status, d.abandoned,
-        d.remaining_sends, d.send_no, d.epoch, d.finished_at, d.finished_by, d.last_error, d.delivered_at, coalesce(g.receipts, '[]')
+        d.remaining_sends, d.send_no, d.epoch, d.finished_at, d.finished_by, d.last_error, d.delivered_at, coalesce(g.receipts, '[]'), m.confirm_token
     from m join d on d.id = m.id
     left join (
         select message_id, jsonb_agg(` + receiptJSON + ` order by r.confirmed_at, r.consumer) as receipts from r group by message_id

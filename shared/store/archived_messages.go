@@ -2,12 +2,10 @@ package store
 
 import (
 	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -62,30 +60,6 @@ func queueNewMessages(batch *pgx.Batch, rows []*NewMessage, inserted map[task.ID
 }
 
 const knownArchivedMessagesSQL = `select id, call_id, fingerprint, status, abandoned, created_at from archived_messages where id = any($1::uuid[])`
-
-const lockArchivedMessageSQL = archivedMessageSQL + ` for update of m`
-
-const receiveArchivedSQL = `
-update archived_messages set status = $2, abandoned = $3, finished_by = nullif($4, ''),
-    finished_at = case when (status, abandoned) = ($2, $3) then finished_at else now() end,
-    receipts = receipts || jsonb_build_object('consumer', $5::text, 'confirmedAt', now(), 'sendNo', send_no)
-where id = $1`
-
-// receiveArchived takes in a confirmation of an archived message: whoever has
-// received a message can say so at any time.
-func receiveArchived(ctx context.Context, conn *pgx.Conn, id task.ID, consumer string) (after msg.Message, err error) {
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		m, err := readArchivedMessage(ctx, tx, lockArchivedMessageSQL, id)
-		after = m.Message
-		if err != nil || slices.ContainsFunc(m.Receipts, func(r Receipt) bool { return r.Consumer == consumer }) {
-			return err
-		}
-		after = m.Receive(consumer, len(m.Receipts)+1)
-		_, err = tx.Exec(ctx, receiveArchivedSQL, id, int16(after.Status), after.Abandoned, storable(after.FinishedBy), consumer)
-		return err
-	})
-	return after, err
-}
 
 // decideArchivedMessage answers an operator's decision on an archived message, which may
 // be asked for what it is already, and for nothing else.

@@ -39,7 +39,7 @@ func (db *DB) received(t *testing.T, rows ...*NewMessage) {
 	db.mustSave(t, rows...)
 	db.relay(t, always(takes))
 	for _, m := range rows {
-		_, err := db.ReceiveMessage(t.Context(), m.ID, "points")
+		_, err := db.ReceiveMessage(t.Context(), m.ID, addressee("points"))
 		require.NoError(t, err)
 	}
 }
@@ -51,7 +51,7 @@ func TestArchivedMessage(t *testing.T) {
 		m.Exchange, m.RoutingKey, m.SentAt, m.ExpectedReceipts = "orders", "paid", time.Now().Truncate(time.Microsecond), 2
 	})
 	db.received(t, m)
-	_, err := db.ReceiveMessage(t.Context(), m.ID, "stock")
+	_, err := db.ReceiveMessage(t.Context(), m.ID, addressee("stock"))
 	require.NoError(t, err)
 	db.exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
 	before := db.mustMessage(t, m.ID)
@@ -100,7 +100,7 @@ func TestArchivedMessage(t *testing.T) {
 	})
 	t.Run("is confirmed still", func(t *testing.T) {
 		for range 2 {
-			after, err := db.ReceiveMessage(t.Context(), m.ID, "late")
+			after, err := db.ReceiveMessage(t.Context(), m.ID, addressee("late"))
 			require.NoError(t, err)
 			require.Equal(t, "received", after.State())
 		}
@@ -124,22 +124,30 @@ func TestArchivedMessage(t *testing.T) {
 func TestArchivedAbandonedMessageIsReceivedWhenItIsConfirmed(t *testing.T) {
 	t.Parallel()
 	db, by := keeping(t, sandbox.NewDatabase(t), 90, 0), Operator{CallerID: 3, Name: "ann", RequestID: "r"}
-	m := reliable("k")
+	m, unsent := reliable("k"), reliable("unsent")
 	db.mustSave(t, m)
-	_, err := db.AbandonMessage(t.Context(), m.ID, by)
-	require.NoError(t, err)
-	require.Equal(t, 1, db.archiveMessages(t))
+	db.relay(t, always(takes))
+	db.mustSave(t, unsent)
+	for _, id := range []task.ID{m.ID, unsent.ID} {
+		_, err := db.AbandonMessage(t.Context(), id, by)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 2, db.archiveMessages(t))
 	again, err := db.AbandonMessage(t.Context(), m.ID, by)
 	require.NoError(t, err, "it is abandoned already")
 	require.Equal(t, "abandoned", again.State())
 	_, err = db.RedriveMessage(t.Context(), m.ID, by)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	require.ErrorContains(t, err, "archived")
-	after, err := db.ReceiveMessage(t.Context(), m.ID, "points")
+	after, err := db.ReceiveMessage(t.Context(), m.ID, addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 	d := db.mustMessage(t, m.ID)
 	require.Equal(t, []any{"received", "points", true}, []any{d.State(), d.FinishedBy, d.Archived})
+
+	_, err = db.ReceiveMessage(t.Context(), unsent.ID, addressee("points"))
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "nobody has what was never sent")
+	require.Equal(t, "abandoned", db.mustMessage(t, unsent.ID).State())
 }
 
 // The archive and a repeat at the same moment: the repeat waits for the row, which

@@ -117,17 +117,18 @@ select ` + messageBody + `, ` + messageWaiting + `, ` + receiptsOfBody + `, now(
 from messages m join message_live l on l.id = m.id where m.id = $1
 union all
 select ` + messageBody + `, ` + messageDone + `, ` + receiptsOfBody + `, now()
-from messages m join message_done d on d.id = m.id where m.id = $1`
+from messages m join message_done d on d.id = m.id where m.id = $1
+union all` + archivedMessageSQL
 
-// Message finds a message with its receipts, live, final or archived;
-// task.CodeNotFound when there is none.
+// Message finds a message with its receipts, live, final or archived, with one
+// statement for all ids; task.CodeNotFound when there is none.
 func (db *DB) Message(ctx context.Context, id task.ID) (found MessageDetail, err error) {
 	rows, err := db.hot.Query(ctx, messageSQL, id)
 	if err == nil {
 		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { found = m })
 	}
 	if err == nil && found.ID.IsZero() {
-		found, err = archivedMessage(ctx, db.hot, id)
+		err = errNoMessage()
 	}
 	return found, failed("message", err)
 }

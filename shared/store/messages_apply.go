@@ -1,8 +1,6 @@
 package store
 
 import (
-	"context"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -166,60 +164,3 @@ func deliveredAt(c messageChange) *time.Time {
 	return timeOrNull(c.after.DeliveredAt)
 }
 func nextAt(c messageChange) *time.Time { return timeOrNull(c.after.NextAt) }
-
-const consumersSQL = `select consumer from message_receipts where message_id = $1`
-
-const insertReceiptSQL = `insert into message_receipts (message_id, consumer, send_no) values ($1, $2, $3)`
-
-// ReceiveMessage takes in a consumer's confirmation and gives the message as it
-// is then. It may come at any time and any number of times: before the broker's
-// word on the send, after the message was abandoned, again after it counted, after
-// the message was archived.
-// task.CodeNotFound when there is no such message.
-func (db *DB) ReceiveMessage(ctx context.Context, id task.ID, consumer string) (after msg.Message, err error) {
-	err = db.retrying(ctx, func(bool) error {
-		conn, err := db.hot.Acquire(ctx)
-		if err != nil {
-			return err
-		}
-		defer conn.Release()
-		after, err = receiveOnce(ctx, conn.Conn(), id, consumer)
-		return markLost(conn.Conn(), rollbackOn(conn.Conn(), err))
-	})
-	return after, failed("receive", err)
-}
-
-// receiveOnce counts the receipts under the message's lock: its confirmations
-// come one after the other.
-func receiveOnce(ctx context.Context, conn *pgx.Conn, id task.ID, consumer string) (msg.Message, error) {
-	var consumers []string
-	var batch pgx.Batch
-	batch.Queue("begin")
-	held := queueMessageLocks(&batch, id)
-	batch.Queue(consumersSQL, id).Query(func(rows pgx.Rows) (err error) {
-		consumers, err = pgx.CollectRows(rows, pgx.RowTo[string])
-		return err
-	})
-	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return msg.Message{}, err
-	}
-	m, err := held.of(id)
-	if task.CodeOf(err) == task.CodeNotFound {
-		if err := commit(ctx, conn); err != nil {
-			return m.Message, err
-		}
-		return receiveArchived(ctx, conn, id, consumer)
-	}
-	if err != nil {
-		return m.Message, err
-	}
-	batch = pgx.Batch{}
-	if !slices.Contains(consumers, consumer) {
-		consumers = append(consumers, consumer)
-		batch.Queue(insertReceiptSQL, id, consumer, m.SendNo)
-	}
-	after := m.Receive(consumer, len(consumers))
-	queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
-	batch.Queue("commit")
-	return after, conn.SendBatch(ctx, &batch).Close()
-}

@@ -77,7 +77,7 @@ func TestARedriveIsSentUnderNewNamesAndRecorded(t *testing.T) {
 	require.Equal(t, 1, relayed.Rows, "at once")
 	require.Equal(t, []string{reliable("s1").send("2.1")}, b.msgIDs())
 
-	_, err = db.ReceiveMessage(t.Context(), idOf("s1"), "points")
+	_, err = db.ReceiveMessage(t.Context(), idOf("s1"), addressee("points"))
 	require.NoError(t, err)
 	_, err = db.RedriveMessage(t.Context(), idOf("s1"), by)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
@@ -107,7 +107,7 @@ func TestAnAbandonedMessageIsSentNoMoreUnlessRedrivenAndAConfirmationStillCounts
 	require.Zero(t, db.count(t, `select count(*) from reliable_messages where remaining_sends = 0`))
 	require.Zero(t, db.relay(t, always(takes)).Rows)
 
-	after, err := db.ReceiveMessage(ctx, idOf("s1"), "points")
+	after, err := db.ReceiveMessage(ctx, idOf("s1"), addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
 	d := db.mustMessage(t, idOf("s1"))

@@ -13,6 +13,7 @@ import (
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // broker is a publisher that remembers what it was given.
@@ -62,15 +63,22 @@ func (db *DB) makeDue(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestAConfirmationBeforeTheBrokersWordIsNotUndone(t *testing.T) {
+func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	m := reliable("k")
 	db.mustSave(t, m)
 	db.relay(t, always(isAway)) // it was stored, and the answer lost
-	after, err := db.ReceiveMessage(t.Context(), m.ID, "points")
+	before := db.mustMessage(t, m.ID)
+	_, err := db.ReceiveMessage(t.Context(), m.ID, addressee("points"))
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err), "repeat it")
+	require.Equal(t, before, db.mustMessage(t, m.ID), "nothing changes")
+	db.makeDue(t)
+	db.relay(t, always(takes))
+	after, err := db.ReceiveMessage(t.Context(), m.ID, addressee("points"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
+	db.makeDue(t)
 	require.Zero(t, db.relay(t, always(refuses)).Rows)
 	require.Equal(t, "received", db.mustMessage(t, m.ID).State())
 }
@@ -84,7 +92,7 @@ func TestAConfirmationWaitsForTheRelayThatSendsTheMessage(t *testing.T) {
 	confirmed := make(chan error, 1)
 	_, err := db.RelayMessages(t.Context(), 10, func(_ context.Context, due []DueMessage) ([]msg.Result, error) {
 		go func() {
-			_, err := db.ReceiveMessage(context.Background(), m.ID, "points")
+			_, err := db.ReceiveMessage(context.Background(), m.ID, addressee("points"))
 			confirmed <- err
 		}()
 		require.Eventually(t, func() bool {

@@ -46,6 +46,11 @@ func (db *DB) mustSave(t *testing.T, rows ...*NewMessage) []SavedMessage {
 	return outs
 }
 
+// addressee is the word of one that the message is for.
+func addressee(consumer string) Confirmation {
+	return Confirmation{Consumer: consumer, Ground: msg.IsAddressee}
+}
+
 func (db *DB) mustMessage(t *testing.T, id task.ID) MessageDetail {
 	t.Helper()
 	m, err := db.Message(t.Context(), id)
@@ -90,14 +95,14 @@ func wholeMessageLife(t *testing.T, db *DB) {
 	require.Zero(t, relayed.Rows, "not before its time")
 
 	for range 2 {
-		after, err := db.ReceiveMessage(ctx, m.ID, "points")
+		after, err := db.ReceiveMessage(ctx, m.ID, addressee("points"))
 		require.NoError(t, err)
 		require.Equal(t, "sent", after.State(), "one consumer counts once")
 	}
-	after, err := db.ReceiveMessage(ctx, m.ID, "stock")
+	after, err := db.ReceiveMessage(ctx, m.ID, addressee("stock"))
 	require.NoError(t, err)
 	require.Equal(t, "received", after.State())
-	_, err = db.ReceiveMessage(ctx, m.ID, "late")
+	_, err = db.ReceiveMessage(ctx, m.ID, addressee("late"))
 	require.NoError(t, err)
 	d = db.mustMessage(t, m.ID)
 	require.Equal(t, []string{"points", "stock", "late"}, column(d.Receipts, func(r Receipt) string { return r.Consumer }))
@@ -108,7 +113,7 @@ func wholeMessageLife(t *testing.T, db *DB) {
 	require.Equal(t, 1, db.count(t, `select count(*) from reliable_messages where status = 2 and remaining_sends = 1`))
 	require.Zero(t, db.relay(t, b).Rows)
 
-	_, err = db.ReceiveMessage(ctx, task.NewID(), "points")
+	_, err = db.ReceiveMessage(ctx, task.NewID(), addressee("points"))
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	_, err = db.Message(ctx, task.NewID())
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
@@ -205,8 +210,9 @@ func TestAConfirmationWhoseAnswerWasLostCountsOnce(t *testing.T) {
 	db := openAt(t, proxy.URL())
 	m := reliable("k", func(m *NewMessage) { m.ExpectedReceipts = 2 })
 	db.mustSave(t, m)
+	db.relay(t, always(takes))
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
-	after, err := db.ReceiveMessage(t.Context(), m.ID, "points")
+	after, err := db.ReceiveMessage(t.Context(), m.ID, addressee("points"))
 	require.NoError(t, err)
 	<-fired
 	require.Equal(t, "sent", after.State())

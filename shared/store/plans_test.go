@@ -225,6 +225,8 @@ insert into message_receipts (message_id, consumer, send_no) select id, 'c', 1 f
 			"knownMessagesSQL":      someIDs,
 			"messagesExistSQL":      someIDs,
 			"consumersSQL":          anID,
+			"recipientSQL":          anID,
+			"confirmTokensSQL":      someIDs,
 			"finishedMessagesSQL":   someIDs,
 			"anyMessageDueSQL":      "",
 			"lockDueMessagesSQL":    "100, 16",

@@ -1,0 +1,110 @@
+package message
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Everyone who may call, and every address: the table names all that may confirm,
+// and everything else may not.
+func TestWhoMayConfirmWhat(t *testing.T) {
+	t.Parallel()
+	const token = "the token of this message"
+	callers := map[string]Confirmer{
+		"nobody":           {User: "eve"},
+		"the user":         {User: "bob"},
+		"a granted caller": {User: "points", Receives: []string{"bills.>", "msg.orders.*"}},
+		"granted all":      {User: "mirror", Receives: []string{">"}},
+		"the token":        {User: "shop", Token: token},
+		"another token":    {User: "shop", Token: token + "x"},
+		"an admin":         {User: "ops", Admin: true},
+		"a granted admin":  {User: "ops", Admin: true, Receives: []string{"msg.orders.paid"}},
+		"a user and admin": {User: "bob", Admin: true},
+	}
+	for name, c := range map[string]struct {
+		to    Address
+		token string
+		may   map[string]Ground
+	}{
+		"a subject": {Address{Subject, "msg.orders.paid"}, "", map[string]Ground{
+			"a granted caller": IsAddressee, "granted all": IsAddressee, "a granted admin": IsAddressee, "an admin": ByHand, "a user and admin": ByHand,
+		}},
+		"a subject below": {Address{Subject, "msg.orders.paid.eu"}, "", map[string]Ground{
+			"granted all": IsAddressee, "an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+		}},
+		"a subject like the user's name": {Address{Subject, "bob"}, "", map[string]Ground{
+			"granted all": IsAddressee, "an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+		}},
+		"a user": {Address{User, "bob"}, "", map[string]Ground{
+			"the user": IsAddressee, "a user and admin": IsAddressee, "an admin": ByHand, "a granted admin": ByHand,
+		}},
+		"a URL": {Address{URL, "https://example.com/bob"}, "", map[string]Ground{
+			"an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+		}},
+		"a URL that wants the explicit call": {Address{URL, "https://example.com/bob"}, token, map[string]Ground{
+			"the token": HasToken, "an admin": ByHand, "a granted admin": ByHand, "a user and admin": ByHand,
+		}},
+	} {
+		for caller, who := range callers {
+			who.Consumer = who.User
+			require.Equal(t, c.may[caller], who.GroundOf(c.to, c.token), "%s by %s", name, caller)
+
+			who.Consumer = "somebody else"
+			want := NoGround
+			if who.Admin {
+				want = ByHand
+			}
+			require.Equal(t, want, who.GroundOf(c.to, c.token), "%s by %s for somebody else", name, caller)
+		}
+	}
+}
+
+// Every kind and every history of sends: what a confirmation on each ground may
+// count for.
+func TestNothingIsConfirmedBeforeItWasSent(t *testing.T) {
+	t.Parallel()
+	last := func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }
+	abandon := func(m Message) Message {
+		m, err := m.Abandon("ops")
+		require.NoError(t, err)
+		return m
+	}
+	redrive := func(m Message) Message {
+		m, err := m.Redrive(now)
+		require.NoError(t, err)
+		return m
+	}
+	for _, kind := range []Kind{Subject, URL, User} {
+		of := func(m *Message) { m.Kind = kind }
+		histories := map[string]struct {
+			m    Message
+			want FirstSend // on the grounds IsAddressee and ByHand
+			url  FirstSend // by hand of a URL
+		}{
+			"just saved":             {fresh(of), MaybeSent, MaybeSent},
+			"away":                   {fresh(of).Settle(away, now, 0.5), MaybeSent, MaybeSent},
+			"delivered before saved": {fresh(of).delivered(now), WasSent, WasSent},
+			"taken":                  {fresh(of).Settle(taken, now, 0.5), WasSent, WasSent},
+			"taken, abandoned":       {abandon(fresh(of).Settle(taken, now, 0.5)), WasSent, WasSent},
+			"refused, tried again":   {fresh(of).Settle(refused, now, 0.5), MaybeSent, WasSent},
+			"refused to the end":     {fresh(of, last).Settle(refused, now, 0.5), NotSent, WasSent},
+			"refused, redriven":      {redrive(fresh(of, last).Settle(refused, now, 0.5)), MaybeSent, WasSent},
+			"abandoned unsent":       {abandon(fresh(of)), NotSent, NotSent},
+			"taken, redriven":        {redrive(fresh(of, last).Settle(taken, now, 0.5)), WasSent, WasSent},
+			"received":               {fresh(of).Settle(taken, now, 0.5).Receive("points", 1), WasSent, WasSent},
+		}
+		for name, c := range histories {
+			at := fmt.Sprintf("%v: %s", kind, name)
+			byHand := c.want
+			if kind == URL {
+				byHand = c.url
+			}
+			require.Equal(t, c.want, c.m.FirstSend(IsAddressee), at)
+			require.Equal(t, byHand, c.m.FirstSend(ByHand), at)
+			require.Equal(t, WasSent, c.m.FirstSend(HasToken), "%s: only a send carries the token", at)
+			require.Equal(t, NotSent, c.m.FirstSend(NoGround), at)
+		}
+	}
+}
