@@ -82,3 +82,39 @@ func texts(t *testing.T, conn *pgx.Conn, query string) []string {
 	require.NoError(t, err)
 	return lines
 }
+
+// Callers, and what they have confirmed: a message of the main tables and one of the
+// archive for each line.
+const confirmedHistory = `
+INSERT INTO callers (name, token_hash, roles, queues, revoked_at)
+	SELECT name, decode(repeat('00', 32), 'hex'), ARRAY[role], '{}', CASE name WHEN 'gone' THEN now() END
+	FROM (VALUES ('points', 'receiver'), ('many', 'receiver'), ('idle', 'receiver'), ('early', 'receiver'), ('gone', 'receiver'),
+		('bob', 'receiver'), ('shop', 'submitter')) c (name, role);
+INSERT INTO messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	SELECT gen_random_uuid(), gen_random_uuid(), 0, consumer, n, gen_random_uuid(), kind, destination, 't', '1', true, 5, 1
+	FROM (VALUES ('points', 0, 'msg.orders.paid'), ('points', 0, 'bills'), ('early', 0, 'msg.orders.paid'), ('gone', 0, 'msg.orders.paid'),
+			('shop', 0, 'msg.orders.paid'), ('bob', 2, 'bob'), ('bob', 1, 'https://example.com/')
+		UNION ALL SELECT 'many', 0, 'msg.orders.' || n FROM generate_series(1, 101) n UNION ALL SELECT 'many', 0, 'a.b'
+	) m (consumer, kind, destination), generate_series(1, 2) n;
+INSERT INTO message_receipts (message_id, consumer, send_no) SELECT id, sender, CASE sender WHEN 'early' THEN 0 ELSE 1 END FROM messages;
+INSERT INTO archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
+		expected_receipts, created_at, status, abandoned, remaining_sends, send_no, epoch, finished_at, receipts)
+	SELECT gen_random_uuid(), gen_random_uuid(), 0, sender, client_msg_id, fingerprint, kind, destination || '.old', type, data, confirm, max_sends,
+		expected_receipts, created_at, 2, false, 4, 1, 1, now(),
+		jsonb_build_array(jsonb_build_object('consumer', sender, 'confirmedAt', now(), 'sendNo', CASE sender WHEN 'early' THEN 0 ELSE 1 END))
+	FROM messages WHERE sender IN ('points', 'early')`
+
+func TestReceiversAreGrantedTheSubjectsThatTheyHaveConfirmed(t *testing.T) {
+	t.Parallel()
+	conn := before(t, "0028_receives_confirmed.sql")
+	_, err := conn.Exec(t.Context(), confirmedHistory)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, roles)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"bob {}", "early {}", "gone {}", "idle {}",
+		"many {a.b,msg.orders.>}",
+		"points {bills,bills.old,msg.orders.paid,msg.orders.paid.old}",
+		"shop {}",
+	}, texts(t, conn, `SELECT name || ' ' || receives::text FROM callers ORDER BY name`))
+}
