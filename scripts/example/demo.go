@@ -52,8 +52,13 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 			return err
 		}
 	}
+	admin := operator{beside["SENDONCE_URL"], beside["SENDONCE_USER"], beside["SENDONCE_PASSWORD"]}
+	token, err := admin.receiver(ctx, consumerName, paidSubject)
+	if err != nil {
+		return err
+	}
 	running, ctx := errgroup.WithContext(ctx)
-	start := func(name, port string, service func(context.Context, place) error) (url string, db *pgxpool.Pool, err error) {
+	start := func(name, port, user, password string, service func(context.Context, place) error) (url string, db *pgxpool.Pool, err error) {
 		if db, err = openDatabase(ctx, beside["DATABASE_URL"], name); err != nil {
 			return "", nil, err
 		}
@@ -68,7 +73,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		running.Go(func() error {
 			defer db.Close()
 			return service(ctx, place{
-				sendonceURL: beside["SENDONCE_URL"], user: beside["SENDONCE_USER"], password: beside["SENDONCE_PASSWORD"],
+				sendonceURL: admin.url, user: user, password: password,
 				natsURL: cmp.Or(beside["NATS_POINTS_URL"], beside["NATS_URL"]), natsDomain: beside["NATS_DOMAIN"], db: db, listener: l,
 				log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("service", name),
 			})
@@ -76,15 +81,15 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		return "http://" + l.Addr().String(), db, nil
 	}
 	running.Go(func() error {
-		shop, _, err := start("orders", orderPort, runOrder)
+		shop, _, err := start("orders", orderPort, admin.user, admin.password, runOrder)
 		if err != nil {
 			return err
 		}
-		points, credited, err := start("points", pointsPort, runPoints)
+		points, credited, err := start("points", pointsPort, consumerName, token, runPoints)
 		if err != nil {
 			return err
 		}
-		t := tour{shop, points, credited, api.NewClient(beside["SENDONCE_URL"], beside["SENDONCE_USER"], beside["SENDONCE_PASSWORD"]), out}
+		t := tour{shop, points, credited, api.NewClient(admin.url, admin.user, admin.password), out}
 		if err := t.run(ctx); ctx.Err() == nil {
 			return err
 		}

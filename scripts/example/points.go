@@ -20,6 +20,7 @@ const pointsDDL = `CREATE TABLE IF NOT EXISTS points (customer text PRIMARY KEY,
 
 const (
 	consumerName = "points"
+	paidSubject  = "msg.orders.paid"
 	atOnce       = 16
 	ackWait      = 30 * time.Second // more than a transaction and the longest Confirm
 	pause        = time.Second
@@ -90,7 +91,7 @@ func (c collector) run(ctx context.Context) {
 // granted.
 func makeConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
-		Durable: consumerName, FilterSubject: "msg.orders.paid",
+		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
 		// What NATS gives up here Sendonce sends again, and lists as stuck after
 		// its last send: a message that can never be taken holds up no other.

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// operator manages the callers of a Sendonce, as its admin.
+type operator struct{ url, user, password string }
+
+// receiver gives the token of the caller with this name, which may confirm
+// messages to one subject and nothing else. A caller of an earlier demo gets a new
+// token.
+func (o operator) receiver(ctx context.Context, name, subject string) (string, error) {
+	var made api.CallerResponse
+	status, err := o.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &made)
+	if status == http.StatusConflict {
+		if made, err = o.find(ctx, name); err == nil {
+			_, err = o.call(ctx, http.MethodPost, fmt.Sprintf("/%d/rotate", made.ID), nil, &made)
+		}
+	}
+	return made.Token, err
+}
+
+func (o operator) find(ctx context.Context, name string) (api.CallerResponse, error) {
+	for query := "?limit=200"; ; {
+		var page api.Page[api.CallerResponse]
+		if _, err := o.call(ctx, http.MethodGet, query, nil, &page); err != nil {
+			return api.CallerResponse{}, err
+		}
+		for _, c := range page.Items {
+			if c.Name == name {
+				return c, nil
+			}
+		}
+		if page.NextAfter == "" {
+			return api.CallerResponse{}, fmt.Errorf("there is no caller %s", name)
+		}
+		query = "?limit=200&after=" + page.NextAfter
+	}
+}
+
+// call makes one call and reads the data of a success.
+func (o operator) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
+	var raw []byte
+	if body != nil {
+		if raw, err = json.Marshal(body); err != nil {
+			return 0, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, o.url+"/api/v1/admin/callers"+path, bytes.NewReader(raw))
+	if err != nil {
+		return 0, err
+	}
+	req.SetBasicAuth(o.user, o.password)
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	answer := struct {
+		Message string `json:"message"`
+		Data    any    `json:"data"`
+	}{Data: data}
+	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil {
+		return res.StatusCode, fmt.Errorf("%s callers answered %s: %w", method, res.Status, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return res.StatusCode, fmt.Errorf("%s callers answered %s: %s", method, res.Status, answer.Message)
+	}
+	return res.StatusCode, nil
+}
