@@ -25,6 +25,9 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
 	}
 	if cfg.User == "" {
+		if env.Config.Password == "" {
+			return errors.New("the trigger needs SENDONCE_TRIGGER_USER with SENDONCE_TRIGGER_PASSWORD, or BASIC_AUTH_PASSWORD: it calls the functions, for which a hash is not enough")
+		}
 		cfg.User, cfg.Password = env.Config.Username, env.Config.Password
 	}
 	served := map[string]bool{}

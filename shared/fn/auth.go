@@ -46,7 +46,11 @@ func (x *exchange) authenticate(ctx context.Context, list bool) (store.Caller, e
 func (e *Env) check(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
 	hash := sha256.Sum256([]byte(password)) // also of names that nobody has
 	if sameText(name, e.Config.Username) {
-		if e.Config.Password == "" || !sameText(password, e.Config.Password) {
+		right, err := e.isAdminPassword(ctx, password)
+		if err != nil {
+			return store.Caller{}, err
+		}
+		if !right {
 			return store.Caller{}, errCredentials
 		}
 		return store.Caller{Name: name, Roles: []string{string(Admin)}}, nil
@@ -69,6 +73,13 @@ func (e *Env) check(ctx context.Context, name, password string, list bool, a *lo
 		return store.Caller{}, errCredentials
 	}
 	return caller, nil
+}
+
+func (e *Env) isAdminPassword(ctx context.Context, password string) (bool, error) {
+	if e.adminHash != nil {
+		return e.adminHash.matches(ctx, password)
+	}
+	return e.Config.Password != "" && sameText(password, e.Config.Password), nil
 }
 
 // sameText compares in a time that tells neither where the texts differ nor

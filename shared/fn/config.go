@@ -30,6 +30,7 @@ type Config struct {
 	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a user and a password only where SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
 	Username       string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
 	Password       string          `envconfig:"BASIC_AUTH_PASSWORD" secret:"true" desc:"password of the built-in admin; there is no default"`
+	PasswordHash   string          `envconfig:"BASIC_AUTH_PASSWORD_HASH" secret:"true" desc:"in place of BASIC_AUTH_PASSWORD, what sendonce hash-password prints for it; the trigger needs the password itself or a caller of its own"`
 	Host           string          `envconfig:"APP_HOST" default:"0.0.0.0" desc:"address to listen on"`
 	AppPort        uint16          `envconfig:"APP_PORT" default:"8000" desc:"port to listen on; 0 takes a free one"`
 	Port           *uint16         `envconfig:"PORT" desc:"port to listen on; wins over APP_PORT when set"`
@@ -113,8 +114,11 @@ func (c *Config) missingToServe(served []Function) []problem {
 		missing = append(missing, problem{"DATABASE_URL", "is not set; give a URL such as postgres://localhost:5432/sendonce"})
 	}
 	missing = append(missing, c.Roles.unwanted(c.DatabaseURL)...)
-	if c.Password == "" {
-		missing = append(missing, problem{"BASIC_AUTH_PASSWORD", "is not set or empty; choose the password of the built-in admin, there is no default"})
+	switch {
+	case c.Password == "" && c.PasswordHash == "":
+		missing = append(missing, problem{"BASIC_AUTH_PASSWORD", "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
+	case c.Password != "" && c.PasswordHash != "":
+		missing = append(missing, problem{"BASIC_AUTH_PASSWORD_HASH", "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
 	}
 	if c.EncryptionKeys == "" && slices.ContainsFunc(served, readsKeys) {
 		missing = append(missing, problem{encryptionKeys, "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})

@@ -99,7 +99,7 @@ func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
   TWO_PHASE_X is no setting; `+"`sendonce config`"+` lists them all
   WECHAT_X is no setting; `+"`sendonce config`"+` lists them all
   FUNCTION_TARGET "c" names no function; there are: a, b
-  BASIC_AUTH_PASSWORD is not set or empty; choose the password of the built-in admin, there is no default
+  BASIC_AUTH_PASSWORD is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH
   DATABASE_URL `+databaseURLProblem(t))
 	require.NotContains(t, err.Error(), "hunter2")
 }

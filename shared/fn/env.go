@@ -27,10 +27,12 @@ type Env struct {
 	follow  sync.Once
 	gate    *gate
 	callers *callers
-	guesses *guesses
-	ready   *probe
-	metrics func() *Metrics
-	alerts  task.AlertRules
+	// adminHash is nil where the built-in admin's password itself is given.
+	adminHash *passwordHash
+	guesses   *guesses
+	ready     *probe
+	metrics   func() *Metrics
+	alerts    task.AlertRules
 
 	newcomers newcomers
 
@@ -52,6 +54,11 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
+	if cfg.PasswordHash != "" {
+		if env.adminHash, err = parsePasswordHash(cfg.PasswordHash); err != nil {
+			return nil, &bus.SettingError{Name: "BASIC_AUTH_PASSWORD_HASH", Message: err.Error()}
+		}
+	}
 	cfg.Bus.AcceptStream, cfg.Bus.AcceptShards = cfg.TwoPhase.Stream, cfg.TwoPhase.Shards
 	if env.bus, err = bus.Open(cfg.Bus, log); err != nil {
 		return nil, err

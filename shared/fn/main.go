@@ -50,6 +50,7 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 		{Name: "config", Help: "list every setting as a table"},
 		{Name: "version", Help: "say which version this is"},
 		{Name: "routes", Help: "list every call with the function that answers it, as a table", Run: listRoutes(functions)},
+		{Name: "hash-password", Help: "read the built-in admin's password from standard input and print what to set as BASIC_AUTH_PASSWORD_HASH: [iterations]", Run: printPasswordHash},
 		NewWord("health", "ask the server of this container whether it lives: exit code 0 or 1", askHealth),
 	}, words...)
 	name := "serve"
@@ -171,6 +172,6 @@ func pick(words []Word, name string) (Word, bool) {
 func usage(w io.Writer, words []Word) {
 	fmt.Fprintln(w, "usage: sendonce [word]")
 	for _, word := range words {
-		fmt.Fprintf(w, "  %-10s %s\n", word.Name, word.Help)
+		fmt.Fprintf(w, "  %-13s %s\n", word.Name, word.Help)
 	}
 }

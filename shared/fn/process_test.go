@@ -159,7 +159,7 @@ func TestTheWordsOfTheBinary(t *testing.T) {
 		{"version needs no settings", []string{"SENDONCE_X=1"}, []string{"version"}, 0, Version()},
 		{"routes needs no database", []string{"DATABASE_URL="}, []string{"routes"}, 0, "| `greeter` | `POST /api/v1/greet` | submitter |"},
 		{"health tells of no server", []string{"APP_PORT=1"}, []string{"health"}, 1, "connection refused"},
-		{"help lists the words", nil, []string{"help"}, 0, "greet      greet someone"},
+		{"help lists the words", nil, []string{"help"}, 0, "greet         greet someone"},
 		{"an unknown word is refused", nil, []string{"sevre"}, 2, `unknown word "sevre"`},
 		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
 		{"a further word runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},

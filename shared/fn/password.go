@@ -1,0 +1,126 @@
+package fn
+
+import (
+	"bufio"
+	"context"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// A password hash has the form of Django and of what reads it:
+// pbkdf2_sha256$<iterations>$<salt>$<hash in base64>.
+const (
+	hashAlgorithm     = "pbkdf2_sha256"
+	hashIterations    = 600_000 // what OWASP advises for PBKDF2 with SHA-256
+	leastIterations   = 1_000   // enough for a long random password
+	mostIterations    = 10_000_000
+	hashRule          = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
+	passwordTurn      = 2 * time.Second // how long a call waits for others whose passwords are computed
+	passwordShare     = 4               // after a wrong password nothing is computed for so many times as long
+	maxPasswordLength = 1024
+)
+
+// passwordHash is what is kept of the built-in admin's password. The zero value
+// matches no password.
+type passwordHash struct {
+	iterations int
+	salt, sum  []byte
+
+	matched atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
+	turn    chan struct{}                     // full while a password is computed or just was, in vain
+}
+
+func parsePasswordHash(text string) (*passwordHash, error) {
+	parts := strings.Split(text, "$")
+	if len(parts) != 4 || parts[0] != hashAlgorithm || parts[2] == "" {
+		return nil, errors.New(hashRule)
+	}
+	iterations, err := strconv.Atoi(parts[1])
+	sum, notBase64 := base64.StdEncoding.DecodeString(parts[3])
+	if err != nil || notBase64 != nil || iterations < leastIterations || iterations > mostIterations || len(sum) != sha256.Size {
+		return nil, errors.New(hashRule)
+	}
+	return &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, turn: make(chan struct{}, 1)}, nil
+}
+
+// matches tells whether password is the right one. Computing that takes a tenth of
+// a second or more, so the right one is computed once in a process, and wrong ones one
+// at a time with pauses: guessing takes at most a fifth of a core. An error says that
+// others were before this call for too long.
+func (h *passwordHash) matches(ctx context.Context, password string) (bool, error) {
+	given := sha256.Sum256([]byte(password))
+	if known := h.matched.Load(); known != nil {
+		return subtle.ConstantTimeCompare(known[:], given[:]) == 1, nil
+	}
+	if len(password) > maxPasswordLength {
+		return false, nil
+	}
+	limit := time.NewTimer(passwordTurn)
+	defer limit.Stop()
+	select {
+	case h.turn <- struct{}{}:
+	case <-limit.C:
+		return false, busy("too many passwords wait to be checked, try again")
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
+	if known := h.matched.Load(); known != nil {
+		<-h.turn
+		return subtle.ConstantTimeCompare(known[:], given[:]) == 1, nil
+	}
+	began := time.Now()
+	sum, err := pbkdf2.Key(sha256.New, password, h.salt, h.iterations, len(h.sum))
+	if err == nil && subtle.ConstantTimeCompare(sum, h.sum) == 1 {
+		h.matched.Store(&given)
+		<-h.turn
+		return true, nil
+	}
+	time.AfterFunc(passwordShare*time.Since(began), func() { <-h.turn })
+	return false, err
+}
+
+// hashPassword makes a hash with a new salt.
+func hashPassword(password string, iterations int) (string, error) {
+	salt := rand.Text()
+	sum, err := pbkdf2.Key(sha256.New, password, []byte(salt), iterations, sha256.Size)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%s$%d$%s$%s", hashAlgorithm, iterations, salt, base64.StdEncoding.EncodeToString(sum)), nil
+}
+
+// printPasswordHash reads a password, one line, and prints its hash.
+func printPasswordHash(_ context.Context, _ *Env, args []string) error {
+	iterations := hashIterations
+	if len(args) > 0 {
+		var err error
+		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < leastIterations || iterations > mostIterations {
+			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", leastIterations, mostIterations, hashIterations)
+		}
+	}
+	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 2*maxPasswordLength)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	password := strings.TrimRight(line, "\r\n")
+	if password == "" || len(password) > maxPasswordLength {
+		return fmt.Errorf("give the password on standard input: one line of 1 to %d bytes", maxPasswordLength)
+	}
+	hash, err := hashPassword(password, iterations)
+	if err != nil {
+		return err
+	}
+	fmt.Println(hash)
+	return nil
+}
