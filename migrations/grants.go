@@ -60,6 +60,7 @@ send_logs                             a                       -                 
 sms_tasks                             r                       -                                                               r                      -
 sms_templates                         r                       raw                                                             r                      -
 stream_pauses                         rawd                    -                                                               r                      -
+stream_usage                          rawd                    -                                                               r                      -
 submission_keys                       ra                      -                                                               r                      -
 subscribe_message_logs                raw                     -                                                               r                      rdw(id)
 subscribe_message_sends               ra                      -                                                               r                      rd

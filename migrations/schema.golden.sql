@@ -149,7 +149,9 @@ CREATE TABLE callers (
     rotated_at timestamp with time zone,
     revoked_at timestamp with time zone,
     business_types text[] NOT NULL DEFAULT '{}'::text[],
-    receives text[] NOT NULL DEFAULT '{}'::text[]);
+    receives text[] NOT NULL DEFAULT '{}'::text[],
+    max_waiting_messages bigint,
+    max_waiting_bytes bigint);
 
 CREATE TABLE dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -216,7 +218,9 @@ CREATE TABLE message_live (
     kind smallint NOT NULL,
     lane text,
     delivered_at timestamp with time zone,
-    stream text COLLATE "C" NOT NULL DEFAULT ''::text)
+    stream text COLLATE "C" NOT NULL DEFAULT ''::text,
+    caller_id bigint NOT NULL DEFAULT 0,
+    bytes integer NOT NULL DEFAULT 0)
 WITH (autovacuum_analyze_scale_factor=0, autovacuum_analyze_threshold=100000, autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_receipts (
@@ -338,6 +342,13 @@ CREATE TABLE stream_pauses (
     failures integer NOT NULL,
     reason text NOT NULL,
     since timestamp with time zone NOT NULL DEFAULT now());
+
+CREATE TABLE stream_usage (
+    since timestamp with time zone NOT NULL,
+    stream text COLLATE "C" NOT NULL,
+    caller_id bigint NOT NULL,
+    bytes bigint NOT NULL)
+WITH (autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=1000);
 
 CREATE TABLE submission_keys (
     key uuid NOT NULL,
@@ -532,7 +543,7 @@ ALTER TABLE accepted_messages ADD CONSTRAINT accepted_messages_pkey PRIMARY KEY 
 
 ALTER TABLE alerts ADD CONSTRAINT alerts_check CHECK (((cleared_at IS NULL) = (cleared_value IS NULL)));
 
-ALTER TABLE alerts ADD CONSTRAINT alerts_kind_check CHECK ((kind = ANY (ARRAY['failure_rate'::text, 'backlog'::text])));
+ALTER TABLE alerts ADD CONSTRAINT alerts_kind_check CHECK ((kind = ANY (ARRAY['failure_rate'::text, 'backlog'::text, 'stream_full'::text])));
 
 ALTER TABLE alerts ADD CONSTRAINT alerts_pkey PRIMARY KEY (id);
 
@@ -549,6 +560,10 @@ ALTER TABLE archived_tasks ADD CONSTRAINT archived_tasks_pkey PRIMARY KEY (id);
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded);
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
+
+ALTER TABLE callers ADD CONSTRAINT callers_max_waiting_bytes_check CHECK ((max_waiting_bytes > 0));
+
+ALTER TABLE callers ADD CONSTRAINT callers_max_waiting_messages_check CHECK ((max_waiting_messages > 0));
 
 ALTER TABLE callers ADD CONSTRAINT callers_name_key UNIQUE (name);
 
@@ -613,6 +628,8 @@ ALTER TABLE schema_migrations ADD CONSTRAINT schema_migrations_pkey PRIMARY KEY 
 ALTER TABLE sms_templates ADD CONSTRAINT sms_templates_pkey PRIMARY KEY (id);
 
 ALTER TABLE stream_pauses ADD CONSTRAINT stream_pauses_pkey PRIMARY KEY (stream);
+
+ALTER TABLE stream_usage ADD CONSTRAINT stream_usage_pkey PRIMARY KEY (since, stream, caller_id);
 
 ALTER TABLE submission_keys ADD CONSTRAINT submission_keys_pkey PRIMARY KEY (key);
 
@@ -706,11 +723,13 @@ CREATE INDEX idx_sms_templates_active ON public.sms_templates USING btree (is_ac
 
 CREATE INDEX message_done_finished ON public.message_done USING btree (finished_at, id);
 
-CREATE INDEX message_live_due ON public.message_live USING btree (stream, next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
+CREATE INDEX message_live_due ON public.message_live USING btree (caller_id, stream, next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
 
-CREATE INDEX message_live_posts ON public.message_live USING btree (lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
+CREATE INDEX message_live_posts ON public.message_live USING btree (caller_id, lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
 
 CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) WHERE (remaining_sends = 0);
+
+CREATE INDEX message_live_stuck_caller ON public.message_live USING btree (caller_id) WHERE (remaining_sends = 0);
 
 CREATE INDEX messages_between ON public.messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
 
@@ -823,7 +842,7 @@ COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to it
 
 COMMENT ON TABLE alerts IS 'Queues over a threshold. One row is one incident; at most one is open for each kind and queue.';
 
-COMMENT ON COLUMN alerts.kind IS 'failure_rate (value is a part of 1) or backlog (value is a number of tasks).';
+COMMENT ON COLUMN alerts.kind IS 'failure_rate (value is a part of 1), backlog (value is a number of tasks) or stream_full (value is a percentage; queue names the stream).';
 
 COMMENT ON TABLE archived_messages IS 'Final messages older than RETENTION_DAYS: body, end and receipts in one row. Their ids stay taken.';
 
@@ -889,6 +908,10 @@ COMMENT ON COLUMN callers.business_types IS 'The business types of subscribe mes
 
 COMMENT ON COLUMN callers.receives IS 'Patterns of the subjects whose messages it may confirm, as NATS writes them: * is one token, > at the end is one or more. Empty = none.';
 
+COMMENT ON COLUMN callers.max_waiting_messages IS 'Messages of the caller that may be waiting: not delivered, or not confirmed. NULL: SENDONCE_CALLER_WAITING_MESSAGES decides.';
+
+COMMENT ON COLUMN callers.max_waiting_bytes IS 'Bytes of data of these messages. NULL: SENDONCE_CALLER_WAITING_MB decides.';
+
 COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false it only counts the panics of an event.';
 
 COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
@@ -926,6 +949,10 @@ COMMENT ON COLUMN message_live.send_no IS 'Sends used in this epoch.';
 COMMENT ON COLUMN message_live.kind IS 'That of messages: 0 a subject, 1 a URL, 2 a user.';
 
 COMMENT ON COLUMN message_live.stream IS 'Which stream takes the message, as far as its address tells: MESSAGES, USERS, or other-<n> by the first token of another subject. Empty: to a URL.';
+
+COMMENT ON COLUMN message_live.caller_id IS 'As messages.caller_id.';
+
+COMMENT ON COLUMN message_live.bytes IS 'Length of messages.data.';
 
 COMMENT ON TABLE message_receipts IS 'Which consumer confirmed which message, once each.';
 
@@ -992,6 +1019,12 @@ COMMENT ON COLUMN stream_pauses.stream IS 'As message_live.stream and event_outb
 COMMENT ON COLUMN stream_pauses.failures IS 'Tries in a row that the stream did not take; 0: the broker itself was away, which pauses nothing.';
 
 COMMENT ON COLUMN stream_pauses.reason IS 'What the broker said, for people.';
+
+COMMENT ON TABLE stream_usage IS 'How much of each caller a stream took within the minute that begins at since; rows are removed after an hour.';
+
+COMMENT ON COLUMN stream_usage.stream IS 'MESSAGES, USERS, or ACCEPTED whatever TWO_PHASE_STREAM calls it.';
+
+COMMENT ON COLUMN stream_usage.bytes IS 'Data, and for each message what the stream keeps beside it.';
 
 COMMENT ON TABLE submission_keys IS 'Every idempotency key ever used: the primary key is its only judge. key and fingerprint are the first 128 bits of a SHA-256.';
 
@@ -1097,7 +1130,7 @@ COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, whoever di
 
 COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance, as house (partitions, closed days, archive), events (trim of the stream) or alerts.';
 
-COMMENT ON COLUMN upkeep.seq IS 'Where the next look at a stream goes on; 0: at its beginning.';
+COMMENT ON COLUMN upkeep.seq IS 'Where the next look at a stream goes on; 0: at its beginning. Of users: up to which place of the stream USERS single messages were removed.';
 
 COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
 

@@ -23,6 +23,9 @@ const (
 	maxBusinessTypes = 100
 	maxBusinessType  = 50 // characters
 	maxReceives      = 100
+
+	maxWaitingMessages = 1_000_000_000
+	maxWaitingBytes    = 1 << 40
 )
 
 // callerRequest is api.CallerRequest with its rules.
@@ -36,6 +39,7 @@ func (r *callerRequest) Validate() []task.Field {
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)
 	bad.receives(r.Receives)
+	bad.waiting(r.MaxWaitingMessages, r.MaxWaitingBytes)
 	return bad.Rules
 }
 
@@ -45,13 +49,15 @@ type callerChange api.CallerChange
 // Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
 	var bad rules
-	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil, "body", "must give roles, queues, business_types or receives")
+	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil && r.MaxWaitingMessages == nil && r.MaxWaitingBytes == nil,
+		"body", "must give roles, queues, business_types, receives, max_waiting_messages or max_waiting_bytes")
 	if r.Roles != nil {
 		bad.roles(r.Roles)
 	}
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)
 	bad.receives(r.Receives)
+	bad.waiting(r.MaxWaitingMessages, r.MaxWaitingBytes)
 	return bad.Rules
 }
 
@@ -99,6 +105,12 @@ func (b *rules) receives(patterns []string) {
 	}
 }
 
+func (b *rules) waiting(messages, bytes *int64) {
+	outside := func(n *int64, most int64) bool { return n != nil && (*n < 0 || *n > most) }
+	b.When(outside(messages, maxWaitingMessages), "max_waiting_messages", "must be between 0 and 1000000000, where 0 is what SENDONCE_CALLER_WAITING_MESSAGES says")
+	b.When(outside(bytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 is what SENDONCE_CALLER_WAITING_MB says")
+}
+
 func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
 	if req.Name == d.username {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
@@ -106,6 +118,7 @@ func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (an
 	token, hash := newToken()
 	row, err := d.db.AddCaller(ctx, req.Name, hash, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
+		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes,
 	}, c.Operator(""))
 	d.changed(ctx, row.Name)
 	return withToken(row, token), err
@@ -141,6 +154,7 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 	}
 	row, err := d.db.UpdateCaller(ctx, id, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
+		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes,
 	}, c.Operator(""))
 	d.changed(ctx, row.Name)
 	return callerResponse(row), err
@@ -170,6 +184,7 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
+		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes,
 		CreatedAt: row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
 }

@@ -229,6 +229,9 @@ type CallerRequest struct {
 
 	BusinessTypes []string `json:"business_types,omitempty"` // of subscribe messages, that it may order and look up; empty = all
 	Receives      []string `json:"receives,omitempty"`       // the subjects whose messages it may confirm, as msg.orders.paid, msg.*.paid or msg.orders.>; empty = none
+
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // messages that may be waiting; 0 = what the settings say
+	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // bytes of data of these; likewise
 }
 
 // CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}.
@@ -239,6 +242,9 @@ type CallerChange struct {
 	Queues        []string `json:"queues"`
 	BusinessTypes []string `json:"business_types"`
 	Receives      []string `json:"receives"`
+
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // as in CallerRequest
+	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`
 }
 
 // CallerResponse is a caller. A change of it counts everywhere within 1 s with
@@ -251,6 +257,9 @@ type CallerResponse struct {
 
 	BusinessTypes []string `json:"business_types"`
 	Receives      []string `json:"receives"`
+
+	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // absent: what the settings say
+	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`
 
 	Token     string     `json:"token,omitempty"` // the Basic password; shown once, when it was made
 	CreatedAt time.Time  `json:"created_at"`

@@ -140,4 +140,19 @@ func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{wake, accepted, events, messages, users, dead}
 }
 
+// Sizes is how many bytes the streams may take that messages of callers fill, by
+// their names here; that of accepted messages is StreamAccepted.
+func (c *Config) Sizes() map[string]int64 {
+	sizes := map[string]int64{}
+	for _, s := range streams(c, false) {
+		switch s.Name {
+		case StreamMessages, StreamUsers:
+			sizes[s.Name] = s.MaxBytes
+		case c.acceptStream():
+			sizes[StreamAccepted] = s.MaxBytes
+		}
+	}
+	return sizes
+}
+
 func bytesOf(mb, byDefault int) int64 { return int64(cmp.Or(mb, byDefault)) * mib }

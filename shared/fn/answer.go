@@ -55,6 +55,8 @@ func statusOf(code string) int {
 		return http.StatusTooManyRequests
 	case task.CodeKeyReused:
 		return http.StatusUnprocessableEntity
+	case task.CodeQuota:
+		return http.StatusTooManyRequests
 	case task.CodeServerBusy:
 		return http.StatusServiceUnavailable
 	}

@@ -47,6 +47,8 @@ type Config struct {
 	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
+	Waiting        int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages that one caller may have waiting to be delivered or confirmed; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
+	WaitingMB      int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; best a quarter of the smallest of the streams MESSAGES and of accepted messages, or less; 0 = no limit"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 	Roles          Roles           `ignored:"true"` // has settings of its own
 	Bus            bus.Config      `ignored:"true"` // likewise
@@ -82,6 +84,12 @@ func (c *Config) Validate() []task.Field {
 	if c.MaxCalls < 1 || c.MaxCalls > 1_000_000 {
 		bad = append(bad, task.Field{Name: "SENDONCE_MAX_CALLS", Message: "must be between 1 and 1000000"})
 	}
+	if c.Waiting < 0 || c.Waiting > 1_000_000_000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_MESSAGES", Message: "must be between 0 and 1000000000, where 0 is no limit"})
+	}
+	if c.WaitingMB < 0 || c.WaitingMB > 1<<20 {
+		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_MB", Message: "must be between 0 and 1048576, where 0 is no limit"})
+	}
 	if c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour {
 		bad = append(bad, task.Field{Name: "SENDONCE_DRAIN_TIMEOUT", Message: "must be more than 0 and at most 1h"})
 	}
@@ -93,7 +101,7 @@ func (c *Config) storeConfig() store.Config {
 	return store.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.rules(), Keys: keys,
+		Alerts: c.Alerts.rules(), Keys: keys, Waiting: store.Waiting{Messages: c.Waiting, Bytes: c.WaitingMB << 20}, StreamBytes: c.Bus.Sizes(),
 	}
 }
 

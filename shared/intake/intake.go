@@ -53,6 +53,29 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	if err != nil {
 		return Submitted{}, err
 	}
+	if m.Refused != nil {
+		return in.take(ctx, c, req, m)
+	}
+	admission, refused := in.db.AdmitMessage(ctx, c.Caller, m, in.two.Accepts(req.Ack))
+	if refused != nil {
+		m.Refused = refused
+		return in.take(ctx, c, req, m)
+	}
+	defer admission.End() // also of a panic
+	submitted, err := in.take(ctx, c, req, m)
+	switch {
+	case err != nil || submitted.Replayed: // what may have been saved all the same is in the next count
+	case submitted.Ack.Ack == api.AckAccepted:
+		admission.Accepted(submitted.Ack.AcceptSeq)
+	default:
+		admission.Saved()
+	}
+	return submitted, err
+}
+
+// take saves the message, or has a stream accept it; one that is refused is only
+// looked up.
+func (in *Intake) take(ctx context.Context, c *fn.Call, req Request, m *store.NewMessage) (Submitted, error) {
 	switch {
 	case !in.two.Accepts(req.Ack):
 		return in.save(m)
@@ -97,7 +120,7 @@ func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
 }
 
 // read makes a message of a valid request. A blocked word refuses it only if it
-// is not known: what was once accepted stays accepted.
+// is not known, as its caller's quota does: what was once accepted stays accepted.
 func (in *Intake) read(ctx context.Context, c *fn.Call, req *Request) (*store.NewMessage, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {

@@ -22,6 +22,9 @@ type Caller struct {
 	BusinessTypes []string // of subscribe messages, that it may order and look up; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
+
+	MaxWaitingMessages *int64 // that may be waiting; nil = Config.Waiting.Messages
+	MaxWaitingBytes    *int64 // of these; nil = Config.Waiting.Bytes
 }
 
 // TokenProof is what the database gives out instead of the SHA-256 of a token: it
@@ -37,7 +40,7 @@ func (c Caller) Knows(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
 }
 
-const callerByNameSQL = `select id, name, $2::bytea, token_proof(id, $2::bytea), roles, queues, business_types, receives, revoked_at is not null from callers where name::text = $1::text`
+const callerByNameSQL = `select id, name, $2::bytea, token_proof(id, $2::bytea), roles, queues, business_types, receives, revoked_at is not null, max_waiting_messages, max_waiting_bytes from callers where name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,12 +12,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Grants are what a caller may do. In a change of a caller, nil leaves a list as it is.
+// Grants are what a caller may do. In a change of a caller, nil leaves a value as it is.
 type Grants struct {
 	Roles         []string
 	Queues        []string // empty = all
 	BusinessTypes []string // of subscribe messages; empty = all
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
+
+	MaxWaitingMessages *int64 // messages that may be waiting; nil or 0 = what the settings say
+	MaxWaitingBytes    *int64 // bytes of these; likewise
 }
 
 // StoredCaller is a row of callers without what proves who calls.
@@ -34,14 +38,17 @@ func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
 func (c StoredCaller) json() string {
 	return mustJSON(map[string]any{
 		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes,
-		"receives": c.Receives, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+		"receives":             c.Receives,
+		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes,
+		"rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
 	})
 }
 
-const callerColumns = `id, name, roles, queues, business_types, receives, created_at, rotated_at, revoked_at`
+const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, created_at, rotated_at, revoked_at`
 
 const insertCallerSQL = `
-insert into callers (name, token_hash, roles, queues, business_types, receives) values ($1, $2, $3, $4, $5, $6) returning ` + callerColumns
+insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes)
+values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0)) returning ` + callerColumns
 
 // AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
 // bytes. task.CodeConflict when the name was ever given.
@@ -51,7 +58,7 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 	}
 	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
-			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives))
+			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes)
 		return deed{"caller.create", c.subject(), "", c.json()}, err
 	})
 	if violates(err, "callers_name_key") {
@@ -65,7 +72,10 @@ func notNull(list []string) []string { return append([]string{}, list...) }
 
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
 
-const updateCallerSQL = `update callers set roles = $2, queues = $3, business_types = $4, receives = $5 where id = $1 returning ` + callerColumns
+const updateCallerSQL = `
+update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
+    max_waiting_messages = nullif($6::bigint, 0), max_waiting_bytes = nullif($7::bigint, 0)
+where id = $1 returning ` + callerColumns
 
 // UpdateCaller changes what a caller may do.
 // task.CodeNotFound when there is no such caller, task.CodeConflict when it is
@@ -79,7 +89,7 @@ func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operato
 		if may.equal(c.Grants) {
 			return c, nil
 		}
-		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes, may.Receives)
+		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes, may.Receives, may.MaxWaitingMessages, may.MaxWaitingBytes)
 	})
 }
 
@@ -92,6 +102,8 @@ func (g Grants) over(before Grants) Grants {
 			*list = old
 		}
 	}
+	g.MaxWaitingMessages = cmp.Or(g.MaxWaitingMessages, before.MaxWaitingMessages)
+	g.MaxWaitingBytes = cmp.Or(g.MaxWaitingBytes, before.MaxWaitingBytes)
 	return g
 }
 
@@ -105,7 +117,16 @@ func (g Grants) check() error {
 
 func (g Grants) equal(h Grants) bool {
 	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
-		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives)
+		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
+		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes)
+}
+
+// orNone is a limit, or 0 for none.
+func orNone(limit *int64) int64 {
+	if limit == nil {
+		return 0
+	}
+	return *limit
 }
 
 const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns

@@ -247,7 +247,7 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, stre
 			return err
 		}
 		if len(due) == 0 || due[len(due)-1].Seq != e.Seq {
-			streams.row(e.stream, room, failures)
+			streams.row(e.stream, 0, room, failures)
 		}
 		due = append(due, e)
 		return nil

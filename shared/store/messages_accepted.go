@@ -119,6 +119,7 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 		out = judgeAccepted(rows, inserted, prints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, told, rows, out)
+		queueStreamUsage(&batch, usageOfAccepted(rows, out))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return out, told.after(err)
@@ -170,6 +171,16 @@ func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints ma
 		}
 	}
 	return out
+}
+
+func usageOfAccepted(rows []*NewMessage, out []Saving) streamUsage {
+	usage := streamUsage{}
+	for i, m := range rows {
+		if out[i] == SavedNow {
+			usage.add(StreamAccepted, m.CallerID, len(m.Data))
+		}
+	}
+	return usage
 }
 
 // queueAcks adds what the senders are told and what is to be forgotten of the

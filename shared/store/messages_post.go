@@ -16,11 +16,13 @@ import (
 // postLanes steps through the lanes that have messages for URLs, one probe of
 // the index each.
 const postLanes = `
-with recursive lane (name) as (
-    (select lane from message_live where remaining_sends > 0 and kind = 1 order by lane limit 1)
+with recursive lane (caller_id, name) as (
+    (select caller_id, lane from message_live where remaining_sends > 0 and kind = 1 order by caller_id, lane limit 1)
     union all
-    select n.lane from lane cross join lateral (
-        select m.lane from message_live m where m.remaining_sends > 0 and m.kind = 1 and m.lane > lane.name order by m.lane limit 1
+    select n.caller_id, n.lane from lane cross join lateral (
+        select m.caller_id, m.lane from message_live m
+        where m.remaining_sends > 0 and m.kind = 1 and (m.caller_id, m.lane) > (lane.caller_id, lane.name)
+        order by m.caller_id, m.lane limit 1
     ) n
 )`
 
@@ -28,13 +30,13 @@ with recursive lane (name) as (
 // as may be in hand at once. An HTTP call may take longer than a lock should be
 // held: the next send time is the lease.
 const claimPostsSQL = postLanes + `, room as materialized (
-    select lane.name, $2 - coalesce(b.n, 0) as n
+    select lane.caller_id, lane.name, $2 - coalesce(b.n, 0) as n
     from lane left join unnest($3::text[], $4::integer[]) as b (name, n) on b.name = lane.name
     order by random()
 ), c as materialized (
     select x.id from room cross join lateral (
         select m.id from message_live m
-        where m.remaining_sends > 0 and m.kind = 1 and m.lane = room.name and m.next_at <= now()
+        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id = room.caller_id and m.lane = room.name and m.next_at <= now()
         order by m.next_at
         limit greatest(room.n, 0)
         for update skip locked

@@ -11,17 +11,17 @@ import (
 	msg "github.com/sendonce/sendonce/shared/message"
 )
 
-// messageStreams is the streams that have messages to send, s, with the earliest
-// due time of each: one probe of the index each. What goes to a URL (kind 1) is
-// ClaimPosts'.
+// messageStreams is the callers and streams that have messages to send, s, with
+// the earliest due time of each pair: one probe of the index each. What goes to a
+// URL (kind 1) is ClaimPosts'.
 const messageStreams = `
-with recursive s (stream, next_at) as (
-    (select stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by stream, next_at, id limit 1)
+with recursive s (caller_id, stream, next_at) as (
+    (select caller_id, stream, next_at from message_live where remaining_sends > 0 and kind <> 1 order by caller_id, stream, next_at, id limit 1)
     union all
-    select n.stream, n.next_at from s cross join lateral (
-        select m.stream, m.next_at from message_live m
-        where m.remaining_sends > 0 and m.kind <> 1 and m.stream > s.stream
-        order by m.stream, m.next_at, m.id limit 1
+    select n.caller_id, n.stream, n.next_at from s cross join lateral (
+        select m.caller_id, m.stream, m.next_at from message_live m
+        where m.remaining_sends > 0 and m.kind <> 1 and (m.caller_id, m.stream) > (s.caller_id, s.stream)
+        order by m.caller_id, m.stream, m.next_at, m.id limit 1
     ) n
 )`
 
@@ -30,15 +30,25 @@ const anyMessageDueSQL = messageStreams + `
 select exists (select from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `)`
 
 // lockDueMessagesSQL takes what is due for the broker with its body, of each
-// stream the earliest: an equal part of $1 for each, and $2 of one whose pause is
-// over. Rows that another relay sends are left to it.
-const lockDueMessagesSQL = messageStreams + `, open as materialized (
-    select s.stream, p.failures, case when p.until is null then greatest($1 / count(*) over (), 1) else $2 end as room
-    from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
+// caller and stream the earliest: an equal part of $1 for each pair, and of $2 for
+// each caller where the pause of a stream is over. So however much one caller has
+// waiting, the first messages of every other one are in the same batch. When more
+// than $1 pairs are due, about $1 of them are chosen by chance. Rows that another
+// relay sends are left to it.
+const lockDueMessagesSQL = messageStreams + `, due as materialized (
+    select s.caller_id, s.stream, p.failures, random() as chance from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
+), pairs as materialized (
+    select count(*) as n from due
+), probed as materialized (
+    select stream, count(*) as callers from due where failures is not null group by stream
+), open as materialized (
+    select due.caller_id, due.stream, due.failures, greatest(coalesce($2 / probed.callers, $1 / pairs.n), 1) as room
+    from due cross join pairs left join probed on probed.stream = due.stream
+    where due.chance * pairs.n < $1
 ), l as materialized (
     select x.*, open.room, open.failures from open cross join lateral (
         select * from message_live m
-        where m.remaining_sends > 0 and m.kind <> 1 and m.stream = open.stream and m.next_at <= now()
+        where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = open.caller_id and m.stream = open.stream and m.next_at <= now()
         order by m.next_at, m.id
         limit open.room
         for update skip locked
@@ -59,8 +69,8 @@ type DueMessage struct {
 // published is settled even when the relay's own time is up.
 const settleLimit = 5 * time.Second
 
-// RelayMessages sends about limit due messages of the broker, of each stream the
-// earliest, and settles all of them in one transaction. publish is called with
+// RelayMessages sends about limit due messages of the broker, of each caller and
+// stream the earliest, and settles all of them in one transaction. publish is called with
 // their locks held: it gives one result per message, in their order, and must
 // return within 3 s, else confirmations stop waiting and, after 10 s, the database
 // takes the locks away. Any number of relays may run at once; each message is in
@@ -100,7 +110,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 		return Relayed{}, fmt.Errorf("publish: %w", err)
 	}
 	relayed := new(Relayed)
-	changes, jitter := make([]messageChange, len(due)), rand.Float64()
+	changes, jitter, usage := make([]messageChange, len(due)), rand.Float64(), streamUsage{}
 	for i, m := range due {
 		// What must wait stays in its order: one jitter, and a microsecond each.
 		r := results[i]
@@ -108,6 +118,9 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 			r.RetryAfter = msg.AwayPause(now.Sub(m.CreatedAt))
 		}
 		streams.result(m.stream, r)
+		if r.Outcome == msg.Taken {
+			usage.add(m.stream, m.CallerID, len(m.Data))
+		}
 		after := m.Settle(r, now.Add(time.Duration(i)*time.Microsecond), jitter)
 		changes[i] = messageChange{m.ID, m.Message, after}
 		if after.NextAt.After(now) {
@@ -118,6 +131,7 @@ func relayOnce(ctx context.Context, conn *pgx.Conn, limit int, publish func(cont
 	defer cancel()
 	var batch pgx.Batch
 	queueMessageChanges(&batch, changes)
+	queueStreamUsage(&batch, usage)
 	streams.queue(&batch, relayed)
 	batch.Queue("commit")
 	err = conn.SendBatch(ctx, &batch).Close()
@@ -140,7 +154,7 @@ func lockDueMessages(ctx context.Context, conn *pgx.Conn, limit int) (due []DueM
 		var failures *int32
 		return scanMessages(rows, func(m MessageDetail, at time.Time) {
 			due, now = append(due, DueMessage{MessageDetail: m, MsgID: m.MsgID(m.ID.String(), m.Fingerprint), stream: stream}), at
-			streams.row(stream, room, failures)
+			streams.row(stream, m.CallerID, room, failures)
 		}, &stream, &room, &failures)
 	})
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {

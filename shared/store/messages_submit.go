@@ -99,8 +99,8 @@ with i as materialized (
     on conflict (id) do nothing
     returning id
 )
-insert into message_live (id, kind, lane, stream, remaining_sends, next_at)
-select id, kind, lane, stream, max_sends, now() - ahead from i join b using (id)
+insert into message_live (id, caller_id, kind, lane, stream, bytes, remaining_sends, next_at)
+select id, caller_id, kind, lane, stream, octet_length(data), max_sends, now() - ahead from i join b using (id)
 returning id, updated_at`
 
 // knownMessagesSQL finds the calls that saved messages, and how far these came.

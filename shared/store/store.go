@@ -24,6 +24,8 @@ type Config struct {
 	PhoneCountry task.Country          // whose numbers may be written without a country code
 	Alerts       task.AlertRules       // which queues somebody should hear of
 	Keys         Keys                  // encrypt the secrets that are stored
+	Waiting      Waiting               // what each caller may have waiting; 0 = no limit
+	StreamBytes  map[string]int64      // the size of each stream of which no caller may take more than a share
 	OnEvents     func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 	OnFailed     func()                // called after a commit of failures that count for alerts; nil = nobody listens
 
@@ -40,6 +42,7 @@ type DB struct {
 	submits    *coalescer[*Submission, Submitted]
 	reports    *coalescer[*Report, Reported]
 	messages   *coalescer[*NewMessage, SavedMessage]
+	quotas     quotas
 	blocked    blockedWords
 	floors     claimFloors
 	giving     givingQueues
@@ -77,6 +80,8 @@ func Open(cfg Config) (*DB, error) {
 	db.submits = newCoalescer(db.flushSubmissions)
 	db.reports = newCoalescer(db.flushReports)
 	db.messages = newCoalescer(db.flushMessages)
+	db.quotas.byDefault, db.quotas.count = cfg.Waiting, db.countWaiting
+	db.quotas.shares.look = db.sharesExceeded(cfg.StreamBytes)
 	return db, nil
 }
 

@@ -42,11 +42,12 @@ const openStream = `(p.until is null or p.until <= now())`
 // streamState is a stream in one batch: what it was before, and what came of what
 // was published to it.
 type streamState struct {
-	room     int  // rows that the batch had room for
 	paused   bool // a row of stream_pauses is there
 	failures int  // in a row, before
 
-	rows   int // in the batch
+	rows   int           // in the batch
+	of     map[int64]int // the same by caller
+	more   bool          // the batch had no room for more of one caller
 	taken  bool
 	failed msg.Scope
 	reason string
@@ -55,17 +56,20 @@ type streamState struct {
 // streamStates is the streams of one batch, by name.
 type streamStates map[string]*streamState
 
-// row counts a row of the batch. failures is nil for a stream that is not paused.
-func (s streamStates) row(stream string, room int, failures *int32) {
+// row counts a row of the batch, which has room for so many of its caller and
+// stream. failures is nil for a stream that is not paused.
+func (s streamStates) row(stream string, caller int64, room int, failures *int32) {
 	state := s[stream]
 	if state == nil {
-		state = &streamState{room: room, paused: failures != nil}
+		state = &streamState{paused: failures != nil, of: map[int64]int{}}
 		if failures != nil {
 			state.failures = int(*failures)
 		}
 		s[stream] = state
 	}
 	state.rows++
+	state.of[caller]++
+	state.more = state.more || state.of[caller] >= room
 }
 
 // result takes in what came of one publication.
@@ -104,7 +108,7 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 		state := s[name]
 		relayed.Rows += state.rows
 		if state.failed == msg.OneMessage {
-			relayed.More = relayed.More || state.rows >= state.room
+			relayed.More = relayed.More || state.more
 			if state.paused {
 				resumed = append(resumed, name)
 			}

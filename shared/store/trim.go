@@ -27,6 +27,8 @@ returning seq, array(select stream ` + recentlyPaused + `)`
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
+	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
+
 	// endPausesSQL has streams tried again at once, as there is room in them now.
 	endPausesSQL = `update stream_pauses set until = now() where stream = any($1::text[]) and until > now()`
 )
@@ -49,6 +51,9 @@ func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), upkeepTime)
 	defer cancel()
 	_, err := db.hot.Exec(ctx, endTrimSQL, unprepared, int64(next))
+	if err == nil {
+		_, err = db.hot.Exec(ctx, forgetUsageSQL, unprepared)
+	}
 	if err == nil && len(freed) > 0 {
 		_, err = db.hot.Exec(ctx, endPausesSQL, unprepared, freed)
 	}

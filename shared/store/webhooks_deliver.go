@@ -214,7 +214,7 @@ select min(next_at) from (
 const nextPostSQL = postLanes + `
 select min(next_at) from (
     select (select m.next_at from message_live m
-        where m.remaining_sends > 0 and m.kind = 1 and m.lane = lane.name order by m.next_at limit 1)
+        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id = lane.caller_id and m.lane = lane.name order by m.next_at limit 1)
     from lane
 ) n (next_at)`
 

@@ -35,6 +35,7 @@ const (
 	CodeStaleClaim    = "stale_claim"
 	CodeConflict      = "conflict"
 	CodeServerBusy    = "server_busy"
+	CodeQuota         = "quota_exceeded"
 )
 
 // Error gives the message, followed by each offending field.

@@ -1,0 +1,137 @@
+package functions
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// submit sends a message to an address with a new client_msg_id.
+func (s *server) sendTo(key int, to, data string) reply {
+	return s.post(post, fmt.Sprintf(`{"client_msg_id":"m-%d","to":%q,"data":%q}`, key, to, data))
+}
+
+func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, p := o.house("SENDONCE_CALLER_WAITING_MESSAGES=5")
+	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
+	for n := range 5 {
+		require.Equal(t, 200, greedy.sendTo(n, "msg.orders.paid", "x").status, "to a subject whose messages nobody confirms")
+	}
+	refused := greedy.sendTo(5, "msg.orders.paid", "x")
+	require.Equal(t, http.StatusTooManyRequests, refused.status, refused.text)
+	require.Equal(t, "quota_exceeded", refused.body["error"])
+	require.Equal(t, "5", refused.header.Get("Retry-After"))
+	require.Contains(t, refused.body["message"], "this caller has 5 messages with 15 bytes waiting")
+	again := greedy.sendTo(4, "msg.orders.paid", "x")
+	require.Equal(t, []any{200, "true"}, []any{again.status, again.header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, 422, greedy.sendTo(4, "msg.orders.paid", "y").status)
+
+	socket := greedy.talk("greedy", nil)
+	socket.send(note("frame", "user:bob", `1`))
+	frame := socket.refusal()
+	require.Equal(t, []any{429, "quota_exceeded", 5, "frame"}, []any{frame.Code, frame.Error, frame.RetryAfterSeconds, frame.ClientMsgID})
+	require.Equal(t, 200, modest.sendTo(0, "msg.orders.paid", "x").status)
+
+	require.NoError(t, p.Kill())
+	s, _ = o.house("SENDONCE_CALLER_WAITING_MESSAGES=5")
+	greedy.url, modest.url = s.url, s.url
+	require.Equal(t, 429, greedy.sendTo(5, "msg.orders.paid", "x").status, "the database knows what waits")
+	require.Equal(t, 200, modest.sendTo(1, "msg.orders.paid", "x").status)
+
+	at := fmt.Sprintf("/api/v1/admin/callers/%d", o.looker.count(`select id from callers where name = 'greedy'`))
+	require.EqualValues(t, 6, s.do("PUT", at, `{"max_waiting_messages":6}`).data("max_waiting_messages"))
+	require.Equal(t, 200, greedy.sendTo(5, "msg.orders.paid", "x").status)
+	require.Equal(t, 429, greedy.sendTo(6, "msg.orders.paid", "x").status)
+	require.Nil(t, s.do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).data("max_waiting_messages"), "what the settings say")
+	require.Equal(t, []string{"max_waiting_messages", "max_waiting_bytes"}, s.do("PUT", at, `{"max_waiting_messages":-1,"max_waiting_bytes":-1}`).fields())
+	require.Equal(t, 429, greedy.sendTo(6, "msg.orders.paid", "x").status)
+	for n := range 2 {
+		id := greedy.sendTo(n, "msg.orders.paid", "x").data("server_msg_id")
+		require.Equal(t, 200, s.post(fmt.Sprint(post, "/", id, "/abandon"), `{"reason":"x"}`).status)
+	}
+	require.Eventually(t, func() bool { return greedy.sendTo(6, "msg.orders.paid", "x").status == 200 }, patience, 20*time.Millisecond, "there is room again")
+}
+
+func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t, "SENDONCE_CALLER_WAITING_MESSAGES=5", "TWO_PHASE_DEFAULT_ACK=accepted", "TWO_PHASE_FAIL_OPEN=false")
+	greedy, modest := w.looker.caller("greedy", "submitter"), w.looker.caller("modest", "submitter")
+	for n := range 5 {
+		require.Equal(t, 202, greedy.sendTo(n, "user:bob", "x").status)
+	}
+	refused := greedy.sendTo(5, "user:bob", "x")
+	require.Equal(t, 429, refused.status, refused.text)
+	again := greedy.sendTo(4, "user:bob", "x")
+	require.Equal(t, []any{202, "true"}, []any{again.status, again.header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, 202, modest.sendTo(0, "user:bob", "x").status)
+
+	w.trigger(w.at) // saves them
+	require.Eventually(t, func() bool { return greedy.sendTo(5, "user:bob", "x").status == 202 }, patience, 20*time.Millisecond)
+	require.Equal(t, 2, w.looker.count(`select count(distinct caller_id) from stream_usage where stream = 'ACCEPTED'`))
+}
+
+// One submitter has far more waiting than the relay takes at once. The messages of
+// another go on as if it were alone.
+func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, _ := o.house("SENDONCE_CALLER_WAITING_MB=0", "SENDONCE_CALLER_WAITING_MESSAGES=0")
+	modest := s.caller("modest", "submitter")
+	first := modest.sendTo(0, "user:bob", "x").data("server_msg_id").(string)
+	o.until(first, "sent")
+	const flood = 30_000
+	o.looker.exec(`set session_replication_role = replica`)
+	o.looker.exec(`with m as (
+			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 999, 'greedy', g::text, 2, 'zoe' || g % 10000, 'x', '1', false, 1, 1 from generate_series(1, $1) g
+			returning id
+		)
+		insert into message_live (id, caller_id, kind, stream, remaining_sends) select id, 999, 2, 'USERS', 1 from m`, flood)
+	var took []time.Duration
+	for n := range 10 {
+		began := time.Now()
+		sent := modest.sendTo(n+1, "user:bob", "x")
+		require.Equal(t, 200, sent.status)
+		o.until(sent.data("server_msg_id").(string), "sent")
+		took = append(took, time.Since(began))
+	}
+	left := o.looker.count(`select count(*) from message_live where caller_id = 999`)
+	slices.Sort(took)
+	t.Logf("10 messages beside %d of another caller: median %v, slowest %v; %d of the others still wait",
+		flood, took[5].Round(time.Millisecond), took[9].Round(time.Millisecond), left)
+	require.Positive(t, left, "else it was no flood")
+}
+
+// A stream that one caller alone fills takes the messages of others all the time.
+func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, _ := o.house("SENDONCE_STREAM_USERS_MB=4")
+	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
+	large := strings.Repeat("x", 60_000)
+	hears := s.listen(streams + "bob")
+	refused := 0
+	for n := range 300 { // 18 MB to as many inboxes
+		if r := greedy.sendTo(n, fmt.Sprint("user:zoe-", n), large); r.status == 429 {
+			require.Equal(t, "60", r.header.Get("Retry-After"))
+			if refused++; refused == 3 {
+				break
+			}
+		}
+		time.Sleep(10 * time.Millisecond) // the relay keeps up
+	}
+	require.Equal(t, 3, refused)
+	for n := range 5 {
+		sent := modest.sendTo(n, "user:bob", "x")
+		require.Equal(t, 200, sent.status, sent.text)
+		require.Equal(t, sent.data("server_msg_id"), hears.told())
+	}
+	require.Zero(t, o.looker.count(`select count(*) from stream_pauses`), "it was never full")
+}

@@ -1,0 +1,286 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Waiting is a number of messages that wait to be delivered or confirmed, and the
+// bytes of their data.
+type Waiting struct{ Messages, Bytes int64 }
+
+func (w Waiting) plus(o Waiting) Waiting { return Waiting{w.Messages + o.Messages, w.Bytes + o.Bytes} }
+
+func (w Waiting) minus(o Waiting) Waiting {
+	return Waiting{w.Messages - o.Messages, w.Bytes - o.Bytes}
+}
+
+// exceeds tells whether w is over a limit, where 0 is none.
+func (w Waiting) exceeds(limit Waiting) bool {
+	return limit.Messages > 0 && w.Messages > limit.Messages || limit.Bytes > 0 && w.Bytes > limit.Bytes
+}
+
+const (
+	countEvery     = time.Second            // a caller's waiting messages are counted at most so often
+	countEverySlow = 10 * time.Second       // the same of a caller that is far below its quota
+	countShare     = 20                     // counting takes at most this part of the time
+	firstCountWait = 500 * time.Millisecond // how long the first message of a caller waits for the first count
+	countTimeout   = 4 * time.Second
+	unlimitedRows  = 1_000_000        // rows that are counted where only the bytes have a limit
+	quotaRetry     = 5 * time.Second  // Retry-After of a caller that has too much waiting
+	unsavedFor     = 15 * time.Minute // after which an accepted message no longer counts as not saved
+	maxUnsaved     = 64               // batches of accepted messages that are remembered for one caller
+	quotaCallers   = 4096             // callers that are remembered
+)
+
+// countWaitingSQL counts what a caller has waiting, at most $2 rows of each index,
+// and says up to which place accepted messages are saved. A stream holds a copy for
+// each send.
+const countWaitingSQL = `
+with w as (
+    (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = $1 limit $2)
+    union all
+    (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = $1 limit $2)
+    union all
+    (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = $1 limit $2)
+)
+select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
+    (select accept_seq from accepted_messages where accept_seq is not null order by accept_seq desc limit 1),
+    (select accept_seq from accepted_checked), 0)
+from w`
+
+// quotas keeps, for each caller that submits messages here, an estimate of what it
+// has waiting: a recent count of the database plus what this process has taken in
+// since. Nothing is stored, so nothing can drift, and no two calls of a caller wait
+// for each other.
+type quotas struct {
+	byDefault Waiting
+	count     func(ctx context.Context, caller, rows int64) (w Waiting, savedTo int64, err error)
+	shares    streamShares
+
+	mu sync.Mutex
+	of map[int64]*estimate
+}
+
+// estimate is what one caller has waiting.
+type estimate struct {
+	counted  Waiting // by the database
+	counting bool
+	ended    time.Time     // when the last count did
+	took     time.Duration // how long it took
+	ready    chan struct{} // closed when the first count ended, well or not
+	first    sync.Once
+
+	underWay Waiting   // of calls that have not returned
+	saved    Waiting   // since the count began
+	unsaved  []unsaved // accepted and perhaps not saved, oldest first
+}
+
+// unsaved is a batch of messages that were accepted between two counts.
+type unsaved struct {
+	Waiting
+	lastSeq int64 // the highest of their places
+	begun   time.Time
+}
+
+func (e *estimate) total() Waiting {
+	all := e.counted.plus(e.saved).plus(e.underWay)
+	for _, u := range e.unsaved {
+		all = all.plus(u.Waiting)
+	}
+	return all
+}
+
+// idle says that losing the estimate costs one count.
+func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
+
+// Admission is a message that was counted for its caller before it was taken in.
+// End must follow; Saved or Accepted before it keep the count.
+type Admission struct {
+	quotas  *quotas
+	caller  int64
+	waiting Waiting
+}
+
+// AdmitMessage counts a message of a caller before it is saved, or accepted by a
+// stream first. The refusal (task.CodeQuota) says that the caller would have more
+// waiting than its quota, or took more than its share of a stream; it must not keep
+// a replay from its answer.
+//
+// The count is at most 1 s old (10 s below a tenth of the quota, and longer where
+// counting itself takes more than 50 ms), and knows of other processes only what
+// was committed before it. So a caller may exceed its quota by what the other
+// processes take in within that time; in one process it does not.
+func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, accepted bool) (Admission, *task.Error) {
+	q := &db.quotas
+	limit := q.byDefault
+	if caller.MaxWaitingMessages != nil {
+		limit.Messages = *caller.MaxWaitingMessages
+	}
+	if caller.MaxWaitingBytes != nil {
+		limit.Bytes = *caller.MaxWaitingBytes
+	}
+	streams := []string{m.To.Stream()}
+	if accepted {
+		streams = append(streams, StreamAccepted)
+	}
+	if caller.ID == 0 { // the operator's own pair
+		return Admission{}, nil
+	}
+	if q.shares.exceeded(caller.ID, streams) {
+		return Admission{}, tooMuch(shareRetry,
+			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
+	}
+	if limit == (Waiting{}) {
+		return Admission{}, nil
+	}
+	return q.admit(ctx, caller.ID, limit, Waiting{1, int64(len(m.Data))})
+}
+
+func tooMuch(retry time.Duration, message string) *task.Error {
+	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
+}
+
+func (q *quotas) admit(ctx context.Context, caller int64, limit, more Waiting) (Admission, *task.Error) {
+	q.mu.Lock()
+	e := q.of[caller]
+	if e == nil {
+		e = &estimate{ready: make(chan struct{})}
+		q.remember(caller, e)
+	}
+	q.refresh(caller, e, limit)
+	q.mu.Unlock()
+	wait := time.NewTimer(firstCountWait)
+	defer wait.Stop()
+	select {
+	case <-e.ready:
+	case <-wait.C:
+	case <-ctx.Done():
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if has := e.total(); has.plus(more).exceeds(limit) {
+		return Admission{}, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
+			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Messages, has.Bytes, limit))
+	}
+	e.underWay = e.underWay.plus(more)
+	return Admission{q, caller, more}, nil
+}
+
+// String names the limits that there are.
+func (w Waiting) String() string {
+	switch {
+	case w.Bytes == 0:
+		return fmt.Sprintf("%d messages", w.Messages)
+	case w.Messages == 0:
+		return fmt.Sprintf("%d bytes", w.Bytes)
+	}
+	return fmt.Sprintf("%d messages and %d bytes", w.Messages, w.Bytes)
+}
+
+// remember makes room by dropping those that cost nothing but a count.
+func (q *quotas) remember(caller int64, e *estimate) {
+	if len(q.of) >= quotaCallers {
+		for other, old := range q.of {
+			if old.idle() {
+				delete(q.of, other)
+			}
+		}
+	}
+	if q.of == nil {
+		q.of = map[int64]*estimate{}
+	}
+	q.of[caller] = e
+}
+
+// refresh begins a count when it is time for one, and does not wait for it.
+func (q *quotas) refresh(caller int64, e *estimate, limit Waiting) {
+	if e.counting || !e.due(limit) {
+		return
+	}
+	e.counting = true
+	begun, saved, rows := time.Now(), e.saved, limit.Messages+1
+	if limit.Messages == 0 {
+		rows = unlimitedRows
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
+		defer cancel()
+		counted, savedTo, err := q.count(ctx, caller, rows)
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		e.counting, e.ended, e.took = false, time.Now(), time.Since(begun)
+		if err == nil { // else what was known stands, and what is taken in is added to it
+			e.counted, e.saved = counted, e.saved.minus(saved)
+			e.forgetSaved(savedTo)
+		}
+		e.first.Do(func() { close(e.ready) })
+	}()
+}
+
+// due tells whether it is time for another count.
+func (e *estimate) due(limit Waiting) bool {
+	pause := max(countEvery, countShare*e.took)
+	if !e.total().exceeds(tenth(limit)) {
+		pause = max(pause, countEverySlow)
+	}
+	return time.Since(e.ended) > pause
+}
+
+func tenth(limit Waiting) Waiting {
+	w := Waiting{limit.Messages / 10, limit.Bytes / 10}
+	if limit.Messages > 0 {
+		w.Messages = max(w.Messages, 1)
+	}
+	return w
+}
+
+// forgetSaved drops the accepted messages that are saved up to a place of the
+// stream, and those of long ago: the stream may be another one.
+func (e *estimate) forgetSaved(to int64) {
+	n := 0
+	for n < len(e.unsaved) && (e.unsaved[n].lastSeq <= to || time.Since(e.unsaved[n].begun) > unsavedFor) {
+		n++
+	}
+	e.unsaved = e.unsaved[n:]
+}
+
+// Saved says that the message is committed and was not before.
+func (a Admission) Saved() { a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) }) }
+
+// Accepted says that a stream took the message at this place, and had not before.
+func (a Admission) Accepted(seq int64) {
+	a.change(func(e *estimate) {
+		last := len(e.unsaved) - 1
+		if last < 0 || time.Since(e.unsaved[last].begun) > countEvery && last+1 < maxUnsaved {
+			e.unsaved = append(e.unsaved, unsaved{begun: time.Now()})
+			last++
+		}
+		u := &e.unsaved[last]
+		u.Waiting, u.lastSeq = u.plus(a.waiting), max(u.lastSeq, seq)
+	})
+}
+
+// End says that the call that brought the message is over.
+func (a Admission) End() {
+	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
+}
+
+func (a Admission) change(change func(*estimate)) {
+	if a.quotas == nil {
+		return
+	}
+	a.quotas.mu.Lock()
+	defer a.quotas.mu.Unlock()
+	change(a.quotas.of[a.caller]) // which stays there while a message of it is under way
+}
+
+// countWaiting is quotas.count.
+func (db *DB) countWaiting(ctx context.Context, caller, rows int64) (w Waiting, savedTo int64, err error) {
+	err = db.hot.QueryRow(ctx, countWaitingSQL, caller, rows).Scan(&w.Messages, &w.Bytes, &savedTo)
+	return w, savedTo, failed("count waiting messages", err)
+}

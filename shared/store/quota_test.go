@@ -1,0 +1,211 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func from(caller int64) func(*NewMessage) { return func(m *NewMessage) { m.CallerID = caller } }
+
+// take submits a message as a function does, and tells whether the quota let it.
+func (db *DB) take(t *testing.T, caller Caller, m *NewMessage) bool {
+	t.Helper()
+	admission, refused := db.AdmitMessage(t.Context(), caller, m, false)
+	if refused != nil {
+		require.Equal(t, task.CodeQuota, refused.Code)
+		require.Positive(t, refused.RetryAfter)
+		return false
+	}
+	defer admission.End()
+	db.mustSave(t, m)
+	admission.Saved()
+	return true
+}
+
+func waitingAtMost(messages, bytes int64) func(*Config) {
+	return func(c *Config) { c.Waiting = Waiting{messages, bytes} }
+}
+
+func TestQuotaBoundsWhatACallerHasWaiting(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url, waitingAtMost(3, 0))
+	greedy, modest := Caller{ID: 1}, Caller{ID: 2}
+	n := 0
+	next := func(caller Caller, change ...func(*NewMessage)) *NewMessage {
+		n++
+		return reliable(fmt.Sprint(n), append(change, from(caller.ID))...)
+	}
+	addresses := []func(*NewMessage){to(msg.User, "bob"), to(msg.URL, "https://a.example/x"), to(msg.Subject, "msg.a.b")}
+	for _, address := range addresses {
+		require.True(t, db.take(t, greedy, next(greedy, address)))
+	}
+	for range 3 {
+		require.False(t, db.take(t, greedy, next(greedy)))
+		require.True(t, db.take(t, Caller{}, next(Caller{})), "the operator's own pair has no quota")
+	}
+	require.True(t, db.take(t, modest, next(modest)), "another caller goes on")
+	require.True(t, db.take(t, Caller{ID: 1, MaxWaitingMessages: new(int64(4))}, next(greedy)), "a caller may have a limit of its own")
+
+	after := openAt(t, url, waitingAtMost(3, 0))
+	require.False(t, after.take(t, greedy, next(greedy)), "another process, and one that begins anew, counts the same")
+	require.True(t, after.take(t, modest, next(modest)))
+
+	db.exec(t, `update message_live set remaining_sends = 0, next_at = null where caller_id = 1`)
+	require.False(t, openAt(t, url, waitingAtMost(3, 0)).take(t, greedy, next(greedy)), "what waits for an operator waits too")
+	db.exec(t, `delete from message_live where caller_id = 1`)
+	require.Eventually(t, func() bool { return db.take(t, greedy, next(greedy)) }, 10*time.Second, 10*time.Millisecond, "once they are delivered there is room")
+}
+
+func TestQuotaOfBytesCountsEachCopyThatAStreamHolds(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	sized := data(`"` + fmt.Sprintf("%098d", 1) + `"`) // 100 bytes
+	limit := waitingAtMost(0, 500)
+	db, caller := openAt(t, url, limit), Caller{ID: 1}
+	for i := range 5 {
+		require.True(t, db.take(t, caller, reliable(fmt.Sprint(i), sized, from(1))))
+	}
+	require.False(t, db.take(t, caller, reliable("more", from(1))))
+	db.exec(t, `delete from message_live where id <> (select min(id::text)::uuid from message_live)`)
+	db.exec(t, `update message_live set send_no = 4`)
+	db = openAt(t, url, limit)
+	require.True(t, db.take(t, caller, reliable("fits", sized, from(1))))
+	require.False(t, db.take(t, caller, reliable("does not", sized, from(1))))
+}
+
+func TestQuotaHoldsForCallsAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), waitingAtMost(20, 0))
+	var taken atomic.Int64
+	var calls sync.WaitGroup
+	for i := range 100 {
+		calls.Go(func() {
+			m := reliable(fmt.Sprint(i), from(1))
+			admission, refused := db.AdmitMessage(t.Context(), Caller{ID: 1}, m, false)
+			if refused != nil {
+				return
+			}
+			defer admission.End()
+			if _, errs := db.SubmitMessages([]*NewMessage{m}); errs[0] == nil {
+				taken.Add(1)
+				admission.Saved()
+			}
+		})
+	}
+	calls.Wait()
+	require.LessOrEqual(t, taken.Load(), int64(20))
+	require.GreaterOrEqual(t, taken.Load(), int64(15), "a count may see a message that is also counted here, and no more than that")
+	require.EqualValues(t, taken.Load(), db.count(t, `select count(*) from message_live`))
+}
+
+func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
+	t.Parallel()
+	db, caller := openAt(t, sandbox.NewDatabase(t), waitingAtMost(3, 0)), Caller{ID: 1}
+	accept := func(seq int64) bool {
+		admission, refused := db.AdmitMessage(t.Context(), caller, reliable(fmt.Sprint(seq), from(1)), true)
+		if refused == nil {
+			admission.Accepted(seq)
+			admission.End()
+		}
+		return refused == nil
+	}
+	counted := func() time.Time {
+		db.quotas.mu.Lock()
+		defer db.quotas.mu.Unlock()
+		return db.quotas.of[1].ended
+	}
+	for seq := range int64(3) {
+		require.True(t, accept(seq+1))
+	}
+	before := counted()
+	require.Eventually(t, func() bool {
+		require.False(t, accept(4), "the database has none of them, and nobody has saved them")
+		return counted().After(before)
+	}, 10*time.Second, 10*time.Millisecond)
+	require.False(t, accept(4))
+	db.exec(t, `insert into accepted_messages (accept_seq, id) values (3, gen_random_uuid())`)
+	require.Eventually(t, func() bool { return accept(4) }, 10*time.Second, 10*time.Millisecond, "saved and delivered")
+}
+
+func TestAMessageThatWasNotTakenInDoesNotCount(t *testing.T) {
+	t.Parallel()
+	db, caller := openAt(t, sandbox.NewDatabase(t), waitingAtMost(1, 0)), Caller{ID: 1}
+	for range 5 {
+		admission, refused := db.AdmitMessage(t.Context(), caller, reliable("k", from(1)), false)
+		require.Nil(t, refused)
+		admission.End()
+	}
+	require.True(t, db.take(t, caller, reliable("k", from(1))))
+}
+
+func TestACallerMayNotTakeMoreThanItsShareOfAStreamThatFills(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	sizes := func(c *Config) {
+		c.StreamBytes = map[string]int64{msg.StreamUsers: 12_000, msg.StreamMessages: 100_000}
+	}
+	db := openAt(t, url, sizes)
+	flood := func(caller int64, n int) {
+		for i := range n {
+			db.mustSave(t, reliable(fmt.Sprint(caller, i, time.Now()), from(caller), to(msg.User, fmt.Sprint("user", i)), data(fmt.Sprintf(`"%0498d"`, i)), func(m *NewMessage) { m.Confirm = false }))
+		}
+		for db.relayDue(t, always(takes)).More {
+		}
+	}
+	over := func(db *DB, caller int64) func() bool {
+		return func() bool {
+			_, refused := db.AdmitMessage(t.Context(), Caller{ID: caller}, reliable("x", to(msg.User, "bob"), from(caller)), false)
+			return refused != nil
+		}
+	}
+	flood(1, 6)
+	require.Equal(t, 6000, db.count(t, `select sum(bytes) from stream_usage where caller_id = 1 and stream = 'USERS'`))
+	flood(2, 2)
+	require.Never(t, over(db, 2), 100*time.Millisecond, 20*time.Millisecond)
+	require.Eventually(t, over(db, 1), 10*time.Second, 10*time.Millisecond)
+	require.False(t, over(db, 2)(), "others go on")
+	_, refused := db.AdmitMessage(t.Context(), Caller{ID: 1}, reliable("x", to(msg.Subject, "msg.a"), from(1)), false)
+	require.Nil(t, refused, "to other streams too")
+	again := openAt(t, url, sizes)
+	require.Eventually(t, over(again, 1), 10*time.Second, 10*time.Millisecond, "nothing is lost with a process")
+	db.exec(t, `update stream_usage set since = since - interval '16 minutes'`)
+	require.Eventually(t, func() bool { return !over(db, 1)() }, 10*time.Second, 10*time.Millisecond)
+}
+
+// However much one caller has waiting, the message of another is in the next batch.
+func TestTheRelayTakesAnEqualPartOfEachCaller(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	saveMany(t, owner(t, url), 5000)
+	db.exec(t, `update messages set caller_id = 1`)
+	db.exec(t, `update message_live set caller_id = 1`)
+	b := always(takes)
+	for i := range 5 {
+		modest := reliable(fmt.Sprint(i), from(2), to(msg.User, "carol"), func(m *NewMessage) { m.Confirm = false })
+		db.mustSave(t, modest)
+		relayed := db.relayDue(t, b)
+		require.Equal(t, "sent", db.mustMessage(t, modest.ID).State())
+		require.Equal(t, 51, relayed.Rows, "half of the batch for each, as far as it has some")
+		require.True(t, relayed.More)
+	}
+	for caller := range int64(150) { // more callers than a batch has rows
+		db.mustSave(t, reliable("many", from(100+caller), to(msg.User, "dave"), func(m *NewMessage) { m.Confirm = false }))
+	}
+	relayed := db.relayDue(t, b)
+	require.True(t, relayed.More)
+	require.Less(t, relayed.Rows, 150)
+	for db.count(t, `select count(*) from message_live where caller_id <> 1`) > 0 {
+		require.True(t, db.relayDue(t, b).More)
+	}
+}
