@@ -48,7 +48,7 @@ message_cursors                       raw                     -                 
 message_done                          rawd                    -                                                               r                      rdw(id)
 message_live                          rawd                    -                                                               r                      r
 message_receipts                      ra                      -                                                               r                      rd
-messages                              radw(id)                -                                                               r(!confirm_token)      rd
+messages                              radw(id,confirm_token)  -                                                               r(!confirm_token)      rd
 operator_actions                      a                       a                                                               r                      rdw(id)
 provider_tokens                       raw                     -                                                               -                      -
 queue_pauses                          rawd                    -                                                               r                      -

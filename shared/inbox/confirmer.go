@@ -29,7 +29,7 @@ type Confirmer struct {
 	BaseURL  string // "https://messages.example.com", with or without a slash at its end
 	User     string
 	Password string
-	Consumer string       // must be one that User may confirm for
+	Consumer string       // User, unless that is an admin
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 

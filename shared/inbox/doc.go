@@ -29,6 +29,11 @@
 // when that gave no error; one with its own transactions calls Once. Call Prune
 // now and then.
 //
+// The caller that confirms must be one that the message is for: for messages to
+// subjects an administrator grants them to it (receives). A message to a URL that
+// asks for a call (confirm: true) carries a token, the attribute confirmtoken,
+// which goes into the body of the call, as api.Client.ConfirmDelivery does.
+//
 // An effect that can never succeed is redelivered until its sends are used up,
 // and then stands in the sender's list of stuck messages. When that is not
 // wanted, let the effect record the failure and return nil.
