@@ -18,8 +18,24 @@ booking: ## a booking confirmation by WeChat beside a running make run, ordered 
 	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example booking
 
 # Tests wait for processes more than they compute, so more run at once than there may be cores. Check has vetted them.
-test: check ## format, vet, lint, and every test on a private Postgres
-	go test $(RACE) -vet=off -parallel 8 -timeout 300s ./...
+test: check ## format, vet, lint, every test on a private Postgres, and beside them each fuzz target for 10 s
+	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
+	go test $(RACE) -vet=off -parallel 8 -timeout 300s ./... && wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
+
+# Function and package of each target. What fails is written to testdata/fuzz there: keep it, so that it is tested for ever.
+FUZZ := FuzzBodies:functions FuzzQueries:functions FuzzKeys:functions FuzzEvents:functions FuzzVerifyWebhook:shared/api FuzzSettings:shared/fn
+FUZZTIME ?= 10s
+
+fuzz: ## each fuzz target for 10 s; FUZZTIME=10m for longer
+	@mkdir -p .sendonce
+	@for target in $(FUZZ); do \
+		nice go test -vet=off -run '^$$' -fuzz "^$${target%:*}$$" -fuzztime $(FUZZTIME) -parallel 1 ./$${target#*:} >.sendonce/fuzz.$${target%:*} 2>&1 || \
+			{ cat .sendonce/fuzz.$${target%:*}; exit 1; }; \
+		echo "fuzz $${target%:*}: $$(grep -o 'execs: [0-9]*' .sendonce/fuzz.$${target%:*} | tail -1)"; \
+	done
+
+vuln: ## known vulnerabilities in what is called of our dependencies; needs vuln.go.dev, or VULN='-db file:///a/copy'
+	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 $(VULN) ./...
 
 # As what is built, so that nothing is compiled for the looks alone.
 check: export CGO_ENABLED = 0
@@ -74,4 +90,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run TestTheExampleEnvironment -update
 
-.PHONY: help run example booking test check openapi faults cluster lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
+.PHONY: help run example booking test fuzz vuln check openapi faults cluster lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -155,11 +155,17 @@ func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// withoutPassword keeps a URL with a password out of the error text.
+// withoutPassword says what is wrong with a URL in words that hold no part of it:
+// where it is malformed, nobody can tell which part is the password.
 func withoutPassword(err error) error {
-	var parse *url.Error
-	if errors.As(err, &parse) {
-		return errors.New("is not a postgres:// URL: " + parse.Err.Error())
+	var parse *pgconn.ParseConfigError
+	if !errors.As(err, &parse) {
+		return errors.New("is not valid; give postgres://user:password@host:5432/name, with special characters of the password percent-encoded")
 	}
-	return err
+	what := parse.Error() // cannot parse `URL`: what (cause)
+	if cause := parse.Unwrap(); cause != nil {
+		what = strings.TrimSuffix(what, " ("+cause.Error()+")")
+	}
+	what = what[strings.LastIndex(what, "`: ")+len("`: "):]
+	return fmt.Errorf("is not valid: %s; give postgres://user:password@host:5432/name, with special characters of the password percent-encoded", what)
 }

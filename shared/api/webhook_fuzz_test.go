@@ -1,0 +1,61 @@
+package api_test
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// knowsTheKey says whether one of the signatures is the right one, by a computation of
+// its own as the specification of Standard Webhooks has it.
+func knowsTheKey(secret, id, timestamp, signatures string, body []byte) bool {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secret, "whsec_"))
+	if err != nil {
+		return false
+	}
+	mac := hmac.New(sha256.New, key)
+	fmt.Fprintf(mac, "%s.%s.%s", id, timestamp, body)
+	return slices.Contains(strings.Fields(signatures), "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+}
+
+// FuzzVerifyWebhook: what nobody signed with the secret is refused, whatever its
+// headers and body are, and what was signed is verified.
+func FuzzVerifyWebhook(f *testing.F) {
+	const secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+	const now = 1614265330
+	f.Add("msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", []byte(`{"test": 2432232314}`))
+	f.Add("", "", "", []byte(nil))
+	f.Add("a.b", "-1", "v1,", []byte("x"))
+	f.Add("a", "18446744073709551616", "v1a,abc v2,def v1,%%%", []byte("\x00"))
+	f.Fuzz(func(t *testing.T, id, timestamp, signature string, body []byte) {
+		at := time.Unix(now, 0)
+		h := http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {signature}}
+		own := http.Header{}
+		signed := api.SignWebhook(own, id, at, body, secret) == nil
+		if api.VerifyWebhook(h, body, at, secret) == nil && !knowsTheKey(secret, id, timestamp, signature, body) {
+			t.Fatal("verified what nobody signed")
+		}
+		if !signed {
+			return
+		}
+		if err := api.VerifyWebhook(own, body, at, secret); err != nil {
+			t.Fatal(err)
+		}
+		own.Set("Webhook-Id", id+"x")
+		if api.VerifyWebhook(own, body, at, secret) == nil {
+			t.Fatal("verified with another id")
+		}
+		own.Set("Webhook-Id", id)
+		if api.VerifyWebhook(own, append(body[:len(body):len(body)], 'x'), at, secret) == nil {
+			t.Fatal("verified with another body")
+		}
+	})
+}

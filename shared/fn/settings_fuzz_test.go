@@ -1,0 +1,35 @@
+package fn
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// FuzzSettings: no value of a setting makes the start panic, and the message about a
+// bad one never repeats a secret.
+func FuzzSettings(f *testing.F) {
+	all := settings(nil, nil)
+	values := []string{"0", "-1", "true", "5s", "wechat=5s,30s;*=1m", "10.0.0.0/8,fd00::/8", "postgres://u:hunter2@h:x/db", "99999999999999999999", "a=b=c"}
+	for i := range all {
+		f.Add(uint8(i), values[i%len(values)])
+	}
+	f.Fuzz(func(t *testing.T, n uint8, value string) {
+		s := all[int(n)%len(all)]
+		if os.Setenv(s.name, value) != nil {
+			return // not a text that an environment can hold
+		}
+		defer os.Unsetenv(s.name)
+		cfg, problems := configFromEnvironment(nil, nil)
+		said := badSettings(problems).Error()
+		env, err := NewEnv(cfg, nil)
+		if err == nil {
+			env.Close()
+		} else {
+			said += err.Error()
+		}
+		if s.secret && len(value) > 6 && strings.Contains(said, value) {
+			t.Fatalf("%s shows its value: %s", s.name, said)
+		}
+	})
+}
