@@ -8,6 +8,11 @@
 // told. A change of a caller counts everywhere within a second where the instances
 // are connected to NATS, and within 60 s, as long as an instance remembers whom it
 // let in, where they are not.
+//
+// An admin with queues is one of these queues alone. It may call what is marked with
+// WithinQueues and nothing else here: the tasks, pauses and alerts of its queues, the
+// callers that may do no more than it may itself, and, to read, the templates, which
+// are common to all submitters. A foreign task or caller does not exist for it.
 package admin
 
 import (
@@ -29,13 +34,13 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
-		"GET " + root + "template":                  fn.List(fn.Admin, d.templates),
-		"POST " + root + "template/preview":         fn.JSON(fn.Admin, d.previewDraft),
-		"GET " + root + "template/{id}":             fn.List(fn.Admin, d.template),
+		"GET " + root + "template":                  fn.List(fn.Admin, d.templates).WithinQueues(),
+		"POST " + root + "template/preview":         fn.JSON(fn.Admin, d.previewDraft).WithinQueues(),
+		"GET " + root + "template/{id}":             fn.List(fn.Admin, d.template).WithinQueues(),
 		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, d.editTemplate),
 		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, d.activateTemplate),
 		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, d.deactivateTemplate),
-		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, d.previewTemplate),
+		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, d.previewTemplate).WithinQueues(),
 
 		"POST " + root + "default-sms":            fn.JSON(fn.Admin, d.addDefault),
 		"GET " + root + "default-sms":             fn.List(fn.Admin, d.defaults),
@@ -45,32 +50,32 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, d.deleteDefault),
 
 		"GET " + root + "statistics":               fn.List(fn.Admin, d.statistics).Timeout(readTimeout),
-		"GET " + root + "tasks":                    fn.List(fn.Admin, d.tasks).Timeout(readTimeout),
-		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, d.task),
-		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, d.retry),
-		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, d.cancel),
-		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, d.resolve),
+		"GET " + root + "tasks":                    fn.List(fn.Admin, d.tasks).Timeout(readTimeout).WithinQueues(),
+		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, d.task).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, d.retry).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, d.cancel).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, d.resolve).WithinQueues(),
 
-		"GET " + root + "queues":                                    fn.List(fn.Admin, d.queues).Timeout(readTimeout),
-		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, d.pauseQueue),
-		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, d.resumeQueue),
-		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, d.subscribeTemplates),
-		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, d.resumeTemplate),
+		"GET " + root + "queues":                                    fn.List(fn.Admin, d.queues).Timeout(readTimeout).WithinQueues(),
+		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, d.pauseQueue).WithinQueues(),
+		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, d.resumeQueue).WithinQueues(),
+		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, d.subscribeTemplates).WithinQueues(),
+		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, d.resumeTemplate).WithinQueues(),
 
 		"GET " + root + "blocked-words":         fn.List(fn.Admin, d.blockedWords),
 		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, d.addBlockedWord),
 		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, d.removeBlockedWord),
 
-		"POST " + root + "callers":             fn.JSON(fn.Admin, d.addCaller),
-		"GET " + root + "callers":              fn.List(fn.Admin, d.callers),
-		"GET " + root + "callers/{id}":         fn.List(fn.Admin, d.caller),
-		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, d.updateCaller),
-		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, d.rotateCaller),
-		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller),
+		"POST " + root + "callers":             fn.JSON(fn.Admin, d.addCaller).WithinQueues(),
+		"GET " + root + "callers":              fn.List(fn.Admin, d.callers).WithinQueues(),
+		"GET " + root + "callers/{id}":         fn.List(fn.Admin, d.caller).WithinQueues(),
+		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, d.updateCaller).WithinQueues(),
+		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, d.rotateCaller).WithinQueues(),
+		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller).WithinQueues(),
 
 		"GET " + root + "actions": fn.List(fn.Admin, d.actions),
 
-		"GET " + root + "alerts": fn.List(fn.Admin, d.alerts),
+		"GET " + root + "alerts": fn.List(fn.Admin, d.alerts).WithinQueues(),
 
 		"GET " + root + "dead-letters":               fn.List(fn.Admin, d.deadLetters),
 		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, d.dismiss),

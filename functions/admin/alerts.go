@@ -45,9 +45,9 @@ func parsePlace(text string) (store.AlertPlace, bool) {
 	return store.AlertPlace{Open: part == openPart, ID: at}, err == nil && (part == openPart || part == clearedPart)
 }
 
-func (d *desk) alerts(ctx context.Context, _ *fn.Call, req alertsRequest) (any, error) {
+func (d *desk) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
 	after, _ := parsePlace(req.After) // valid
-	rows, more, err := d.db.Alerts(ctx, after, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Alerts(ctx, c.Caller.Queues, after, fn.LimitOf(req.Limit))
 	return fn.PageOf(rows, more, alertResponse, placeOf), err
 }
 

@@ -133,9 +133,23 @@ func newToken() (token string, hash []byte) {
 	return token, sum[:]
 }
 
-func (d *desk) callers(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
 	rows, more, err := d.db.Callers(ctx, int64(req.After), fn.LimitOf(req.Limit))
-	return fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID }), err
+	page := fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID })
+	shown := page.Items[:0]
+	for i, row := range rows {
+		if mayManage(c, row) {
+			shown = append(shown, page.Items[i])
+		}
+	}
+	page.Items = shown
+	return page, err
+}
+
+// mayManage tells whether a caller exists for the admin who calls: one with queues
+// manages the callers that may do no more than it may itself.
+func mayManage(c *fn.Call, row store.StoredCaller) bool {
+	return !c.HasQueues() || c.Caller.Grants().Cover(row.Grants)
 }
 
 func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
@@ -144,6 +158,9 @@ func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 		return nil, err
 	}
 	row, err := d.db.CallerByID(ctx, id)
+	if err == nil && !mayManage(c, row) {
+		err = task.Refuse(task.CodeNotFound, "no such caller")
+	}
 	return callerResponse(row), err
 }
 

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,8 +18,9 @@ const longestPause = 366 * 24 * time.Hour
 
 const maxTemplateID = 100
 
-func (d *desk) queues(ctx context.Context, _ *fn.Call, _ nothing) (any, error) {
+func (d *desk) queues(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 	queues, err := d.db.Queues(ctx)
+	queues = slices.DeleteFunc(queues, func(q store.QueueState) bool { return !c.MayUseQueue(q.Queue) })
 	answer := api.QueuesResponse{Queues: make([]api.QueueState, len(queues))}
 	for i, q := range queues {
 		answer.Queues[i] = api.QueueState{Queue: q.Queue, LiveCounts: liveCounts(q.LiveCounts)}
@@ -84,11 +86,18 @@ func (d *desk) resumeQueue(ctx context.Context, c *fn.Call, req resumeRequest) (
 	return api.ResumeQueueResponse{Queue: queue, PendingTasks: p.Pending}, nil
 }
 
+func errQueue(queue string) error {
+	return task.Refuse(task.CodeForbidden, "this admin is not one of queue "+queue)
+}
+
 // pathQueue reads {queue}. A queue need not have tasks to be paused.
 func pathQueue(c *fn.Call) (string, error) {
 	queue := c.PathValue("queue")
 	if !task.ValidName(queue, task.MaxQueueBytes) {
 		return "", task.Refuse(task.CodeNotFound, "no such queue: a name is 1 to 63 characters of A-Z a-z 0-9 . _ -")
+	}
+	if !c.MayUseQueue(queue) {
+		return "", errQueue(queue)
 	}
 	return queue, nil
 }
@@ -99,7 +108,11 @@ func pauseResponse(p store.Pause) api.QueuePause {
 	}
 }
 
-func (d *desk) subscribeTemplates(ctx context.Context, _ *fn.Call, _ nothing) (any, error) {
+// The paused templates are those of queue wechat.
+func (d *desk) subscribeTemplates(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+	if !c.MayUseQueue(task.WeChatQueue) {
+		return nil, errQueue(task.WeChatQueue)
+	}
 	templates, err := d.db.SubscribeTemplates(ctx)
 	answer := api.SubscribeTemplatesResponse{Templates: make([]api.SubscribeTemplate, len(templates))}
 	for i, t := range templates {
@@ -111,6 +124,9 @@ func (d *desk) subscribeTemplates(ctx context.Context, _ *fn.Call, _ nothing) (a
 }
 
 func (d *desk) resumeTemplate(ctx context.Context, c *fn.Call, req resumeRequest) (any, error) {
+	if !c.MayUseQueue(task.WeChatQueue) {
+		return nil, errQueue(task.WeChatQueue)
+	}
 	id := c.PathValue("template_id")
 	if !utf8.ValidString(id) || strings.ContainsRune(id, 0) || utf8.RuneCountInString(id) > maxTemplateID {
 		return nil, task.Refuse(task.CodeNotFound, "no such paused template")

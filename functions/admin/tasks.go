@@ -45,8 +45,12 @@ func (r *tasksRequest) filter() store.TaskFilter {
 	return f
 }
 
-func (d *desk) tasks(ctx context.Context, _ *fn.Call, req tasksRequest) (any, error) {
+func (d *desk) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any, error) {
+	if req.Queue != "" && !c.MayUseQueue(req.Queue) {
+		return nil, errQueue(req.Queue)
+	}
 	filter := req.filter()
+	filter.Queues = c.Caller.Queues
 	filter.Phone = d.phone(req.PhoneNumber)
 	found, err := d.db.ListTasks(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
@@ -65,6 +69,9 @@ func (d *desk) task(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 		return nil, err
 	}
 	t, err := d.db.Task(ctx, id)
+	if err == nil && !c.MayUseQueue(t.Queue) {
+		err = task.Refuse(task.CodeNotFound, "no such task")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -87,14 +94,14 @@ func (r *repairRequest) Validate() []task.Field {
 }
 
 func (d *desk) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
-	return d.repair(c, func(id task.ID) (task.Task, error) {
+	return d.repair(ctx, c, func(id task.ID) (task.Task, error) {
 		return d.db.RetryFailed(ctx, id, c.Operator(req.Reason))
 	})
 }
 
 func (d *desk) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	by := c.Operator(req.Reason)
-	return d.repair(c, func(id task.ID) (task.Task, error) { return d.db.Cancel(ctx, id, &by) })
+	return d.repair(ctx, c, func(id task.ID) (task.Task, error) { return d.db.Cancel(ctx, id, &by) })
 }
 
 // resolveRequest is api.ResolveRequest with its rules.
@@ -114,16 +121,26 @@ func (r *resolveRequest) Validate() []task.Field {
 }
 
 func (d *desk) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
-	return d.repair(c, func(id task.ID) (task.Task, error) {
+	return d.repair(ctx, c, func(id task.ID) (task.Task, error) {
 		return d.db.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
 	})
 }
 
-// repair changes the task of the path and wakes a claim that waits for it.
-func (d *desk) repair(c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
+// repair changes the task of the path and wakes a claim that waits for it. A task
+// never changes its queue, so that it can be looked up before.
+func (d *desk) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
+	}
+	if c.HasQueues() {
+		before, err := d.db.Task(ctx, id)
+		switch {
+		case err != nil:
+			return nil, err
+		case !c.MayUseQueue(before.Queue):
+			return nil, task.Refuse(task.CodeNotFound, "no such task")
+		}
 	}
 	t, err := change(id)
 	if err != nil {

@@ -88,6 +88,30 @@ func TestACallerMayUseItsQueuesOnly(t *testing.T) {
 	require.True(t, c.MayUseQueue("b"))
 }
 
+func TestAdminWithQueuesIsAdmittedWhereRoutesHoldItToThem(t *testing.T) {
+	t.Parallel()
+	admin := store.Caller{Roles: []string{"admin"}, Queues: []string{"a"}}
+	for _, c := range []struct {
+		name   string
+		caller store.Caller
+		roles  []Role
+		within bool
+		want   bool
+	}{
+		{"a new route for admins", admin, []Role{Admin}, false, false},
+		{"a route within queues", admin, []Role{Admin}, true, true},
+		{"a route of another role", admin, []Role{Submitter}, false, false},
+		{"a route of another role within queues", admin, []Role{Sender}, true, false},
+		{"a route for events", admin, []Role{Trigger}, false, false},
+		{"a role of its own", store.Caller{Roles: []string{"admin", "sender"}, Queues: []string{"a"}}, []Role{Sender}, false, true},
+		{"no admin within queues", store.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}, []Role{Admin}, true, false},
+		{"an admin without queues", store.Caller{Roles: []string{"admin"}}, []Role{Admin}, false, true},
+	} {
+		call := &Call{Caller: c.caller, roles: c.roles, within: c.within}
+		require.Equal(t, c.want, call.admitted() == nil, c.name)
+	}
+}
+
 func TestACallerIsRememberedForAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

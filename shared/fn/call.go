@@ -20,6 +20,7 @@ type Call struct {
 
 	env    *Env
 	roles  []Role // any of which the route asks for
+	within bool   // the route holds admins to their queues
 	r      *http.Request
 	answer http.Header
 	status int
@@ -54,13 +55,17 @@ func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
 // one that is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = cut(clientMsgID, 255) }
 
-// May says whether the caller has the role, or is an admin.
+// May says whether the caller has the role, or is an admin without queues. An admin
+// with queues is one on the routes that are WithinQueues and nowhere else: it needs
+// the other roles itself, and acts for itself in them.
 func (c *Call) May(role Role) bool {
-	return slices.Contains(c.Caller.Roles, string(role)) || slices.Contains(c.Caller.Roles, string(Admin))
+	return role != Admin && c.has(role) || c.has(Admin) && !c.HasQueues()
 }
 
+func (c *Call) has(role Role) bool { return slices.Contains(c.Caller.Roles, string(role)) }
+
 // ActFor is the user for whom a call acts: the caller itself when name is "". An
-// admin may act for anybody, others for themselves.
+// admin without queues may act for anybody, others for themselves.
 func (c *Call) ActFor(name string) (string, error) {
 	switch {
 	case name == "" || name == c.Caller.Name:
@@ -70,6 +75,9 @@ func (c *Call) ActFor(name string) (string, error) {
 	}
 	return "", task.Refuse(task.CodeForbidden, "this caller may not act for "+name)
 }
+
+// HasQueues says whether the caller is limited to queues.
+func (c *Call) HasQueues() bool { return len(c.Caller.Queues) > 0 }
 
 // MayUseQueue says whether the caller may submit to and claim from the queue.
 // A caller without a list of queues may use all.

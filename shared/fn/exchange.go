@@ -49,7 +49,7 @@ func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *ex
 		status:    http.StatusOK,
 	}
 	if p != nil {
-		x.call.roles = p.roles
+		x.call.roles, x.call.within = p.roles, p.within
 	}
 	w.Header().Set("X-Request-Id", x.call.RequestID)
 	return x

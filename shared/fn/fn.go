@@ -12,7 +12,8 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 )
 
-// A Role is what a caller may do. Admin may do everything.
+// A Role is what a caller may do. Admin may do everything, unless it has queues (see
+// Route.WithinQueues).
 type Role string
 
 // The roles of the wire contract, as stored in callers.

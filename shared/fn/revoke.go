@@ -7,6 +7,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/store"
@@ -98,9 +99,16 @@ func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error)
 	return changed, c.admitted()
 }
 
-// admitted refuses a caller without any of the roles that the route asks for.
+// admitted refuses a caller without any of the roles that the route asks for. What is
+// for admins refuses everybody with queues, unless it is WithinQueues.
 func (c *Call) admitted() error {
-	if !slices.ContainsFunc(c.roles, c.May) {
+	limited := slices.Contains(c.roles, Admin) && c.HasQueues()
+	switch {
+	case limited && c.within && slices.ContainsFunc(c.roles, c.has):
+		return nil
+	case limited && c.has(Admin):
+		return task.Refuse(task.CodeForbidden, "this concerns more than the queues to which this admin is limited: "+strings.Join(c.Caller.Queues, ", "))
+	case limited || !slices.ContainsFunc(c.roles, c.May):
 		return task.Refuse(task.CodeForbidden, "this needs the role "+oneOf(c.roles))
 	}
 	return nil

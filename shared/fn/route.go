@@ -27,6 +27,7 @@ type Route struct {
 	stream  bool
 	list    bool // read as the role of lists
 	changes bool // also by GET
+	within  bool // see WithinQueues
 	handle  func(ctx context.Context, c *Call) (any, error)
 
 	socket  func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket may be asked for
@@ -43,6 +44,12 @@ func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), rol
 // Changes says that a GET of the route changes something: it is refused to web
 // pages of other origins, as the other methods are of all routes.
 func (r Route) Changes() Route { r.changes = true; return r }
+
+// WithinQueues lets admins in that have queues. The handler then holds the call to
+// the caller's queues (Call.MayUseQueue, Call.Operator), or what it answers belongs to no
+// queue and to nobody in particular. Without it a route for admins refuses everybody
+// who has queues, so that a new route is safe by default.
+func (r Route) WithinQueues() Route { r.within = true; return r }
 
 // Timeout sets the deadline of the context that a handler gets, 10 s by
 // default and at most 50 s, except for a Stream: a long poll needs more than its

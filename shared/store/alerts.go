@@ -257,13 +257,13 @@ type AlertPlace struct {
 
 const alertsSQL = `
 select id, kind, queue, value, threshold, since, cleared_at, cleared_value from alerts
-where $2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)
+where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) and (cardinality($3::text[]) = 0 or queue = any($3))
 order by cleared_at is null desc, id desc
-limit $3`
+limit $4`
 
-// Alerts lists alerts, the open ones first, each part newest first; more says that
-// there is another page.
-func (db *DB) Alerts(ctx context.Context, after AlertPlace, limit int) (page []Alert, more bool, err error) {
-	page, more, err = pageOf[Alert](ctx, db.read, limit, alertsSQL, after.Open, idOrNull(after.ID))
+// Alerts lists the alerts of some queues, empty = all, the open ones first, each part
+// newest first; more says that there is another page.
+func (db *DB) Alerts(ctx context.Context, queues []string, after AlertPlace, limit int) (page []Alert, more bool, err error) {
+	page, more, err = pageOf[Alert](ctx, db.read, limit, alertsSQL, after.Open, idOrNull(after.ID), notNull(queues))
 	return page, more, failed("alerts", err)
 }

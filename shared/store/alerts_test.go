@@ -46,7 +46,7 @@ func (db *DB) look(t *testing.T) (again bool) {
 
 func (db *DB) alertList(t *testing.T) []Alert {
 	t.Helper()
-	page, _, err := db.Alerts(t.Context(), AlertPlace{}, 50)
+	page, _, err := db.Alerts(t.Context(), nil, AlertPlace{}, 50)
 	require.NoError(t, err)
 	return page
 }
@@ -291,7 +291,7 @@ func TestOpenAlertsComeFirstAlsoOverPages(t *testing.T) {
 	for more := true; more; {
 		var page []Alert
 		var err error
-		page, more, err = db.Alerts(t.Context(), after, 2)
+		page, more, err = db.Alerts(t.Context(), nil, after, 2)
 		require.NoError(t, err)
 		for _, a := range page {
 			got, after = append(got, a.ID), AlertPlace{Open: a.ClearedAt == nil, ID: a.ID}

@@ -27,6 +27,11 @@ type Caller struct {
 	MaxWaitingBytes    *int64 // of these; nil = Config.Waiting.Bytes
 }
 
+// Grants are what the caller may do.
+func (c Caller) Grants() Grants {
+	return Grants{Roles: c.Roles, Queues: c.Queues, BusinessTypes: c.BusinessTypes, Receives: c.Receives}
+}
+
 // TokenProof is what the database gives out instead of the SHA-256 of a token: it
 // tells who knows that.
 func TokenProof(salt []byte, hash [sha256.Size]byte) []byte {

@@ -57,6 +57,13 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 		return c, err
 	}
 	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+		limits, err := limitsOf(ctx, tx, by)
+		if err != nil {
+			return deed{}, err
+		}
+		if err := limits.mayGrant(may); err != nil {
+			return deed{}, err
+		}
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
 			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes)
 		return deed{"caller.create", c.subject(), "", c.json()}, err
@@ -81,9 +88,15 @@ where id = $1 returning ` + callerColumns
 // task.CodeNotFound when there is no such caller, task.CodeConflict when it is
 // revoked.
 func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operator) (StoredCaller, error) {
-	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller) (StoredCaller, error) {
+	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *Grants) (StoredCaller, error) {
 		may = may.over(c.Grants)
 		if err := may.check(); err != nil {
+			return c, err
+		}
+		if limits != nil && id == by.CallerID {
+			return c, task.Refuse(task.CodeForbidden, "an admin with queues does not change what it may do itself")
+		}
+		if err := limits.mayGrant(may); err != nil {
 			return c, err
 		}
 		if may.equal(c.Grants) {
@@ -134,30 +147,31 @@ const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() 
 // RotateCaller replaces a caller's token by the one whose SHA-256 is given. The
 // errors are those of UpdateCaller.
 func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by Operator) (StoredCaller, error) {
-	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, _ StoredCaller) (StoredCaller, error) {
+	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, _ StoredCaller, _ *Grants) (StoredCaller, error) {
 		return rowOf[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash)
 	})
 }
 
-// changeCaller changes a caller that is not revoked, under its lock.
+// changeCaller changes a caller that is not revoked, under its lock. limits are those
+// of the operator.
 func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Operator,
-	change func(tx pgx.Tx, c StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
+	change func(tx pgx.Tx, c StoredCaller, limits *Grants) (StoredCaller, error)) (c StoredCaller, err error) {
 	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
-		before, err := rowOf[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
+		before, limits, err := lockCaller(ctx, tx, id, by)
 		if err != nil {
 			return deed{}, err
 		}
 		if before.RevokedAt != nil {
 			return deed{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
 		}
-		c, err = change(tx, before)
+		c, err = change(tx, before, limits)
 		return deed{action, c.subject(), before.json(), c.json()}, err
 	})
 	return c, failed(action, err)
 }
 
 const revokeCallerSQL = `
-update callers set revoked_at = now() where id = $1 and revoked_at is null returning ` + callerColumns
+update callers set revoked_at = now() where id = $1 returning ` + callerColumns
 
 // silenceCallerSQL has a revoked caller's endpoints told nothing more.
 const silenceCallerSQL = `
@@ -170,16 +184,15 @@ const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 // without complaint; task.CodeNotFound when there is none.
 func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c StoredCaller, err error) {
 	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
-		c, err = rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
-		if task.CodeOf(err) == task.CodeNotFound {
-			c, err = rowOf[StoredCaller](ctx, tx, "caller", callerSQL, id)
+		before, _, err := lockCaller(ctx, tx, id, by)
+		if err != nil || before.RevokedAt != nil {
+			c = before
 			return deed{}, err
 		}
+		c, err = rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
 		if err == nil {
 			_, err = tx.Exec(ctx, silenceCallerSQL, id)
 		}
-		before := c
-		before.RevokedAt = nil
 		return deed{"caller.revoke", c.subject(), before.json(), c.json()}, err
 	})
 	return c, failed("revoke caller", err)

@@ -13,6 +13,9 @@ import (
 
 var tester = Operator{CallerID: 7, Name: "tester", RequestID: "req-1"}
 
+// builtIn is the admin of the environment.
+var builtIn = Operator{Name: "admin", RequestID: "req-1"}
+
 // actions gives what was done to a subject, oldest first.
 func (db *DB) actions(t *testing.T, subject string) []Action {
 	t.Helper()
@@ -176,30 +179,30 @@ func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
 	db := open(t)
 	ctx := t.Context()
 	first, second := sha256.Sum256([]byte("first")), sha256.Sum256([]byte("second"))
-	c, err := db.AddCaller(ctx, "shop", first[:], Grants{Roles: []string{"submitter"}}, tester)
+	c, err := db.AddCaller(ctx, "shop", first[:], Grants{Roles: []string{"submitter"}}, builtIn)
 	require.NoError(t, err)
 	require.Empty(t, c.Queues)
-	_, err = db.AddCaller(ctx, "shop", second[:], Grants{Roles: []string{"sender"}}, tester)
+	_, err = db.AddCaller(ctx, "shop", second[:], Grants{Roles: []string{"sender"}}, builtIn)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 
-	c, err = db.UpdateCaller(ctx, c.ID, Grants{Queues: []string{"bulk"}}, tester)
+	c, err = db.UpdateCaller(ctx, c.ID, Grants{Queues: []string{"bulk"}}, builtIn)
 	require.NoError(t, err)
 	require.Equal(t, []string{"submitter"}, c.Roles)
 	require.Equal(t, []string{"bulk"}, c.Queues)
-	_, err = db.RotateCaller(ctx, c.ID, second[:], tester)
+	_, err = db.RotateCaller(ctx, c.ID, second[:], builtIn)
 	require.NoError(t, err)
 	login, err := db.CallerByName(ctx, "shop", false)
 	require.NoError(t, err)
 	require.True(t, login.Knows(second))
 
 	for range 2 {
-		c, err = db.RevokeCaller(ctx, c.ID, tester)
+		c, err = db.RevokeCaller(ctx, c.ID, builtIn)
 		require.NoError(t, err)
 		require.NotNil(t, c.RevokedAt)
 	}
-	_, err = db.RotateCaller(ctx, c.ID, first[:], tester)
+	_, err = db.RotateCaller(ctx, c.ID, first[:], builtIn)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
-	_, err = db.RevokeCaller(ctx, c.ID+1, tester)
+	_, err = db.RevokeCaller(ctx, c.ID+1, builtIn)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	page, _, err := db.Callers(ctx, 0, 10)
 	require.NoError(t, err)

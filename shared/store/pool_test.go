@@ -21,7 +21,7 @@ do $$ begin
 end $$`)
 	require.NoError(t, err)
 	ctx, hash := t.Context(), sha256.Sum256([]byte("token"))
-	_, err = openAt(t, url).AddCaller(ctx, "shop", hash[:], Grants{Roles: []string{"submitter"}}, tester)
+	_, err = openAt(t, url).AddCaller(ctx, "shop", hash[:], Grants{Roles: []string{"submitter"}}, builtIn)
 	require.NoError(t, err)
 	for _, pooler := range []bool{false, true} {
 		db := openAt(t, url, func(c *Config) { c.Pooler = pooler })

@@ -18,6 +18,7 @@ type TaskFilter struct {
 	Phone    string
 	Source   string
 	Queue    string
+	Queues   []string // those that may be listed; empty = all
 	CallerID *int64
 	From     time.Time // made at or after it
 	To       time.Time // made before it
@@ -55,6 +56,7 @@ where c.id >= $1 and c.id < $2
     and ($6::text is null or t.source = $6)
     and ($7::text is null or t.queue = $7)
     and ($8::bigint is null or t.caller_id = $8)
+    and (cardinality($10::text[]) = 0 or t.queue = any($10))
 `
 
 const listEnd = `order by c.id desc limit $9`
@@ -174,7 +176,7 @@ func (f *TaskFilter) driver(low, high task.ID) (list, edge string, edgeArgs []an
 
 // args are the parameters of a list.
 func (f *TaskFilter) args(low, high task.ID) []any {
-	return []any{low, high, orNull(f.Phone), f.State, orNull(f.Reason), orNull(f.Source), orNull(f.Queue), f.CallerID, f.Limit + 1}
+	return []any{low, high, orNull(f.Phone), f.State, orNull(f.Reason), orNull(f.Source), orNull(f.Queue), f.CallerID, f.Limit + 1, notNull(f.Queues)}
 }
 
 // orNull is nil, which is null, for a zero value.

@@ -24,7 +24,7 @@ type ToldEvent struct {
 
 // listenersSQL finds who is told: of a task, or of an endpoint that was disabled,
 // the caller's enabled endpoints that want the kind; of an alert those of all
-// admins, the built-in one included. A caller that was revoked is told nothing.
+// admins without queues, the built-in one included. A caller that was revoked is told nothing.
 const listenersSQL = `
 select o.caller_id, o.callback_url, e.id, e.url
 from (
@@ -35,7 +35,7 @@ from (
     select caller_id, null from webhook_endpoints where id = $1
     union all
     select admins.id, null from (select from alerts where id = $1) alert
-    cross join (select 0 union all select id from callers where 'admin' = any(roles) and revoked_at is null) admins (id)
+    cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
 ) o
 left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or $2::text = any(e.events))`

@@ -1,0 +1,37 @@
+package store
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whoever adds a grant says here by failing how an admin with queues is held to it.
+func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
+	t.Parallel()
+	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}}
+	require.True(t, mine.Cover(mine))
+	for i := range reflect.TypeFor[Grants]().NumField() {
+		name := reflect.TypeFor[Grants]().Field(i).Name
+		wider := mine
+		field := reflect.ValueOf(&wider).Elem().Field(i)
+		switch field.Kind() {
+		case reflect.Slice:
+			field.Set(reflect.ValueOf([]string{"wider"}))
+		case reflect.Pointer:
+			field.Set(reflect.New(field.Type().Elem()))
+			field.Elem().SetInt(1)
+		default:
+			t.Fatalf("%s: say what is wider", name)
+		}
+		require.False(t, mine.Cover(wider), name)
+		require.Error(t, mine.mayGrant(wider), name)
+	}
+	for _, all := range []Grants{
+		{Roles: mine.Roles, BusinessTypes: mine.BusinessTypes}, {Roles: mine.Roles, Queues: mine.Queues},
+	} {
+		require.False(t, mine.Cover(all), "an empty list stands for all")
+	}
+	require.True(t, mine.Cover(Grants{Roles: []string{"sender"}, Queues: mine.Queues, BusinessTypes: mine.BusinessTypes}))
+}
