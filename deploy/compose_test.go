@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 var update = flag.Bool("update", false, "rewrite what is generated in compose/.env.example")
@@ -51,10 +53,13 @@ func composed(compose object, profile string) (all []workload, wrong []string) {
 				w.function = fmt.Sprint(value)
 			case isFile:
 				w.secrets = append(w.secrets, base)
-				read = append(read, file)
+				if base == "NATS_PASSWORD" { // each has a user of its own
+					file = "nats_" + fmt.Sprint(s["environment"].(object)["NATS_USER"])
+				}
 				if value != secretsDir+file {
 					wrong = append(wrong, fmt.Sprintf("%s: %s is not %s%s", name, key, secretsDir, file))
 				}
+				read = append(read, file)
 			default:
 				w.env[key] = fmt.Sprint(value)
 			}
@@ -67,6 +72,7 @@ func composed(compose object, profile string) (all []workload, wrong []string) {
 		if !slices.Equal(read, granted) {
 			wrong = append(wrong, fmt.Sprintf("%s: is granted %v and reads %v", name, granted, read))
 		}
+		wrong = append(wrong, w.wrongUser()...)
 		if w.function != "" && w.function != name {
 			wrong = append(wrong, fmt.Sprintf("%s: the gateway and the trigger look for %s under its own name", name, w.function))
 		}
@@ -108,9 +114,10 @@ func TestWhatIsMissingOrStaleInComposeIsFound(t *testing.T) {
 		"a secret nobody has": {func(_ map[string]object, h *house) {
 			h.settings = append(slices.Clone(h.settings), setting{name: "X", secret: true})
 		}, "reads the secret X"},
-		"a secret nobody reads":         {func(all map[string]object, _ *house) { environment(all, "migrate")["NATS_PASSWORD_FILE"] = "x" }, "migrate: has the secret NATS_PASSWORD and"},
+		"a secret nobody reads":         {func(all map[string]object, _ *house) { environment(all, "migrate")["BASIC_AUTH_PASSWORD_FILE"] = "x" }, "migrate: has the secret BASIC_AUTH_PASSWORD and"},
 		"a file that is not granted":    {func(all map[string]object, _ *house) { all["save"]["secrets"] = []any{"database_url"} }, "save: is granted [database_url] and reads"},
 		"a file that is somewhere else": {func(all map[string]object, _ *house) { environment(all, "save")["DATABASE_URL_FILE"] = "/x" }, "DATABASE_URL_FILE is not /run/secrets/database_url"},
+		"another one's user of NATS":    {func(all map[string]object, _ *house) { environment(all, "save")["NATS_USER"] = "deliver" }, "save: is the user deliver of NATS, not save"},
 		"a function under another name": {func(all map[string]object, _ *house) { environment(all, "save")["FUNCTION_TARGET"] = "relay" }, "look for relay under its own name"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,6 +152,9 @@ func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^secret (\S+) `).FindAllStringSubmatch(string(script), -1) {
 		made[match[1]] = true
 	}
+	for _, u := range bus.Users(bus.StreamAccepted) { // made of the file with the users
+		made["nats_"+u.Name] = true
+	}
 	compose := readCompose(t)
 	for name, secret := range compose["secrets"].(object) {
 		require.Equal(t, "./secrets/"+name, text(secret, "file"))
@@ -158,7 +168,7 @@ func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
 		require.Positive(t, used, "nobody has %s", name)
 		delete(made, name)
 	}
-	require.Equal(t, map[string]bool{"nats.conf": true}, made, "which is mounted as it is")
+	require.Equal(t, map[string]bool{"nats_operator": true}, made, "which is for people")
 }
 
 func TestEveryServiceIsBoundedWatchedAndStartedAgain(t *testing.T) {

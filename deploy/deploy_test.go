@@ -4,6 +4,7 @@
 package deploy
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -16,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v4"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -108,6 +110,18 @@ type workload struct {
 	secrets  []string // the settings that come from secrets
 }
 
+// wrongUser says when a workload is another user of NATS than its own.
+func (w workload) wrongUser() []string {
+	wants := cmp.Or(w.function, w.word, bus.UserAll)
+	if w.word == "migrate" {
+		wants = ""
+	}
+	if has := w.env["NATS_USER"]; has != wants {
+		return []string{fmt.Sprintf("%s: is the user %s of NATS, not %s", w.name, has, wants)}
+	}
+	return nil
+}
+
 // mayBePlain are secret because they can hold a password; ours stand elsewhere.
 var mayBePlain = []string{"NATS_URL", "DATABASE_URL"}
 
@@ -192,6 +206,9 @@ func (w workload) needs(s setting) bool {
 func (h house) accepts(w workload) error {
 	env := []string{}
 	for name, value := range w.env {
+		if name == "NATS_CA" {
+			value = h.bin // a file; what is in it is read when NATS is called
+		}
 		env = append(env, name+"="+value)
 	}
 	for _, name := range w.secrets {

@@ -72,8 +72,12 @@ func (c cluster) workloads() (all []workload, wrong []string) {
 				if key := text(v, "valueFrom", "secretKeyRef", "key"); key != name {
 					wrong = append(wrong, fmt.Sprintf("%s: %s is read from the key %s", w.name, name, key))
 				}
+				if from := text(v, "valueFrom", "secretKeyRef", "name"); name == "NATS_PASSWORD" && from != "sendonce-nats-"+w.name {
+					wrong = append(wrong, fmt.Sprintf("%s: has the password of %s", w.name, from))
+				}
 			}
 		}
+		wrong = append(wrong, w.wrongUser()...)
 		if w.function != "" && w.function != w.name {
 			wrong = append(wrong, fmt.Sprintf("%s: the routes and the trigger look for %s under its own name", w.name, w.function))
 		}
@@ -121,7 +125,7 @@ func TestEverySecretHasItsKeysAndNoOther(t *testing.T) {
 	t.Parallel()
 	for dir, have := range map[string]cluster{
 		"knative/overlays/local":      cluster(render(t, "knative/overlays/local")).of("v1 Secret"),
-		"knative/overlays/production": readYAML(t, "knative/overlays/production/secrets.example.yaml"),
+		"knative/overlays/production": append(readYAML(t, "knative/overlays/production/secrets.example.yaml"), natsSecrets(t)...),
 	} {
 		given, asked := map[string]bool{}, map[string]bool{}
 		for _, secret := range have {
@@ -136,6 +140,21 @@ func TestEverySecretHasItsKeysAndNoOther(t *testing.T) {
 				asked[key] = true
 			}
 		})
+		walk([]object(all), func(o object) { // volumes
+			secret, _ := o["secret"].(object)
+			name := text(secret, "secretName") + text(secret, "name")
+			for _, item := range list(secret, "items") {
+				asked[name+"/"+text(item, "key")] = true
+			}
+			if secret["secretName"] != nil && secret["items"] == nil && secret["optional"] != true {
+				for _, key := range []string{"ca.crt", "tls.crt", "tls.key"} {
+					asked[name+"/"+key] = true
+				}
+			}
+		})
+		for _, people := range []string{"sendonce-nats-operator/NATS_PASSWORD", "sendonce-nats-sendonce/NATS_PASSWORD"} {
+			delete(given, people) // no pod has them
+		}
 		for _, o := range all.of("postgresql.cnpg.io/v1 Cluster") {
 			name := text(o, "spec", "bootstrap", "initdb", "secret", "name")
 			asked[name+"/username"], asked[name+"/password"] = true, true
@@ -307,9 +326,10 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 		require.Equal(t, 3, number(t, settings, "SENDONCE_NATS_REPLICAS"))
 		require.Equal(t, 3, number(t, nats, "spec", "replicas"))
 		require.NotEmpty(t, list(nats, "spec", "template", "spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"))
-		conf := text(c.of(configMap).named("nats"), "data", "nats.conf")
+		routes := text(natsSecrets(t).named("nats-passwords"), "stringData", "nats-passwords.conf")
+		require.Equal(t, "tls://"+natsService+":4222", text(settings, "NATS_URL"))
 		for i := range 3 {
-			require.Contains(t, conf, fmt.Sprintf("nats-%d.nats.sendonce.svc.cluster.local:6222", i))
+			require.Contains(t, routes, fmt.Sprintf("@nats-%d.nats.sendonce.svc.cluster.local:6222", i))
 			require.Contains(t, text(settings, "TWO_PHASE_NATS_MONITOR_URL"), fmt.Sprintf("http://nats-%d.nats.sendonce.svc.cluster.local:8222", i))
 		}
 		postgres := at(c.of("postgresql.cnpg.io/v1 Cluster").named("postgres"), "spec")

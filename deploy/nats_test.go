@@ -1,7 +1,9 @@
 package deploy
 
 import (
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -15,57 +17,120 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// natsFiles are the configurations of NATS as their containers find them, with
-// the password that each is given.
-func natsFiles(t *testing.T, password string) map[string]string {
+const (
+	usersFile   = "compose/nats-users.conf"
+	usersObject = "knative/nats/users.yaml"
+)
+
+// natsConfig writes the configuration of a deployment into a directory as its
+// container finds it, with passwords of the test and, where there is TLS, its
+// certificate, and gives the path of the main file.
+func natsConfig(t *testing.T, deployment string) string {
 	t.Helper()
-	conf, err := os.ReadFile("compose/nats.conf")
-	require.NoError(t, err)
-	up, err := os.ReadFile("compose/up")
-	require.NoError(t, err)
-	_, secret, found := strings.Cut(string(up), `secret nats.conf "`)
-	require.True(t, found)
-	secret, _, _ = strings.Cut(secret, "\"\n")
-	secret = strings.NewReplacer(`\"`, `"`, "$(cat secrets/nats_password)", password).Replace(secret)
-	files := map[string]string{"compose": strings.Replace(string(conf), "include ./secrets/nats.conf", secret, 1)}
-	for _, dir := range overlays(t) {
-		c := cluster(render(t, dir))
-		for _, v := range list(c.of(statefulSet).named("nats"), "spec", "template", "spec", "containers", 0, "env") {
-			if value := text(v, "value"); value != "" {
-				t.Setenv(text(v, "name"), strings.ReplaceAll(value, "$(NATS_PASSWORD)", password))
+	dir := t.TempDir()
+	write := func(name, content string) {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		require.NoError(t, os.WriteFile(path, []byte(content), 0o600))
+	}
+	if deployment == "compose" {
+		for _, name := range []string{"nats.conf", "nats-users.conf"} {
+			content, err := os.ReadFile(filepath.Join("compose", name))
+			require.NoError(t, err)
+			write(name, string(content))
+		}
+		passwords := map[string]string{}
+		for _, u := range bus.Users(bus.StreamAccepted) {
+			passwords[u.Name] = testPassword
+		}
+		write("secrets/nats-passwords.conf", bus.PasswordConfig(passwords))
+		return filepath.Join(dir, "nats.conf")
+	}
+	c := cluster(render(t, deployment))
+	secrets := c.of("v1 Secret")
+	if !strings.HasSuffix(deployment, "local") {
+		secrets = append(secrets, natsSecrets(t)...)
+	}
+	for _, source := range list(c.of(statefulSet).named("nats"), "spec", "template", "spec", "volumes", 0, "projected", "sources") {
+		if from := text(source, "configMap", "name"); from != "" {
+			for name, content := range c.of(configMap).named(from)["data"].(object) {
+				write(name, strings.ReplaceAll(fmt.Sprint(content), "/etc/nats-tls", filepath.Join(dir, "tls")))
 			}
 		}
-		files[dir] = text(c.of(configMap).named("nats"), "data", "nats.conf")
+		for _, item := range list(source, "secret", "items") {
+			write(text(item, "path"), text(secrets.named(text(source, "secret", "name")), "stringData", text(item, "key")))
+		}
 	}
-	t.Setenv("POD_NAME", "nats-0")
-	return files
+	if tls := secrets.named("nats-tls"); tls != nil {
+		for name, content := range tls["stringData"].(object) {
+			write("tls/"+name, fmt.Sprint(content))
+		}
+	}
+	return filepath.Join(dir, "nats.conf")
+}
+
+const testPassword = "sendonce-local" // the overlay local has it too
+
+// natsSecrets are those that the scripts make for production; the certificate is
+// one of this machine.
+func natsSecrets(t *testing.T) cluster {
+	t.Helper()
+	var all cluster
+	for _, script := range [][]string{{"knative/nats/passwords"}, {"knative/nats/certificate", natsService, "127.0.0.1", "localhost"}} {
+		out, err := exec.CommandContext(t.Context(), script[0], script[1:]...).Output()
+		require.NoError(t, err, script[0])
+		all = append(all, parseYAML(t, script[0], out)...)
+	}
+	return all
+}
+
+const natsService = "nats.sendonce.svc.cluster.local"
+
+func TestTheUsersOfNATSAreThoseOfTheCode(t *testing.T) {
+	t.Parallel()
+	file := bus.ServerFile(bus.Users(bus.StreamAccepted), "")
+	object := "# Generated: make golden writes it, of shared/bus/users.go.\napiVersion: v1\nkind: ConfigMap\n" +
+		"metadata: {name: nats-users, namespace: sendonce}\ndata:\n  nats-users.conf: |\n"
+	for line := range strings.Lines(file) {
+		object += "    " + line
+	}
+	for path, want := range map[string]string{usersFile: file, usersObject: object} {
+		if *update {
+			require.NoError(t, os.WriteFile(path, []byte(want), 0o644))
+		}
+		has, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, want, string(has), "run make golden")
+	}
 }
 
 // The server starts in spite of what it only warns of.
 func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
-	for _, password := range []string{"sendonce-local", "12345", "1e5", "a b;c", "$x", "5mb"} {
-		for name, conf := range natsFiles(t, password) {
-			path := filepath.Join(t.TempDir(), "nats.conf")
-			require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
-			var opts server.Options
-			require.NoError(t, opts.ProcessConfigFile(path), "%s, password %q", name, password)
-			require.Equal(t, password, opts.Password, name)
-			require.Equal(t, "/data", opts.StoreDir, name)
-			if !strings.HasSuffix(name, "local") {
-				require.Equal(t, 2*time.Minute, opts.SyncInterval, name)
-			}
+	t.Setenv("POD_NAME", "nats-0")
+	for _, name := range append(overlays(t), "compose") {
+		var opts server.Options
+		require.NoError(t, opts.ProcessConfigFile(natsConfig(t, name)), name)
+		require.Equal(t, "/data", opts.StoreDir, name)
+		require.Empty(t, opts.NoAuthUser, name)
+		require.Len(t, opts.Users, len(bus.Users(bus.StreamAccepted)), name)
+		require.Positive(t, opts.MaxConn, name)
+		require.Positive(t, opts.MaxSubs, name)
+		secure := !strings.HasSuffix(name, "local") && name != "compose"
+		require.Equal(t, secure, opts.TLSConfig != nil, name)
+		require.Equal(t, secure, opts.Cluster.TLSConfig != nil && opts.Cluster.Username != "" && len(opts.Routes) == 3, name)
+		if !strings.HasSuffix(name, "local") {
+			require.Equal(t, 2*time.Minute, opts.SyncInterval, name)
 		}
 	}
 }
 
 // NATS reserves the size of each stream; what it has no room for is not made.
 func TestTheStreamsFitTheirNATS(t *testing.T) {
-	for name, conf := range natsFiles(t, "sendonce-local") {
+	t.Setenv("POD_NAME", "nats-0")
+	for _, name := range append(overlays(t), "compose") {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "nats.conf")
-			require.NoError(t, os.WriteFile(path, []byte(conf), 0o600))
 			var opts server.Options
-			require.NoError(t, opts.ProcessConfigFile(path))
+			require.NoError(t, opts.ProcessConfigFile(natsConfig(t, name)))
 			require.NotZero(t, opts.JetStreamMaxStore)
 			nats := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: opts.JetStreamMaxStore})
 			cfg := bus.Config{URL: nats.URL(), Replicas: 1}

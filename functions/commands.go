@@ -44,7 +44,7 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	fmt.Print(bus.ServerConfig(bus.Users(env.Config.TwoPhase.Stream, flags.Args()...), receivers))
+	fmt.Print(bus.ServerFile(bus.Users(env.Config.TwoPhase.Stream, flags.Args()...), receivers))
 	return nil
 }
 

@@ -1,7 +1,6 @@
 package functions
 
 import (
-	"log/slog"
 	"net/url"
 	"slices"
 	"strings"
@@ -60,7 +59,7 @@ func natsURL(t testing.TB, at, user string) string {
 // ensureStreams makes the streams, as the trigger does.
 func ensureStreams(t testing.TB, n *sandbox.NATS) error {
 	t.Helper()
-	b, err := bus.Open(bus.Config{URL: natsURL(t, n.URL(), bus.UserTrigger), Replicas: 1}, slog.New(slog.DiscardHandler))
+	b, err := bus.Open(bus.Config{URL: natsURL(t, n.URL(), bus.UserTrigger), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	defer b.Close()
 	return b.Ensure(t.Context())

@@ -318,5 +318,19 @@ func (p *processes) logs() string {
 	return b.String()
 }
 
+// permitted fails when a component asked NATS for what its user may not do.
+func (p *processes) permitted() error {
+	text, err := os.ReadFile(p.log("nats"))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "Violation") {
+			return fmt.Errorf("nats: %s", line)
+		}
+	}
+	return nil
+}
+
 // isAnswer finds the lines of calls that were answered well.
 func isAnswer(line string) bool { return strings.Contains(line, `"status":2`) }

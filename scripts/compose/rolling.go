@@ -274,7 +274,7 @@ func (r *rolling) count(ctx context.Context) error {
 	}
 	slices.Sort(slowest)
 	log.Printf("     the slowest ends: %s", strings.Join(slowest, ", "))
-	return errors.Join(r.load.repeated(ctx), r.load.once(r.wechat), r.load.agrees(ctx), errors.Join(r.load.failed()...))
+	return errors.Join(r.load.repeated(ctx), r.load.once(r.wechat), r.load.agrees(ctx), r.all.permitted(), errors.Join(r.load.failed()...))
 }
 
 // failed are the failures of the load, of which a few tell enough.

@@ -43,7 +43,7 @@ func TestComposeIsReadAsComposeReadsIt(t *testing.T) {
 	require.Equal(t, "service_healthy", file.Services["migrate"].DependsOn["postgres"].Condition)
 	files := file.files(nil)
 	require.Equal(t, "/etc/caddy/Caddyfile", files["./Caddyfile"])
-	require.Equal(t, "/run/secrets/nats_password", files["./secrets/nats_password"])
+	require.Equal(t, "/run/secrets/nats_submit", files["./secrets/nats_submit"])
 	require.NotContains(t, files, "nats", "a volume is no file")
 }
 

@@ -156,6 +156,15 @@ func ServerConfig(users []User, receivers string) string {
 	return b.String()
 }
 
+// ServerFile is ServerConfig as a file of its own, which takes the passwords from
+// another one beside it.
+func ServerFile(users []User, receivers string) string {
+	return `# The users of NATS and what each may do, as "sendonce nats-users" prints them.
+# The passwords are lines such as NATS_PASSWORD_SUBMIT: "..." in this file:
+include "secrets/nats-passwords.conf"
+` + ServerConfig(users, receivers)
+}
+
 func quoted(subjects []string) string {
 	return `"` + strings.Join(subjects, `", "`) + `"`
 }

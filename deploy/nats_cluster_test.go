@@ -1,0 +1,202 @@
+package deploy
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v4"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// productionNATS is the three servers of production on this machine, with the
+// Secrets that the scripts make.
+type productionNATS struct {
+	servers []*server.Server
+	urls    string
+	dir     string // has tls/ca.crt
+	users   map[string]string
+}
+
+// startProduction starts them; change may make the options of one wrong.
+func startProduction(t *testing.T) *productionNATS {
+	t.Helper()
+	const overlay = "knative/overlays/production"
+	main := natsConfig(t, overlay)
+	p := &productionNATS{dir: filepath.Dir(main), users: map[string]string{}}
+	passwords, err := os.ReadFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"))
+	require.NoError(t, err)
+	var said object // a line is also one of YAML
+	require.NoError(t, yaml.Unmarshal(passwords, &said))
+	for _, u := range bus.Users(bus.StreamAccepted) {
+		p.users[u.Name] = text(said, bus.PasswordVariable(u.Name))
+		require.Len(t, p.users[u.Name], 48)
+	}
+	var routes []string
+	for range 3 {
+		port, err := sandbox.FreePort()
+		require.NoError(t, err)
+		routes = append(routes, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	moved := string(passwords)
+	for i, at := range routes {
+		moved = strings.ReplaceAll(moved, fmt.Sprintf("nats-%d.%s:6222", i, natsService), at)
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"), []byte(moved), 0o600))
+	var clients []string
+	for i, at := range routes {
+		s := p.start(t, main, fmt.Sprintf("nats-%d", i), at, nil)
+		p.servers = append(p.servers, s)
+		clients = append(clients, "tls://"+s.Addr().String())
+	}
+	p.urls = strings.Join(clients, ",")
+	require.Eventually(t, func() bool {
+		for _, s := range p.servers {
+			if s.NumRoutes() < 2 || s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) < 3 {
+				return false
+			}
+		}
+		return true
+	}, 30*time.Second, 10*time.Millisecond)
+	return p
+}
+
+func (p *productionNATS) start(t *testing.T, main, name, cluster string, change func(*server.Options)) *server.Server {
+	t.Helper()
+	config, err := os.ReadFile(main)
+	require.NoError(t, err)
+	own := filepath.Join(p.dir, name+".conf")
+	require.NoError(t, os.WriteFile(own, []byte(strings.ReplaceAll(string(config), "$POD_NAME", name)), 0o600))
+	var o server.Options
+	require.NoError(t, o.ProcessConfigFile(own))
+	host, port, err := net.SplitHostPort(cluster)
+	require.NoError(t, err)
+	o.Host, o.Port, o.HTTPPort, o.Cluster.Host = host, -1, 0, host
+	_, err = fmt.Sscan(port, &o.Cluster.Port)
+	require.NoError(t, err)
+	o.StoreDir, o.PidFile, o.NoSigs, o.NoLog = t.TempDir(), "", true, true
+	if change != nil {
+		change(&o)
+	}
+	s, err := server.NewServer(&o)
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	require.True(t, s.ReadyForConnections(10*time.Second))
+	return s
+}
+
+func (p *productionNATS) bus(t *testing.T, user string) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(bus.Config{
+		URL: p.urls, User: user, Password: p.users[user], CAFile: filepath.Join(p.dir, "tls/ca.crt"), Replicas: 3,
+	}, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(b.Close)
+	return b
+}
+
+func TestTheClusterOfProductionTakesOnlyItsOwn(t *testing.T) {
+	t.Parallel()
+	p := startProduction(t)
+	trigger := p.bus(t, bus.UserTrigger)
+	require.Eventually(t, func() bool { return trigger.Ensure(t.Context()) == nil }, 60*time.Second, 100*time.Millisecond, "streams of three copies")
+	gives, err := p.bus(t, "messages").Durability(t.Context(), "")
+	require.NoError(t, err)
+	require.Equal(t, bus.DurableReplicated, gives)
+
+	ca := nats.RootCAs(filepath.Join(p.dir, "tls/ca.crt"))
+	nc, err := nats.Connect(p.urls, ca, nats.UserInfo("operator", p.users["operator"]))
+	require.NoError(t, err)
+	require.NoError(t, nc.Publish("orders.paid", nil))
+	nc.Close()
+	first := p.servers[0].Addr().String()
+	for name, connect := range map[string]func() (*nats.Conn, error){
+		"nobody's":            func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
+		"with a wrong one":    func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("operator", testPassword)) },
+		"with that of routes": func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("route", testPassword)) },
+		"without its CA": func() (*nats.Conn, error) {
+			return nats.Connect(p.urls, nats.UserInfo("operator", p.users["operator"]))
+		},
+		"in the open": func() (*nats.Conn, error) { return plain(first, "operator", p.users["operator"]) },
+	} {
+		_, err := connect()
+		require.Error(t, err, name)
+	}
+
+	// Who only knows the address, or one of certificate and password, is no fourth server.
+	main := filepath.Join(p.dir, "nats.conf")
+	for name, change := range map[string]func(o *server.Options){
+		"no credentials": func(o *server.Options) {
+			o.Cluster.Username, o.Cluster.Password = "", ""
+			for _, r := range o.Routes {
+				r.User = nil
+			}
+		},
+		"another password": func(o *server.Options) {
+			o.Cluster.Password = testPassword
+			for _, r := range o.Routes {
+				r.User = url.UserPassword("route", testPassword)
+			}
+		},
+		"no certificate": func(o *server.Options) {
+			o.Cluster.TLSConfig = &tls.Config{RootCAs: o.Cluster.TLSConfig.RootCAs, ServerName: "127.0.0.1"}
+		},
+		"no TLS": func(o *server.Options) { o.Cluster.TLSConfig = nil },
+	} {
+		port, err := sandbox.FreePort()
+		require.NoError(t, err)
+		p.start(t, main, strings.ReplaceAll(name, " ", "-"), fmt.Sprintf("127.0.0.1:%d", port), func(o *server.Options) {
+			o.JetStream = false
+			change(o)
+		})
+	}
+	require.Never(t, func() bool {
+		return slices.ContainsFunc(p.servers, func(s *server.Server) bool { return !knows(t, s, "nats-") })
+	}, 2*time.Second, 20*time.Millisecond)
+	require.NoError(t, trigger.Ensure(t.Context()), "the others go on")
+}
+
+// knows says whether all servers to which a server has a route have such a name.
+func knows(t *testing.T, s *server.Server, prefix string) bool {
+	t.Helper()
+	routes, err := s.Routez(nil)
+	require.NoError(t, err)
+	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, prefix) })
+}
+
+// plain speaks to a server as if there were no TLS.
+func plain(host, user, password string) (*nats.Conn, error) {
+	conn, err := net.DialTimeout("tcp", host, time.Second)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(3 * time.Second)); err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(conn, "CONNECT {\"user\":%q,\"pass\":%q}\r\nPING\r\n", user, password); err != nil {
+		return nil, err
+	}
+	all := make([]byte, 0, 4096)
+	for part := make([]byte, 1024); !strings.Contains(string(all), "PONG"); {
+		n, err := conn.Read(part)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, part[:n]...)
+	}
+	return nil, nil
+}
