@@ -1,7 +1,42 @@
 package migrations
 
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
 // UpFrom is Up with other files.
 var UpFrom = up
 
 // Files are the embedded files.
 var Files = files
+
+// Unknown lists the lines of grants that name nothing in the database.
+func Unknown(ctx context.Context, conn *pgx.Conn) (unknown []string) {
+	objects, err := objectsOf(ctx, conn)
+	if err != nil {
+		return []string{err.Error()}
+	}
+	for _, g := range parseGrants() {
+		o, exists := objects[g.object]
+		if !exists {
+			unknown = append(unknown, g.object)
+		}
+		for _, text := range g.of[1:] {
+			for _, part := range letters.FindAllStringSubmatch(text, -1) {
+				for column := range strings.SplitSeq(part[3], ",") {
+					if column != "" && !slices.Contains(o.columns, column) {
+						unknown = append(unknown, g.object+"."+column)
+					}
+				}
+			}
+			if strings.Trim(letters.ReplaceAllString(text, ""), "-") != "" {
+				unknown = append(unknown, g.object+": "+text)
+			}
+		}
+	}
+	return unknown
+}

@@ -127,24 +127,31 @@ FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND pg_has_role(p.proowner, 'USAGE')
 	AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')`
 
+// objectsOf gives what is in the schema by the name that grants has for it.
+func objectsOf(ctx context.Context, conn *pgx.Conn) (map[string]object, error) {
+	rows, err := conn.Query(ctx, objectsSQL)
+	if err != nil {
+		return nil, err
+	}
+	objects := map[string]object{}
+	var key string
+	var o object
+	_, err = pgx.ForEachRow(rows, []any{&key, &o.name, &o.as, &o.columns}, func() error {
+		objects[key] = o
+		o.columns = nil
+		return nil
+	})
+	return objects, err
+}
+
 // grantAll gives the roles what grants says and takes everything else from them,
 // all at once: whoever works meanwhile never lacks what it keeps.
 func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	if len(roles) == 0 {
 		return nil
 	}
-	rows, err := conn.Query(ctx, objectsSQL)
+	objects, err := objectsOf(ctx, conn)
 	if err != nil {
-		return fmt.Errorf("list what to grant: %w", err)
-	}
-	objects := map[string]object{}
-	var key string
-	var o object
-	if _, err := pgx.ForEachRow(rows, []any{&key, &o.name, &o.as, &o.columns}, func() error {
-		objects[key] = o
-		o.columns = nil
-		return nil
-	}); err != nil {
 		return fmt.Errorf("list what to grant: %w", err)
 	}
 	if _, err := conn.Exec(ctx, "BEGIN;\n"+strings.Join(grantStatements(objects, roles), ";\n")+";\nCOMMIT"); err != nil {

@@ -74,9 +74,9 @@ func TestClosedDaysAreSplitIntoSMSAndSubscribeMessages(t *testing.T) {
 	require.ErrorContains(t, err, "null value", "an older program cannot close a day as it did")
 }
 
-func texts(t *testing.T, conn *pgx.Conn, query string) []string {
+func texts(t *testing.T, conn *pgx.Conn, query string, args ...any) []string {
 	t.Helper()
-	rows, err := conn.Query(t.Context(), query)
+	rows, err := conn.Query(t.Context(), query, args...)
 	require.NoError(t, err)
 	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	require.NoError(t, err)

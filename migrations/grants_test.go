@@ -1,0 +1,184 @@
+package migrations_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// ungranted lists the relations and functions of the schema that none of the roles
+// may use, less those that only triggers call and the sequences of identities.
+const ungranted = `
+SELECT c.relname::text FROM ` + ours + ` c WHERE c.relkind IN ('r', 'p', 'v', 'm') AND NOT EXISTS (
+	SELECT FROM unnest($1::text[]) role WHERE has_any_column_privilege(role, c.oid, 'SELECT, INSERT, UPDATE'))
+UNION ALL
+SELECT c.relname FROM ` + ours + ` c WHERE c.relkind = 'S' AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = c.oid AND d.deptype = 'i')
+	AND NOT EXISTS (SELECT FROM unnest($1::text[]) role WHERE has_sequence_privilege(role, c.oid, 'USAGE'))
+UNION ALL
+SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AND p.prorettype <> 'trigger'::regtype
+	AND NOT EXISTS (SELECT FROM unnest($1::text[]) role WHERE has_function_privilege(role, p.oid, 'EXECUTE'))
+ORDER BY 1`
+
+func TestEveryTableHasALineInGrants(t *testing.T) {
+	t.Parallel()
+	database := sandbox.NewDatabase(t)
+	conn := connect(t, database)
+	roles := []string{sandbox.Roles.Hot, sandbox.Roles.Read, sandbox.Roles.Admin, sandbox.Roles.Retention}
+	require.Empty(t, texts(t, conn, ungranted, roles), "each of these needs a line in grants.go that says which role may do what with it")
+	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id int); CREATE FUNCTION fresh() RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION fresh() FROM PUBLIC`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"fresh", "fresh"}, texts(t, conn, ungranted, roles), "the test sees what has none")
+	require.Empty(t, migrations.Unknown(t.Context(), conn), "each line names what there is")
+}
+
+// secretColumns lists what a role may read of what sounds like a secret.
+const secretColumns = `
+SELECT format('%s.%s', c.relname, a.attname) FROM ` + ours + ` c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+WHERE c.relkind IN ('r', 'p', 'v') AND a.attname ~ 'secret|token|password|credential|hash' AND a.attname !~ '_(until|at)$'
+	AND has_column_privilege($1, c.oid, a.attnum, 'SELECT') ORDER BY 1`
+
+func TestWhichSecretsARoleReads(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, sandbox.NewDatabase(t))
+	for role, may := range map[string][]string{
+		// What the functions sign, send and compare with; the first three are encrypted.
+		sandbox.Roles.Hot:       {"archived_messages.confirm_token", "messages.confirm_token", "provider_tokens.token", "webhook_endpoints.old_secret", "webhook_endpoints.secret"},
+		sandbox.Roles.Read:      {},
+		sandbox.Roles.Admin:     {},
+		sandbox.Roles.Retention: {"archived_messages.confirm_token", "messages.confirm_token"}, // it moves them
+	} {
+		require.Equal(t, may, texts(t, conn, secretColumns, role), "%s: take from a role in grants.go what it does not need, or list it here", role)
+	}
+}
+
+func TestWhatEachRoleMustNotDo(t *testing.T) {
+	t.Parallel()
+	database := sandbox.NewDatabase(t)
+	owner, r := connect(t, database), sandbox.Roles
+	month := texts(t, owner, `SELECT min(c.relname::text) FROM pg_class c WHERE c.relispartition AND c.relname LIKE 'receive_logs_2%' AND c.relkind = 'r'`)[0]
+	_, err := owner.Exec(t.Context(), `
+		CREATE SCHEMA other; CREATE TABLE other.table (id int);
+		INSERT INTO callers (name, token_hash, roles, queues) VALUES ('shop', sha256('x'), '{submitter}', '{}');
+		INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subject) VALUES (0, 'admin', 'r', 'x', 'y')`)
+	require.NoError(t, err)
+
+	all := []string{
+		`CREATE TABLE mine (id int)`, `CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'`, `CREATE SCHEMA mine`, `CREATE ROLE mine`,
+		`SET ROLE ` + sandbox.Owner, `SET SESSION AUTHORIZATION ` + sandbox.Owner, `SELECT * FROM pg_shadow`, `SELECT * FROM pg_authid`,
+		`SELECT * FROM other.table`, `ALTER TABLE callers DISABLE TRIGGER ALL`, `DROP TABLE tasks`, `TRUNCATE tasks`, `COPY tasks TO PROGRAM 'cat'`,
+		`DELETE FROM callers`, `UPDATE operator_actions SET caller_name = 'nobody'`, `TRUNCATE operator_actions`,
+		`UPDATE receive_logs SET phone_number = NULL`, `DELETE FROM receive_logs`, `DELETE FROM send_logs`, `UPDATE send_logs SET app_id = 'x'`,
+		`DELETE FROM report_logs`, `UPDATE report_logs SET verdict = 'x'`, `SELECT * FROM ` + month, `DELETE FROM ` + month, `DROP TABLE ` + month,
+		`SELECT token_hash FROM callers`, `SELECT * FROM callers`, `SELECT callers FROM callers`,
+		`DELETE FROM schema_migrations`, `INSERT INTO schema_migrations (version, name, sha256) VALUES (9999, 'x', 'x')`,
+		`UPDATE tasks SET content = 'x'`, `DELETE FROM archived_operator_actions`,
+		`DELETE FROM archived_tasks`, `DELETE FROM archived_messages`,
+	}
+	for _, other := range []string{r.Hot, r.Read, r.Admin, r.Retention} {
+		all = append(all, `SET ROLE `+other) // refused to all but itself
+	}
+	callers := []string{
+		`UPDATE callers SET roles = '{admin}'`, `UPDATE callers SET token_hash = sha256('y')`, `UPDATE callers SET queues = '{}', revoked_at = NULL`,
+		`INSERT INTO callers (name, token_hash, roles, queues) VALUES ('me', sha256('z'), '{admin}', '{}')`, `SELECT FROM callers FOR UPDATE`,
+	}
+	audit := []string{`DELETE FROM operator_actions`, `SELECT drop_log_partition('` + month + `', '2030-01-01')`, `DELETE FROM tasks`, `INSERT INTO archived_operator_actions SELECT`}
+	secrets := []string{`SELECT secret FROM webhook_endpoints`, `SELECT old_secret FROM webhook_endpoints`, `SELECT token FROM provider_tokens`, `SELECT * FROM webhook_endpoints`}
+	templates := []string{`INSERT INTO sms_templates (template_name, template_content) VALUES ('x', 'y')`, `UPDATE sms_templates SET template_content = 'x'`,
+		`DELETE FROM blocked_words`, `UPDATE default_sms_data SET content = 'x'`, `DELETE FROM default_sms_data`, `DELETE FROM dead_letters`}
+	work := []string{`INSERT INTO submission_keys VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid())`, `DELETE FROM task_live`, `UPDATE message_live SET epoch = 2`}
+	join := func(lists ...[]string) (one []string) {
+		for _, list := range lists {
+			one = append(one, list...)
+		}
+		return one
+	}
+	for role, refused := range map[string][]string{
+		r.Hot:       join(all, callers, audit, templates, []string{`SELECT FROM operator_actions`, `SELECT FROM receive_logs`}),
+		r.Read:      join(all, callers, audit, secrets, templates, work, []string{`SELECT make_log_partitions(1)`, `INSERT INTO operator_actions DEFAULT VALUES`}),
+		r.Admin:     join(all, audit, secrets, work, []string{`UPDATE webhook_endpoints SET url = 'https://example.org'`, `SELECT FROM operator_actions`}),
+		r.Retention: join(all, callers, secrets, templates[:5], work, []string{`SELECT token_proof(1, '')`, `INSERT INTO operator_actions DEFAULT VALUES`}),
+	} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			conn := as(t, database, role, sandbox.Password(role))
+			_, err := conn.Exec(t.Context(), "SET default_transaction_read_only = off")
+			require.NoError(t, err)
+			for _, sql := range refused {
+				if sql == `SET ROLE `+role {
+					continue
+				}
+				_, err := conn.Exec(t.Context(), sql)
+				require.Error(t, err, sql)
+				require.Regexp(t, `permission denied|must be owner|must be superuser|permission denied to|SQLSTATE 42501`, err.Error(), sql)
+			}
+		})
+	}
+	t.Run("PUBLIC", func(t *testing.T) {
+		require.Empty(t, texts(t, owner, `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
+			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0)`), "may call none of the functions")
+		require.Equal(t, []string{"false"}, texts(t, owner, `SELECT exists(SELECT FROM pg_namespace n, aclexplode(n.nspacl) x
+			WHERE n.nspname = 'public' AND x.grantee = 0 AND x.privilege_type = 'CREATE')::text`))
+	})
+}
+
+func TestEarlierGrantsAreTakenBack(t *testing.T) {
+	t.Parallel()
+	o := newRoles(t)
+	database := sandbox.NewEmptyDatabase(t)
+	owner := connect(t, database)
+	_, err := migrations.Up(t.Context(), owner, migrations.Roles{})
+	require.NoError(t, err)
+	_, err = owner.Exec(t.Context(), strings.ReplaceAll(strings.ReplaceAll(`
+		CREATE ROLE HOT LOGIN PASSWORD 'owner'; CREATE ROLE READ LOGIN PASSWORD 'owner'; GRANT CREATE ON SCHEMA public TO PUBLIC;
+		GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO HOT; GRANT SELECT ON ALL TABLES IN SCHEMA public TO READ;
+		GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO HOT; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA public TO HOT;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT, INSERT, UPDATE, DELETE ON TABLES TO HOT;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT USAGE ON SEQUENCES TO HOT;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT EXECUTE ON FUNCTIONS TO HOT;
+		ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO READ;
+		GRANT UPDATE (roles) ON callers TO HOT`, "HOT", o.Hot), "READ", o.Read))
+	require.NoError(t, err)
+	old := as(t, database, o.Hot, "owner")
+	_, err = old.Exec(t.Context(), "UPDATE callers SET roles = '{admin}'")
+	require.NoError(t, err, "as before")
+
+	_, err = migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	fresh := connect(t, sandbox.NewDatabase(t))
+	grants := func(conn *pgx.Conn, hot, read, admin, retention string) string {
+		names := strings.NewReplacer(hot, "HOT", read, "READ", admin, "ADMIN", retention, "RETENTION")
+		return names.Replace(strings.Join(texts(t, conn, aclsOf), "\n"))
+	}
+	r := sandbox.Roles
+	require.Equal(t, grants(fresh, r.Hot, r.Read, r.Admin, r.Retention), grants(owner, o.Hot, o.Read, o.Admin, o.Retention),
+		"an upgraded database and a new one grant the same")
+	_, err = owner.Exec(t.Context(), "CREATE TABLE later (id int)")
+	require.NoError(t, err)
+	for _, sql := range []string{"UPDATE callers SET roles = '{admin}'", "SELECT FROM later", "CREATE TABLE mine (id int)"} {
+		_, err = old.Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "permission denied", "a session that began before: %s", sql)
+	}
+	_, err = old.Exec(t.Context(), "SELECT make_log_partitions(1)")
+	require.NoError(t, err, "what it keeps it never lacked")
+	_, err = login(t, database, o.Hot, "owner")
+	require.ErrorContains(t, err, "password authentication failed")
+}
+
+// aclsOf lists who may do what with tables, columns, functions and the schema, less
+// what owners may.
+const aclsOf = `
+SELECT format('%s %s %s', name, grantee::regrole, string_agg(privilege_type, ',' ORDER BY privilege_type)) FROM (
+	SELECT c.relname::text AS name, x.grantee, x.privilege_type, c.relowner AS owner FROM pg_class c, aclexplode(c.relacl) x WHERE c.relnamespace = 'public'::regnamespace
+	UNION ALL
+	SELECT format('%s.%s', c.relname, a.attname), x.grantee, x.privilege_type, c.relowner FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid, aclexplode(a.attacl) x
+	WHERE c.relnamespace = 'public'::regnamespace
+	UNION ALL
+	SELECT p.proname, x.grantee, x.privilege_type, p.proowner FROM pg_proc p, aclexplode(p.proacl) x WHERE p.pronamespace = 'public'::regnamespace
+	UNION ALL
+	SELECT 'schema', x.grantee, x.privilege_type, n.nspowner FROM pg_namespace n, aclexplode(n.nspacl) x WHERE n.nspname = 'public'
+) acl WHERE grantee <> owner GROUP BY name, grantee ORDER BY name COLLATE "C", grantee::regrole::text COLLATE "C"`
