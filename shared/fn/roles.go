@@ -1,7 +1,7 @@
 package fn
 
 import (
-	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/task"
@@ -56,11 +56,11 @@ func (r *Roles) unwanted(databaseURL string) []problem {
 	return []problem{{"DATABASE_URL", "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
 }
 
+// holdsPassword looks at the text, as several hosts do not make a URL that url.Parse
+// knows.
 func holdsPassword(databaseURL string) bool {
-	u, err := url.Parse(databaseURL)
-	if err != nil || u.Scheme == "" {
-		return strings.Contains(databaseURL, "password=")
-	}
-	_, has := u.User.Password()
-	return has || u.Query().Has("password")
+	_, rest, _ := strings.Cut(databaseURL, "://")
+	authority, _, _ := strings.Cut(rest, "/")
+	at := strings.LastIndex(authority, "@")
+	return at >= 0 && strings.Contains(authority[:at], ":") || regexp.MustCompile(`(^|[?&\s])password=`).MatchString(databaseURL)
 }

@@ -1,0 +1,61 @@
+package fn
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDatabaseRoles(t *testing.T) {
+	t.Parallel()
+	named := Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}
+	for name, c := range map[string]struct {
+		change func(*Roles)
+		want   string // the setting that is refused
+	}{
+		"each its own":         {func(*Roles) {}, ""},
+		"one user for all":     {func(r *Roles) { r.Hot, r.Read = "", "" }, ""},
+		"one for hot and read": {func(r *Roles) { r.Read = "hot" }, "SENDONCE_READ_ROLE"},
+		"one for all by name":  {func(r *Roles) { *r = Roles{Hot: "a", Read: "b", Admin: "a", Retention: "c"} }, "SENDONCE_ADMIN_ROLE"},
+		"no retention":         {func(r *Roles) { r.Retention = "" }, "SENDONCE_RETENTION_ROLE"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := named
+			c.change(&r)
+			bad := r.Validate()
+			if c.want == "" {
+				require.Empty(t, bad)
+				require.Equal(t, r.Hot == "", r.Admin == "" && r.Retention == "")
+				return
+			}
+			require.Len(t, bad, 1)
+			require.Equal(t, c.want, bad[0].Name)
+		})
+	}
+}
+
+func TestAPasswordInTheURLOfFunctionsIsRefused(t *testing.T) {
+	t.Parallel()
+	named := Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}
+	for url, refused := range map[string]bool{
+		"postgres://localhost:5432/x":                    false,
+		"postgres://owner@localhost:5432/x":              false,
+		"postgres://a,b/x?target_session_attrs=primary":  false,
+		"postgres://owner:secret@localhost:5432/x":       true,
+		"postgres://owner:secret@a:5432,b:5432/x":        true,
+		"postgres://owner:secret@a:5432,b/x":             true,
+		"postgres://a:5432,b/x?sslpassword=of-the-key":   false,
+		"postgres://localhost/x?user=owner&password=abc": true,
+		"host=localhost user=owner password=secret":      true,
+		"host=localhost": false,
+		"":               false,
+	} {
+		require.Equal(t, refused, len(named.unwanted(url)) > 0, url)
+		require.Empty(t, (&Roles{}).unwanted(url), "one user for all logs in with it")
+	}
+	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: named}
+	err := badSettings(cfg.missingToServe(nil)).Error()
+	require.Contains(t, err, "DATABASE_URL holds a password")
+	require.NotContains(t, err, "owner:secret")
+}
