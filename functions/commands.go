@@ -67,8 +67,15 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 	for _, name := range applied {
 		fmt.Println("applied", name)
 	}
-	if err == nil && len(applied) == 0 {
+	if err != nil {
+		return err
+	}
+	if len(applied) == 0 {
 		fmt.Println("the database is up to date")
+	}
+	open, err := migrations.OpenToPublic(ctx, conn)
+	if open {
+		fmt.Println("every user of this database may create objects in the schema public: let an administrator run `REVOKE CREATE ON SCHEMA public FROM PUBLIC`")
 	}
 	return err
 }

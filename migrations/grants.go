@@ -160,6 +160,13 @@ func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	return nil
 }
 
+// OpenToPublic tells whether every user may create objects beside ours. Up takes
+// that away where it may: before Postgres 15 the schema belongs to a superuser.
+func OpenToPublic(ctx context.Context, conn *pgx.Conn) (open bool, err error) {
+	err = conn.QueryRow(ctx, "SELECT has_schema_privilege('public', 'public', 'CREATE')").Scan(&open)
+	return open, err
+}
+
 // grantStatements is what makes the grants of roles those of the table above.
 func grantStatements(objects map[string]object, roles []role) (statements []string) {
 	var names []string
