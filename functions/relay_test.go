@@ -359,7 +359,11 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 				o.killRelay(o.relay)
 			}
 			release()
-			require.Equal(t, 204, o.at(o.start("relay")).tick("relay").status)
+			relay := o.at(o.start("relay"))
+			require.Eventually(t, func() bool { // a relay leaves a message to the confirmation that has its lock
+				require.Equal(t, 204, relay.tick("relay").status)
+				return o.state(id).State != "sending"
+			}, patience, 10*time.Millisecond)
 
 			require.Equal(t, "points", o.until(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
 			require.Equal(t, "0,1,2", o.looker.text(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
