@@ -118,11 +118,20 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline)-answerMargin) // the host's may be shorter than ours
 	}
+	var full error
+	if wait > 0 {
+		if full = call.Wait(); full != nil {
+			wait = 0 // what is there is handed out all the same
+		}
+	}
 	patience := time.NewTimer(wait)
 	defer patience.Stop()
 	for {
 		tasks, more, err := c.once(ctx, call, want, patience.C, wait > 0)
-		if err != nil || !more {
+		switch {
+		case err == nil && len(tasks) == 0 && full != nil:
+			return nil, full
+		case err != nil || !more:
 			return tasks, err
 		}
 		want.Woken = true

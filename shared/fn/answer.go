@@ -24,6 +24,7 @@ const (
 	codeMethodNotAllowed     = "method_not_allowed"
 	codeTooLarge             = "too_large"
 	codeUnsupportedMediaType = "unsupported_media_type"
+	codeTooManyCalls         = "too_many_calls"
 	codeTooManyAttempts      = "too_many_attempts"
 	codeInternal             = "internal"
 )
@@ -51,7 +52,7 @@ func statusOf(code string) int {
 		return http.StatusRequestEntityTooLarge
 	case codeUnsupportedMediaType:
 		return http.StatusUnsupportedMediaType
-	case codeTooManyAttempts:
+	case codeTooManyAttempts, codeTooManyCalls:
 		return http.StatusTooManyRequests
 	case task.CodeKeyReused:
 		return http.StatusUnprocessableEntity

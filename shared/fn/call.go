@@ -26,6 +26,7 @@ type Call struct {
 	status int
 	attrs  []any
 	events *EventWriter // of a Stream
+	seat   *seat
 
 	correlation string // of a frame of a Socket
 }
@@ -54,6 +55,11 @@ func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
 // Correlate says about which message a frame of a Socket is, for the answer to
 // one that is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = cut(clientMsgID, 255) }
+
+// Wait makes this one of the calls that wait, which have a bound of their own: call
+// it before a long poll waits. An error says that there are too many; the poll may
+// then answer with what is there already, and else with the error.
+func (c *Call) Wait() error { return c.seat.wait() }
 
 // May says whether the caller has the role, or is an admin without queues. An admin
 // with queues is one on the routes that are WithinQueues and nowhere else: it needs

@@ -46,7 +46,9 @@ type Config struct {
 	LogDays        int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries and cleared alerts are deleted; 0 = never"`
 	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
-	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"4096" desc:"calls that one instance works on at once, waiting polls included; further ones are answered 503"`
+	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance works on at once, without those that wait; further ones are answered 503. Admins have 32 more, the trigger's events 256 of their own"`
+	MaxWaiting     int             `envconfig:"SENDONCE_MAX_WAITING" default:"4096" desc:"waiting polls, streams and WebSockets that one instance holds at once; further ones are answered 503"`
+	CallerShare    float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"part of SENDONCE_MAX_CALLS, and of SENDONCE_MAX_WAITING, that one caller may have at once, more than 0 and at most 1; beyond it 429"`
 	Waiting        int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages that one caller may have waiting to be delivered or confirmed; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
 	WaitingMB      int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; best a quarter of the smallest of the streams MESSAGES and of accepted messages, or less; 0 = no limit"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
@@ -89,6 +91,12 @@ func (c *Config) Validate() []task.Field {
 	}
 	if c.WaitingMB < 0 || c.WaitingMB > 1<<20 {
 		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_MB", Message: "must be between 0 and 1048576, where 0 is no limit"})
+	}
+	if c.MaxWaiting < 1 || c.MaxWaiting > 1_000_000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_MAX_WAITING", Message: "must be between 1 and 1000000"})
+	}
+	if !(c.CallerShare > 0 && c.CallerShare <= 1) {
+		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_SHARE", Message: "must be more than 0 and at most 1"})
 	}
 	if c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour {
 		bad = append(bad, task.Field{Name: "SENDONCE_DRAIN_TIMEOUT", Message: "must be more than 0 and at most 1h"})

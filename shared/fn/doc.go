@@ -3,7 +3,7 @@
 // function says which routes it answers and for whom; everything else happens
 // here, once, in one order (see site.go):
 //
-//	request id -> route -> room -> from which page -> who calls -> may they -> body ->
+//	request id -> route -> from which page -> who calls -> may they -> a place -> body ->
 //	decode -> the function -> answer -> one log line
 //
 // # Decisions

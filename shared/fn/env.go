@@ -40,18 +40,24 @@ type Env struct {
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
-// the defaults of MaxConns, MaxCalls and DrainTimeout. Close ends it.
+// the defaults of MaxConns, MaxCalls, MaxWaiting, CallerShare and DrainTimeout. Close ends it.
 func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = 8
 	}
 	if cfg.MaxCalls == 0 {
-		cfg.MaxCalls = 4096
+		cfg.MaxCalls = 1024
+	}
+	if cfg.MaxWaiting == 0 {
+		cfg.MaxWaiting = 4096
+	}
+	if cfg.CallerShare == 0 {
+		cfg.CallerShare = 0.25
 	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(cfg.MaxCalls), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
 	if cfg.PasswordHash != "" {
@@ -176,86 +182,5 @@ func (e *Env) Close() {
 	e.bus.Close()
 	if e.db != nil {
 		e.db.Close()
-	}
-}
-
-// gate counts the calls under way and bounds them, and tells them of the drain.
-type gate struct {
-	max      int
-	draining chan struct{}
-
-	mu      sync.Mutex
-	calls   int // all under way
-	bounded int // those of them that count against max
-	closed  bool
-}
-
-func newGate(max int) *gate { return &gate{max: max, draining: make(chan struct{})} }
-
-// enter lets one call in, unless it would be too many or the gate is shut; every
-// entered call must leave with the same bound.
-func (g *gate) enter(bound bool) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed || bound && g.bounded >= g.max {
-		return false
-	}
-	g.calls++
-	if bound {
-		g.bounded++
-	}
-	return true
-}
-
-func (g *gate) leave(bound bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.calls--
-	if bound {
-		g.bounded--
-	}
-}
-
-// shut lets no further call in.
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.closed = true
-}
-
-// refusal says why enter failed.
-func (g *gate) refusal() string {
-	if g.isDraining() {
-		return "this instance is about to end, try again"
-	}
-	return "all of this instance's calls are taken"
-}
-
-func (g *gate) underWay() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.calls
-}
-
-// wait returns when no call is under way, or with the error of ctx.
-func (g *gate) wait(ctx context.Context) error {
-	look := time.NewTicker(5 * time.Millisecond)
-	defer look.Stop()
-	for g.underWay() > 0 {
-		select {
-		case <-look.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
-}
-
-func (g *gate) isDraining() bool {
-	select {
-	case <-g.draining:
-		return true
-	default:
-		return false
 	}
 }

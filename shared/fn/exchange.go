@@ -27,6 +27,7 @@ type exchange struct {
 	start time.Time
 
 	function, route string // never the raw path: it may hold a phone number
+	carried         func() // once it has a seat: lets its connection be closed
 	bodyRead        bool   // to its end
 	status          int    // 0 until answered
 	bytes           int

@@ -222,7 +222,10 @@ func (l *glance[T]) look() (now T, known bool) {
 
 // tell looks up what is not counted.
 func (e *Env) tell(p page, accepted *glance[bus.AcceptState]) {
-	p.tell(gauge, "http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.gate.underWay()), nil)
+	p.tell(gauge, "http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.gate.count()), nil)
+	for pool, n := range e.gate.taken() {
+		p.tell(gauge, "calls_taken", "Places for calls that are taken, by kind.", float64(n), labels{"kind": pool})
+	}
 	p.tell(counter, "bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()), nil)
 	if e.db != nil {
 		for pool, s := range e.db.Stats() {

@@ -154,7 +154,7 @@ func TestTheWordsOfTheBinary(t *testing.T) {
 		code int
 		says string
 	}{
-		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `4096` |"},
+		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
 		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
 		{"version needs no settings", []string{"SENDONCE_X=1"}, []string{"version"}, 0, Version()},
 		{"routes needs no database", []string{"DATABASE_URL="}, []string{"routes"}, 0, "| `greeter` | `POST /api/v1/greet` | submitter |"},

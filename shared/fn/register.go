@@ -72,8 +72,8 @@ func (e *Env) drain(last time.Duration) error {
 	close(e.gate.draining)
 	time.Sleep(min(last, e.Config.DrainTimeout))
 	e.gate.shut()
-	if err := e.gate.wait(limit); err != nil {
-		return fmt.Errorf("drain: %d calls were cut off: %w", e.gate.underWay(), err)
+	if err := e.gate.untilEmpty(limit); err != nil {
+		return fmt.Errorf("drain: %d calls were cut off: %w", e.gate.count(), err)
 	}
 	return nil
 }

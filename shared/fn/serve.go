@@ -43,6 +43,13 @@ func newServer(env *Env, h http.Handler) *server {
 		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
 		Protocols:         new(http.Protocols),
 	}}
+	open := newConnections(env.gate.places() + idleConnections)
+	s.http.ConnContext = open.add
+	s.http.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateClosed || state == http.StateHijacked {
+			open.remove(conn)
+		}
+	}
 	s.http.Protocols.SetHTTP1(true)
 	s.http.Protocols.SetUnencryptedHTTP2(true) // h2c: what Knative speaks to a container that asks for it
 	return s
@@ -78,10 +85,10 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	time.Sleep(min(s.lastCalls, s.env.Config.DrainTimeout))
 	cut := s.http.Shutdown(limit)
 	if cut == nil {
-		cut = s.env.gate.wait(limit) // for sockets, of which http.Server knows nothing any more
+		cut = s.env.gate.untilEmpty(limit) // for sockets, of which http.Server knows nothing any more
 	}
 	if cut != nil {
-		left := s.env.gate.underWay()
+		left := s.env.gate.count()
 		err = errors.Join(err, fmt.Errorf("drain: %d calls were cut off: %w", left, cut), s.http.Close())
 	}
 	if err == nil {

@@ -131,19 +131,35 @@ func (s *site) find(r *http.Request, method string) *place {
 }
 
 func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	gate, bound := p.site.env.gate, !p.event
-	entered := gate.enter(bound)
+	gate := p.site.env.gate
+	entered := gate.enter()
 	if entered {
-		defer gate.leave(bound) // last of all: a process that ends waits for it
+		defer gate.leave() // last of all: a process that ends waits for it
 	}
 	x := newExchange(p.site.env, w, r, p)
 	defer x.end()
 	if !entered {
-		x.fail(busy(gate.refusal()))
+		x.fail(busy("this instance is about to end, try again"))
 		return
 	}
+	defer x.leaveSeat() // not before the answer is written, which a client may read slowly
 	data, err := x.run(r.Context(), p)
 	x.answer(data, err)
+}
+
+// takeSeat takes a place for the call, once its caller is known.
+func (x *exchange) takeSeat(p *place) (err error) {
+	if x.call.seat, err = x.env.gate.takeSeat(x.call.Caller, p.event, p.stream); err == nil {
+		x.carried = carry(x.r.Context())
+	}
+	return err
+}
+
+func (x *exchange) leaveSeat() {
+	if x.call.seat != nil {
+		x.call.seat.leave()
+		x.carried()
+	}
 }
 
 // run does one call's steps in their fixed order: from which page, who calls, may
@@ -158,6 +174,9 @@ func (x *exchange) run(ctx context.Context, p *place) (any, error) {
 	}
 	x.call.Caller = caller
 	if err := x.call.admitted(); err != nil {
+		return nil, err
+	}
+	if err := x.takeSeat(p); err != nil {
 		return nil, err
 	}
 	if err := x.readBody(p); err != nil {

@@ -267,7 +267,7 @@ func TestAPanicIsOneLogLineAndA500(t *testing.T) {
 		_, err := http.DefaultClient.Do(h.request("POST", "/api/v1/fail", ""))
 		require.Error(t, err)
 		require.Equal(t, "aborted", h.calls(1)[0]["error"])
-		require.Eventually(t, func() bool { return h.env.gate.underWay() == 0 }, waitAtMost, tick)
+		require.Eventually(t, func() bool { return h.env.gate.count() == 0 }, waitAtMost, tick)
 	})
 }
 
@@ -327,28 +327,6 @@ func TestARequestIDIsKeptOnlyWhenItIsHarmless(t *testing.T) {
 		require.Equal(t, kept, got == given, given)
 		require.True(t, validRequestID(got))
 	}
-}
-
-func TestMoreCallsThanAllowedAreTurnedAway(t *testing.T) {
-	t.Parallel()
-	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 1 }, failing(func(context.Context) error {
-		begun <- struct{}{}
-		<-goOn
-		return task.Refuse(task.CodeConflict, "done")
-	}), ticker(nil))
-	first := make(chan reply)
-	request := h.request("POST", "/api/v1/fail", "")
-	go func() { first <- send(t, request) }()
-	<-begun
-	r := h.call("POST", "/api/v1/fail", "")
-	require.Equal(t, 503, r.status)
-	require.Equal(t, "server_busy", r.Error)
-	require.Equal(t, "1", r.header.Get("Retry-After"))
-	require.Equal(t, 204, h.call("POST", "/events/ticker", "{}", eventHeaders).status, "events are not bounded by it")
-	require.Equal(t, 200, h.call("GET", "/readyz", "").status)
-	close(goOn)
-	require.Equal(t, 409, (<-first).status)
 }
 
 func TestPatternsThatClashStopTheStart(t *testing.T) {

@@ -29,7 +29,8 @@ const (
 
 // WithSocket has a Stream route answer a request to upgrade with a WebSocket
 // (RFC 6455, HTTP/1.1). Roles, the bound on calls, the timeout and the drain are
-// those of the stream; the socket counts as one call for as long as it lasts.
+// those of the stream; the socket counts as a stream for as long as it lasts, and each
+// frame as a call while it is worked on.
 // origins are the origins of web pages, beside the service's own, that may open one.
 //
 // What handle returns before it has called Open is answered as every other
@@ -295,6 +296,10 @@ func (s *Socket) answer(body []byte, bad error) (answer any) {
 		}
 	}
 	if err == nil {
+		x.call.seat, err = x.env.gate.takeSeat(x.call.Caller, false, false) // the socket's is one of those that wait
+	}
+	if err == nil {
+		defer x.call.seat.leave()
 		answer, err = s.take(ctx, &x.call)
 	}
 	if err != nil {

@@ -168,7 +168,7 @@ func TestAFrameThatIsTooLargeIsRefusedAndEndsItsSocket(t *testing.T) {
 
 func TestAHandshakeIsRefusedAsACallIs(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 1 })
+	h := startHouse(t, func(c *Config) { c.MaxWaiting = 1 })
 	runServer(t, h, nil, talker(repeats))
 	upgrade := func(options ...func(*http.Request)) reply {
 		t.Helper()
@@ -193,7 +193,7 @@ func TestAHandshakeIsRefusedAsACallIs(t *testing.T) {
 	require.Equal(t, 400, h.call("GET", "/api/v1/stream?before=3", "").status, "without the upgrade it is the stream")
 	h.dial(nil)
 	full := upgrade()
-	require.Equal(t, 503, full.status, "a socket counts as a call")
+	require.Equal(t, 429, full.status, "a socket counts as a stream")
 	require.NotEmpty(t, full.header.Get("Retry-After"))
 }
 

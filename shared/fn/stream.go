@@ -21,7 +21,7 @@ const (
 
 // Stream answers calls with server-sent events (text/event-stream) until handle
 // returns. Req comes from the query string, as for Query. The stream counts as
-// one call. Its context ends after Timeout, 50 s by default and at most an hour,
+// one of the calls that wait. Its context ends after Timeout, 50 s by default and at most an hour,
 // and when the process is told to end: handle must then return, and the client is
 // told to come back at once.
 //

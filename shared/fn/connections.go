@@ -1,0 +1,114 @@
+package fn
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// idleConnections is how many connections there may be beside one for each call.
+const idleConnections = 1024
+
+// connections bounds the open connections of our server. One more than allowed
+// closes another that carries no call of a known caller: one of the address that has
+// most of them, the one that was idle for longest. So connections that nobody
+// authenticates on cannot keep anybody out.
+type connections struct {
+	max int
+
+	mu   sync.Mutex
+	open map[net.Conn]*connection
+	from map[netip.Prefix]int // open ones
+}
+
+// connection is one open connection. HTTP/2 carries many calls over one.
+type connection struct {
+	all   *connections
+	from  netip.Prefix
+	calls int       // of known callers, under way
+	since time.Time // when the last one ended
+}
+
+type connectionKey struct{}
+
+func newConnections(max int) *connections {
+	return &connections{max: max, open: map[net.Conn]*connection{}, from: map[netip.Prefix]int{}}
+}
+
+// add is the server's ConnContext.
+func (c *connections) add(ctx context.Context, conn net.Conn) context.Context {
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // of another kind of network all are one address
+	added := &connection{all: c, from: network(host), since: time.Now()}
+	c.mu.Lock()
+	c.open[conn] = added
+	c.from[added.from]++
+	var surplus net.Conn
+	if len(c.open) > c.max {
+		surplus = c.leastNeeded()
+		c.forget(surplus)
+	}
+	c.mu.Unlock()
+	if surplus != nil {
+		_ = surplus.Close() // its server finds out
+	}
+	return context.WithValue(ctx, connectionKey{}, added)
+}
+
+// leastNeeded picks among some idle connections; mu is held. There are some, as the
+// calls are fewer than the connections may be.
+func (c *connections) leastNeeded() (picked net.Conn) {
+	const some = 64 // of thousands, in the random order of a map
+	seen := 0
+	for conn, this := range c.open {
+		if this.calls > 0 {
+			continue
+		}
+		best := c.open[picked]
+		if best == nil || c.from[this.from] > c.from[best.from] || this.from == best.from && this.since.Before(best.since) {
+			picked = conn
+		}
+		if seen++; seen == some {
+			break
+		}
+	}
+	return picked
+}
+
+// remove is for connections that are closed or no longer the server's.
+func (c *connections) remove(conn net.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget(conn)
+}
+
+// forget is remove; mu is held.
+func (c *connections) forget(conn net.Conn) {
+	this := c.open[conn]
+	if this == nil {
+		return
+	}
+	delete(c.open, conn)
+	if c.from[this.from]--; c.from[this.from] == 0 {
+		delete(c.from, this.from)
+	}
+}
+
+// carry keeps the connection of a call open until the call ends. It does nothing on
+// servers that are not ours.
+func carry(ctx context.Context) (end func()) {
+	c, ours := ctx.Value(connectionKey{}).(*connection)
+	if !ours {
+		return func() {}
+	}
+	c.count(1)
+	return func() { c.count(-1) }
+}
+
+func (c *connection) count(n int) {
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	c.calls += n
+	c.since = time.Now()
+}

@@ -1,0 +1,236 @@
+package fn
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// holder has routes whose calls last until the test lets them go.
+type holder struct {
+	begun chan string // names of callers
+	goOn  chan struct{}
+}
+
+func newHolder(t *testing.T) *holder {
+	h := &holder{begun: make(chan string), goOn: make(chan struct{})}
+	t.Cleanup(h.release)
+	return h
+}
+
+func (h *holder) release() {
+	select {
+	case <-h.goOn:
+	default:
+		close(h.goOn)
+	}
+}
+
+func (h *holder) hold(ctx context.Context, c *Call) error {
+	select {
+	case h.begun <- c.Caller.Name:
+	case <-ctx.Done():
+	}
+	select {
+	case <-h.goOn:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+func (h *holder) function() Function {
+	anybody := func(r Route) Route { return r.Or(Sender).Or(Receiver).Timeout(waitAtMost) }
+	return HTTP("holder", func(*Env, struct{}) Routes {
+		return Routes{
+			"POST /hold": anybody(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) { return nil, h.hold(ctx, c) })),
+			"POST /call": anybody(Raw(Submitter, func(context.Context, *Call) (any, error) { return nil, nil })),
+			"POST /poll": anybody(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) {
+				if err := c.Wait(); err != nil {
+					return nil, err
+				}
+				return nil, h.hold(ctx, c)
+			})),
+			"GET /stream": anybody(Stream(Submitter, func(ctx context.Context, c *Call, _ struct{}, w *EventWriter) error {
+				if err := w.Mark("1"); err != nil {
+					return err
+				}
+				return h.hold(ctx, c)
+			})),
+		}
+	})
+}
+
+// begin makes a call that is held, as a caller of knownCallers.
+func (h *house) begin(held *holder, method, path, name string) {
+	h.t.Helper()
+	r := h.request(method, path, "", as(name, "token"))
+	if name == "admin" {
+		r.SetBasicAuth("admin", "secret")
+	}
+	go func() {
+		res, err := http.DefaultClient.Do(r)
+		if err == nil {
+			_, _ = io.Copy(io.Discard, res.Body)
+			res.Body.Close()
+		}
+	}()
+	select {
+	case got := <-held.begun:
+		require.Equal(h.t, name, got)
+	case <-time.After(waitAtMost):
+		require.Fail(h.t, "a call was not let in", "%s %s of %s", method, path, name)
+	}
+}
+
+// refused demands that a call finds no place.
+func (h *house) refused(method, path, name string, status int, word, after string) {
+	h.t.Helper()
+	r := h.call(method, path, "", as(name, "token"))
+	require.Equal(h.t, []any{status, word, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
+}
+
+// othersGoOn demands that those go on who must.
+func (h *house) othersGoOn(names ...string) {
+	h.t.Helper()
+	for _, name := range names {
+		require.Equal(h.t, 200, h.call("POST", "/call", "", as(name, "token")).status, name)
+	}
+	require.Equal(h.t, 200, h.call("POST", "/call", "").status, "the admin")
+	require.Equal(h.t, 204, h.call("POST", "/events/ticker", "{}", eventHeaders, as("trigger", "token")).status, "events")
+	for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+		require.Equal(h.t, 200, h.call("GET", path, "").status, path)
+	}
+}
+
+func TestACallerHasAShareOfTheCalls(t *testing.T) {
+	t.Parallel()
+	held := newHolder(t)
+	h := startHouse(t, func(c *Config) { c.MaxCalls = 8 }, held.function(), ticker(nil))
+	for range 2 {
+		h.begin(held, "POST", "/hold", "submitter")
+	}
+	h.refused("POST", "/call", "submitter", 429, "too_many_calls", "1")
+	h.othersGoOn("sender", "receiver")
+	held.release()
+	require.Eventually(t, func() bool { return h.env.gate.taken()["calls"] == 0 }, waitAtMost, tick)
+	h.othersGoOn("submitter")
+}
+
+func TestAFullInstanceHasPlacesForAdminsEventsAndHealth(t *testing.T) {
+	t.Parallel()
+	held := newHolder(t)
+	h := startHouse(t, func(c *Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), ticker(nil))
+	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin "), list)
+		if name != caller.Name {
+			caller.Name, caller.Roles = name, []string{"admin"}
+		}
+		return caller, err
+	})
+	h.begin(held, "POST", "/hold", "submitter")
+	h.begin(held, "POST", "/hold", "sender")
+	h.refused("POST", "/call", "receiver", 503, "server_busy", "1")
+	h.refused("POST", "/call", "sender", 429, "too_many_calls", "1")
+	h.othersGoOn("admin submitter")
+	// Even an admin that takes all it can get leaves some to another one.
+	for range reservedCalls / 2 {
+		h.begin(held, "POST", "/hold", "admin submitter")
+	}
+	h.refused("POST", "/call", "admin submitter", 429, "too_many_calls", "1")
+	h.othersGoOn("admin sender")
+}
+
+// Polls and streams take no place of other calls, and the reserve is not for them.
+func TestWaitingCallsHaveABoundOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	held := newHolder(t)
+	h := startHouse(t, func(c *Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, held.function(), ticker(nil))
+	for name, paths := range map[string][]string{"submitter": {"POST /poll", "POST /poll", "GET /stream"}, "sender": {"GET /stream", "GET /stream", "GET /stream"}} {
+		for _, route := range paths {
+			method, path, _ := strings.Cut(route, " ")
+			h.begin(held, method, path, name)
+		}
+	}
+	for _, name := range []string{"submitter", "sender"} {
+		h.refused("POST", "/poll", name, 429, "too_many_calls", "5")
+		h.refused("GET", "/stream", name, 429, "too_many_calls", "5")
+	}
+	h.refused("POST", "/poll", "receiver", 503, "server_busy", "5")
+	h.refused("GET", "/stream", "receiver", 503, "server_busy", "5")
+	require.Equal(t, 503, h.call("GET", "/stream", "").status, "the admin's streams wait like others'")
+	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.gate.taken())
+	h.othersGoOn("submitter", "sender", "receiver")
+}
+
+// Whoever does not authenticate has no place, however long it takes.
+func TestAnUnknownCallerTakesNoPlace(t *testing.T) {
+	t.Parallel()
+	held := newHolder(t)
+	h := startHouse(t, func(c *Config) { c.MaxCalls = 1 }, held.function(), ticker(nil))
+	asking, answer := make(chan struct{}, 100), make(chan struct{})
+	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		if strings.HasPrefix(name, "nobody") {
+			asking <- struct{}{}
+			<-answer
+		}
+		return knownCallers(ctx, name, list)
+	})
+	var all sync.WaitGroup
+	for i := range 20 {
+		r := h.request("POST", "/call", "", as(fmt.Sprint("nobody", i), "x"))
+		all.Go(func() { _ = send(t, r) })
+	}
+	for range 20 {
+		<-asking
+	}
+	h.othersGoOn("submitter")
+	close(answer)
+	all.Wait()
+}
+
+// However many connections somebody opens without a call, there is one for
+// everybody else.
+func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
+	t.Parallel()
+	held := newHolder(t)
+	h := startHouse(t, nil)
+	const most = 20
+	var all *connections
+	runServer(t, h, func(s *server) {
+		all = newConnections(most)
+		s.http.ConnContext = all.add
+		s.http.ConnState = func(c net.Conn, state http.ConnState) {
+			if state == http.StateClosed {
+				all.remove(c)
+			}
+		}
+	}, held.function(), ticker(nil))
+	h.begin(held, "GET", "/stream", "submitter")
+	address := strings.TrimPrefix(h.url, "http://")
+	for i := range 3 * most {
+		conn, err := net.Dial("tcp", address)
+		require.NoError(t, err)
+		defer conn.Close()
+		if i%2 == 0 {
+			_, _ = io.WriteString(conn, "POST /call HTTP/1.1\r\nHost: x\r\nContent-Le") // it may be closed already
+		}
+	}
+	require.Eventually(t, func() bool {
+		all.mu.Lock()
+		defer all.mu.Unlock()
+		return len(all.open) == most
+	}, waitAtMost, tick)
+	h.othersGoOn("sender")
+	require.Equal(t, 1, h.env.gate.taken()["waiting"], "the stream goes on")
+	held.release()
+}
