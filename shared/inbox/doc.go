@@ -34,6 +34,14 @@
 // asks for a call (confirm: true) carries a token, the attribute confirmtoken,
 // which goes into the body of the call, as api.Client.ConfirmDelivery does.
 //
+// One that takes messages from NATS has a user and an account of its own there, and
+// a durable consumer of its name on the stream MESSAGES, which an operator makes:
+//
+//	js, err := jetstream.NewWithDomain(nc, "sendonce")
+//	consumer, err := js.Consumer(ctx, "MESSAGES", "points")
+//
+// It may fetch from that consumer and acknowledge, and nothing else.
+//
 // An effect that can never succeed is redelivered until its sends are used up,
 // and then stands in the sender's list of stuck messages. When that is not
 // wanted, let the effect record the failure and return nil.

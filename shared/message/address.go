@@ -129,7 +129,7 @@ func checkSubject(subject string) error {
 		return errors.New("must be a subject such as orders.paid (tokens of printable ASCII without * and > joined by dots, at most 255 bytes), an https URL, or user:<name>")
 	}
 	if ours(subject) {
-		return errors.New("must not begin with wake, sched, evt, dlq, acc, inbox, _INBOX or $: these subjects are the service's and the broker's own")
+		return errors.New("must not begin with wake, sched, notify, evt, dlq, acc, inbox, _INBOX or $: these subjects are the service's and the broker's own")
 	}
 	return nil
 }
@@ -140,9 +140,9 @@ func wellFormed(s string) bool {
 	return len(s) <= maxSubject && !strings.ContainsFunc(s, bad) && !slices.Contains(strings.Split(s, "."), "")
 }
 
-// ours tells whether a subject is not for messages: hints, schedules, events,
+// ours tells whether a subject is not for messages: hints, notifications, schedules, events,
 // dead letters, accepted messages, inboxes, and those of the broker itself.
 func ours(subject string) bool {
 	first, _, _ := strings.Cut(strings.ToLower(subject), ".")
-	return strings.HasPrefix(first, "$") || slices.Contains([]string{"wake", "sched", "evt", "dlq", "acc", "inbox", "_inbox"}, first)
+	return strings.HasPrefix(first, "$") || slices.Contains([]string{"wake", "sched", "notify", "evt", "dlq", "acc", "inbox", "_inbox"}, first)
 }

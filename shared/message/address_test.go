@@ -32,7 +32,7 @@ func TestWhatIsNoAddressIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{
 		"", ".", "a.", ".a", "a..b", "a b", "a\tb", "a.*", "a.>", ">", "中.x", "a\x00", strings.Repeat("a", 256),
-		"wake.relay", "wake", "sched.x", "evt.x", "dlq.x", "acc.0.x", "inbox.ann", "INBOX.ann", "_INBOX.x", "$JS.API.x", "$SYS",
+		"wake.relay", "wake", "sched.x", "notify.callers", "evt.x", "dlq.x", "acc.0.x", "inbox.ann", "INBOX.ann", "_INBOX.x", "$JS.API.x", "$SYS",
 		"ftp://example.com/", "http:///x", "https://", "https:///x", "https://u:p@example.com/",
 		"https://example.com/#x", "https://example.com/" + strings.Repeat("x", 2000), "://x", "https://%zz/",
 		"user:", "user:a b", "user:*", "user:中", "user:" + strings.Repeat("a", 51),
