@@ -61,7 +61,7 @@ func handler(t *testing.T, url string) http.Handler {
 func environment(t *testing.T, url string, change ...func(*fn.Config)) (*fn.Env, http.Handler) {
 	t.Helper()
 	cfg := fn.Config{
-		DatabaseURL: url, Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles),
+		DatabaseURL: url, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles),
 	}
 	for _, c := range change {
 		c(&cfg)

@@ -44,7 +44,7 @@ func onBothServers(t *testing.T, test func(t *testing.T, h host)) {
 // startOwnServer serves in this process, so that the race detector sees it.
 func startOwnServer(t *testing.T, database, nats string) string {
 	cfg := fn.Config{
-		DatabaseURL: database, Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles),
+		DatabaseURL: database, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles),
 		TaskEvents: store.FinalEvents, Bus: bus.Config{URL: natsURL(t, nats, bus.UserAll), Replicas: 1},
 		TwoPhase: fn.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour},
 	}

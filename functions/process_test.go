@@ -20,7 +20,7 @@ import (
 
 // settings of a real process on the given database, listening on a free port.
 func settings(url string, more ...string) []string {
-	return slices.Concat(sandbox.RolesEnv(), []string{"DATABASE_URL=" + url, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0"}, more)
+	return slices.Concat(sandbox.RolesEnv(), []string{"DATABASE_URL=" + url, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open"}, more)
 }
 
 // address is where a process says that it listens.

@@ -51,7 +51,7 @@ func startProbed(t *testing.T, change ...func(*probed)) *probed {
 	}))
 	t.Cleanup(p.functions.Close)
 	p.nats = natsFor(t, sandbox.NATSOptions{Dir: p.natsDir}, cmp.Or(p.accepted, bus.StreamAccepted))
-	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL=" + p.nats.URL(),
+	p.env = append([]string{"BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open", "NATS_URL=" + p.nats.URL(),
 		"SENDONCE_SAFETY_TICK=1h", "SENDONCE_FUNCTIONS_URL=" + p.functions.URL}, p.env...)
 	p.process = startProcess(t, p.bin, p.env, "trigger")
 	p.server = &server{t: t, url: address(t, p.process)}

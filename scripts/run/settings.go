@@ -152,6 +152,9 @@ func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	if all[outgoing] == "" {
 		all[outgoing] = loopback
 	}
+	if all["SENDONCE_METRICS"] == "" {
+		all["SENDONCE_METRICS"] = "open"
+	}
 	all["PORT"] = strconv.Itoa(s.port)
 	all["BASIC_AUTH_USERNAME"] = s.username
 	all["BASIC_AUTH_PASSWORD"] = s.password

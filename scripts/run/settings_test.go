@@ -67,7 +67,7 @@ func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"APP_HOST=127.0.0.1", "BASIC_AUTH_PASSWORD=" + localPassword, "BASIC_AUTH_USERNAME=admin",
-		"DATABASE_URL=postgres://x", "NATS_URL=nats://y", "PATH=/bin", "PORT=9000", "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:9000",
+		"DATABASE_URL=postgres://x", "NATS_URL=nats://y", "PATH=/bin", "PORT=9000", "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:9000", "SENDONCE_METRICS=open",
 		"SENDONCE_OUTGOING_NETWORKS=127.0.0.1",
 	}, s.serverEnv("postgres://x", "nats://y"))
 }

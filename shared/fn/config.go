@@ -38,6 +38,7 @@ type Config struct {
 	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
 	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
 	EncryptionKeys string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"deliver,reencrypt,webhooks,wechat"`
+	Metrics        string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics: admin asks for the credentials of an admin, open is for anybody who reaches the port, and a port number serves it on that port instead, to anybody who reaches that"`
 	Origins        []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages, beside the service's own, that may open a WebSocket and make calls that change something, as https://chat.example.com, separated by commas; the service's own is needed here where a gateway changes the header Host"`
 	TaskEvents     store.EventMode `envconfig:"TASK_EVENTS" default:"final" desc:"which changes of tasks are told by events and webhooks: none, final or all"`
 	RetryBackoff   task.Backoff    `envconfig:"RETRY_BACKOFF" default:"wechat=5s,30s,2m,10m" desc:"how long retries wait, by queue, as wechat=5s,30s;*=1m: the nth retry the nth time, further ones the last; * is every other queue; without it the others retry at once"`
@@ -69,6 +70,9 @@ func (c *Config) Validate() []task.Field {
 	}
 	if _, err := store.ParseKeys(c.EncryptionKeys); err != nil {
 		bad = append(bad, task.Field{Name: encryptionKeys, Message: err.Error()})
+	}
+	if !validMetrics(c.Metrics) {
+		bad = append(bad, task.Field{Name: "SENDONCE_METRICS", Message: "must be admin, open, or a port from 1 to 65535"})
 	}
 	if slices.ContainsFunc(c.Origins, func(o string) bool { return !validOrigin(o) }) {
 		bad = append(bad, task.Field{Name: "SENDONCE_STREAM_ORIGINS", Message: "must be origins such as https://chat.example.com, without a path, separated by commas"})

@@ -45,7 +45,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	cfg, problems := configFromEnvironment(nil, nil)
 	require.Empty(t, problems)
 	require.Equal(t, Config{
-		Username: "admin", Host: "0.0.0.0", AppPort: 8000,
+		Metrics: "admin", Username: "admin", Host: "0.0.0.0", AppPort: 8000,
 		Roles:    Roles{Hot: "sendonce_hot", Read: "sendonce_read", Admin: "sendonce_admin", Retention: "sendonce_retention"},
 		MaxConns: 8, MaxCalls: 1024, MaxWaiting: 4096, CallerShare: 0.25, Waiting: 100_000, WaitingMB: 64, DrainTimeout: 25 * time.Second, TaskEvents: store.FinalEvents,
 		RetryBackoff:  task.Backoff{"wechat": {5 * time.Second, 30 * time.Second, 2 * time.Minute, 10 * time.Minute}},

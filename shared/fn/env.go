@@ -54,6 +54,9 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.CallerShare == 0 {
 		cfg.CallerShare = 0.25
 	}
+	if cfg.Metrics == "" {
+		cfg.Metrics = metricsForAdmin
+	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}

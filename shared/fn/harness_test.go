@@ -31,7 +31,7 @@ type house struct {
 func startHouse(t *testing.T, change func(*Config), functions ...Function) *house {
 	t.Helper()
 	h := &house{t: t, log: &logBook{}}
-	cfg := Config{Username: "admin", Password: "secret"}
+	cfg := Config{Username: "admin", Password: "secret", Metrics: metricsForAll}
 	if change != nil {
 		change(&cfg)
 	}

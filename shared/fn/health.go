@@ -49,7 +49,8 @@ func (e *Env) takesCalls() error {
 }
 
 // health answers the probes of a platform, scrapes included, and says whether r
-// was one. They need no password and are neither logged nor counted.
+// was one. Probes need no password, which a scrape may need (SENDONCE_METRICS), and
+// are neither logged nor counted.
 func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	var trouble error
 	switch r.URL.Path {
@@ -57,10 +58,7 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 		trouble = s.alive()
 	case "/metrics":
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			w.Header().Set("Cache-Control", "no-store")
-			dropBody(w, r)
-			s.env.Metrics().scrape(w)
-			return true
+			return s.scrape(w, r)
 		}
 	case "/readyz":
 		trouble = s.ready()

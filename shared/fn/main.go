@@ -144,6 +144,9 @@ func serveAll(ctx context.Context, env *Env, functions []Function) error {
 	if err != nil {
 		return err
 	}
+	if err := env.serveMetrics(ctx); err != nil {
+		return err
+	}
 	return Serve(ctx, env, l, h)
 }
 

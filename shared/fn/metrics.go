@@ -19,7 +19,7 @@ const (
 )
 
 // Metrics is what this process has counted since its start: what GET /metrics
-// shows to anybody. So no label may hold what callers choose: a route stands
+// shows, to anybody if SENDONCE_METRICS says so. So no label may hold what callers choose: a route stands
 // under its pattern, never under its path. All of it may be used by many
 // goroutines at once.
 type Metrics struct {

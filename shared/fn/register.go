@@ -27,6 +27,9 @@ func Register(commands []Word, functions ...Function) (*Env, error) {
 		return nil, err
 	}
 	h, err := assemble(context.Background(), env, served)
+	if err == nil {
+		err = env.serveMetrics(context.Background())
+	}
 	if err != nil {
 		env.Close()
 		return nil, err

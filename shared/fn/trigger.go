@@ -37,6 +37,9 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 	if err != nil {
 		return err
 	}
+	if err := e.serveMetrics(ctx); err != nil {
+		return err
+	}
 	// Probes are answered until the last event is settled; without an answer
 	// to them there is no carrying either.
 	serving, end := context.WithCancel(context.WithoutCancel(ctx))
