@@ -218,7 +218,7 @@ func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
 		o.save("msg.orders.paid", once)
 	}
 	o.carry()
-	const full = `select count(*) from stream_pauses where stream = 'MESSAGES' and reason like '%maximum messages exceeded%'`
+	const full = `select count(*) from stream_pauses where stream = 'MESSAGES' and reason like '%no room%'`
 	fits := func() int { return o.looker.count(`select count(*) from message_done`) }
 	require.Eventually(t, func() bool { return o.looker.count(full) > 0 }, patience, 10*time.Millisecond)
 	before := fits()

@@ -131,7 +131,7 @@ func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
 	require.Equal(t, "sent", o.state(bob).State, "in the same run")
 	require.Equal(t, n, o.looker.count(`select count(*) from message_live l join messages m using (id)
 		where send_no = 0 and remaining_sends = max_sends and l.xmin = m.xmin`), "no send was used, and nothing was written")
-	require.Contains(t, o.looker.text(`select reason from stream_pauses where stream = 'MESSAGES'`), "maximum messages exceeded")
+	require.Contains(t, o.looker.text(`select reason from stream_pauses where stream = 'MESSAGES'`), "has no room")
 }
 
 func TestAnotherBodyUnderTheSameIDSwallowsNoMessageThatWasSaved(t *testing.T) {

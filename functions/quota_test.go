@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
 )
 
 // submit sends a message to an address with a new client_msg_id.
@@ -134,4 +136,36 @@ func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 		require.Equal(t, sent.data("server_msg_id"), hears.told())
 	}
 	require.Zero(t, o.looker.count(`select count(*) from stream_pauses`), "it was never full")
+}
+
+// A user whose inbox was flooded while it was away is told that something may be
+// missing, and where it is.
+func TestAStreamSaysThatThereIsAGap(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.env = append(o.env, "SENDONCE_INBOX_MESSAGES=100") // of the trigger too, which makes the stream
+	s, _ := o.house()
+	first := o.save("user:bob")
+	o.until(first, "sent")
+	hears := s.listen(streams + "bob?after=0")
+	require.Equal(t, first, hears.told())
+	last := hears.last
+	hears.leave()
+	for range 150 {
+		o.save("user:bob")
+	}
+	ann := o.save("user:ann")
+	o.allSent(func() {})
+	require.Equal(t, 101, o.count("USERS"))
+	again := s.listen(streams+"bob", "Last-Event-ID", last)
+	gap := again.event()
+	require.Equal(t, "gap", gap.kind)
+	data := strictly[api.StreamGapData](t, []byte(gap.data))
+	require.Equal(t, last, fmt.Sprint(data.After))
+	require.Equal(t, gap.id, fmt.Sprint(data.Next-1))
+	require.Contains(t, data.Message, "GET /api/v1/messages?between=")
+	for range 100 {
+		again.told()
+	}
+	require.Equal(t, ann, s.listen(streams+"ann?after=0").told(), "others miss nothing")
 }

@@ -133,7 +133,7 @@ func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 	require.Equal(t, "sent", o.state(bob).State)
 	require.Zero(t, o.looker.count(`select count(*) from stream_pauses`))
 	for _, id := range waiting {
-		require.Contains(t, o.state(id).LastError, "per subject")
+		require.Contains(t, o.state(id).LastError, "takes no more messages for now")
 	}
 	require.Equal(t, 8, o.looker.count(`select count(*) from event_outbox where next_at > now()`))
 	o.looker.acks("carl", 1)

@@ -50,7 +50,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) er
 	c.Log("delivered", len(delivered), "refused", len(messages)-len(delivered))
 	d.tellDelivered(ctx, c, tried, delivered)
 	if away != nil {
-		return &task.Error{Code: task.CodeServerBusy, Message: "cannot publish now: " + away.Error(), RetryAfter: time.Second}
+		return errors.Join(&task.Error{Code: task.CodeServerBusy, Message: "the broker is away; repeat the same call later", RetryAfter: time.Second}, away)
 	}
 	return nil
 }

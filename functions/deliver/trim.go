@@ -34,7 +34,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if messages.Removed > 0 {
 		freed = append(freed, bus.StreamMessages)
 	}
-	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers))
+	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), d.db.SetUsersTrimmed)
 	failures = append(failures, err)
 	if users > 0 {
 		freed = append(freed, bus.StreamUsers)

@@ -140,16 +140,21 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 		messages[i], unfit[i] = of(i)
 	}
 	results := make([]message.Result, n)
+	logged := false
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
+		if err != nil && !logged { // those of one batch fail alike
+			r.env.Log.Warn("publish", "function", "relay", "subject", messages[i].Subject, "error", err)
+			logged = true
+		}
 		switch {
 		case unfit[i] != nil:
 			results[i] = message.Result{Outcome: message.Refused, Reason: unfit[i].Error()}
 		case err == nil:
 			results[i] = message.Result{Outcome: message.Taken}
 		case errors.Is(err, bus.ErrRefused):
-			results[i] = message.Result{Outcome: message.Refused, Reason: err.Error()}
+			results[i] = message.Result{Outcome: message.Refused, Reason: bus.Reason(err)}
 		default:
-			results[i] = message.Result{Outcome: message.Away, Reason: err.Error(), Scope: scopeOf(err)}
+			results[i] = message.Result{Outcome: message.Away, Reason: bus.Reason(err), Scope: scopeOf(err)}
 		}
 	}
 	return results

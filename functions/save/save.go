@@ -48,7 +48,7 @@ func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error 
 	}
 	err := s.reconcile(ctx, c)
 	if errors.Is(err, bus.ErrAway) {
-		err = &task.Error{Code: task.CodeServerBusy, Message: "NATS is away: " + err.Error(), RetryAfter: time.Second}
+		err = errors.Join(&task.Error{Code: task.CodeServerBusy, Message: "the broker is away; repeat the same call later", RetryAfter: time.Second}, err)
 	}
 	return err
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -42,7 +43,7 @@ var Function = fn.HTTP("stream", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) fn.Routes {
-	s := &streamer{bus: env.Bus(), intake: intake.New(env)}
+	s := &streamer{bus: env.Bus(), db: env.DB(), intake: intake.New(env)}
 	events := fn.Stream(fn.Receiver, s.stream).Or(fn.Submitter).Timeout(cfg.Max)
 	return fn.Routes{"GET /api/v1/stream/{user}": fn.WithSocket(events, env.Config.Origins, s.socket)}
 }
@@ -55,6 +56,7 @@ const (
 
 type streamer struct {
 	bus    *bus.Bus
+	db     *store.DB
 	intake *intake.Intake
 }
 
@@ -87,7 +89,7 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.bus.Follow(ctx, c.PathValue("user"), after)
+	f, err := s.bus.Follow(ctx, c.PathValue("user"), after, s.db.UsersTrimmed)
 	if err != nil {
 		return nil, errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
 	}
@@ -147,7 +149,7 @@ func (t *telling) next(ctx context.Context) error {
 	m, err := t.from.Next(ctx)
 	var gap *bus.GapError
 	if errors.As(err, &gap) {
-		return errors.Join(t.out.Comment(gap.Error()), t.mark())
+		return t.gap(gap)
 	}
 	if err != nil {
 		return err
@@ -159,6 +161,20 @@ func (t *telling) next(ctx context.Context) error {
 	}
 	t.events++
 	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
+}
+
+// gap says that messages may be missing: the place of the event is where the
+// stream goes on.
+func (t *telling) gap(gap *bus.GapError) error {
+	data, err := json.Marshal(api.StreamGapData{
+		After: int64(gap.After), Next: int64(gap.Next),
+		Message: "messages after the first place and before the second may no longer be kept here; read them with GET /api/v1/messages?between=<this user>,<another user>, " +
+			"and what became of accepted messages with GET /api/v1/messages/by-key/<client_msg_id>",
+	})
+	if err != nil {
+		return err
+	}
+	return t.out.Send(strconv.FormatUint(t.from.After(), 10), api.StreamGap, data)
 }
 
 // mark has the client come back to this place: one who has had no event yet would

@@ -19,6 +19,7 @@ import (
 const (
 	StreamMessage = "message" // Data is a CloudEvent: a message to the user
 	StreamAck     = "ack"     // Data is a LateAck: what became of a message from the user
+	StreamGap     = "gap"     // Data is a StreamGapData: messages may be missing before what follows
 )
 
 // StreamRequest says where a stream begins: GET /api/v1/stream/{user}.
@@ -150,4 +151,13 @@ func (s *streaming) read(body *bufio.Reader, alive func(), each func(StreamEvent
 		}
 		kind, data = "", nil
 	}
+}
+
+// StreamGapData is the data of a gap: messages to the user that were published
+// after one place and before another may no longer be kept in the stream. They are
+// read with GET /api/v1/messages?between=.
+type StreamGapData struct {
+	After   int64  `json:"after"`   // the last place that was seen
+	Next    int64  `json:"next"`    // where the stream goes on
+	Message string `json:"message"` // for people
 }

@@ -45,6 +45,7 @@ type Config struct {
 	DeadLettersMB   int           `envconfig:"SENDONCE_STREAM_DEADLETTERS_MB" default:"32" desc:"MiB for the stream DEADLETTERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, refused events go to the table dead_letters"`
 	MessagesMaxAge  time.Duration `envconfig:"SENDONCE_STREAM_MESSAGES_MAX_AGE" default:"168h" desc:"how long the stream MESSAGES keeps a message at most, 1h to 8760h"`
 	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
+	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"messages that the stream USERS keeps for one user, 100 to 1000000; a newer one takes the place of the oldest, which stays in Postgres"`
 	AcceptStream    string        `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
 	AcceptShards    int           `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
 
@@ -82,6 +83,8 @@ func (c *Config) check() error {
 		}
 	}
 	switch {
+	case c.InboxMessages != 0 && (c.InboxMessages < 100 || c.InboxMessages > 1_000_000):
+		return wrong("SENDONCE_INBOX_MESSAGES", "is %d but must be between 100 and 1000000", c.InboxMessages)
 	case c.Replicas != 1 && c.Replicas != 3 && c.Replicas != 5:
 		return wrong("SENDONCE_NATS_REPLICAS", "is %d but must be 1, 3 or 5", c.Replicas)
 	case c.CredentialsFile != "" && c.User != "":

@@ -32,10 +32,13 @@
 //     it is nearly full (nine tenths), for others who read it. What needs no
 //     confirmation stays also until every consumer of the stream has acknowledged
 //     it, or where there is no consumer until the stream is half full. What is not over stays until the stream's age limit.
-//   - USERS loses its oldest messages while more than half of it is used, but none
-//     of the last day; nearly full, none of the last 15 minutes. So a user's stream
-//     that is taken up within 15 minutes misses nothing; one that comes later is
-//     told of the gap (GapError).
+//   - USERS keeps a number of messages for each user: a newer one takes the place of
+//     the oldest of the same inbox. While more than half of the stream is used, the
+//     senders that take more than an equal share lose messages, each of its largest
+//     inboxes the oldest, but none of the last day; nearly full, none of the last 15
+//     minutes, and if that is not enough, none of the last 30 s. So neither one
+//     flooded inbox nor a sender that floods many shortens the inboxes of others. A
+//     user who may have missed something is told of the gap (GapError).
 //
 // TrimMessages reads only the headers of what is old enough, for a few seconds at
 // a time, and goes on where it ended. What is over before everything else goes in

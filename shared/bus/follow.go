@@ -54,6 +54,10 @@ type Follower struct {
 	sub     *nats.Subscription
 	woken   chan struct{}
 
+	removed func(context.Context) (uint64, error) // see Follow
+	safe    uint64                                // up to here it has missed nothing
+	current time.Time                             // when it last knew that
+
 	link    *link // whose stream it reads; nil after a failure
 	stream  jetstream.Stream
 	next    uint64 // the first sequence that was not read; 0 = that which comes next
@@ -64,15 +68,16 @@ type Follower struct {
 
 // Follow begins to read what is published to a user: what comes after a sequence,
 // where 0 stands for all that is kept, or with nil what comes from now on. ErrAway
-// says that NATS cannot be reached. Close must follow.
-func (b *Bus) Follow(ctx context.Context, user string, after *uint64) (*Follower, error) {
+// says that NATS cannot be reached. removed gives up to which place TrimUsers has
+// removed messages; it is asked where that may matter. Close must follow.
+func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error)) (*Follower, error) {
 	l, err := b.reach(ctx)
 	if err != nil {
 		return nil, away(err)
 	}
-	f := &Follower{bus: b, subject: UserSubject(user), woken: make(chan struct{}, 1)}
+	f := &Follower{bus: b, subject: UserSubject(user), woken: make(chan struct{}, 1), removed: removed}
 	if after != nil {
-		f.next = *after + 1
+		f.next, f.safe = *after+1, *after
 	}
 	// First, so that nothing slips in between.
 	if f.sub, err = b.nc.Subscribe(f.subject, f.wake); err != nil {
@@ -148,10 +153,18 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 	for {
 		raw, err := f.stream.GetMsg(ctx, f.next, jetstream.WithGetMsgSubject(f.subject))
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			f.safe, f.current = f.next-1, time.Now()
 			return nil, nil
 		}
 		if err != nil {
 			return nil, fmt.Errorf("read %s: %w", f.subject, err)
+		}
+		if gap, err := f.missed(ctx, raw.Sequence); gap != nil || err != nil {
+			if gap != nil {
+				f.next, f.safe, f.current = gap.Next, gap.Next-1, time.Now()
+				return nil, gap
+			}
+			return nil, err
 		}
 		f.next = raw.Sequence + 1
 		e, err := parse(attributes(raw.Header), raw.Data)
@@ -185,7 +198,45 @@ func (f *Follower) enter(ctx context.Context, l *link) error {
 		f.gap = &GapError{After: f.next - 1, Next: first}
 		f.next = first
 	}
+	f.safe, f.current = f.next-1, time.Time{} // the first message is looked at
 	return nil
+}
+
+// lookAgain is for how long what was read last says that nothing was missed: less
+// than what TrimUsers spares.
+const lookAgain = 20 * time.Second
+
+// missed says whether messages of the user between safe and next, which was found
+// behind it, may have been removed: next is the oldest that is left, and the inbox
+// is full, or something was removed there. An inbox loses its oldest first: while
+// one from before safe is left, nothing is missing. A follower that reads as fast
+// as messages come asks nothing.
+func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
+	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
+	if f.safe == 0 || time.Since(f.current) < lookAgain && (limit <= 0 || next-f.safe < uint64(limit)) {
+		return nil, nil
+	}
+	oldest, err := f.stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(f.subject))
+	if err != nil {
+		return nil, err // next was there a moment ago
+	}
+	if oldest.Sequence > f.safe {
+		info, err := f.stream.Info(ctx, jetstream.WithSubjectFilter(f.subject))
+		if err != nil {
+			return nil, err
+		}
+		if limit > 0 && info.State.Subjects[f.subject] >= uint64(limit) {
+			return &GapError{After: f.safe, Next: oldest.Sequence}, nil
+		}
+		if f.removed != nil {
+			to, err := f.removed(ctx)
+			if err != nil || to > f.safe {
+				return &GapError{After: f.safe, Next: oldest.Sequence}, nil // if nobody knows, something may be missing
+			}
+		}
+	}
+	f.safe, f.current = next-1, time.Now()
+	return nil, nil
 }
 
 // settle takes in that a look failed, or found nothing where err is nil. What

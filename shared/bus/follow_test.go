@@ -16,7 +16,7 @@ import (
 
 func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
 	t.Helper()
-	f, err := b.Follow(within(t, soon), user, after)
+	f, err := b.Follow(within(t, soon), user, after, nil)
 	require.NoError(t, err)
 	t.Cleanup(f.Close)
 	return f
@@ -138,7 +138,7 @@ func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
 	broker.stop()
 	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.up == nil }, "noticed")
 	readsNothing(t, f)
-	_, err := b.Follow(t.Context(), "ann", nil)
+	_, err := b.Follow(t.Context(), "ann", nil, nil)
 	require.ErrorIs(t, err, ErrAway)
 
 	read := make(chan []string, 1)
@@ -204,9 +204,9 @@ func TestWhatIsNoEventIsSkippedAndLogged(t *testing.T) {
 func TestWithoutNATSNobodyCanBeFollowed(t *testing.T) {
 	t.Parallel()
 	var none *Bus
-	_, err := none.Follow(t.Context(), "ann", nil)
+	_, err := none.Follow(t.Context(), "ann", nil, nil)
 	require.ErrorIs(t, err, ErrAway)
-	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil)
+	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil)
 	require.ErrorIs(t, err, ErrAway)
 
 	b := newBus(t, newBroker(t).server.URL())

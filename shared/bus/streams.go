@@ -118,6 +118,7 @@ func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	users.Name, users.Subjects = StreamUsers, []string{UserPrefix + ">"}
 	users.Description = "reliable messages to users, as CloudEvents"
 	users.Duplicates = 2 * time.Minute
+	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // beyond it the oldest of the same inbox goes
 	users.MaxBytes, users.MaxAge = bytesOf(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
 	dead.Name, dead.Subjects = StreamDeadLetters, []string{deadPrefix + ">"}

@@ -80,40 +80,6 @@ func filled(info *jetstream.StreamInfo) float64 {
 	return used
 }
 
-// What USERS keeps for sure, for users who come back: once it is more than half
-// full its oldest messages go until half is left, but none of the last day; once
-// it is nearly full, none of the last quarter of an hour.
-const (
-	usersKept     = day
-	usersKeptFull = 15 * time.Minute
-
-	nearlyFull = 0.9
-)
-
-// TrimUsers removes the oldest messages to users from a stream that is more than
-// half full, and says how many. They are final: a stream has taken them, and who
-// was away for so long finds them in the database. full says that the stream has
-// refused a message.
-func (b *Bus) TrimUsers(ctx context.Context, full bool) (removed int, err error) {
-	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
-	defer cancel()
-	_, stream, err := b.stream(ctx, StreamUsers)
-	if err != nil || stream == nil {
-		return 0, err
-	}
-	info := stream.CachedInfo()
-	kept, used := usersKept, filled(info)
-	if full || used > nearlyFull {
-		kept, used = usersKeptFull, max(used, nearlyFull)
-	}
-	if used <= 0.5 || info.State.Msgs == 0 {
-		return 0, nil
-	}
-	first, last := info.State.FirstSeq, info.State.LastSeq
-	last = first + uint64(float64(last-first+1)*(used-0.5)/used) // about so many are over a half
-	return purgeOld(ctx, stream, min(last, info.State.LastSeq), b.cfg.before(kept))
-}
-
 // recorded is the place up to which everything was taken by the route that
 // records events; 0 when there is none.
 func (l *link) recorded(ctx context.Context) (uint64, error) {

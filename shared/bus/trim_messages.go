@@ -27,6 +27,7 @@ const (
 	trimFetchWait       = 2 * time.Second
 	anySequence         = math.MaxUint64
 	messageSourcePrefix = "/sendonce/messages/"
+	nearlyFull          = 0.9
 )
 
 // Verdict is what is known of a message in the stream of messages.

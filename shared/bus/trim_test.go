@@ -192,6 +192,8 @@ func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
 	require.Equal(t, n*4/5-trimPage*4/5-1, trimmed.Removed)
 }
 
+func noNote(context.Context, uint64, uint64) error { return nil }
+
 func TestTrimUsers(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
@@ -206,7 +208,7 @@ func TestTrimUsers(t *testing.T) {
 	}
 	trim := func(full bool) int {
 		t.Helper()
-		removed, err := b.TrimUsers(t.Context(), full)
+		removed, err := b.TrimUsers(t.Context(), full, noNote)
 		require.NoError(t, err)
 		return removed
 	}
@@ -224,7 +226,7 @@ func TestTrimUsers(t *testing.T) {
 	require.InDelta(t, 50, broker.info(js, StreamUsers).State.Msgs, 1, "the newest half is there")
 
 	young := newBus(t, broker.server.URL())
-	removed, err := young.TrimUsers(t.Context(), true)
+	removed, err := young.TrimUsers(t.Context(), true, noNote)
 	require.NoError(t, err)
 	require.Zero(t, removed, "nothing of the last quarter of an hour goes, even of a full stream")
 	require.NotZero(t, trim(true))

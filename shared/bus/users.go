@@ -57,9 +57,11 @@ func Users(accepted string, subjects ...string) []User {
 	publish := slices.Concat([]string{EventPrefix + ">", MessagePrefix + ">", UserPrefix + ">", names}, subjects,
 		api("STREAM.INFO", published...), api("STREAM.CREATE", published...))
 	trim := slices.Concat(
-		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages),
-		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages),
-		api("CONSUMER.CREATE", StreamMessages+".*"), api("CONSUMER.MSG.NEXT", StreamMessages+".*"), api("CONSUMER.DELETE", StreamMessages+".*"))
+		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
+		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages))
+	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
+		trim = append(trim, api("CONSUMER."+request, StreamMessages+".*", StreamUsers+".*")...)
+	}
 
 	claim := function("claim")
 	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")

@@ -144,12 +144,12 @@ func TestUsersDoOnlyWhatTheyNeed(t *testing.T) {
 		"orders.paid": nil, "$SYS.REQ.SERVER.PING": nil, "$KV.x.y": nil, "_INBOX.submit.x.y": nil, "$JS.ACK.MESSAGES.points.1.1.1.1.0": nil,
 		"$JS.API.INFO": nil, "$JS.API.STREAM.LIST": nil, "$JS.API.STREAM.CREATE.MINE": nil, "$JS.API.STREAM.SNAPSHOT.USERS": nil,
 		"$JS.API.STREAM.RESTORE.USERS": nil, "$JS.API.STREAM.LEADER.STEPDOWN.USERS": nil, "$JS.API.CONSUMER.DURABLE.CREATE.MESSAGES.mine": nil,
-		"$JS.API.CONSUMER.CREATE.MESSAGES": nil, "$JS.API.CONSUMER.CREATE.MESSAGES.mine.>": nil, "$JS.API.CONSUMER.CREATE.USERS.mine": nil,
+		"$JS.API.CONSUMER.CREATE.MESSAGES": nil, "$JS.API.CONSUMER.CREATE.MESSAGES.mine.>": nil, "$JS.API.CONSUMER.CREATE.USERS.mine": {"deliver"},
 		"$JS.API.CONSUMER.CREATE.MESSAGES.mine": {"deliver"}, "$JS.API.CONSUMER.MSG.NEXT.MESSAGES.points": {"deliver"},
 		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.MSG.NEXT.ACCEPTED.save-1-of-1": {UserTrigger},
 		"$JS.API.CONSUMER.DELETE.EVENTS.record": nil, "$JS.API.CONSUMER.PAUSE.EVENTS.record": nil, "$JS.ACK.EVENTS.record.1.1.1.1.0": {UserTrigger},
 		"$JS.API.STREAM.MSG.GET.USERS": {"stream", "deliver"}, "$JS.API.STREAM.MSG.GET.ACCEPTED": {"messages", "stream", "save"},
-		"$JS.API.STREAM.MSG.GET.MESSAGES": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.USERS": nil, "$JS.API.STREAM.MSG.DELETE.ACCEPTED": nil,
+		"$JS.API.STREAM.MSG.GET.MESSAGES": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.USERS": {"deliver"}, "$JS.API.STREAM.MSG.DELETE.ACCEPTED": nil,
 		"$JS.API.STREAM.PURGE.ACCEPTED": {"save"}, "$JS.API.STREAM.PURGE.USERS": {"deliver"}, "$JS.API.STREAM.PURGE.DEADLETTERS": nil,
 	}
 	for _, stream := range []string{StreamWake, StreamAccepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters} {

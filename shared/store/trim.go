@@ -27,6 +27,11 @@ returning seq, array(select stream ` + recentlyPaused + `)`
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
+	// usersTrimmedSQL forgets what is known of another stream of the same name.
+	usersTrimmedSQL = `update upkeep set seq = case when seq > $2::bigint then $1::bigint else greatest(seq, $1::bigint) end where what = 'users'`
+
+	usersTrimmedToSQL = `select seq from upkeep where what = 'users'`
+
 	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
 
 	// endPausesSQL has streams tried again at once, as there is room in them now.
@@ -58,6 +63,20 @@ func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
 		_, err = db.hot.Exec(ctx, endPausesSQL, unprepared, freed)
 	}
 	return failed("end trim", err)
+}
+
+// SetUsersTrimmed says that messages of the stream of users are about to be removed
+// up to a place, last being the last one of the stream.
+func (db *DB) SetUsersTrimmed(ctx context.Context, to, last uint64) error {
+	_, err := db.hot.Exec(ctx, usersTrimmedSQL, unprepared, int64(to), int64(last))
+	return failed("note trim of users", err)
+}
+
+// UsersTrimmed is up to which place messages of the stream of users were removed.
+func (db *DB) UsersTrimmed(ctx context.Context) (to uint64, err error) {
+	var n int64
+	err = db.hot.QueryRow(ctx, usersTrimmedToSQL, unprepared).Scan(&n)
+	return uint64(n), failed("trim of users", err)
 }
 
 const finishedMessagesSQL = `

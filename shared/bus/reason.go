@@ -1,0 +1,29 @@
+package bus
+
+import (
+	"errors"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Reason says in plain words why a message was not published: for who submitted
+// it, who need not know how NATS is set up. The error itself is for the log.
+func Reason(err error) string {
+	var api *jetstream.APIError
+	switch {
+	case errors.Is(err, ErrRefused):
+		switch {
+		case errors.Is(err, nats.ErrMaxPayload), errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
+			return "the message is larger than the broker takes"
+		case errors.As(err, &api), errors.Is(err, nats.ErrBadSubject):
+			return "the broker does not take this message"
+		}
+		return err.Error() // of our own making
+	case errors.Is(err, ErrSubjectAway):
+		return "this receiver takes no more messages for now"
+	case errors.Is(err, ErrStreamAway):
+		return "the broker has no room for messages of this kind now, or cannot store them: they are published as soon as it can"
+	}
+	return "the broker cannot be reached: messages are published as soon as it can"
+}

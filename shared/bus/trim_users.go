@@ -1,0 +1,205 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// How young a message to a user must be to stay in a stream that is more than half
+// full, and in one that is nearly full. Where that does not make room in the second,
+// only the senders that take more than an equal share lose younger ones.
+const (
+	usersKept      = day
+	usersKeptFull  = 15 * time.Minute
+	usersKeptLeast = 30 * time.Second // longer than a follower rests between two looks
+
+	maxInboxEntries = 1_000_000 // messages that one trim looks at, the oldest first
+)
+
+// inboxEntry is one message of USERS.
+type inboxEntry struct {
+	seq    uint64
+	at     time.Time
+	inbox  int // of inboxes, by sender and subject
+	size   int64
+	remove bool
+}
+
+// inboxes is what a trim of USERS has read of it.
+type inboxes struct {
+	entries []inboxEntry
+	sender  []string          // of each inbox
+	size    []int64           // of each inbox
+	number  map[[2]string]int // of sender and subject
+}
+
+func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size int64) {
+	key := [2]string{sender, subject}
+	n, known := in.number[key]
+	if !known {
+		n = len(in.size)
+		in.number[key] = n
+		in.sender, in.size = append(in.sender, sender), append(in.size, 0)
+	}
+	in.size[n] += size
+	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
+}
+
+// share is the most that each of sizes may have when they all together have total:
+// none below it gives anything.
+func share(sizes []int64, total int64) int64 {
+	sizes = slices.Sorted(slices.Values(sizes))
+	for i, size := range sizes {
+		equal := total / int64(len(sizes)-i)
+		if size > equal {
+			return equal
+		}
+		total -= size
+	}
+	return math.MaxInt64
+}
+
+// mark chooses what is removed so that target bytes are left: from the senders
+// that have most, of each from its largest inboxes, there the oldest. What is not
+// older than before stays.
+func (in *inboxes) mark(target int64, before time.Time) {
+	bySender := map[string][]int64{}
+	of := map[string]int64{}
+	for n, sender := range in.sender {
+		bySender[sender] = append(bySender[sender], in.size[n])
+		of[sender] += in.size[n]
+	}
+	var senders []int64
+	for _, size := range of {
+		senders = append(senders, size)
+	}
+	most := share(senders, target)
+	level := map[string]int64{}
+	for sender, size := range of {
+		level[sender] = math.MaxInt64
+		if size > most {
+			level[sender] = share(bySender[sender], most)
+		}
+	}
+	for i := range in.entries {
+		e := &in.entries[i]
+		sender := in.sender[e.inbox]
+		if !e.remove && of[sender] > most && in.size[e.inbox] > level[sender] && e.at.Before(before) {
+			e.remove = true
+			in.size[e.inbox] -= e.size
+			of[sender] -= e.size
+		}
+	}
+}
+
+func (in *inboxes) left() (total int64) {
+	for _, size := range in.size {
+		total += size
+	}
+	return total
+}
+
+// TrimUsers removes messages from USERS while more than half of it is used, and
+// says how many: those of the senders and inboxes that take most, so that one
+// flooded inbox, or one sender of many, does not shorten the inboxes of others.
+// They are final: who was away for so long finds them in the database. full says
+// that the stream has refused a message. note is told, before anything is removed,
+// up to which place something is, and what the last place is.
+func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(ctx context.Context, to, last uint64) error) (removed int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
+	defer cancel()
+	_, stream, err := b.stream(ctx, StreamUsers)
+	if err != nil || stream == nil {
+		return 0, err
+	}
+	info := stream.CachedInfo()
+	used, kept := filled(info), []time.Duration{usersKept}
+	if full || used > nearlyFull {
+		used, kept = max(used, nearlyFull), []time.Duration{usersKeptFull, usersKeptLeast}
+	}
+	if used <= 0.5 || info.State.Msgs == 0 {
+		return 0, nil
+	}
+	in, err := readInboxes(ctx, stream)
+	if err != nil {
+		return 0, err
+	}
+	total := in.left()
+	for i, age := range kept {
+		if i == 0 || float64(in.left()) > float64(total)*0.75/used {
+			in.mark(int64(float64(total)*0.5/used), b.cfg.before(age))
+		}
+	}
+	var places []uint64
+	for _, e := range in.entries {
+		if e.remove {
+			places = append(places, e.seq)
+		}
+	}
+	if len(places) == 0 {
+		return 0, nil
+	}
+	if err := note(ctx, places[len(places)-1], info.State.LastSeq); err != nil {
+		return 0, err
+	}
+	prefix := 0
+	for prefix < len(in.entries) && in.entries[prefix].remove {
+		prefix++
+	}
+	t := &messageTrim{stream: stream}
+	if prefix > 0 {
+		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(in.entries[prefix-1].seq+1)); err != nil {
+			return 0, away(err)
+		}
+		t.Removed = prefix
+	}
+	err = t.remove(ctx, places[prefix:])
+	return t.Removed, err
+}
+
+// readInboxes reads the headers of what USERS holds.
+func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error) {
+	in := &inboxes{number: map[[2]string]int{}}
+	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Name: trimConsumer + fmt.Sprintf("%x", time.Now().UnixNano()), DeliverPolicy: jetstream.DeliverAllPolicy,
+		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: trimConsumerIdle,
+	})
+	if err != nil {
+		return nil, away(err)
+	}
+	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // else it ends when it is idle
+	pending := min(c.CachedInfo().NumPending, maxInboxEntries)
+	for until := time.Now().Add(trimBudget); pending > 0 && time.Now().Before(until); {
+		batch, err := c.Fetch(int(min(pending, trimPage)), jetstream.FetchMaxWait(trimFetchWait))
+		if err != nil {
+			return nil, away(err)
+		}
+		n := uint64(0)
+		for m := range batch.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				return nil, away(err)
+			}
+			size, _ := strconv.ParseInt(m.Headers().Get("Nats-Msg-Size"), 10, 64) // 0 where there is none
+			in.add(meta.Sequence.Stream, meta.Timestamp, m.Headers().Get("ce-source"), m.Subject(), size+headerBytes)
+			n++
+		}
+		if err := batch.Error(); err != nil {
+			return nil, away(err)
+		}
+		if n == 0 {
+			break
+		}
+		pending -= min(n, pending)
+	}
+	return in, nil
+}
+
+// headerBytes is about what the stream keeps of a message beside its data.
+const headerBytes = 500
