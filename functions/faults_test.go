@@ -331,7 +331,7 @@ func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 	o := openPostOffice(t)
 	proxy := sandbox.NewProxy(t, o.url)
 	asked := watch(proxy)
-	claim := api.NewClient(o.start("claim", "DATABASE_URL="+proxy.URL()), "admin", "secret")
+	claim := api.NewClient(o.start("claim", "DATABASE_URL="+proxy.URL(), "SENDONCE_CALLER_SHARE=1"), "admin", "secret")
 	submit := api.NewClient(o.start("submit"), "admin", "secret")
 
 	const polls, rounds = 1000, 5

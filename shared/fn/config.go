@@ -48,7 +48,7 @@ type Config struct {
 	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance works on at once, without those that wait; further ones are answered 503. Admins have 32 more, the trigger's events 256 of their own"`
-	MaxWaiting     int             `envconfig:"SENDONCE_MAX_WAITING" default:"4096" desc:"waiting polls, streams and WebSockets that one instance holds at once; further ones are answered 503"`
+	MaxWaiting     int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance holds at once; further ones are answered 503"`
 	CallerShare    float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"part of SENDONCE_MAX_CALLS, and of SENDONCE_MAX_WAITING, that one caller may have at once, more than 0 and at most 1; beyond it 429"`
 	Waiting        int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages that one caller may have waiting to be delivered or confirmed; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
 	WaitingMB      int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; best a quarter of the smallest of the streams MESSAGES and of accepted messages, or less; 0 = no limit"`

@@ -49,7 +49,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		cfg.MaxCalls = 1024
 	}
 	if cfg.MaxWaiting == 0 {
-		cfg.MaxWaiting = 4096
+		cfg.MaxWaiting = 2048
 	}
 	if cfg.CallerShare == 0 {
 		cfg.CallerShare = 0.25
