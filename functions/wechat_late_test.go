@@ -44,7 +44,7 @@ func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
 	c.begin()
 	c.until("a token is asked for", func() bool { return c.fake.TokenCalls() == 2 })
 
-	outs, errs := c.db.Report([]*store.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: was.AppID, ClaimID: was.ClaimID}}})
+	outs, errs := c.db.Report([]*store.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: was.AppID, CallerID: task.ServiceCaller, ClaimID: was.ClaimID}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
 	c.fake.Mend()

@@ -29,7 +29,10 @@ type Caller struct {
 
 // Grants are what the caller may do.
 func (c Caller) Grants() Grants {
-	return Grants{Roles: c.Roles, Queues: c.Queues, BusinessTypes: c.BusinessTypes, Receives: c.Receives}
+	return Grants{
+		Roles: c.Roles, Queues: c.Queues, BusinessTypes: c.BusinessTypes, Receives: c.Receives,
+		MaxWaitingMessages: c.MaxWaitingMessages, MaxWaitingBytes: c.MaxWaitingBytes,
+	}
 }
 
 // TokenProof is what the database gives out instead of the SHA-256 of a token: it

@@ -79,6 +79,20 @@ func (g Grants) narrowerThan(theirs Grants) (fields []task.Field) {
 			fields = append(fields, task.Field{Name: list.name, Message: oneOrMoreOf(list.mine)})
 		}
 	}
+	for _, quota := range []struct {
+		name         string
+		mine, theirs int64
+	}{
+		{"max_waiting_messages", orNone(g.MaxWaitingMessages), orNone(theirs.MaxWaitingMessages)},
+		{"max_waiting_bytes", orNone(g.MaxWaitingBytes), orNone(theirs.MaxWaitingBytes)},
+	} {
+		switch {
+		case quota.mine == 0 && quota.theirs != 0:
+			fields = append(fields, task.Field{Name: quota.name, Message: "is set by an admin without queues"})
+		case quota.mine != 0 && (quota.theirs == 0 || quota.theirs > quota.mine):
+			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
+		}
+	}
 	return fields
 }
 
