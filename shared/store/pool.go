@@ -160,12 +160,12 @@ func registerTypes(_ context.Context, conn *pgx.Conn) error {
 func withoutPassword(err error) error {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {
-		return errors.New("is not valid; give postgres://user:password@host:5432/name, with special characters of the password percent-encoded")
+		return errors.New("is not valid; give postgres://host:5432/name")
 	}
 	what := parse.Error() // cannot parse `URL`: what (cause)
 	if cause := parse.Unwrap(); cause != nil {
 		what = strings.TrimSuffix(what, " ("+cause.Error()+")")
 	}
 	what = what[strings.LastIndex(what, "`: ")+len("`: "):]
-	return fmt.Errorf("is not valid: %s; give postgres://user:password@host:5432/name, with special characters of the password percent-encoded", what)
+	return fmt.Errorf("is not valid: %s; give postgres://host:5432/name", what)
 }
