@@ -220,7 +220,7 @@ func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
 	if err != nil {
 		return nil, err // next was there a moment ago
 	}
-	if oldest.Sequence > f.safe {
+	if oldest.Sequence > f.safe+1 {
 		info, err := f.stream.Info(ctx, jetstream.WithSubjectFilter(f.subject))
 		if err != nil {
 			return nil, err
