@@ -48,7 +48,7 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 	tick() // which ends although more is due
 	require.Equal(t, batch+1, o.looker.count(`select count(*) from message_live l join messages m using (id)
 		where next_at <= now() and remaining_sends = max_sends and l.xmin = m.xmin`), "they keep their places and are not written")
-	require.Contains(t, o.state(ids[batch+1]).LastError, "not connected")
+	require.Contains(t, o.state(ids[batch+1]).LastError, "the broker cannot be reached")
 
 	o.nats = natsIn(t, o.options)
 	require.Eventually(t, func() bool {

@@ -168,8 +168,8 @@ func (t *telling) next(ctx context.Context) error {
 func (t *telling) gap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
-		Message: "messages after the first place and before the second may no longer be kept here; read them with GET /api/v1/messages?between=<this user>,<another user>, " +
-			"and what became of accepted messages with GET /api/v1/messages/by-key/<client_msg_id>",
+		Message: "messages after the first place and before the second may no longer be kept here; read them with GET /api/v1/messages?between=USER,OTHER, " +
+			"and what became of accepted messages with GET /api/v1/messages/by-key/CLIENT_MSG_ID",
 	})
 	if err != nil {
 		return err
