@@ -8,6 +8,7 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -52,7 +53,7 @@ func (s *split) caller(name, role string) (as func(function string) *server, id 
 	}, made.data("id").(string)
 }
 
-// publish sends an event to a user, as the relay does.
+// publish sends an event to a user, as the relay does, once the broker is there.
 func (s *split) publish(user string) {
 	s.t.Helper()
 	s.n++
@@ -60,9 +61,11 @@ func (s *split) publish(user string) {
 	e.SetID(fmt.Sprint("event-", s.n))
 	e.SetSource("/test")
 	e.SetType("text")
-	for _, err := range s.bus.Publish(s.t.Context(), []bus.Message{{Subject: bus.UserSubject(user), MsgID: e.ID(), Event: e}}) {
-		require.NoError(s.t, err)
-	}
+	require.EventuallyWithT(s.t, func(t *assert.CollectT) {
+		for _, err := range s.bus.Publish(s.t.Context(), []bus.Message{{Subject: bus.UserSubject(user), MsgID: e.ID(), Event: e}}) {
+			require.NoError(t, err)
+		}
+	}, patience, 10*time.Millisecond)
 }
 
 // ended gives what comes until the stream ends.

@@ -280,7 +280,8 @@ func measure(ctx context.Context, o options, binary string, postgres *sandbox.Po
 func settings(database string) []string {
 	return append(sandbox.RolesEnv(),
 		"PATH="+os.Getenv("PATH"), "DATABASE_URL="+database, "APP_HOST=127.0.0.1", "PORT=0",
-		"BASIC_AUTH_USERNAME="+username, "BASIC_AUTH_PASSWORD="+password, "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey)
+		"BASIC_AUTH_USERNAME="+username, "BASIC_AUTH_PASSWORD="+password, "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey,
+		"SENDONCE_CALLER_SHARE=1") // all load is of one caller
 }
 
 // measureCalls takes tasks through their lives in one server.
