@@ -99,10 +99,12 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	require.Equal(t, 403, hostile.get(adminRoot+"subscribe-templates").status)
 	require.Equal(t, 200, s.callerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).get(adminRoot+"subscribe-templates").status)
 
-	s.exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1)`)
+	s.exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
 	alerts := hostile.get(adminRoot + "alerts")
 	require.Contains(t, alerts.text, `"bulk"`)
 	require.NotContains(t, alerts.text, `"default"`)
+	require.NotContains(t, alerts.text, `stream_full`, "a stream is no queue, whatever its name")
+	require.Contains(t, s.get(adminRoot+"alerts").text, `stream_full`)
 }
 
 // An admin with queues that has other roles too acts in these for itself.

@@ -128,6 +128,7 @@ func TestATriggerSaysThatItLivesIsReadyAndWhatItCarried(t *testing.T) {
 	require.Zero(t, p.metric("trigger_waiting"+of("sweep")))
 	require.Zero(t, p.metric("trigger_waiting"+`{durable="save-1-of-1",function="save"}`))
 	require.Zero(t, p.metric("dead_letters"))
+	require.Zero(t, p.metric(`stream_used_ratio{stream="USERS"}`))
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
 	require.Equal(t, 404, p.post("/events/sweep", `{}`).status, "it is no function")
 	require.NotContains(t, p.scrape(), "secret")
@@ -151,6 +152,7 @@ func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
 	require.Zero(t, p.metric("trigger_connected"))
 	require.Eventually(t, func() bool { return p.metric("trigger_pulling"+of("sweep")) == 0 }, patience, 20*time.Millisecond)
 	require.InDelta(t, -1, p.metric("trigger_waiting"+of("sweep")), 0, "rather than an old number")
+	require.InDelta(t, -1, p.metric(`stream_used_ratio{stream="USERS"}`), 0)
 	require.InDelta(t, 1, p.metric("trigger_delivered_total"+of("sweep")), 0)
 
 	natsIn(t, sandbox.NATSOptions{Dir: p.natsDir, Port: p.nats.Port()})

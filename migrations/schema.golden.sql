@@ -840,9 +840,11 @@ COMMENT ON COLUMN accepted_messages.saved_at IS 'Null: only delivered_at is know
 
 COMMENT ON COLUMN accepted_messages.delivered_at IS 'When it was delivered to its receiver before it was saved.';
 
-COMMENT ON TABLE alerts IS 'Queues over a threshold. One row is one incident; at most one is open for each kind and queue.';
+COMMENT ON TABLE alerts IS 'Queues and streams over a threshold. One row is one incident; at most one is open for each kind and queue.';
 
-COMMENT ON COLUMN alerts.kind IS 'failure_rate (value is a part of 1), backlog (value is a number of tasks) or stream_full (value is a percentage; queue names the stream).';
+COMMENT ON COLUMN alerts.kind IS 'failure_rate (value is a part of 1), backlog (value is a number of tasks) or stream_full (value is the part of its bytes that is used).';
+
+COMMENT ON COLUMN alerts.queue IS 'The queue. Of stream_full the stream: EVENTS, MESSAGES, USERS, DEADLETTERS, or ACCEPTED whatever TWO_PHASE_STREAM calls it.';
 
 COMMENT ON TABLE archived_messages IS 'Final messages older than RETENTION_DAYS: body, end and receipts in one row. Their ids stay taken.';
 

@@ -9,7 +9,8 @@
 // something that is posted again, under the same webhook-id, when its lease ends.
 // No slow or dead receiver keeps another one waiting for long: each has a lane.
 //
-// Now and then it also removes from the streams what nobody waits for any more.
+// Now and then it also removes from the streams what nobody waits for any more, and
+// raises and clears the alerts of streams that are nearly full.
 //
 // Where messages are delivered before they are saved (seed 004 section 4.2) it
 // gets batches of accepted messages too, and publishes them. When that was comes

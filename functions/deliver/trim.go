@@ -8,6 +8,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -22,10 +23,11 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if err != nil || !due {
 		return err
 	}
+	failures := []error{d.watchStreams(ctx)} // before anything is removed, else nobody learns how full it was
 	refused := func(stream string) bool { return slices.Contains(now.Refused, stream) }
 	var freed []string
 	events, err := d.env.Bus().TrimEvents(ctx)
-	failures := []error{err}
+	failures = append(failures, err)
 	if events > 0 {
 		freed = append(freed, bus.StreamEvents)
 	}
@@ -51,6 +53,16 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		d.env.RelayAt(time.Time{})
 	}
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrAway) })...)
+}
+
+// watchStreams raises and clears the alerts of streams, and has deliver look again
+// while one is open.
+func (d *deliverer) watchStreams(ctx context.Context) error {
+	open, err := d.db.WatchStreams(ctx, d.env.Bus().StreamsUsed)
+	if open {
+		d.env.Again(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
+	}
+	return err
 }
 
 // verdicts says what is known of messages in their stream.

@@ -314,12 +314,12 @@ type AlertsRequest struct {
 	After string `json:"after,omitempty"` // next_after of the page before
 }
 
-// AlertResponse is a queue that is, or was, over a threshold.
+// AlertResponse is a queue or stream that is, or was, over a threshold.
 type AlertResponse struct {
 	ID           string     `json:"id"`
-	Kind         string     `json:"kind"` // failure_rate or backlog
-	Queue        string     `json:"queue"`
-	Value        float64    `json:"value"`     // what raised it: a part of 1, or a number of pending tasks
+	Kind         string     `json:"kind"`      // failure_rate, backlog or stream_full
+	Queue        string     `json:"queue"`     // of stream_full the stream
+	Value        float64    `json:"value"`     // what raised it: a part of 1, or of backlog a number of pending tasks
 	Threshold    float64    `json:"threshold"` // that was in force then
 	Since        time.Time  `json:"since"`
 	ClearedAt    *time.Time `json:"cleared_at,omitempty"`    // absent while it is open

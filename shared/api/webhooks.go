@@ -120,10 +120,10 @@ type EndpointEventData struct {
 // AlertEventData is the data of an event sendonce.alert.raised.v1 or
 // sendonce.alert.cleared.v1.
 type AlertEventData struct {
-	AlertID   string     `json:"alert_id"` // the same for both events of one incident
-	Kind      string     `json:"kind"`     // failure_rate or backlog
-	Queue     string     `json:"queue"`
-	Value     float64    `json:"value"`                // what raised or cleared it: a part of 1, or a number of pending tasks
+	AlertID   string     `json:"alert_id"`             // the same for both events of one incident
+	Kind      string     `json:"kind"`                 // failure_rate, backlog or stream_full
+	Queue     string     `json:"queue"`                // of stream_full the stream
+	Value     float64    `json:"value"`                // what raised or cleared it: a part of 1, or of backlog a number of pending tasks
 	Threshold float64    `json:"threshold"`            // that was in force when it was raised
 	Since     time.Time  `json:"since"`                // when it was raised
 	ClearedAt *time.Time `json:"cleared_at,omitempty"` // absent while it is open

@@ -67,13 +67,19 @@ func (b *Bus) stream(ctx context.Context, name string) (*link, jetstream.Stream,
 	return l, stream, nil
 }
 
+// bytesUsed is the part of a stream's bytes that is used, 0 to 1; 0 of a stream
+// without a limit.
+func bytesUsed(info *jetstream.StreamInfo) float64 {
+	if limit := info.Config.MaxBytes; limit > 0 {
+		return float64(info.State.Bytes) / float64(limit)
+	}
+	return 0
+}
+
 // filled is how much of a stream is used, 0 to 1, by its bytes or its messages; 0
 // of a stream without limits.
 func filled(info *jetstream.StreamInfo) float64 {
-	used := 0.0
-	if limit := info.Config.MaxBytes; limit > 0 {
-		used = float64(info.State.Bytes) / float64(limit)
-	}
+	used := bytesUsed(info)
 	if limit := info.Config.MaxMsgs; limit > 0 {
 		used = max(used, float64(info.State.Msgs)/float64(limit))
 	}

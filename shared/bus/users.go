@@ -78,7 +78,7 @@ func Users(accepted string, subjects ...string) []User {
 		function("admin", []string{SubjectCallers}),
 		function("sweep"),
 		function("relay", publish),
-		function("deliver", publish, trim),
+		function("deliver", publish, trim, api("STREAM.INFO", StreamDeadLetters)),
 		function("save", api("STREAM.MSG.GET", accepted), api("STREAM.PURGE", accepted), api("CONSUMER.LIST", accepted)),
 		function("wechat"),
 	}

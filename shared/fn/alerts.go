@@ -9,12 +9,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Alerts is when somebody hears that a queue is in trouble (seed 000, the last
-// section). All functions must agree on it.
+// Alerts is when admins are notified that a queue or a stream is in trouble. All
+// functions must agree on it.
 type Alerts struct {
 	FailureRate task.Limits   `envconfig:"ALERT_FAILURE_RATE" default:"0.2" desc:"an alert is raised when more than this part of the tasks that finished within ALERT_WINDOW failed; 0.2, or by queue as wechat=0.1;*=0.2, where * is every other queue; 0 = off"`
 	MinFinished int           `envconfig:"ALERT_MIN_FINISHED" default:"20" desc:"fewer finished tasks of a queue than so many within ALERT_WINDOW raise no alert"`
 	Backlog     task.Limits   `envconfig:"ALERT_BACKLOG" default:"0" desc:"an alert is raised when more tasks than this are pending; 1000, or by queue as ALERT_FAILURE_RATE; 0 = off"`
+	StreamFull  float64       `envconfig:"ALERT_STREAM_FULL" default:"0.8" desc:"an alert is raised when more than this part of a stream's bytes in NATS is used, and cleared at 0.1 less; 0 = off"`
 	Window      time.Duration `envconfig:"ALERT_WINDOW" default:"5m" desc:"how far back finished tasks count, 10s to 1h; a tenth of it, at most 30s, is how often anybody looks"`
 }
 
@@ -24,13 +25,14 @@ func (a *Alerts) Validate() []task.Field {
 	for _, rate := range a.FailureRate {
 		bad.When(rate >= 1, "ALERT_FAILURE_RATE", "must be less than 1: it is a part of the finished tasks")
 	}
+	bad.When(!(a.StreamFull >= 0 && a.StreamFull < 1), "ALERT_STREAM_FULL", "must be 0, or less than 1: it is a part of the bytes that a stream may take")
 	bad.When(a.MinFinished < 1 || a.MinFinished > 1_000_000, "ALERT_MIN_FINISHED", "must be between 1 and 1000000")
 	bad.When(a.Window < 10*time.Second || a.Window > time.Hour, "ALERT_WINDOW", "must be between 10s and 1h")
 	return bad
 }
 
 func (a *Alerts) rules() task.AlertRules {
-	return task.AlertRules{FailureRate: a.FailureRate, MinFinished: a.MinFinished, Window: a.Window, Backlog: a.Backlog}
+	return task.AlertRules{FailureRate: a.FailureRate, MinFinished: a.MinFinished, Window: a.Window, Backlog: a.Backlog, StreamFull: a.StreamFull}
 }
 
 // logAlert is for whoever has no webhook endpoint.

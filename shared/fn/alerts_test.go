@@ -2,6 +2,7 @@ package fn
 
 import (
 	"log/slog"
+	"math"
 	"testing"
 	"time"
 
@@ -14,12 +15,16 @@ func TestThresholdsThatMakeNoSenseAreNamed(t *testing.T) {
 	t.Parallel()
 	fine := Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: time.Minute}
 	require.Empty(t, fine.Validate())
-	bad := Alerts{FailureRate: task.Limits{"wechat": 1}, MinFinished: 0, Window: time.Second}
+	bad := Alerts{FailureRate: task.Limits{"wechat": 1}, MinFinished: 0, Window: time.Second, StreamFull: 1}
 	var names []string
 	for _, f := range bad.Validate() {
 		names = append(names, f.Name)
 	}
-	require.Equal(t, []string{"ALERT_FAILURE_RATE", "ALERT_MIN_FINISHED", "ALERT_WINDOW"}, names)
+	require.Equal(t, []string{"ALERT_FAILURE_RATE", "ALERT_STREAM_FULL", "ALERT_MIN_FINISHED", "ALERT_WINDOW"}, names)
+	for _, part := range []float64{-0.1, 80, math.NaN()} {
+		fine.StreamFull = part
+		require.Len(t, fine.Validate(), 1, part)
+	}
 }
 
 func TestAllProcessesLookAtTheSameTime(t *testing.T) {

@@ -53,7 +53,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 		Bus: bus.Config{Name: "sendonce", Replicas: 1, EventsMB: 128, MessagesMB: 256, UsersMB: 128, AcceptedMB: 256, DeadLettersMB: 32,
 			MessagesMaxAge: 168 * time.Hour, UsersMaxAge: 720 * time.Hour, InboxMessages: 10_000},
 		TwoPhase: TwoPhase{DefaultAck: "saved", FailOpen: true, Stream: "ACCEPTED", Shards: 1, BatchSize: 500, BatchWait: 2 * time.Millisecond, DedupeWindow: 24 * time.Hour},
-		Alerts:   Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Backlog: task.Limits{"*": 0}, Window: 5 * time.Minute},
+		Alerts:   Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Backlog: task.Limits{"*": 0}, StreamFull: 0.8, Window: 5 * time.Minute},
 	}, cfg)
 	require.Equal(t, "0.0.0.0:8000", cfg.Address())
 

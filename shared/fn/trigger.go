@@ -27,7 +27,8 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 	if err != nil {
 		return err
 	}
-	m.tellAlso(carried{t, &glance[bus.Backlog]{log: e.Log, what: "the backlog of the functions", ask: t.Backlog}}.tell)
+	m.tellAlso(carried{t, &glance[bus.Backlog]{log: e.Log, what: "the backlog of the functions", ask: t.Backlog},
+		&glance[map[string]float64]{log: e.Log, what: "how full the streams are", ask: t.StreamsUsed}}.tell)
 	probes, err := newSite(e, nil)
 	if err != nil {
 		return err
@@ -61,6 +62,7 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 type carried struct {
 	trigger *bus.Trigger
 	backlog *glance[bus.Backlog]
+	used    *glance[map[string]float64]
 }
 
 // tell asks NATS only while there is a connection.
@@ -70,6 +72,10 @@ func (c carried) tell(p page) {
 	var backlog bus.Backlog // without a route: nobody knows
 	if connected {
 		backlog, _ = c.backlog.look()
+		used, _ := c.used.look() // where some streams do not answer, those that do
+		for stream, part := range used {
+			p.tell(gauge, "stream_used_ratio", "The part of its bytes that a stream uses, 0 to 1.", part, labels{"stream": stream})
+		}
 	}
 	for _, r := range c.trigger.Routes() {
 		of := labels{"function": r.Function, "durable": r.Durable}

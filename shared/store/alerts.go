@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Alert is one incident: from when a queue's value was over its threshold until it
-// was well below.
+// Alert is one incident: from when the value of a queue or stream was over its
+// threshold until it was well below.
 type Alert struct {
 	ID task.ID
 	task.Alert
@@ -40,7 +40,7 @@ func alertThen(row *string, kind string) (*Alert, error) {
 	return &a, nil
 }
 
-const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null`
+const openAlertsSQL = `select now(), a.id, a.kind, a.queue, a.threshold from (select) one left join alerts a on a.cleared_at is null and (a.kind = '` + string(task.AlertStreamFull) + `') = $1`
 
 const pendingSQL = `select queue, count(*) from task_live where state = 1 group by queue`
 
@@ -111,7 +111,7 @@ func (db *DB) lookAround(ctx context.Context) (s sight, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, db.read, snapshot, func(tx pgx.Tx) error {
 		s = sight{ids: map[task.Alert]task.ID{}, queues: map[string]task.QueueLoad{}}
-		if err := s.lookAtAlerts(ctx, tx); err != nil {
+		if err := s.lookAtAlerts(ctx, tx, false); err != nil {
 			return err
 		}
 		if db.alerts.Backlog.On() {
@@ -127,8 +127,9 @@ func (db *DB) lookAround(ctx context.Context) (s sight, err error) {
 	return s, err
 }
 
-func (s *sight) lookAtAlerts(ctx context.Context, tx pgx.Tx) error {
-	rows, err := tx.Query(ctx, openAlertsSQL)
+// lookAtAlerts finds the open alerts, those of streams or those of queues.
+func (s *sight) lookAtAlerts(ctx context.Context, on querier, streams bool) error {
+	rows, err := on.Query(ctx, openAlertsSQL, streams)
 	if err != nil {
 		return err
 	}
@@ -211,13 +212,19 @@ insert into event_outbox (kind, ids) select '` + kindCleared + `', array_agg(id)
 func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error) {
 	raised, cleared := db.alerts.Judge(s.queues, s.open)
 	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
+	return again, db.writeAlerts(ctx, s, raised, cleared)
+}
+
+// writeAlerts writes what was decided after the look s, each alert once however
+// many do so.
+func (db *DB) writeAlerts(ctx context.Context, s sight, raised, cleared []task.Alert) error {
 	if len(raised)+len(cleared) == 0 {
-		return again, nil
+		return nil
 	}
 	newIDs, oldIDs := column(raised, func(task.Alert) task.ID { return task.NewID() }), column(cleared, s.idOf)
 	told := &news{db: db}
 	var begun, over []task.ID // by this look and no other
-	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(lockAlertsSQL)
 		told.expectIDs(batch.Queue(raiseAlertsSQL, newIDs,
@@ -226,7 +233,7 @@ func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	if err := told.after(err); err != nil {
-		return again, err
+		return err
 	}
 	for _, id := range begun {
 		db.onAlert(id, raised[slices.Index(newIDs, id)], false)
@@ -234,7 +241,31 @@ func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error)
 	for _, id := range over {
 		db.onAlert(id, cleared[slices.Index(oldIDs, id)], true)
 	}
-	return again, nil
+	return nil
+}
+
+// WatchStreams raises the alerts of streams that are due and clears those that are
+// over, each with its event in the same commit; open says that there is one now.
+// used is asked for the part of its bytes that each stream uses, after what is open
+// was read: an answer older than that could raise what has just been cleared. What
+// it leaves out stays as it is; its error is returned when the rest is written.
+func (db *DB) WatchStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
+	var s sight
+	s.ids = map[task.Alert]task.ID{}
+	if err := s.lookAtAlerts(ctx, db.hot, true); err != nil {
+		return false, failed("watch streams", err)
+	}
+	var parts map[string]float64
+	var askErr error
+	if db.alerts.StreamFull > 0 {
+		parts, askErr = used(ctx)
+	}
+	raised, cleared := db.alerts.JudgeStreams(parts, s.open)
+	open = len(raised)+len(s.open) > len(cleared)
+	if err := db.writeAlerts(ctx, s, raised, cleared); err != nil {
+		return open, failed("watch streams", err)
+	}
+	return open, askErr
 }
 
 // idOf finds an open alert, whatever its value is now.
@@ -257,11 +288,11 @@ type AlertPlace struct {
 
 const alertsSQL = `
 select id, kind, queue, value, threshold, since, cleared_at, cleared_value from alerts
-where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) and (cardinality($3::text[]) = 0 or queue = any($3))
+where ($2::uuid is null or (cleared_at is null, id) < ($1::boolean, $2::uuid)) and (cardinality($3::text[]) = 0 or kind <> '` + string(task.AlertStreamFull) + `' and queue = any($3))
 order by cleared_at is null desc, id desc
 limit $4`
 
-// Alerts lists the alerts of some queues, empty = all, the open ones first, each part
+// Alerts lists the alerts of some queues, empty = all and those of streams, the open ones first, each part
 // newest first; more says that there is another page.
 func (db *DB) Alerts(ctx context.Context, queues []string, after AlertPlace, limit int) (page []Alert, more bool, err error) {
 	page, more, err = pageOf[Alert](ctx, db.read, limit, alertsSQL, after.Open, idOrNull(after.ID), notNull(queues))

@@ -18,11 +18,14 @@ type Trim struct {
 // recentlyPaused are the streams that took nothing lately.
 const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
 
+const openStreamAlert = `from alerts where cleared_at is null and kind = '` + string(task.AlertStreamFull) + `'`
+
 const (
 	beginTrimSQL = `
 update upkeep set begun_at = now()
 where what = 'events' and begun_at not between
-    now() - make_interval(secs => case when exists (select ` + recentlyPaused + `) then $1::float8 else $2::float8 end) and now() + interval '1 minute'
+    now() - make_interval(secs => case when exists (select ` + recentlyPaused + `) then $1::float8
+        when exists (select ` + openStreamAlert + `) then $2::float8 else $3::float8 end) and now() + interval '1 minute'
 returning seq, array(select stream ` + recentlyPaused + `)`
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
@@ -39,10 +42,11 @@ returning seq, array(select stream ` + recentlyPaused + `)`
 )
 
 // BeginTrim says whether the streams are to be trimmed now, by whoever is told so:
-// every five minutes among all instances, every 15 s while a stream takes nothing.
+// every five minutes among all instances, every minute while a stream has an alert,
+// every 15 s while one takes nothing.
 func (db *DB) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 	var from int64
-	err = db.hot.QueryRow(ctx, beginTrimSQL, unprepared, trimEveryWhile.Seconds(), trimEvery.Seconds()).Scan(&from, &t.Refused)
+	err = db.hot.QueryRow(ctx, beginTrimSQL, unprepared, trimEveryWhile.Seconds(), TrimEveryAlert.Seconds(), trimEvery.Seconds()).Scan(&from, &t.Refused)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return t, false, nil
 	}

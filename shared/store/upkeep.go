@@ -16,6 +16,9 @@ const (
 	houseEvery     = 10 * time.Minute
 	trimEvery      = 5 * time.Minute
 	trimEveryWhile = 15 * time.Second // a stream takes nothing
+
+	// TrimEveryAlert is how often streams are trimmed while one has an alert.
+	TrimEveryAlert = time.Minute
 )
 
 const (

@@ -2,19 +2,22 @@ package task
 
 import (
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// AlertKind says what is wrong with a queue.
+// AlertKind says what is wrong with a queue or a stream.
 type AlertKind string
 
 // The kinds (seed 000, the last section).
 const (
 	AlertFailureRate AlertKind = "failure_rate" // too many of the tasks that finished lately failed
 	AlertBacklog     AlertKind = "backlog"      // too many tasks wait for a sender
+	AlertStreamFull  AlertKind = "stream_full"  // a stream is nearly full
 )
 
 // NoConsent is the error code of WeChat for a user who has not allowed the
@@ -25,10 +28,11 @@ const NoConsent = "43101"
 // by another: it failed, and nothing went wrong.
 const AlreadySent = "ALREADY_SENT"
 
-// Alert is a queue whose value of one kind is, or was, over its threshold.
+// Alert is a queue or a stream whose value of one kind is, or was, over its
+// threshold.
 type Alert struct {
 	Kind      AlertKind
-	Queue     string
+	Queue     string  // of AlertStreamFull the stream
 	Value     float64 // a part of 1, or a number of tasks
 	Threshold float64
 }
@@ -92,9 +96,10 @@ type AlertRules struct {
 	MinFinished int           // fewer results than so many within the window raise nothing
 	Window      time.Duration // how far back results count
 	Backlog     Limits        // pending tasks
+	StreamFull  float64       // the part of a stream's bytes that is used, less than 1; 0 = off
 }
 
-// On tells whether there is anything to look at.
+// On tells whether any queue has a threshold.
 func (r AlertRules) On() bool { return r.FailureRate.On() || r.Backlog.On() }
 
 // longestLook is the longest time between two looks at the queues.
@@ -160,6 +165,29 @@ func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cl
 			if limit > 0 && value > limit && !few && !known[incident{kind, queue}] {
 				raised = append(raised, Alert{Kind: kind, Queue: queue, Value: value, Threshold: limit})
 			}
+		}
+	}
+	return raised, cleared
+}
+
+// streamCalm is how far below its threshold a stream is when its alert clears.
+const streamCalm = 0.1
+
+// JudgeStreams is Judge for streams: used is the part of its bytes that each one
+// uses. A stream that is not in used keeps its alert, as nobody knows.
+func (r AlertRules) JudgeStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
+	known := map[string]bool{}
+	for _, a := range open {
+		known[a.Queue] = true
+		value, asked := used[a.Queue]
+		a.Value = value
+		if r.StreamFull == 0 || asked && value <= max(r.StreamFull-streamCalm, r.StreamFull*calm) {
+			cleared = append(cleared, a)
+		}
+	}
+	for _, stream := range slices.Sorted(maps.Keys(used)) {
+		if value := used[stream]; r.StreamFull > 0 && value > r.StreamFull && !known[stream] {
+			raised = append(raised, Alert{Kind: AlertStreamFull, Queue: stream, Value: value, Threshold: r.StreamFull})
 		}
 	}
 	return raised, cleared

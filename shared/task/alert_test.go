@@ -127,3 +127,31 @@ func TestAFailureCountsUnlessNobodyIsToBlame(t *testing.T) {
 		require.False(t, none.FailureCounts(), none)
 	}
 }
+
+func TestJudgeStreams(t *testing.T) {
+	t.Parallel()
+	rules := AlertRules{StreamFull: 0.8}
+	full := Alert{AlertStreamFull, "USERS", 0.9, 0.8}
+	for name, c := range map[string]struct {
+		limit           float64
+		used            map[string]float64
+		open            []Alert
+		raised, cleared []Alert
+	}{
+		"at the threshold":             {0.8, map[string]float64{"USERS": 0.8}, nil, nil, nil},
+		"over it":                      {0.8, map[string]float64{"USERS": 0.9, "EVENTS": 0.1}, nil, []Alert{full}, nil},
+		"over it and open":             {0.8, map[string]float64{"USERS": 0.95}, []Alert{full}, nil, nil},
+		"just below it":                {0.8, map[string]float64{"USERS": 0.71}, []Alert{full}, nil, nil},
+		"0.1 below it":                 {0.8, map[string]float64{"USERS": 0.69}, []Alert{full}, nil, []Alert{{AlertStreamFull, "USERS", 0.69, 0.8}}},
+		"a low threshold clears too":   {0.05, map[string]float64{"USERS": 0.04}, []Alert{full}, nil, []Alert{{AlertStreamFull, "USERS", 0.04, 0.8}}},
+		"nobody knows":                 {0.8, map[string]float64{"EVENTS": 0.1}, []Alert{full}, nil, nil},
+		"nobody knows of any":          {0.8, nil, []Alert{full}, nil, nil},
+		"off":                          {0, nil, []Alert{full}, nil, []Alert{{AlertStreamFull, "USERS", 0, 0.8}}},
+		"another one while it is open": {0.8, map[string]float64{"USERS": 0.9, "EVENTS": 1}, []Alert{full}, []Alert{{AlertStreamFull, "EVENTS", 1, 0.8}}, nil},
+	} {
+		rules.StreamFull = c.limit
+		raised, cleared := rules.JudgeStreams(c.used, c.open)
+		require.Equal(t, c.raised, raised, name)
+		require.Equal(t, c.cleared, cleared, name)
+	}
+}

@@ -1,0 +1,39 @@
+package bus
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+)
+
+func TestStreamsUsed(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	const size = 100_000
+	for _, subject := range []string{"inbox.zoe", "dlq.x"} {
+		_, err := g.operator.PublishMsg(t.Context(), &nats.Msg{Subject: subject, Data: bytes.Repeat([]byte("x"), size)})
+		require.NoError(t, err)
+	}
+	for _, user := range []string{"deliver", UserTrigger, UserAll} {
+		used, err := g.bus(user).StreamsUsed(within(t, soon))
+		require.NoError(t, err, user)
+		require.Equal(t, []string{"ACCEPTED", "DEADLETTERS", "EVENTS", "MESSAGES", "USERS"}, slices.Sorted(maps.Keys(used)))
+		require.InDelta(t, float64(size)/(128*mib), used[StreamUsers], 1e-5)
+		require.InDelta(t, float64(size)/(32*mib), used[StreamDeadLetters], 1e-5)
+	}
+	require.NoError(t, g.operator.DeleteStream(t.Context(), StreamUsers))
+	b := g.bus("deliver")
+	used, err := b.StreamsUsed(within(t, soon))
+	require.NoError(t, err)
+	require.Zero(t, used[StreamUsers], "it is made again when it is needed")
+	require.Positive(t, used[StreamMessages])
+
+	require.NoError(t, g.server.Stop())
+	used, err = b.StreamsUsed(within(t, soon))
+	require.ErrorIs(t, err, ErrAway)
+	require.Empty(t, used)
+}
