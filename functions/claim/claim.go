@@ -58,6 +58,7 @@ const (
 	minLease     = 10 // seconds
 	maxLease     = 3600
 	lookLimit    = 10 * time.Second
+	taskCharge   = 4 << 10     // bytes that a task takes until it is answered
 	answerMargin = time.Second // for the answer of a poll whose call must end
 
 	// pauseMargin keeps a poll from looking again and again at a pause that is over
@@ -152,7 +153,17 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	if err != nil {
 		return nil, false, err
 	}
+	if err := call.Reserve(ctx, want.Limit*taskCharge); err != nil {
+		if want.Woken {
+			leave()
+			c.env.Ready(want.Queue, 1) // another poll takes what this one was woken for
+		}
+		return nil, false, err
+	}
 	claimed, touched, err := c.look(ctx, want)
+	if len(claimed) == 0 {
+		call.Unreserve() // others may look while this call waits
+	}
 	if err != nil || len(claimed) > 0 || ctx.Err() != nil {
 		leave() // what is there now is for others
 	}

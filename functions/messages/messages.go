@@ -53,7 +53,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"GET " + root + "/by-key/{client_msg_id}": fn.Query(fn.Submitter, p.byKey),
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, p.received),
 
-		"GET " + root:            fn.Query(fn.Submitter, p.conversation).Or(fn.Receiver),
+		"GET " + root:            fn.Query(fn.Submitter, p.conversation).Or(fn.Receiver).Pages(),
 		"POST " + root + "/read": fn.JSON(fn.Submitter, p.markRead).Or(fn.Receiver),
 
 		"GET " + root + "/stuck":         fn.List(fn.Admin, p.stuck),

@@ -42,6 +42,7 @@ const (
 	publishLimit  = 2 * time.Second // the rows are locked meanwhile
 	awayPause     = 2 * time.Second
 	batchTime     = 10 * time.Second // that one more batch of both may take
+	charge        = 16 << 20         // bytes: the store gives 4 MiB of messages at a time
 )
 
 type relayer struct {
@@ -53,6 +54,9 @@ type relayer struct {
 // and has itself woken for what comes later. While NATS is away they pause after a
 // batch: nothing is used up, and all is due as before.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
+	if err := c.Reserve(ctx, charge); err != nil {
+		return err
+	}
 	var sent, told int
 	var messagesErr, eventsErr error
 	messages, events := store.Relayed{More: true}, store.Relayed{More: true}

@@ -34,9 +34,11 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 }
 
 const (
-	maxBody       = 1 << 20 // error_message is cut, never refused
-	maxBatchBody  = 16 << 20
-	maxBatch      = 1000
+	maxBody  = 1 << 20 // error_message is cut, never refused
+	maxBatch = 1000
+	// maxBatchBody leaves each of maxBatch reports 8 KiB: an error_message may be
+	// several times as long as what is kept of it.
+	maxBatchBody  = maxBatch * 8 << 10
 	maxRetryAfter = 7 * 24 * 3600 // seconds
 )
 
@@ -131,10 +133,18 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 // batch answers each item as if it had been reported alone.
 func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, error) {
 	answers := make([]api.BatchItem, len(req.Items))
+	for first, items := range fn.Pieces(req.Items) {
+		r.reportItems(c, req.AppID, items, answers[first:])
+	}
+	c.Log("items", len(req.Items))
+	return api.BatchResponse{Items: answers}, nil
+}
+
+func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, answers []api.BatchItem) {
 	var reports []*store.Report
 	var at []int // where each report's answer goes
-	for i, raw := range req.Items {
-		report, err := readItem(c, raw, req.AppID)
+	for i, raw := range items {
+		report, err := readItem(c, raw, app)
 		if err != nil {
 			answers[i] = c.Item(nil, err)
 			continue
@@ -150,8 +160,6 @@ func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, 
 		data, err := r.answer(outs[n])
 		answers[i] = c.Item(data, err)
 	}
-	c.Log("items", len(req.Items))
-	return api.BatchResponse{Items: answers}, nil
 }
 
 // itemRequest is a report within a batch: its app is the batch's.

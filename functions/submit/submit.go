@@ -14,6 +14,7 @@ package submit
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -51,9 +52,10 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 }
 
 const (
-	maxBatchBody = 8 << 20
 	batchTimeout = 30 * time.Second
 	maxBatch     = 1000
+	// maxBatchBody has room for maxBatch items of the longest fields that are accepted.
+	maxBatchBody = maxBatch * 13 << 10
 )
 
 type submitter struct {
@@ -92,12 +94,20 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 	if err != nil {
 		return nil, s.refuse(c, err)
 	}
-	subs := make([]*store.Submission, len(req.Items))
-	for i, item := range req.Items {
-		subs[i] = s.read(c, item, nil)
+	answers := make([]api.BatchItem, len(req.Items))
+	for first, items := range fn.Pieces(req.Items) {
+		s.sendItems(c, items, answers[first:])
+	}
+	c.Log("items", len(req.Items))
+	return api.BatchResponse{Items: answers}, nil
+}
+
+func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api.BatchItem) {
+	subs := make([]*store.Submission, len(items))
+	for i, item := range items {
+		subs[i] = s.readItem(c, item)
 	}
 	outs, errs := s.db.Submit(subs)
-	answers := make([]api.BatchItem, len(subs))
 	for i, out := range outs {
 		switch {
 		case errs[i] != nil:
@@ -110,8 +120,16 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 			answers[i].Replayed = out.Replayed
 		}
 	}
-	c.Log("items", len(subs))
-	return api.BatchResponse{Items: answers}, nil
+}
+
+// readItem is read for an item of a batch.
+func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *store.Submission {
+	if refused := fn.CheckItem(item); refused != nil {
+		sub := s.submission(c, item)
+		sub.Refused = refused
+		return sub
+	}
+	return s.read(c, item, nil)
 }
 
 // refuse logs a batch of which no item could be read.

@@ -12,7 +12,7 @@ import (
 
 const (
 	batchType      = "application/cloudevents-batch+json"
-	batchBytes     = 4 << 20 // of data in one POST
+	batchBytes     = 1 << 20 // of data in one POST
 	attributeBytes = 512     // about, of an event beside its data
 )
 

@@ -1,7 +1,6 @@
 package fn
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,12 +100,10 @@ func (x *exchange) answer(data any, err error) {
 		x.write(http.StatusNoContent, nil)
 		return
 	}
-	body, err := encode(api.Envelope{Code: x.call.status, Message: "success", Data: data})
-	if err != nil {
+	x.call.Body = nil // it is not needed any more
+	if err := x.encode(x.call.status, api.Envelope{Code: x.call.status, Message: "success", Data: data}); err != nil {
 		x.fail(fmt.Errorf("encode the answer: %w", err))
-		return
 	}
-	x.write(x.call.status, body)
 }
 
 // fail sends err in the shape and status that its kind has.
@@ -129,11 +126,10 @@ func (x *exchange) fail(err error) {
 	if status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Basic realm="sendonce"`)
 	}
-	body, err := encode(api.Envelope{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)})
+	err = x.encode(status, api.Envelope{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)})
 	if err != nil {
 		panic(err) // an envelope without data holds only strings
 	}
-	x.write(status, body)
 }
 
 func wireFields(fields []task.Field) []api.Field {
@@ -144,14 +140,22 @@ func wireFields(fields []task.Field) []api.Field {
 	return wire
 }
 
-// encode leaves < > & as they are: answers are read by people too and are
-// never HTML.
-func encode(envelope api.Envelope) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
+// encode writes an answer as JSON, or nothing when that fails. < > & stay as they
+// are: answers are read by people too and are never HTML.
+func (x *exchange) encode(status int, envelope api.Envelope) error {
+	e := json.NewEncoder(encoded(func(body []byte) { x.write(status, body) }))
 	e.SetEscapeHTML(false)
-	err := e.Encode(envelope)
-	return b.Bytes(), err
+	return e.Encode(envelope)
+}
+
+// encoded gets the whole of what a json.Encoder makes, in one piece and without a
+// copy.
+type encoded func(body []byte)
+
+// Write never fails: how the writing went is kept elsewhere.
+func (w encoded) Write(body []byte) (int, error) {
+	w(body)
+	return len(body), nil
 }
 
 func (x *exchange) write(status int, body []byte) {
@@ -168,6 +172,7 @@ func (x *exchange) write(status int, body []byte) {
 	if !x.bodyRead {
 		dropBody(x.w, x.r)
 	}
+	x.call.hold.answer(int64(len(body))) // a slow reader holds no more than this
 	x.w.WriteHeader(status)
 	n, err := x.w.Write(body)
 	x.bytes = n

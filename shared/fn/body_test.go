@@ -162,7 +162,10 @@ func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
 		}
 	}}, h.request("POST", "/api/v1/greet", `{}`), nil)
 	x.start = time.Now().Add(-3 * time.Second)
-	require.NoError(t, x.readBody(&place{Route: Route{maxBody: 100}}))
+	var err error
+	x.call.hold, err = h.env.budget.enter("ann", false)
+	require.NoError(t, err)
+	require.NoError(t, x.readBody(t.Context(), &place{Route: Route{maxBody: 100}}))
 }
 
 // discard is a ResponseWriter that notes its read deadlines.

@@ -22,6 +22,7 @@ type Call struct {
 	roles  []Role // any of which the route asks for
 	within bool   // the route holds admins to their queues
 	r      *http.Request
+	hold   *holding
 	answer http.Header
 	status int
 	attrs  []any
@@ -29,6 +30,7 @@ type Call struct {
 	seat   *seat
 
 	correlation string // of a frame of a Socket
+	badFields   int    // named in the answer to a batch
 }
 
 // PathValue gives the part of the path that matched {name} in the pattern.

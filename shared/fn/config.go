@@ -52,6 +52,7 @@ type Config struct {
 	CallerShare    float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"part of SENDONCE_MAX_CALLS, and of SENDONCE_MAX_WAITING, that one caller may have at once, more than 0 and at most 1; beyond it 429"`
 	Waiting        int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages that one caller may have waiting to be delivered or confirmed; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
 	WaitingMB      int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; best a quarter of the smallest of the streams MESSAGES and of accepted messages, or less; 0 = no limit"`
+	MemoryMB       int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB that the bodies, pages and answers of the calls under way may take in one instance, a caller's at most a quarter; further calls are answered 503. A container needs three times that; Go's garbage collector keeps to twice that unless GOMEMLIMIT is set"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 	Roles          Roles           `ignored:"true"` // has settings of its own
 	Bus            bus.Config      `ignored:"true"` // likewise
@@ -101,6 +102,9 @@ func (c *Config) Validate() []task.Field {
 	}
 	if !(c.CallerShare > 0 && c.CallerShare <= 1) {
 		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_SHARE", Message: "must be more than 0 and at most 1"})
+	}
+	if c.MemoryMB < leastMemoryMB || c.MemoryMB > 1_000_000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_MEMORY_MB", Message: fmt.Sprintf("must be between %d and 1000000", leastMemoryMB)})
 	}
 	if c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour {
 		bad = append(bad, task.Field{Name: "SENDONCE_DRAIN_TIMEOUT", Message: "must be more than 0 and at most 1h"})

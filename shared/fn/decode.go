@@ -16,16 +16,20 @@ const (
 	maxDepth  = 20
 	tooDeep   = "must not be nested deeper than 20 levels"
 	maxFields = 200 // bad fields told in one answer; each costs the caller a few bytes and us a line
+
+	maxElements = 10_000 // of one list or object
+	tooMany     = "must have at most 10000 elements"
 )
 
 // Decode fills dst, a pointer to a struct, from one JSON object and names
 // every bad field at once: unknown or given twice, of the wrong type, out of
-// range, nested too deep, text that Postgres cannot hold (NUL, half of a
+// range, nested too deep, of too many elements, text that Postgres cannot hold (NUL, half of a
 // surrogate pair, broken UTF-8). Names are those of the json tags, in exact
 // case; nested ones read items[3].phone_number; "body" is the whole. null
 // counts as absent. Where dst has Validate() []task.Field, its verdicts are
 // told with the rest, except on what did not decode. What a json.RawMessage
-// holds is looked at for its text and depth only.
+// holds is looked at for its text and depth only; it is a part of raw, which must
+// not be changed afterwards.
 //
 // Everything that Decode takes, encoding/json takes too, with the same values.
 func Decode(raw []byte, dst any) *task.Error {
@@ -104,6 +108,9 @@ func (d *decoder) failBody(message string) { d.note("body", message) }
 
 // fail notes that the value at hand is bad.
 func (d *decoder) fail(message string) {
+	if len(d.bad) > maxFields {
+		return
+	}
 	var name strings.Builder
 	for i, s := range d.path {
 		switch {

@@ -26,6 +26,7 @@ type Env struct {
 	listen  sync.Once
 	follow  sync.Once
 	gate    *gate
+	budget  *budget
 	callers *callers
 	// adminHash is nil where the built-in admin's password itself is given.
 	adminHash *passwordHash
@@ -40,7 +41,8 @@ type Env struct {
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
-// the defaults of MaxConns, MaxCalls, MaxWaiting, CallerShare and DrainTimeout. Close ends it.
+// the defaults of MaxConns, MaxCalls, MaxWaiting, CallerShare, MemoryMB and
+// DrainTimeout. Close ends it.
 func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.MaxConns == 0 {
 		cfg.MaxConns = 8
@@ -57,10 +59,13 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.Metrics == "" {
 		cfg.Metrics = metricsForAdmin
 	}
+	if cfg.MemoryMB == 0 {
+		cfg.MemoryMB = 80
+	}
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), budget: newBudget(cfg.MemoryMB), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
 	if cfg.PasswordHash != "" {

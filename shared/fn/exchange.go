@@ -1,10 +1,10 @@
 package fn
 
 import (
+	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"mime"
 	"net/http"
@@ -82,25 +82,28 @@ func cut(s string, n int) string {
 	return string([]rune(s)[:n])
 }
 
-// readBody takes the whole body within the route's bound. Its time begins with
-// the call and is bounded apart from the handler's: a slow sender must not hold
-// a call for long, and the deadline must be gone before a long poll, whose context
-// it would cancel.
-func (x *exchange) readBody(p *place) error {
+// readBody takes the whole body within the route's bound, once there is room for
+// it. Its time begins with the call and is bounded apart from the handler's: a slow
+// sender must not hold a call for long, and the deadline must be gone before a long
+// poll, whose context it would cancel.
+func (x *exchange) readBody(ctx context.Context, p *place) error {
 	if x.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
 	}
 	if x.r.Body == nil || x.r.Body == http.NoBody {
 		return x.readWithin(time.Time{})
 	}
-	if err := x.readWithin(x.start.Add(bodyTimeout)); err != nil {
-		return err
-	}
-	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, p.maxBody))
+	reader, waiting := bodyReader{hold: x.call.hold, charge: p.bodyCharge}, time.Now()
+	body, err := reader.read(ctx, http.MaxBytesReader(x.w, x.r.Body, p.maxBody), x.r.ContentLength, func() error {
+		return x.readWithin(x.start.Add(bodyTimeout + time.Since(waiting)))
+	})
 	var large *http.MaxBytesError
+	var refused *task.Error
 	switch {
 	case errors.As(err, &large):
 		return tooLarge(p.maxBody)
+	case errors.As(err, &refused):
+		return refused
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return task.Invalid([]task.Field{{Name: "body", Message: fmt.Sprintf("did not arrive within %v", bodyTimeout)}})
 	case err != nil:
@@ -134,7 +137,7 @@ func dropBody(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func tooLarge(max int64) error {
+func tooLarge(max int64) *task.Error {
 	return task.Refuse(codeTooLarge, fmt.Sprintf("the body must have at most %d bytes", max))
 }
 

@@ -1,10 +1,48 @@
 package fn
 
 import (
+	"encoding/json"
+	"iter"
 	"net/http"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
 )
+
+const (
+	// Piece is how many bytes of a batch are worked on at a time. The rest is held as
+	// it came.
+	Piece = 512 << 10
+
+	// maxBatchFields bounds the bad fields in the answer to one batch.
+	maxBatchFields = 2000
+)
+
+// Pieces divides the items of a batch into runs of at most Piece bytes, or of one
+// item; each comes with the index of its first item.
+func Pieces(items []json.RawMessage) iter.Seq2[int, []json.RawMessage] {
+	return func(yield func(int, []json.RawMessage) bool) {
+		for from := 0; from < len(items); {
+			to, size := from+1, len(items[from])
+			for to < len(items) && size+len(items[to]) <= Piece {
+				size += len(items[to])
+				to++
+			}
+			if !yield(from, items[from:to]) {
+				return
+			}
+			from = to
+		}
+	}
+}
+
+// CheckItem refuses an item of a batch that is longer than a body of its own may be.
+func CheckItem(item json.RawMessage) *task.Error {
+	if len(item) > defaultMaxBody {
+		return tooLarge(defaultMaxBody)
+	}
+	return nil
+}
 
 // Item is the answer to one item of a batch, shaped as if it had been sent
 // alone. An error that is ours to mend goes to the call's log line.
@@ -17,5 +55,14 @@ func (c *Call) Item(data any, err error) api.BatchItem {
 	if status >= http.StatusInternalServerError {
 		c.Log("item_error", err.Error())
 	}
-	return api.BatchItem{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)}
+	return api.BatchItem{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: c.itemFields(refusal.Fields)}
+}
+
+// itemFields names the bad fields of an item. Once many are named, the first one of
+// each further item must do.
+func (c *Call) itemFields(fields []task.Field) []api.Field {
+	if c.badFields += len(fields); c.badFields <= maxBatchFields || len(fields) < 2 {
+		return wireFields(fields)
+	}
+	return append(wireFields(fields[:1]), api.Field{Field: "body", Message: "has further bad fields"})
 }

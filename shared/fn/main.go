@@ -136,6 +136,7 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 }
 
 func serveAll(ctx context.Context, env *Env, functions []Function) error {
+	limitMemory(&env.Config)
 	h, err := assemble(ctx, env, functions)
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 const (
 	defaultMaxBody = 64 << 10
 	eventMaxBody   = 1 << 20
-	batchMaxBody   = 16 << 20
+	batchMaxBody   = 4<<20 + 512<<10 // older triggers send as much
 	defaultTimeout = 10 * time.Second
 	eventTimeout   = 30 * time.Second
 	// maxTimeout leaves the server's WriteTimeout room for the answer itself.
@@ -28,6 +28,7 @@ type Route struct {
 	list    bool // read as the role of lists
 	changes bool // also by GET
 	within  bool // see WithinQueues
+	pages   bool
 	handle  func(ctx context.Context, c *Call) (any, error)
 
 	socket  func(ctx context.Context, c *Call, s *Socket) error // nil unless a WebSocket may be asked for
@@ -37,6 +38,10 @@ type Route struct {
 // MaxBody sets the largest body in bytes; a larger one is answered 413. The
 // default is 64 KiB.
 func (r Route) MaxBody(n int64) Route { r.maxBody = n; return r }
+
+// Pages says that answers are pages of rows: few of a caller are made at once, and
+// their rows are charged as they are read (see store.WithMeter).
+func (r Route) Pages() Route { r.pages = true; return r }
 
 // Or lets callers with another role in too.
 func (r Route) Or(role Role) Route { r.roles = append(slices.Clone(r.roles), role); return r }
@@ -87,7 +92,7 @@ func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req
 // List is Query for what reads as the role of lists. Who makes the call is looked
 // up over the same connection: a process that starts for it logs in once.
 func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
-	r := Query(role, handle)
+	r := Query(role, handle).Pages()
 	r.list = true
 	return r
 }

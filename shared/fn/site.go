@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -137,6 +138,7 @@ func (p *place) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer gate.leave() // last of all: a process that ends waits for it
 	}
 	x := newExchange(p.site.env, w, r, p)
+	defer func() { x.call.hold.release() }()
 	defer x.end()
 	if !entered {
 		x.fail(busy("this instance is about to end, try again"))
@@ -179,11 +181,20 @@ func (x *exchange) run(ctx context.Context, p *place) (any, error) {
 	if err := x.takeSeat(p); err != nil {
 		return nil, err
 	}
-	if err := x.readBody(p); err != nil {
+	if x.call.hold, err = x.env.budget.enter(caller.Name, p.event || x.call.May(Admin)); err != nil {
+		return nil, err
+	}
+	if err := x.readBody(ctx, p); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
+	if p.pages {
+		if err := x.call.hold.take(ctx, 0, true); err != nil {
+			return nil, err
+		}
+		ctx = store.WithMeter(ctx, func(bytes int) error { return x.call.hold.takeNow(rowFactor * int64(bytes)) })
+	}
 	switch {
 	case p.socket != nil && asksForSocket(x.r.Header):
 		return nil, x.socket(ctx, p)

@@ -206,7 +206,7 @@ func (s *Socket) ping() {
 func (s *Socket) receive() {
 	defer close(s.received)
 	for {
-		body, err := s.read()
+		hold, body, err := s.read()
 		var closed websocket.CloseError
 		switch {
 		case errors.As(err, &closed):
@@ -219,20 +219,22 @@ func (s *Socket) receive() {
 			_ = s.lose(fmt.Errorf("read a frame: %w", err))
 			return
 		}
-		if !s.work(body, err) {
+		more := s.work(hold, body, err)
+		hold.release()
+		if !more {
 			return
 		}
 	}
 }
 
 // work answers a frame, or refuses it with bad, and says whether to go on.
-func (s *Socket) work(body []byte, bad error) (more bool) {
+func (s *Socket) work(hold *holding, body []byte, bad error) (more bool) {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
 	if s.ending {
 		return true // the library reads on for the client's close
 	}
-	answer := s.answer(body, bad)
+	answer := s.answer(hold, body, bad)
 	if err := s.send(answer); err != nil {
 		return false
 	}
@@ -243,26 +245,40 @@ func (s *Socket) work(body []byte, bad error) (more bool) {
 	return true
 }
 
-// read returns one frame. A *task.Error says what is wrong with it.
-func (s *Socket) read() ([]byte, error) {
+// read returns one frame and what it is charged, which must be released also after
+// an error. A *task.Error says what is wrong with the frame.
+func (s *Socket) read() (hold *holding, body []byte, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	kind, r, err := s.conn.Reader(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	late := time.AfterFunc(bodyTimeout, cancel) // its end closes the connection
 	defer late.Stop()
-	body, err := io.ReadAll(io.LimitReader(r, s.maxFrame+1))
-	switch {
-	case err != nil:
-		return nil, err
-	case int64(len(body)) > s.maxFrame:
-		return nil, task.Refuse(codeTooLarge, fmt.Sprintf("a frame must have at most %d bytes", s.maxFrame))
-	case kind != websocket.MessageText:
-		return nil, task.Invalid([]task.Field{{Name: "body", Message: "must be a text frame"}})
+	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
+	if hold, err = s.x.env.budget.enter(s.x.call.Caller.Name, s.x.call.May(Admin)); err == nil {
+		reader := bodyReader{hold: hold, charge: pieceCharge}
+		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
-	return body, nil
+	if isBusy(err) { // the rest must be read before the next frame
+		if _, lost := io.Copy(io.Discard, limited); lost != nil {
+			return hold, nil, lost
+		}
+	}
+	switch {
+	case limited.N == 0:
+		return hold, nil, tooLargeFrame(s.maxFrame)
+	case err != nil:
+		return hold, nil, err
+	case kind != websocket.MessageText:
+		return hold, nil, task.Invalid([]task.Field{{Name: "body", Message: "must be a text frame"}})
+	}
+	return hold, body, nil
+}
+
+func tooLargeFrame(max int64) error {
+	return task.Refuse(codeTooLarge, fmt.Sprintf("a frame must have at most %d bytes", max))
 }
 
 func isTooLarge(err error) bool {
@@ -271,11 +287,11 @@ func isTooLarge(err error) bool {
 }
 
 // answer has a frame worked on as the call that it is.
-func (s *Socket) answer(body []byte, bad error) (answer any) {
+func (s *Socket) answer(hold *holding, body []byte, bad error) (answer any) {
 	x := &exchange{env: s.x.env, r: s.x.r, start: time.Now(), function: s.x.function, route: s.x.route + " frame", status: http.StatusOK}
 	x.call = Call{
 		Caller: s.x.call.Caller, RequestID: s.x.call.RequestID, SourceIP: s.x.call.SourceIP, UserAgent: s.x.call.UserAgent,
-		Body: body, r: s.x.r, answer: http.Header{}, status: http.StatusOK,
+		Body: body, r: s.x.r, hold: hold, answer: http.Header{}, status: http.StatusOK,
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -306,6 +322,11 @@ func (s *Socket) answer(body []byte, bad error) (answer any) {
 		return x.refuseFrame(err)
 	}
 	return answer
+}
+
+func isBusy(err error) bool {
+	var refusal *task.Error
+	return errors.As(err, &refusal) && refusal.Code == task.CodeServerBusy
 }
 
 func isUnauthenticated(err error) bool {

@@ -1,7 +1,6 @@
 package fn
 
 import (
-	"bytes"
 	"encoding"
 	"encoding/json"
 	"errors"
@@ -27,7 +26,8 @@ func (d *decoder) value(p *plan, v reflect.Value) {
 		d.value(p.elem, to.Elem())
 		v.Set(to)
 	case kindRaw:
-		v.SetBytes(bytes.Clone(d.checked()))
+		raw := d.checked()
+		v.SetBytes(raw[:len(raw):len(raw)])
 	case kindUnmarshaler:
 		d.told(p, v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.checked()))
 	case kindAny:
@@ -133,6 +133,10 @@ func (d *decoder) object(p *plan, v reflect.Value) {
 func (d *decoder) list(p *plan, v reflect.Value) {
 	items := reflect.MakeSlice(p.typ, 0, 0)
 	for i := 0; d.more(); i++ {
+		if d.beyond(i) {
+			d.skip()
+			continue
+		}
 		items = reflect.Append(items, reflect.Zero(p.elem.typ))
 		d.path = append(d.path, step{index: i})
 		if k := p.elem.kind; d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny {
@@ -145,10 +149,23 @@ func (d *decoder) list(p *plan, v reflect.Value) {
 	v.Set(items)
 }
 
+// beyond says whether the element i of the value at hand is one too many. What
+// follows is passed over: a few bytes each would become many times as much.
+func (d *decoder) beyond(i int) bool {
+	if i == maxElements {
+		d.fail(tooMany)
+	}
+	return i >= maxElements
+}
+
 func (d *decoder) mapping(p *plan, v reflect.Value) {
 	m := reflect.MakeMap(p.typ)
-	for d.more() {
+	for i := 0; d.more(); i++ {
 		raw, problem := d.key()
+		if d.beyond(i) {
+			d.skip()
+			continue
+		}
 		key := reflect.ValueOf(string(raw)).Convert(p.typ.Key())
 		switch {
 		case problem != "":

@@ -36,11 +36,13 @@ const olderThanPlace = ` and (created_at, id) < (coalesce($3::timestamptz, 'infi
     order by created_at desc, id desc limit $5`
 
 // conversationSQL merges both directions, each of the main tables and of the
-// archive.
+// archive. What is beyond maxPage is not loaded: the length of a text is known
+// without that.
 const conversationSQL = `
 select s.*
 from (
-    select * from (
+    select all_parts.*, sum(size) over (order by created_at desc, id desc rows unbounded preceding) - size as before
+    from (
         (select created_at, id, false as archived from messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
         union all
         (select created_at, id, false from messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
@@ -48,8 +50,14 @@ from (
         (select created_at, id, true from archived_messages where kind = 2 and sender = $1 and destination = $2` + olderThanPlace + `)
         union all
         (select created_at, id, true from archived_messages where kind = 2 and sender = $2 and destination = $1` + olderThanPlace + `)
+        order by created_at desc, id desc limit $5
     ) all_parts
-    order by created_at desc, id desc limit $5
+    cross join lateral (
+        select octet_length(data) as size from messages where id = all_parts.id and not archived
+        union all
+        select octet_length(data) from archived_messages where id = all_parts.id and archived
+        offset 0
+    ) sizes
 ) p
 cross join lateral (
     select ` + messageBody + `, ` + messageLive + `, ` + receiptsOfBody + `, now()
@@ -61,6 +69,7 @@ cross join lateral (
     select ` + messageBody + `, ` + messageArchived + `, m.receipts, now()` + fromArchivedMessages + `where m.id = p.id and p.archived
     offset 0
 ) s
+where p.before <= (1 << 20)
 order by p.created_at desc, p.id desc`
 
 const placeInConversationSQL = `
@@ -95,15 +104,13 @@ func (db *DB) Conversation(ctx context.Context, a, b string, after task.ID, limi
 	}
 	var batch pgx.Batch
 	batch.Queue(conversationSQL, a, b, place, idOrNull(after), limit+1).Query(func(rows pgx.Rows) error {
-		return scanMessages(rows, func(m MessageDetail, _ time.Time) { page.Messages = append(page.Messages, m) })
+		page.Messages, page.More, err = collectPage(ctx, rows, limit, scanMessage)
+		return err
 	})
 	for i, members := range [][2]string{{a, b}, {b, a}} {
 		batch.Queue(readCursorSQL, members[0], members[1], MaxUnread).QueryRow(page.Read[i].scan)
 	}
 	err = db.hot.SendBatch(ctx, &batch).Close()
-	if len(page.Messages) > limit {
-		page.Messages, page.More = page.Messages[:limit], true
-	}
 	return page, failed("conversation", err)
 }
 

@@ -91,25 +91,33 @@ func (m *MessageDetail) To() msg.Address {
 // scanMessages reads rows of messageBody, what follows it, receipts and now(),
 // followed by what more is read.
 func scanMessages(rows pgx.Rows, each func(m MessageDetail, now time.Time), more ...any) error {
-	var m MessageDetail
-	var data string
+	_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (none struct{}, err error) {
+		m, now, err := readMessage(row, more...)
+		if err == nil {
+			each(m, now)
+		}
+		return none, err
+	})
+	return err
+}
+
+func scanMessage(row pgx.CollectableRow) (MessageDetail, error) {
+	m, _, err := readMessage(row)
+	return m, err
+}
+
+func readMessage(row pgx.CollectableRow, more ...any) (m MessageDetail, now time.Time, err error) {
 	var sent, accepted, next, delivered *time.Time
-	var now time.Time
 	targets := []any{
 		&m.ID, &m.CallerID, &m.From, &m.ClientMsgID, &m.Kind, &m.Destination, &m.Exchange,
-		&m.RoutingKey, &m.Type, &data, &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
+		&m.RoutingKey, &m.Type, (*[]byte)(&m.Data), &sent, &m.Confirm, &m.MaxSends, &m.ExpectedReceipts, &m.CreatedAt,
 		&m.AcceptSeq, &accepted, &m.Producer, &m.Fingerprint,
 		&m.Status, &m.Abandoned, &m.Remaining, &m.SendNo, &m.Epoch, &next, &m.LastError, &m.FinishedBy, &m.UpdatedAt, &delivered, &m.Archived,
 		&m.Receipts, &now,
 	}
-	_, err := pgx.ForEachRow(rows, append(targets, more...), func() error {
-		m.Data, m.SentAt, m.AcceptedAt, m.NextAt = json.RawMessage(data), orZero(sent), orZero(accepted), orZero(next)
-		m.DeliveredAt = orZero(delivered)
-		each(m, now)
-		m.Receipts = nil // else the next row's would be written over these
-		return nil
-	})
-	return err
+	err = row.Scan(append(targets, more...)...)
+	m.SentAt, m.AcceptedAt, m.NextAt, m.DeliveredAt = orZero(sent), orZero(accepted), orZero(next), orZero(delivered)
+	return m, now, err
 }
 
 const messageSQL = `
@@ -150,10 +158,7 @@ limit $4`
 func (db *DB) StuckMessages(ctx context.Context, status msg.Status, olderThan time.Duration, after task.ID, limit int) (page []MessageDetail, more bool, err error) {
 	rows, err := db.read.Query(ctx, stuckMessagesSQL, int16(status), after, olderThan.Seconds(), limit+1)
 	if err == nil {
-		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { page = append(page, m) })
-	}
-	if len(page) > limit {
-		page, more = page[:limit], true
+		page, more, err = collectPage(ctx, rows, limit, scanMessage)
 	}
 	return page, more, failed("stuck messages", err)
 }

@@ -33,8 +33,9 @@ select exists (select from s` + pausedStreams + `where s.next_at <= now() and ` 
 // caller and stream the earliest: an equal part of $1 for each pair, and of $2 for
 // each caller where the pause of a stream is over. So however much one caller has
 // waiting, the first messages of every other one are in the same batch. When more
-// than $1 pairs are due, about $1 of them are chosen by chance. Rows that another
-// relay sends are left to it.
+// than $1 pairs are due, about $1 of them are chosen by chance. The data
+// of all has about 4 MiB: what is beyond is locked but not loaded, and a room of 0
+// says that there is more. Rows that another relay sends are left to it.
 const lockDueMessagesSQL = messageStreams + `, due as materialized (
     select s.caller_id, s.stream, p.failures, random() as chance from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
 ), pairs as materialized (
@@ -46,15 +47,22 @@ const lockDueMessagesSQL = messageStreams + `, due as materialized (
     from due cross join pairs left join probed on probed.stream = due.stream
     where due.chance * pairs.n < $1
 ), l as materialized (
-    select x.*, open.room, open.failures from open cross join lateral (
-        select * from message_live m
-        where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = open.caller_id and m.stream = open.stream and m.next_at <= now()
-        order by m.next_at, m.id
-        limit open.room
-        for update skip locked
+    select x.*, case when x.size > (4 << 20) / x.pairs then 0 else x.room end as allowed
+    from (select open.*, count(*) over () as pairs from open) o cross join lateral (
+        select y.*, o.room, o.failures, o.pairs, sum(d.size) over () as size, sum(d.size) over (rows unbounded preceding) - d.size as before
+        from (
+            select * from message_live m
+            where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = o.caller_id and m.stream = o.stream and m.next_at <= now()
+            order by m.next_at, m.id
+            limit o.room
+            for update skip locked
+        ) y
+        cross join lateral (select octet_length(data) as size from messages where messages.id = y.id offset 0) d
+        offset 0
     ) x
+    where x.before <= (4 << 20) / x.pairs
 )
-select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.room, l.failures
+select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.allowed, l.failures
 from l` + bodyOfLive
 
 // DueMessage is a message to be sent now.

@@ -118,7 +118,7 @@ func rowOf[T any](ctx context.Context, q querier, what, sql string, args ...any)
 	return row, err
 }
 
-// pageOf reads at most limit rows. The last parameter of sql is its limit, to
+// pageOf reads a page of at most limit rows (see readPage). The last parameter of sql is its limit, to
 // which it adds one to learn whether there are more. It is planned for its very
 // parameters, as most of them are filters that may be absent.
 func pageOf[T any](ctx context.Context, q querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
@@ -126,9 +126,5 @@ func pageOf[T any](ctx context.Context, q querier, limit int, sql string, args .
 	if err != nil {
 		return nil, false, err
 	}
-	page, err = pgx.CollectRows(rows, pgx.RowToStructByPos[T])
-	if len(page) > limit {
-		return page[:limit], true, err
-	}
-	return page, false, err
+	return collectPage(ctx, rows, limit, pgx.RowToStructByPos[T])
 }

@@ -62,13 +62,25 @@ func scanLog(row pgx.CollectableRow) (l SubscribeLog, err error) {
 	return l, err
 }
 
-func (db *DB) logs(ctx context.Context, doing, sql string, args ...any) ([]SubscribeLog, error) {
+// logs reads a page of at most limit rows.
+func (db *DB) logs(ctx context.Context, doing string, limit int, sql string, args ...any) (page []SubscribeLog, more bool, err error) {
 	rows, err := db.read.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, failed(doing, err)
+	if err == nil {
+		page, more, err = collectPage(ctx, rows, limit, scanLog)
 	}
-	logs, err := pgx.CollectRows(rows, scanLog)
-	return logs, failed(doing, err)
+	return page, more, failed(doing, err)
+}
+
+// oneLog reads the one row that sql gives; task.CodeNotFound when there is none.
+func (db *DB) oneLog(ctx context.Context, sql string, args ...any) (SubscribeLog, error) {
+	found, _, err := db.logs(ctx, "subscribe log", 1, sql, args...)
+	if err == nil && len(found) == 0 {
+		err = errNotFound("subscribe message")
+	}
+	if err != nil {
+		return SubscribeLog{}, err
+	}
+	return found[0], nil
 }
 
 const logSQL = `
@@ -78,14 +90,7 @@ select ` + archivedLogColumns + ` from archived_subscribe_message_logs g where g
 
 // SubscribeLog finds a row by its id; task.CodeNotFound when there is none.
 func (db *DB) SubscribeLog(ctx context.Context, id int64) (SubscribeLog, error) {
-	found, err := db.logs(ctx, "subscribe log", logSQL, id)
-	if err == nil && len(found) == 0 {
-		err = errNotFound("subscribe message")
-	}
-	if err != nil {
-		return SubscribeLog{}, err
-	}
-	return found[0], nil
+	return db.oneLog(ctx, logSQL, id)
 }
 
 const messageLogSQL = `
@@ -98,14 +103,7 @@ const ofName = `where g.business_type = $1 and g.business_id = $2::text::numeric
 // SubscribeLogOf finds the row of a message by what names it; task.CodeNotFound
 // when it was never ordered.
 func (db *DB) SubscribeLogOf(ctx context.Context, businessType string, businessID uint64, templateType string, receiver uint64) (SubscribeLog, error) {
-	found, err := db.logs(ctx, "subscribe log", messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
-	if err == nil && len(found) == 0 {
-		err = errNotFound("subscribe message")
-	}
-	if err != nil {
-		return SubscribeLog{}, err
-	}
-	return found[0], nil
+	return db.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
 }
 
 // businessLogsSQL is the seed's first query (seed 000, 查看某个预约的消息发送情况).
@@ -120,8 +118,7 @@ const ofBusiness = `where g.business_type = $1 and g.business_id = $2::text::num
 // BusinessLogs pages the rows of one business event by id, archived ones too; of is whose, nil =
 // everybody's.
 func (db *DB) BusinessLogs(ctx context.Context, businessType string, businessID uint64, of *int64, after int64, limit int) ([]SubscribeLog, bool, error) {
-	logs, err := db.logs(ctx, "subscribe logs", businessLogsSQL, unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
-	return logs[:min(len(logs), limit)], len(logs) > limit, err
+	return db.logs(ctx, "subscribe logs", limit, businessLogsSQL, unprepared, businessType, strconv.FormatUint(businessID, 10), after, of, limit+1)
 }
 
 // Each of the two has an index of its own: a caller with few failures must not
@@ -140,11 +137,13 @@ order by g.send_time desc limit $1`
 
 // FailedLogs gives the newest failures (seed 000, 查看最近的失败记录); of is whose,
 // nil = everybody's.
-func (db *DB) FailedLogs(ctx context.Context, of *int64, limit int) ([]SubscribeLog, error) {
-	if of == nil {
-		return db.logs(ctx, "failed subscribe logs", failedLogsSQL, unprepared, limit)
+func (db *DB) FailedLogs(ctx context.Context, of *int64, limit int) (page []SubscribeLog, err error) {
+	sql, args := failedLogsSQL, []any{unprepared, limit}
+	if of != nil {
+		sql, args = failedLogsOfSQL, append(args, *of)
 	}
-	return db.logs(ctx, "failed subscribe logs", failedLogsOfSQL, unprepared, limit, *of)
+	page, _, err = db.logs(ctx, "failed subscribe logs", limit, sql, args...)
+	return page, err
 }
 
 // SubscribeSend is one send of a row.
@@ -231,6 +230,6 @@ func (db *DB) SubscribeHistory(ctx context.Context, id int64, limit int) ([]Subs
 	if err != nil {
 		return nil, failed("subscribe history", err)
 	}
-	sends, err := pgx.CollectRows(rows, scanSend)
+	sends, _, err := collectPage(ctx, rows, limit, scanSend)
 	return sends, failed("subscribe history", err)
 }

@@ -136,10 +136,9 @@ func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {
 	if err != nil {
 		return TaskPage{}, err
 	}
-	found, err := scanDetails(rows)
-	if len(found) > f.Limit {
-		found = found[:f.Limit]
-		next = found[f.Limit-1].ID
+	found, more, err := collectPage(ctx, rows, f.Limit, scanDetail)
+	if more {
+		next = found[len(found)-1].ID
 	}
 	return TaskPage{Tasks: found, Next: next}, err
 }
@@ -245,6 +244,6 @@ func (db *DB) Timeline(ctx context.Context, id task.ID, limit int) ([]Event, err
 	if err != nil {
 		return nil, failed("timeline", err)
 	}
-	events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Event])
+	events, _, err := collectPage(ctx, rows, 3*limit, pgx.RowToStructByPos[Event])
 	return events, failed("timeline", err)
 }

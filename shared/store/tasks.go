@@ -55,20 +55,16 @@ func (db *DB) Task(ctx context.Context, id task.ID) (Detail, error) {
 }
 
 // scanDetails reads rows of bodyColumns, liveColumns or doneColumns, and now().
-func scanDetails(rows pgx.Rows) ([]Detail, error) {
-	var details []Detail
-	var d Detail
+func scanDetails(rows pgx.Rows) ([]Detail, error) { return pgx.CollectRows(rows, scanDetail) }
+
+func scanDetail(row pgx.CollectableRow) (d Detail, err error) {
 	var sendAt *time.Time
 	body := []any{&d.Phone, &d.Content, &d.Source, &d.CallbackURL, &d.Metadata, &sendAt, &d.CreatedAt}
 	scan := newTaskScan(&d.Task)
-	_, err := pgx.ForEachRow(rows, append(body, scan.targets()...), func() error {
-		scan.settle()
-		d.SendAt = orZero(sendAt)
-		details = append(details, d)
-		d.Metadata = nil
-		return nil
-	})
-	return details, err
+	err = row.Scan(append(body, scan.targets()...)...)
+	scan.settle()
+	d.SendAt = orZero(sendAt)
+	return d, err
 }
 
 // TaskByKey finds the task that a submission's key stands for;

@@ -1,0 +1,123 @@
+package fn
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func (b *budget) mustEnter(t *testing.T, caller string) *holding {
+	t.Helper()
+	h, err := b.enter(caller, false)
+	require.NoError(t, err)
+	return h
+}
+
+func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
+	t.Parallel()
+	b := newBudget(80)
+	b.largeAtOnce = 10
+	greedy := b.mustEnter(t, "mallory")
+	require.NoError(t, greedy.take(t.Context(), 15*mebibyte, true))
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.Error(t, b.mustEnter(t, "mallory").take(soon, 10*mebibyte, true), "it has waited")
+	require.NoError(t, b.mustEnter(t, "mallory").take(t.Context(), 1000, false), "small calls go on")
+	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 15*mebibyte, true), "others do not wait")
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").takeNow(10*mebibyte)))
+}
+
+func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
+	t.Parallel()
+	b := newBudget(80)
+	b.largeAtOnce = 1
+	first, second := b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
+	require.NoError(t, first.take(t.Context(), mebibyte, true))
+	granted := make(chan error, 1)
+	go func() { granted <- second.take(t.Context(), mebibyte, true) }()
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.waiting) == 1
+	}, 5*time.Second, time.Millisecond)
+	first.release()
+	require.NoError(t, <-granted)
+	second.release()
+	require.Zero(t, b.inUse())
+	require.Empty(t, b.callers, "nothing is kept of callers without calls")
+}
+
+// However many callers there are, large calls leave room for small ones, and these
+// for admins and the trigger.
+func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
+	t.Parallel()
+	b := newBudget(80)
+	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	for i := range 10 {
+		h := b.mustEnter(t, string(rune('a'+i)))
+		if err := h.take(soon, 15*mebibyte, true); err != nil {
+			h.release()
+		}
+	}
+	require.LessOrEqual(t, b.inUse(), int64(60*mebibyte+mebibyte))
+	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 100_000, false))
+	for err := error(nil); err == nil; {
+		var h *holding
+		if h, err = b.enter("bob", false); err == nil {
+			err = h.takeNow(mebibyte)
+		}
+		if err != nil {
+			_, err = b.enter("eve", false)
+			for err == nil {
+				_, err = b.enter("eve", false)
+			}
+		}
+	}
+	admin, err := b.enter("admin", true)
+	require.NoError(t, err)
+	require.NoError(t, admin.take(t.Context(), mebibyte, true))
+}
+
+// Who does not read answers holds them, and is refused further calls.
+func TestAnswersThatAreNotReadCount(t *testing.T) {
+	t.Parallel()
+	b := newBudget(80)
+	slow := b.mustEnter(t, "mallory")
+	slow.answer(21 * mebibyte)
+	_, err := b.enter("mallory", false)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	b.mustEnter(t, "ann")
+	slow.release()
+	b.mustEnter(t, "mallory")
+}
+
+func TestPiecesHoldAllItemsInOrder(t *testing.T) {
+	t.Parallel()
+	var items []json.RawMessage
+	for _, size := range []int{10, Piece, Piece + 1, Piece / 2, Piece / 2, 1} {
+		items = append(items, make([]byte, size))
+	}
+	var firsts, lengths []int
+	for first, piece := range Pieces(items) {
+		firsts, lengths = append(firsts, first), append(lengths, len(piece))
+	}
+	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
+	require.Equal(t, []int{1, 1, 1, 2, 1}, lengths)
+}
+
+func TestAListOfTooManyElementsIsRefusedWithoutBeingBuilt(t *testing.T) {
+	t.Parallel()
+	raw := []byte(`{"words":["a"`)
+	for range 100_000 {
+		raw = append(raw, `,"a"`...)
+	}
+	s, bad := decode(string(append(raw, `]}`...)))
+	require.Equal(t, []task.Field{{Name: "words", Message: tooMany}}, bad)
+	require.Len(t, s.Words, maxElements)
+}

@@ -1,0 +1,111 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func exec(t *testing.T, conn *pgx.Conn, sql string, args ...any) {
+	t.Helper()
+	_, err := conn.Exec(t.Context(), sql, args...)
+	require.NoError(t, err)
+}
+
+func TestAPageEndsAtOneMebibyte(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	const largeLetters = `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', gen_random_uuid(), 't', repeat('e', $1), 'r', 1 from generate_series(1, $2)`
+	exec(t, conn, largeLetters, 300<<10, 7)
+	exec(t, conn, largeLetters, 3<<20, 1) // longer than a page
+	exec(t, conn, largeLetters, 10, 2)
+	var sizes []int
+	var pages int
+	for after, more := int64(0), true; more; pages++ {
+		var page []DeadLetter
+		var err error
+		page, more, err = db.DeadLetters(t.Context(), after, 200)
+		require.NoError(t, err)
+		require.NotEmpty(t, page)
+		for _, l := range page {
+			sizes, after = append(sizes, len(l.Event)), l.ID
+		}
+	}
+	require.Equal(t, []int{10, 10, 3 << 20, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10, 300 << 10}, sizes)
+	require.Equal(t, 5, pages, "the short ones, the long one alone, and three times up to three")
+}
+
+// Half of the conversation is archived: both tables count towards one page.
+func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	var want []task.ID
+	for i := range 40 {
+		want = append([]task.ID{db.chat(t, "ann", "bob", string(rune('A'+i)))}, want...)
+	}
+	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
+	exec(t, conn, `with moved as (delete from messages where id = any($1) returning *), live as (delete from message_live where id = any($1))
+		insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at,
+			status, abandoned, remaining_sends, send_no, epoch, finished_at, receipts)
+		select id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at,
+			1, false, 4, 1, 1, now(), '[]' from moved`, want[20:])
+	var got []task.ID
+	after := task.ID{}
+	for more := true; more; after = got[len(got)-1] {
+		page := db.mustConverse(t, "bob", "ann", after, 200)
+		require.LessOrEqual(t, len(page.Messages), 16)
+		got = append(got, column(page.Messages, func(m MessageDetail) task.ID { return m.ID })...)
+		more = page.More
+	}
+	require.Equal(t, want, got)
+}
+
+func TestAPageStopsWhenItsMeterSaysSo(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	exec(t, conn, `insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n, 't', repeat('e', 1000), 'r', 1 from generate_series(1, 9) n`)
+	full, read := errors.New("no room"), 0
+	ctx := WithMeter(t.Context(), func(bytes int) error {
+		if read += bytes; read > 3000 {
+			return full
+		}
+		return nil
+	})
+	_, _, err := db.DeadLetters(ctx, 0, 200)
+	require.ErrorIs(t, err, full)
+	require.Less(t, read, 5000, "no row was read after that")
+	page, more, err := db.DeadLetters(context.WithoutCancel(t.Context()), 0, 200)
+	require.NoError(t, err, "the connection is as good as before")
+	require.Len(t, page, 9)
+	require.False(t, more)
+}
+
+func TestARelayTakesAboutFourMebibytesAtATime(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	for i := range 150 {
+		db.chat(t, "ann", "bob", string(rune('A'+i%26))+string(rune('A'+i/26)))
+	}
+	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
+	var sizes []int
+	for relayed := (Relayed{More: true}); relayed.More; {
+		var err error
+		relayed, err = db.RelayMessages(t.Context(), 500, func(_ context.Context, due []DueMessage) ([]msg.Result, error) {
+			sizes = append(sizes, len(due))
+			return make([]msg.Result, len(due)), nil
+		})
+		require.NoError(t, err)
+	}
+	require.Equal(t, []int{65, 65, 20}, sizes)
+}
