@@ -59,6 +59,9 @@ cluster: ## the tests on three nats-servers that lose the leader of a stream
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)
 
+attack: ## 64 of the worst calls of each kind at once: memory of each function, and the calls of a neighbour
+	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions
+
 lists: ## what the lists and statistics of subscribe messages read and take over a million of them
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run ListsOfSubscribeMessages ./shared/store
 
@@ -90,4 +93,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run 'TestTheExampleEnvironment|TestTheUsersOfNATS' -update
 
-.PHONY: help run example booking test fuzz vuln check openapi faults cluster lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
+.PHONY: help run example booking test fuzz vuln check openapi faults cluster attack attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

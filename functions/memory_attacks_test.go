@@ -137,13 +137,13 @@ func attacks() []attack {
 			})},
 		{name: "lists of deliveries", function: "webhooks", quiet: alone(200, getting("/api/v1/webhooks/endpoints")),
 			prepare: func(o *target) {
-				o.db.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, state, tries)
-					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', repeat('p', 60000), 1, tries
+				o.db.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, state, next_at, finished_at, tries)
+					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', repeat('p', 60000), 1, null, now(), tries
 					from (select jsonb_agg(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 1, 'error', repeat(md5(i::text), 15), 'response', repeat(md5(i::text), 128))) tries
 					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
 			},
 			once: sends(func(*target, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
-		{name: "lists of dead letters", function: "admin", quiet: alone(200, getting("/api/v1/admin/templates")),
+		{name: "lists of dead letters", function: "admin", quiet: alone(200, getting("/api/v1/admin/alerts")),
 			prepare: func(o *target) {
 				o.db.exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
 				o.db.exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
@@ -158,7 +158,7 @@ func attacks() []attack {
 				o.db.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
 			once: sends(func(*target, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
-		{name: "batches of events", function: "save", quiet: alone(204, call{method: "POST", path: "/events/save", header: tick("save")}),
+		{name: "batches of events", function: "save", quiet: alone(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
 			prepare: func(o *target) {
 				o.body = "[" + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}},`, strings.Repeat("d", 64<<10)), 63), ",") + "]"
 			},

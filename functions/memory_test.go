@@ -24,12 +24,15 @@ import (
 // makes the first 64, and then also holds the neighbour's calls to their time.
 var (
 	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 12)
-	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 3)
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)
 	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != ""
 )
 
 // attackTime is how long the whole attack lasts at least.
 const attackTime = 5 * time.Second
+
+// shortAttacks are those of `make test`: they used the most memory of all.
+var shortAttacks = []string{"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of dead letters"}
 
 // maxResident is what a function may use: containers have 256 MB.
 const maxResident = 200 << 20
@@ -74,6 +77,9 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 		t.Parallel()
 	}
 	for _, a := range attacks() {
+		if !wholeAttack && !slices.Contains(shortAttacks, a.name) {
+			continue
+		}
 		t.Run(a.name, func(t *testing.T) {
 			if !wholeAttack {
 				t.Parallel()
@@ -82,7 +88,7 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 			if a.prepare != nil {
 				a.prepare(target)
 			}
-			idle := target.neighbour(a, 100)
+			idle := target.neighbour(a, 20)
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -110,11 +116,7 @@ func start(t *testing.T, function string) *target {
 	for _, name := range []string{"mallory", "ann"} {
 		o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, '{submitter,sender,receiver,trigger,admin}', '{}')`, name, hash[:])
 	}
-	bin := binary(t)
-	if other := os.Getenv("SENDONCE_ATTACK_BINARY"); other != "" {
-		bin = other
-	}
-	o.process = sandbox.StartProcess(t, bin, settings(url, "FUNCTION_TARGET="+function, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"))
+	o.process = sandbox.StartProcess(t, binary(t), settings(url, "FUNCTION_TARGET="+function, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"))
 	o.url = address(t, o.process)
 	o.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
 	return o
