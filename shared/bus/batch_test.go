@@ -240,7 +240,7 @@ func TestALargeBatchGoesInPieces(t *testing.T) {
 	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) { l.take(t, c) })
 	require.NoError(t, b.Ensure(t.Context()))
 	for i := range 10 {
-		large := acceptance(t, strconv.Itoa(i+1), strings.Repeat("x", 900_000))
+		large := acceptance(t, strconv.Itoa(i+1), strings.Repeat("x", 250_000))
 		large.Fingerprint = "f"
 		_, err := b.Accept(within(t, soon), large)
 		require.NoError(t, err)
