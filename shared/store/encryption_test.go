@@ -103,6 +103,38 @@ func TestNoStoredSecretIsReadableWithoutTheKey(t *testing.T) {
 	require.Equal(t, Signing{Secrets: []string{"whsec_second", "whsec_first"}}, signing[7])
 }
 
+func TestNoPlainSecretIsWrittenOnceAllAreEncrypted(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	_, err := db.RefreshProviderToken(t.Context(), "wechat", "app", ProviderToken{}, func(context.Context) (ProviderToken, error) {
+		return ProviderToken{"token", time.Hour}, nil
+	})
+	require.NoError(t, err)
+	statements := []string{
+		`update webhook_endpoints set secret = 'whsec_mine'`, `update webhook_endpoints set old_secret = 'whsec_mine'`,
+		`insert into webhook_endpoints (id, caller_id, secret) values (gen_random_uuid(), 0, 'whsec_mine')`,
+		`update provider_tokens set token = 'mine'`,
+		`insert into provider_tokens (provider, app_id, token, expires_at, version) values ('wechat', 'other', 'mine', now(), 1)`,
+	}
+	for _, sql := range statements {
+		_, err := db.hot.Exec(t.Context(), sql)
+		require.ErrorContains(t, err, "is not encrypted", sql)
+	}
+
+	_, err = owner(t, url).Exec(t.Context(), `alter table webhook_endpoints disable trigger user; alter table provider_tokens disable trigger user;
+		update webhook_endpoints set secret = 'whsec_before'; update provider_tokens set token = 'before';
+		alter table webhook_endpoints enable trigger user; alter table provider_tokens enable trigger user`)
+	require.NoError(t, err)
+	for _, sql := range statements { // of processes that are not replaced yet
+		_, err := db.hot.Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+	}
+	_, err = db.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", Operator{Name: "shop"})
+	require.NoError(t, err, "the secret before is not encrypted")
+}
+
 func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -114,7 +146,10 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 	_, err := before.RotateEndpoint(t.Context(), mine.ID, nil, "whsec_rotated", Operator{Name: "shop"})
 	require.NoError(t, err)
 	before.mustAddEndpoint(t, 8, "https://plain.example")
-	before.exec(t, `update webhook_endpoints set secret = 'whsec_plain' where caller_id = 8`) // as it was before there was encryption
+	_, err = owner(t, url).Exec(t.Context(), `alter table webhook_endpoints disable trigger plain_secrets_changed;
+		update webhook_endpoints set secret = 'whsec_plain' where caller_id = 8;
+		alter table webhook_endpoints enable trigger plain_secrets_changed`) // as it was before there was encryption
+	require.NoError(t, err)
 	before.mustAddEndpoint(t, 9, "https://copied.example")
 	before.exec(t, `update webhook_endpoints set secret = (select secret from webhook_endpoints where caller_id = 7) where caller_id = 9`)
 	_, err = before.RefreshProviderToken(t.Context(), "wechat", "app", ProviderToken{}, func(context.Context) (ProviderToken, error) {
