@@ -43,14 +43,6 @@ func batchOf(item string, n int) string {
 	return `{"items":[` + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + `]}`
 }
 
-// longestSubmit is an item of the longest fields that are accepted.
-func longestSubmit() string {
-	content := "name=" + strings.Repeat("x", 150) + "&rest=" + strings.Repeat("%E4%BD%A0", 425)
-	return fmt.Sprintf(`{"phone_number":"+8613800138000","content":%q,"use_template":true,"source":%q,"template_name":%q,"priority":9,"ttl_seconds":31622400,"max_retries":10,"on_unknown":"resend","queue":%q,"callback_url":%q,"metadata":{"m":%q},"idempotency_key":%q}`,
-		content[:4000], strings.Repeat("源", 50), strings.Repeat("模", 100), strings.Repeat("q", 63),
-		"https://example.com/"+strings.Repeat("c", 1980), strings.Repeat("m", 4096-8), "%KEY%"+strings.Repeat("k", 240))
-}
-
 func attacks() []attack {
 	submitQuiet := alone(200, posting("/api/v1/sms/send", submitOne))
 	reportQuiet := alone(404, posting("/api/v1/sms/report", nobodysTask))
