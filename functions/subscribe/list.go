@@ -42,6 +42,9 @@ func (r *sentRequest) Validate() []task.Field {
 // not hear of another's would send it a second time. A caller with granted business
 // types is refused, as its order would be.
 func (d *desk) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
+	if err := checkQueue(c, task.WeChatQueue); err != nil {
+		return nil, err
+	}
 	if err := checkBusinessType(c, req.BusinessType); err != nil {
 		return nil, err
 	}

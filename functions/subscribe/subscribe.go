@@ -105,10 +105,17 @@ func (d *desk) send(ctx context.Context, c *fn.Call, req sendRequest) (any, erro
 	return response(out), nil
 }
 
+func checkQueue(c *fn.Call, queue string) error {
+	if c.MayUseQueue(queue) {
+		return nil
+	}
+	return task.Refuse(task.CodeForbidden, "this caller may not submit to queue "+queue)
+}
+
 // order takes an order on and says where its message is read.
 func (d *desk) order(ctx context.Context, c *fn.Call, s *store.Subscription) (out store.Subscribed, err error) {
-	if !c.MayUseQueue(s.Queue) {
-		return out, task.Refuse(task.CodeForbidden, "this caller may not submit to queue "+s.Queue)
+	if err := checkQueue(c, s.Queue); err != nil {
+		return out, err
 	}
 	if err := checkBusinessType(c, s.BusinessType); err != nil {
 		return out, err

@@ -134,7 +134,7 @@ func (l *link) sendAll(messages []Message) ([]jetstream.PubAckFuture, []error) {
 
 func (l *link) send(m *Message) (jetstream.PubAckFuture, error) {
 	if !publishable(m.Subject) {
-		return nil, refused(fmt.Errorf("%q is no subject to publish to", m.Subject))
+		return nil, refused(fmt.Errorf("%.100q is no subject to publish to", m.Subject))
 	}
 	header, err := headersOf(m.Event)
 	if err != nil {
@@ -232,10 +232,14 @@ func away(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }
 
 func streamAway(err error) error { return fmt.Errorf("%w: %w", ErrStreamAway, err) }
 
-// publishable says whether a message can be published to subject: tokens that
-// are neither empty nor wildcards.
+// maxSubject is far below max_control_line of nats-server (4096 bytes). What is longer
+// ends the connection, which the client takes for good.
+const maxSubject = 1024
+
+// publishable says whether a message can be published to subject: at most 1024 bytes,
+// tokens that are neither empty nor wildcards.
 func publishable(subject string) bool {
-	if strings.ContainsAny(subject, " \t\r\n\f\x00*>") {
+	if len(subject) > maxSubject || strings.ContainsAny(subject, " \t\r\n\f\x00*>") {
 		return false
 	}
 	for t := range strings.SplitSeq(subject, ".") {

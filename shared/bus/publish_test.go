@@ -26,13 +26,14 @@ func TestOneBadMessageHoldsUpNoOther(t *testing.T) {
 		eventMessage("1"),
 		{Subject: "orders.pointz", MsgID: "typo", Event: newEvent("typo")},
 		{Subject: "evt.*", MsgID: "wild", Event: newEvent("wild")},
+		{Subject: "evt." + strings.Repeat("x", 5000), MsgID: "long", Event: newEvent("long")}, // the server would end the connection
 		huge,
 		typeless,
 		eventMessage("1"),
 		{Subject: "msg.default.points", MsgID: "a.0.1", Event: newEvent("a")},
 	})
-	require.Len(t, errs, 7)
-	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "no subject", "payload", "type", "", ""} {
+	require.Len(t, errs, 8)
+	for i, refusal := range []string{"", "no stream takes the subject orders.pointz", "no subject", "no subject", "payload", "type", "", ""} {
 		if refusal == "" {
 			require.NoError(t, errs[i], i)
 			continue

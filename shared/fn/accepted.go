@@ -112,8 +112,16 @@ func (p *Posted) Message() (*store.NewMessage, error) {
 	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
 		return nil, errors.New("its id is not that of its sender and client_msg_id")
 	}
-	if n, err := hex.Decode(m.Fingerprint[:], []byte(p.Print)); err != nil || n != len(m.Fingerprint) {
+	fingerprint, err := hex.DecodeString(p.Print)
+	if err != nil || len(fingerprint) != len(m.Fingerprint) {
 		return nil, errors.New("has no fingerprint")
+	}
+	copy(m.Fingerprint[:], fingerprint)
+	if to, err := message.ParseAddress(m.To.String()); err != nil || to != m.To {
+		return nil, errors.New("its destination is none that a message may have")
+	}
+	if m.CallerID < 0 || !ValidUser(m.From) || !task.ValidKey(m.ClientMsgID) || !task.ValidKey(m.Type) || len(m.Data) > message.MaxData {
+		return nil, errors.New("its caller, sender, client_msg_id, type or data is none that a message may have")
 	}
 	return m, nil
 }

@@ -90,6 +90,33 @@ func TestWhatIsNoAcceptedMessageIsToldApart(t *testing.T) {
 	}
 }
 
+func TestAForgedAcceptedMessageIsHeldToTheRulesOfSubmission(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(m *store.NewMessage, e *cloudevents.Event){
+		"a fingerprint that is too long":         func(_ *store.NewMessage, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
+		"a sender longer than a control line":    func(m *store.NewMessage, _ *cloudevents.Event) { m.From = strings.Repeat("x", 5000) },
+		"a subject of events":                    func(m *store.NewMessage, _ *cloudevents.Event) { m.To = message.Address{Name: "evt.task.succeeded"} },
+		"an inbox by its subject":                func(m *store.NewMessage, _ *cloudevents.Event) { m.To = message.Address{Name: "inbox.bob"} },
+		"a user that cannot be":                  func(m *store.NewMessage, _ *cloudevents.Event) { m.To.Name = "b*b" },
+		"a kind that is none":                    func(m *store.NewMessage, _ *cloudevents.Event) { m.To.Kind = 7 },
+		"the caller of the service's own claims": func(m *store.NewMessage, _ *cloudevents.Event) { m.CallerID = -1 },
+		"data that is too long": func(m *store.NewMessage, _ *cloudevents.Event) {
+			m.Data = []byte(`"` + strings.Repeat("x", message.MaxData) + `"`)
+		},
+	} {
+		m, kept := acceptedEvent(t)
+		change(m, &kept)
+		m.ID = task.ID(message.ID(m.CallerID, m.From, m.ClientMsgID))
+		e, err := AcceptedEvent(m)
+		require.NoError(t, err)
+		e.SetExtension("acceptseq", "5")
+		e.SetExtension("fp", kept.Extensions()["fp"])
+		forged := PostedAlone(e)
+		_, err = forged.Message()
+		require.Error(t, err, name)
+	}
+}
+
 func TestWhatIsNoBatchIsRefused(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, takerOf(func([]Posted) error { return nil }))

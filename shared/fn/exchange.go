@@ -180,6 +180,32 @@ func (x *exchange) end() {
 	}
 }
 
+// longNumber may be a phone number.
+const longNumber = 7
+
+// maskNumbers hides the middle of each run of digits that may be a phone number.
+func maskNumbers(text string) string {
+	var b strings.Builder
+	for text != "" {
+		start := strings.IndexFunc(text, isDigit)
+		if start < 0 {
+			break
+		}
+		rest := strings.TrimLeftFunc(text[start:], isDigit)
+		end := len(text) - len(rest)
+		b.WriteString(text[:start])
+		if number := text[start:end]; len(number) < longNumber {
+			b.WriteString(number)
+		} else {
+			b.WriteString(task.MaskPhone(number))
+		}
+		text = rest
+	}
+	return b.String() + text
+}
+
+func isDigit(c rune) bool { return '0' <= c && c <= '9' }
+
 func (x *exchange) log() {
 	attrs := []any{
 		"request_id", x.call.RequestID, "function", x.function, "method", x.r.Method, "route", x.route,
@@ -187,7 +213,11 @@ func (x *exchange) log() {
 		"caller", x.call.Caller.Name, "source_ip", x.call.SourceIP,
 	}
 	if x.err != nil {
-		attrs = append(attrs, "error", x.code, "cause", x.err.Error())
+		cause := x.err.Error()
+		if x.status < http.StatusInternalServerError {
+			cause = maskNumbers(cause) // it may repeat names of the caller's choice
+		}
+		attrs = append(attrs, "error", x.code, "cause", cause)
 	}
 	level := slog.LevelInfo
 	if x.status >= 500 || x.code == codeInternal {

@@ -103,7 +103,7 @@ func checkUser(name string) error {
 	bad := func(c rune) bool {
 		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-')
 	}
-	if name == "" || len(name) > maxUser || strings.ContainsFunc(name, bad) {
+	if name == "" || name == "." || name == ".." || len(name) > maxUser || strings.ContainsFunc(name, bad) {
 		return errors.New("must name a user after user: by 1 to 50 characters of A-Z a-z 0-9 . _ -")
 	}
 	return nil

@@ -13,9 +13,9 @@ import (
 type Hash [16]byte
 
 // ValidKey tells whether s may be an idempotency key: 1 to 255 of the characters
-// A-Z, a-z, 0-9, '.', '_', ':' and '-'.
+// A-Z, a-z, 0-9, '.', '_', ':' and '-', but not . or .., which no path can hold.
 func ValidKey(s string) bool {
-	if len(s) < 1 || len(s) > 255 {
+	if len(s) < 1 || len(s) > 255 || s == "." || s == ".." {
 		return false
 	}
 	for i := range len(s) {
