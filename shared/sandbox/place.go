@@ -63,10 +63,16 @@ func openPlace(dir, parent string, as *syscall.Credential) (_ *place, err error)
 	return p, nil
 }
 
-// lockFile takes the lock at path or says who has it.
+// lockFile takes the lock at path or says who has it. Other users may not open it:
+// any open file can be locked.
 func lockFile(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
+		return nil, err
+	}
+	// That of an earlier version was open to all.
+	if err := f.Chmod(0o600); err != nil {
+		f.Close()
 		return nil, err
 	}
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {

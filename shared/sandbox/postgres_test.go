@@ -196,6 +196,24 @@ func TestAStalePidThatBelongsToAnotherProcessIsNotTrusted(t *testing.T) {
 	require.False(t, gone(bystander.Process.Pid)(), "the bystander is left alone")
 }
 
+// Whoever may open a file may lock it.
+func TestOtherUsersCannotTakeTheLock(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	old := filepath.Join(dir, "of-an-earlier-version")
+	require.NoError(t, os.WriteFile(old, nil, 0o644))
+	for _, name := range []string{old, filepath.Join(dir, "new")} {
+		f, err := lockFile(name)
+		require.NoError(t, err)
+		defer f.Close()
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		require.Equal(t, os.FileMode(0o600), info.Mode(), name)
+		_, err = lockFile(name)
+		require.ErrorContains(t, err, "a Postgres is running", "the owner still sees who has it")
+	}
+}
+
 func TestAPathThatASocketCannotHaveIsNoObstacle(t *testing.T) {
 	t.Parallel()
 	for name, part := range map[string]string{
