@@ -49,7 +49,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours:    []string{"shared/api", "shared/bus", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender"},
+		ours:    []string{"functions", "shared/api", "shared/bus", "shared/fn", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup"},
 	},
 }

@@ -82,6 +82,10 @@ func alone(ctx context.Context, name, port string, service func(context.Context,
 	if databaseURL == "" {
 		return errors.New("DATABASE_URL is not set; give the URL of a database of the service's own")
 	}
+	password := os.Getenv("SENDONCE_PASSWORD")
+	if password == "" {
+		return errors.New("SENDONCE_PASSWORD is not set; that of make run is in .sendonce/secrets/basic_auth_password")
+	}
 	db, err := pgxpool.New(ctx, databaseURL)
 	if err != nil {
 		return err
@@ -94,7 +98,7 @@ func alone(ctx context.Context, name, port string, service func(context.Context,
 	return service(ctx, place{
 		sendonceURL: cmp.Or(os.Getenv("SENDONCE_URL"), "http://127.0.0.1:8000"),
 		user:        cmp.Or(os.Getenv("SENDONCE_USER"), "admin"),
-		password:    cmp.Or(os.Getenv("SENDONCE_PASSWORD"), "sendonce-local"),
+		password:    password,
 		natsURL:     os.Getenv("NATS_URL"),
 		natsDomain:  os.Getenv("NATS_DOMAIN"),
 		db:          db,

@@ -8,7 +8,6 @@ import (
 	"log"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -64,7 +63,7 @@ func startActivator(s settings, binary string, env []string, nats broker, logs, 
 			continue
 		}
 		f := &function{name: name, binary: binary, rest: s.procsIdle, log: logs, out: out}
-		f.env = append(nats.as(name, slices.Clip(env)), "FUNCTION_TARGET="+name, "LISTEN_FDS=1", "LISTEN_PID=")
+		f.env = append(withSecretsOf(nats.as(name, env), name), "FUNCTION_TARGET="+name, "LISTEN_FDS=1", "LISTEN_PID=")
 		if err := f.listen(); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
 		}

@@ -4,9 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptrace"
+	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,7 +28,7 @@ func (h house) call(t *testing.T, method, path, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, h.url()+path, strings.NewReader(body))
 	require.NoError(t, err)
-	req.SetBasicAuth("admin", localPassword)
+	req.SetBasicAuth("admin", h.password(t))
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
@@ -99,7 +102,7 @@ func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
 	broken := make(chan error, 1)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
 	require.NoError(t, err)
-	req.SetBasicAuth("admin", localPassword)
+	req.SetBasicAuth("admin", h.password(t))
 	go func() {
 		client := http.Client{Transport: &http.Transport{}} // a connection of its own: nothing is asked twice
 		res, err := client.Do(req)
@@ -149,7 +152,7 @@ func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
 	traced := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(asked) }})
 	req, err := http.NewRequestWithContext(traced, http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
 	require.NoError(t, err)
-	req.SetBasicAuth("admin", localPassword)
+	req.SetBasicAuth("admin", h.password(t))
 	go func() {
 		client := http.Client{Transport: &http.Transport{}} // a connection of its own: nothing is asked twice
 		res, err := client.Do(req)
@@ -255,4 +258,42 @@ func TestTheMetricsOfEachProcessCanBeAskedFor(t *testing.T) {
 	text, err := io.ReadAll(res.Body)
 	require.NoError(t, err)
 	require.Contains(t, string(text), "sendonce_trigger_connected 1\n")
+}
+
+// secretsOf names the settings with secrets that a process was started with.
+func secretsOf(t *testing.T, pid int) []string {
+	t.Helper()
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skip("this system does not show the environment of a process")
+	}
+	require.NoError(t, err)
+	var names []string
+	for pair := range strings.SplitSeq(string(env), "\x00") {
+		name, _, _ := strings.Cut(pair, "=")
+		if regexp.MustCompile(`^(SENDONCE|BASIC_AUTH|WECHAT|NATS)_.*(PASSWORD|KEYS|SECRET|OWNER_URL)`).MatchString(name) {
+			names = append(names, strings.TrimSuffix(name, "_FILE"))
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func TestAProcessHasTheSecretsOfItsFunctionAlone(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=1m", "DEMO_SENDER=false", "SINK=false",
+		"SENDONCE_TRIGGER_USER=admin", "SENDONCE_TRIGGER_PASSWORD=0123456789abcdef", "SENDONCE_OWNER_URL=postgres://not-the-one")
+	h.ready(t, p)
+	for function, path := range map[string]string{"admin": "/api/v1/admin/statistics", "wechat": "/events/wechat"} {
+		h.call(t, http.MethodGet, path, "")
+		started(t, p, function, 1)
+	}
+	for function, own := range map[string][]string{
+		"submit": {"SENDONCE_HOT_PASSWORD"},
+		"admin":  {"SENDONCE_ADMIN_PASSWORD", "SENDONCE_HOT_PASSWORD", "SENDONCE_READ_PASSWORD"},
+		"wechat": {"SENDONCE_ENCRYPTION_KEYS", "SENDONCE_HOT_PASSWORD", "WECHAT_APP_SECRET"},
+	} {
+		require.ElementsMatch(t, append(own, "BASIC_AUTH_PASSWORD", "NATS_PASSWORD"), secretsOf(t, started(t, p, function, 1)), function)
+	}
 }

@@ -58,6 +58,10 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
 		return err
 	}
+	s, err = s.withPassword()
+	if err != nil {
+		return err
+	}
 	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", binary, false); err != nil {
 		return orInterrupted(ctx, err)
 	}
@@ -126,7 +130,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 func migrate(ctx context.Context, binary string, env []string, out io.Writer) error {
 	progress(out, "migrate", "the schema")
 	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = env
+	migrate.Env = withSecretsOf(env, "migrate")
 	if text, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, text)
 	}
@@ -148,7 +152,7 @@ func startServer(s settings, binary string, env []string, nats broker, log, out 
 	if s.procs {
 		return startActivator(s, binary, env, nats, log, out)
 	}
-	return sandbox.Start(sandbox.Command{Path: binary, Env: nats.as(bus.UserAll, env), Output: &warnings{log: log, out: out}})
+	return sandbox.Start(sandbox.Command{Path: binary, Env: withSecretsOf(nats.as(bus.UserAll, env), allFunctions()...), Output: &warnings{log: log, out: out}})
 }
 
 // startTrigger gives it a port of its own for probes and scrapes, and keeps it up.
@@ -163,7 +167,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 		return nil, err
 	}
 	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
-	env = append(env[:len(env):len(env)], "LISTEN_FDS=1", "LISTEN_PID=")
+	env = append(withSecretsOf(env, "trigger"), "LISTEN_FDS=1", "LISTEN_PID=")
 	return keep("trigger", func() (*sandbox.Process, error) {
 		return sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Output: log})
 	}, out, firstPause)
@@ -299,8 +303,8 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 
 func introduce(out io.Writer, s settings, sinkURL string) {
 	login, password := fmt.Sprintf(`"%s:$BASIC_AUTH_PASSWORD"`, s.username), "the one of BASIC_AUTH_PASSWORD"
-	if s.password == localPassword {
-		login, password = fmt.Sprintf("%s:%s", s.username, localPassword), localPassword
+	if s.passwordFile != "" {
+		login, password = fmt.Sprintf(`"%s:$(cat '%s')"`, s.username, s.passwordFile), "in "+s.passwordFile
 	}
 	if sinkURL != "" {
 		sinkURL = fmt.Sprintf("  sink      %s prints what webhooks tell; a callback_url may name it too\n", sinkURL)

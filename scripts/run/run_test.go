@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -56,6 +57,15 @@ func newEmptyHouse(t *testing.T) house {
 
 func (h house) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
 
+// password is that of the admin, which the first run makes.
+func (h house) password(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(h.home, "secrets", "basic_auth_password"))
+	require.NoError(t, err)
+	require.Len(t, text, 26, "128 random bits")
+	return string(text)
+}
+
 // start starts `make run`, with the environment that the Go tool needs.
 func (h house) start(t *testing.T, env ...string) *sandbox.Process {
 	t.Helper()
@@ -85,7 +95,7 @@ func (h house) send(t *testing.T, key, content string, more ...string) string {
 	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url()+"/api/v1/sms/send", strings.NewReader(body))
 	require.NoError(t, err)
-	req.SetBasicAuth("admin", localPassword)
+	req.SetBasicAuth("admin", h.password(t))
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	require.NoError(t, err)
@@ -99,7 +109,7 @@ func (h house) send(t *testing.T, key, content string, more ...string) string {
 // book orders the confirmation of a booking.
 func (h house) book(t *testing.T) {
 	t.Helper()
-	client := api.NewClient(h.url(), "admin", localPassword)
+	client := api.NewClient(h.url(), "admin", h.password(t))
 	_, err := client.Subscribe(t.Context(), api.SubscribeRequest{
 		BusinessType: "course_booking", BusinessID: "123", TemplateType: "BOOKING_CONFIRM", ReceiverUserID: "9",
 		TemplateID: wechatTemplate, ReceiverOpenID: wechatUser, MessageData: []byte(`{"thing1":{"value":"瑜伽课"}}`),
@@ -135,7 +145,7 @@ func (h house) refusesStrangers(t *testing.T, runEnv string) {
 	nc.Close()
 	at, err := url.Parse(operator[1])
 	require.NoError(t, err)
-	for _, user := range []*url.Userinfo{nil, url.UserPassword("operator", "operator"), url.UserPassword("sendonce", localPassword)} {
+	for _, user := range []*url.Userinfo{nil, url.UserPassword("operator", "operator"), url.UserPassword("sendonce", h.password(t))} {
 		at.User = user
 		_, err := nats.Connect(at.String())
 		require.ErrorIs(t, err, nats.ErrAuthorization)
@@ -150,6 +160,35 @@ func (h house) refusesStrangers(t *testing.T, runEnv string) {
 	}
 }
 
+// refusesWhoGuesses says that the API takes no password that stands in the
+// documents or is empty.
+func (h house) refusesWhoGuesses(t *testing.T) {
+	t.Helper()
+	for _, password := range []string{"sendonce-local", "admin", ""} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url()+"/api/v1/admin/statistics", nil)
+		require.NoError(t, err)
+		req.SetBasicAuth("admin", password)
+		res, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		res.Body.Close()
+		require.Equal(t, http.StatusUnauthorized, res.StatusCode, password)
+	}
+}
+
+// tries does what the terminal proposes.
+func (h house) tries(t *testing.T, p *sandbox.Process) {
+	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Log("there is no curl")
+		return
+	}
+	line := regexp.MustCompile(`(?m)^  try +(curl .*)$`).FindStringSubmatch(p.Output())
+	require.Len(t, line, 2, p.Output())
+	answer, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(line[1], "curl ", "curl -sS ", 1)).CombinedOutput()
+	require.NoError(t, err, "%s", answer)
+	require.Contains(t, string(answer), `"code":200`)
+}
+
 func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	t.Parallel()
 	h := newEmptyHouse(t)
@@ -161,8 +200,11 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), told.Mode())
 	text, err := os.ReadFile(runEnv)
 	require.NoError(t, err)
-	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://operator:\S+@\S+\nNATS_POINTS_URL=nats://points:\S+@\S+\nNATS_DOMAIN=sendonce\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+localPassword+`\n$`, string(text))
+	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://operator:\S+@\S+\nNATS_POINTS_URL=nats://points:\S+@\S+\nNATS_DOMAIN=sendonce\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+h.password(t)+`\n$`, string(text))
 	h.refusesStrangers(t, string(text))
+	h.refusesWhoGuesses(t)
+	require.NotContains(t, p.Output(), h.password(t))
+	h.tries(t, p)
 	first := h.send(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
 	h.book(t)

@@ -4,9 +4,15 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/fn"
 )
 
 const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
@@ -38,4 +44,51 @@ func secretFile(home, name string, fresh func() string) (string, error) {
 		return "", errors.Join(err, os.Remove(file.Name()))
 	}
 	return path, os.Rename(file.Name(), path)
+}
+
+// withPassword returns s with the admin's password. Where BASIC_AUTH_PASSWORD is not
+// set, it comes from the file of BASIC_AUTH_PASSWORD_FILE, else from one in the home
+// that the first run makes.
+func (s settings) withPassword() (settings, error) {
+	if s.password != "" {
+		return s, nil
+	}
+	var err error
+	if file := s.all["BASIC_AUTH_PASSWORD_FILE"]; file != "" {
+		s.passwordFile, err = filepath.Abs(file)
+	} else {
+		s.passwordFile, err = secretFile(s.home, "basic_auth_password", rand.Text)
+	}
+	if err != nil {
+		return s, err
+	}
+	text, err := os.ReadFile(s.passwordFile)
+	if err != nil {
+		return s, err
+	}
+	s.password = strings.TrimRight(string(text), "\r\n")
+	if s.password == "" || strings.ContainsAny(s.password, "\r\n") {
+		return s, fmt.Errorf("%s must hold the password of %s, in one line", s.passwordFile, s.username)
+	}
+	return s, nil
+}
+
+// withSecretsOf returns env without the secrets that none of the readers, functions
+// or commands, reads.
+func withSecretsOf(env []string, readers ...string) []string {
+	readersOf := fn.SecretReaders(functions.Commands(), functions.Catalogue()...)
+	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
+		name, _, _ := strings.Cut(pair, "=")
+		known := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: no secret, or one that all read
+		return len(known) > 0 && !slices.ContainsFunc(readers, func(r string) bool { return slices.Contains(known, r) })
+	})
+}
+
+// allFunctions names every function, as a server of all of them reads what each does.
+func allFunctions() []string {
+	var names []string
+	for _, f := range functions.Catalogue() {
+		names = append(names, f.Name)
+	}
+	return names
 }

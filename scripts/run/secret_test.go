@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -30,4 +31,58 @@ func TestASecretIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, info.Mode().Perm()&0o077, name)
 	}
+}
+
+func TestTheAdminHasThePasswordThatIsSetOrARandomOne(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	file := filepath.Join(home, "mine")
+	settingsOf := func(more ...string) settings {
+		t.Helper()
+		all := map[string]string{"SENDONCE_HOME": home}
+		for _, pair := range more {
+			name, value, _ := strings.Cut(pair, "=")
+			all[name] = value
+		}
+		s, err := parseSettings(all)
+		require.NoError(t, err)
+		return s
+	}
+	random, err := settingsOf().withPassword()
+	require.NoError(t, err)
+	require.Len(t, random.password, 26)
+	again, err := settingsOf().withPassword()
+	require.NoError(t, err)
+	require.Equal(t, random.password, again.password, "a later run keeps it")
+
+	set, err := settingsOf("BASIC_AUTH_PASSWORD=mine").withPassword()
+	require.NoError(t, err)
+	require.Equal(t, "mine", set.password)
+	require.Contains(t, set.serverEnv("postgres://x", "nats://y"), "BASIC_AUTH_PASSWORD=mine")
+
+	for text, want := range map[string]string{"mine\n": "mine", "mine": "mine", "": "", "\n": "", "one\ntwo\n": ""} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		s, err := settingsOf("BASIC_AUTH_PASSWORD_FILE=" + file).withPassword()
+		if want == "" {
+			require.EqualError(t, err, file+" must hold the password of admin, in one line")
+			continue
+		}
+		require.NoError(t, err)
+		require.Equal(t, want, s.password)
+		env := s.serverEnv("postgres://x", "nats://y")
+		require.Contains(t, env, "BASIC_AUTH_PASSWORD_FILE="+file)
+		require.NotContains(t, strings.Join(env, "\n"), "BASIC_AUTH_PASSWORD=")
+	}
+	_, err = settingsOf("BASIC_AUTH_PASSWORD_FILE=" + file + ".none").withPassword()
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestAReaderKeepsItsSecretsAndAllOtherSettings(t *testing.T) {
+	t.Parallel()
+	env := []string{"PATH=/bin", "SENDONCE_HOT_PASSWORD=a", "SENDONCE_ADMIN_PASSWORD_FILE=/b", "SENDONCE_OWNER_URL=c", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}
+	require.Equal(t, []string{"PATH=/bin", "SENDONCE_HOT_PASSWORD=a", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}, withSecretsOf(env, "claim"))
+	require.Equal(t, []string{"PATH=/bin", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}, withSecretsOf(env, "trigger"))
+	require.Equal(t, env, withSecretsOf(env, "migrate"))
+	require.NotContains(t, withSecretsOf(env, allFunctions()...), "SENDONCE_OWNER_URL=c")
+	require.Contains(t, withSecretsOf(env, allFunctions()...), "SENDONCE_ADMIN_PASSWORD_FILE=/b")
 }

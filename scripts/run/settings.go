@@ -15,10 +15,6 @@ import (
 	"github.com/joho/godotenv"
 )
 
-// localPassword serves where the operator chose none: the server listens on the
-// loopback only.
-const localPassword = "sendonce-local"
-
 const (
 	outgoing = "SENDONCE_OUTGOING_NETWORKS"
 	loopback = "127.0.0.1"
@@ -26,17 +22,18 @@ const (
 
 // settings is what the environment and the file .env say.
 type settings struct {
-	port        int
-	home        string // absolute; data, logs and the binary
-	username    string
-	password    string
-	demoSender  bool
-	sink        bool
-	procs       bool              // every function is a process of its own
-	procsIdle   time.Duration     // without a call, until such a process is ended
-	databaseURL string            // "" = start a private Postgres
-	wechatURL   string            // of the run's own WeChat; "" = there is none
-	all         map[string]string // the whole environment with .env beneath it, for the server
+	port         int
+	home         string // absolute; data, logs and the binary
+	username     string
+	password     string // "" until withPassword, unless BASIC_AUTH_PASSWORD is set
+	passwordFile string // absolute; "" = the password is the one of BASIC_AUTH_PASSWORD
+	demoSender   bool
+	sink         bool
+	procs        bool              // every function is a process of its own
+	procsIdle    time.Duration     // without a call, until such a process is ended
+	databaseURL  string            // "" = start a private Postgres
+	wechatURL    string            // of the run's own WeChat; "" = there is none
+	all          map[string]string // the whole environment with .env beneath it, for the server
 }
 
 // readSettings reads .env in the working directory, when there is one, beneath
@@ -66,7 +63,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	}
 	s := settings{
 		username:    get("BASIC_AUTH_USERNAME", "admin"),
-		password:    get("BASIC_AUTH_PASSWORD", localPassword),
+		password:    all["BASIC_AUTH_PASSWORD"],
 		databaseURL: all["DATABASE_URL"],
 		all:         all,
 	}
@@ -157,7 +154,9 @@ func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	}
 	all["PORT"] = strconv.Itoa(s.port)
 	all["BASIC_AUTH_USERNAME"] = s.username
-	all["BASIC_AUTH_PASSWORD"] = s.password
+	if s.passwordFile != "" {
+		all["BASIC_AUTH_PASSWORD_FILE"] = s.passwordFile
+	}
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		env = append(env, name+"="+all[name])

@@ -20,7 +20,6 @@ func TestNothingNeedsToBeSet(t *testing.T) {
 	require.Equal(t, 8000, s.port)
 	require.Equal(t, filepath.Join(here, ".sendonce"), s.home)
 	require.Equal(t, "admin", s.username)
-	require.Equal(t, localPassword, s.password)
 	require.True(t, s.demoSender)
 	require.True(t, s.sink)
 	require.False(t, s.procs)
@@ -65,8 +64,9 @@ func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
 	t.Parallel()
 	s, err := parseSettings(map[string]string{"FUNCTION_TARGET": "claim", "APP_HOST": "0.0.0.0", "PATH": "/bin", "PORT": "9000"})
 	require.NoError(t, err)
+	s.passwordFile = "/x/password"
 	require.Equal(t, []string{
-		"APP_HOST=127.0.0.1", "BASIC_AUTH_PASSWORD=" + localPassword, "BASIC_AUTH_USERNAME=admin",
+		"APP_HOST=127.0.0.1", "BASIC_AUTH_PASSWORD_FILE=/x/password", "BASIC_AUTH_USERNAME=admin",
 		"DATABASE_URL=postgres://x", "NATS_URL=nats://y", "PATH=/bin", "PORT=9000", "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:9000", "SENDONCE_METRICS=open",
 		"SENDONCE_OUTGOING_NETWORKS=127.0.0.1",
 	}, s.serverEnv("postgres://x", "nats://y"))

@@ -32,7 +32,7 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	user, password, _ := r.BasicAuth()
 	answer := api.Envelope{Code: http.StatusOK, Message: "success"}
 	switch path, id, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/webhooks/"), "/"); {
-	case user != "admin" || password != localPassword:
+	case user != "admin" || password != "secret":
 		answer = api.Envelope{Code: http.StatusUnauthorized, Message: "no", Error: "unauthenticated"}
 	case path == "signing-secret":
 		answer.Data = api.SigningSecretResponse{Secret: g.signing}
@@ -80,7 +80,7 @@ func settingsFor(t *testing.T, door *httptest.Server) settings {
 	t.Helper()
 	at, err := url.Parse(door.URL)
 	require.NoError(t, err)
-	s, err := parseSettings(map[string]string{"SENDONCE_HOME": t.TempDir(), "PORT": at.Port()})
+	s, err := parseSettings(map[string]string{"SENDONCE_HOME": t.TempDir(), "PORT": at.Port(), "BASIC_AUTH_PASSWORD": "secret"})
 	require.NoError(t, err)
 	return s
 }
@@ -226,11 +226,11 @@ func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	dead := fmt.Sprintf("127.0.0.1:%d", port)
-	added, err := api.NewClient(h.url(), "admin", localPassword).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + dead})
+	added, err := api.NewClient(h.url(), "admin", h.password(t)).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + dead})
 	require.NoError(t, err)
 	h.send(t, "fourth", "hello")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "webhook   "+dead+" fails: connection refused; endpoint "+added.ID+"\n"))
-	require.NoError(t, api.NewClient(h.url(), "admin", localPassword).DeleteEndpoint(t.Context(), added.ID))
+	require.NoError(t, api.NewClient(h.url(), "admin", h.password(t)).DeleteEndpoint(t.Context(), added.ID))
 	code, err := p.Terminate(time.Minute)
 	require.NoError(t, err)
 	require.Zero(t, code, p.Output())
@@ -250,7 +250,7 @@ func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
 // endpoints gives the URLs that are registered.
 func (h house) endpoints(t *testing.T) []string {
 	t.Helper()
-	page, err := api.NewClient(h.url(), "admin", localPassword).Endpoints(t.Context(), api.EndpointsRequest{})
+	page, err := api.NewClient(h.url(), "admin", h.password(t)).Endpoints(t.Context(), api.EndpointsRequest{})
 	require.NoError(t, err)
 	var urls []string
 	for _, e := range page.Items {

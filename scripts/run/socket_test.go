@@ -18,7 +18,7 @@ func TestASocketGoesThroughToTheProcessOfItsFunction(t *testing.T) {
 	h := newHouse(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=1s", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
-	client := api.NewClient(h.url(), "admin", localPassword)
+	client := api.NewClient(h.url(), "admin", h.password(t))
 	open := func(after *int64) *api.Socket {
 		t.Helper()
 		socket, err := client.Socket(t.Context(), "ann", api.StreamRequest{After: after})

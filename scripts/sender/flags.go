@@ -17,7 +17,7 @@ import (
 
 const introduction = `sender claims messages from a Sendonce service and sends them, until Ctrl-C.
 
-  beside make run, started with DEMO_SENDER=false:
+  beside make run, started with DEMO_SENDER=false, with SENDONCE_PASSWORD set to what is in .sendonce/secrets/basic_auth_password:
     go run ./scripts/sender
   a provider that takes JSON and answers {"code": 0}:
     go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
@@ -48,7 +48,7 @@ func newFlags(o *options) *flag.FlagSet {
 	f.SetOutput(io.Discard) // what is wrong is collected
 	f.StringVar(&o.url, "url", "http://127.0.0.1:8000", "the service's `address`")
 	f.StringVar(&o.user, "user", "admin", "the caller's `name`, which must have the role sender")
-	f.StringVar(&o.password, "password", "sendonce-local", "its `token`; others on this machine see flags, but not the environment")
+	f.StringVar(&o.password, "password", "", "its `token`, which must be given; others on this machine see flags, but not the environment")
 	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, kept with each attempt")
 	f.StringVar(&o.config.Queue, "queue", "default", "the `queue` to claim from")
 	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that remembers what was begun, on a disk that outlives the process; one for each sender")
@@ -157,6 +157,9 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	}
 	if at, err := url.Parse(o.url); err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" {
 		bad = append(bad, fmt.Errorf("-url is %q: it must be http://… or https://…", o.url))
+	}
+	if o.password == "" {
+		bad = append(bad, errors.New("no password is given: set SENDONCE_PASSWORD, for make run to what is in .sendonce/secrets/basic_auth_password"))
 	}
 	gateway, err := o.newGateway()
 	bad = append(bad, err)

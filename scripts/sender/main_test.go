@@ -25,12 +25,17 @@ func envOf(pairs map[string]string) func(string) (string, bool) {
 	}
 }
 
-var quiet = io.Discard
+var (
+	quiet     = io.Discard
+	aPassword = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
+)
 
 func TestTheDefaultsAreThoseOfALocalRun(t *testing.T) {
 	t.Parallel()
-	_, err := parse(nil, noEnv, quiet)
+	_, err := parse(nil, aPassword, quiet)
 	require.NoError(t, err)
+	_, err = parse(nil, noEnv, quiet)
+	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "each run has its own")
 }
 
 func TestFlagsDescribeEachGateway(t *testing.T) {
@@ -40,7 +45,7 @@ func TestFlagsDescribeEachGateway(t *testing.T) {
 		"-gateway http -http-url http://x/{{.PhoneNumber}} -http-method GET -http-header A:b -http-header C:d -http-outcome 404=ok,5xx=failed -http-ok a.b=0",
 		"-gateway flaky -flaky failed=0.5,hang=0.5 -flaky-script ok,panic -flaky-seed 7",
 	} {
-		_, err := parse(strings.Fields(line), noEnv, quiet)
+		_, err := parse(strings.Fields(line), aPassword, quiet)
 		require.NoError(t, err, line)
 	}
 }

@@ -90,6 +90,18 @@ func ConfigTable(words []Word, functions ...Function) string {
 	return b.String()
 }
 
+// SecretReaders returns the name of every secret setting with the functions and
+// words that read it; an empty list stands for all of them.
+func SecretReaders(words []Word, functions ...Function) map[string][]string {
+	readers := map[string][]string{}
+	for _, s := range settings(words, functions) {
+		if s.secret {
+			readers[s.name] = s.usedBy
+		}
+	}
+	return readers
+}
+
 // configFromEnvironment reads and checks the shared settings, and finds the
 // misspelt ones of all functions whichever of them is served.
 func configFromEnvironment(words []Word, functions []Function) (Config, []problem) {
