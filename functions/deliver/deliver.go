@@ -89,7 +89,7 @@ func (d *deliverer) isDraining() bool {
 // take records an event of Sendonce; anything else, such as a tick, has what is
 // due delivered.
 func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
-	if e.Type() == fn.AcceptedType {
+	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []fn.Posted{fn.PostedAlone(e)})
 	}
 	if e.Type() == deliveredType {

@@ -17,10 +17,7 @@ import (
 // deliveredType is the type of an event that says which messages were delivered
 // before they were saved, and when. It carries the time from push, which must not
 // wait for Postgres, to this function once Postgres answers.
-const (
-	deliveredType    = "sendonce.message.delivered.v1"
-	deliveredSubject = bus.EventPrefix + "message.delivered"
-)
+const deliveredType = "sendonce.message.delivered.v1"
 
 // deliveredData is the data of such an event.
 type deliveredData struct {
@@ -46,7 +43,7 @@ func (d *deliverer) tellDelivered(ctx context.Context, c *fn.Call, at time.Time,
 	e.SetTime(at.UTC())
 	err := e.SetData(cloudevents.ApplicationJSON, deliveredData{at.UTC(), messages})
 	if err == nil {
-		err = d.env.Bus().Publish(ctx, []bus.Message{{Subject: deliveredSubject, Event: e}})[0]
+		err = d.env.Bus().Publish(ctx, []bus.Message{{Subject: bus.EventDelivered, Event: e}})[0]
 	}
 	if err != nil {
 		c.Log("time_not_recorded", err.Error())

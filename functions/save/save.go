@@ -40,7 +40,7 @@ type saver struct {
 }
 
 func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
-	if e.Type() == fn.AcceptedType {
+	if e.Type() == bus.AcceptedType {
 		return s.batch(ctx, c, []fn.Posted{fn.PostedAlone(e)})
 	}
 	if s.env.Bus() == nil { // then there is no stream

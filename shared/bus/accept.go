@@ -57,6 +57,10 @@ func acceptFilters(shard, shards int) (filters []string) {
 	return filters
 }
 
+// AcceptedType is the type of the event that a stream holds for a message which
+// was accepted and is not saved yet.
+const AcceptedType = "sendonce.message.accepted.v1"
+
 // Acceptance is a message that is to be kept until it is saved.
 type Acceptance struct {
 	Subject     string // of AcceptSubject; the stream takes one message for it, until that is forgotten

@@ -21,7 +21,7 @@ func chunk(held []*item) int {
 	size := 0
 	for i, it := range held {
 		size += len(it.event.data)
-		if i > 0 && (size > batchBytes || !it.event.binary() || !held[0].event.binary()) {
+		if i > 0 && (size > batchBytes || it.event.foreign || held[0].event.foreign) {
 			return i
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -92,6 +93,9 @@ func heartbeat(every time.Duration, beat func()) (stop func()) {
 }
 
 func (t *Trigger) post(ctx context.Context, r *route, event delivered) verdict {
+	if event.foreign {
+		return verdict{kind: dead, reason: fmt.Sprintf("an event of type %q does not belong to its subject", event.headers["ce-type"])}
+	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, bytes.NewReader(event.data))

@@ -120,28 +120,33 @@ func printable(r rune) rune {
 type delivered struct {
 	headers map[string]string
 	data    []byte
+	foreign bool // it does not belong to its stream, and is posted to no function
 }
-
-// binary says whether the attributes are in the headers.
-func (d delivered) binary() bool { return d.headers[attributePrefix+"specversion"] != "" }
 
 // attempt is the event with the number of its delivery, from 1.
 func (d delivered) attempt(n uint64) delivered {
 	headers := maps.Clone(d.headers)
 	headers[attributePrefix+"deliveryattempt"] = strconv.FormatUint(n, 10)
-	return delivered{headers, d.data}
+	return delivered{headers, d.data, d.foreign}
 }
 
-// eventOf is what is posted for a message: the event that it holds, or, for a
-// plain hint, one that says when and for whom.
+// eventOf is what is posted for a message: the event that it holds in binary
+// mode, or, for anything else, a tick that says when and for whom. A wake-up is
+// always a tick, whatever its headers say: every user of NATS may publish one.
 func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
 	headers := attributes(m.Headers())
-	if strings.HasPrefix(m.Subject(), acceptPrefix) {
-		headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
-		headers[attributePrefix+"fp"] = strings.Map(printable, m.Headers().Get(fingerprintHeader))
-	}
-	if found := (delivered{headers, m.Data()}); found.binary() || strings.HasPrefix(headers[contentType], structuredType) {
-		return found
+	if r.Stream != StreamWake && headers[attributePrefix+"specversion"] != "" {
+		// HTTP removes these blanks, so a type must be compared without them.
+		headers[attributePrefix+"type"] = strings.Trim(headers[attributePrefix+"type"], " ")
+		foreign := !belongs(m.Subject(), headers)
+		// Only the trigger says where a message was accepted.
+		delete(headers, attributePrefix+"acceptseq")
+		delete(headers, attributePrefix+"fp")
+		if strings.HasPrefix(m.Subject(), acceptPrefix) {
+			headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
+			headers[attributePrefix+"fp"] = strings.Map(printable, m.Headers().Get(fingerprintHeader))
+		}
+		return delivered{headers, m.Data(), foreign}
 	}
 	return delivered{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
@@ -150,6 +155,21 @@ func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
 		"ce-source":      "/sendonce/trigger",
 		"ce-time":        meta.Timestamp.UTC().Format(time.RFC3339Nano),
 	}}
+}
+
+// belongs says whether an event may be at its subject: an accepted message where
+// messages are accepted, and sendonce.<kind>.v1 at evt.<kind>. A function would read
+// one whose data is in structured mode, or a batch, by that data alone.
+func belongs(subject string, headers map[string]string) bool {
+	eventType := headers[attributePrefix+"type"]
+	kind, isEvent := strings.CutPrefix(subject, EventPrefix)
+	switch {
+	case strings.Contains(strings.ToLower(headers[contentType]), structuredType):
+		return false
+	case isEvent:
+		return strings.HasPrefix(eventType, "sendonce."+kind+".v") && eventType != AcceptedType && eventType != RefusedType
+	}
+	return eventType == AcceptedType
 }
 
 // deliveryID names one message for one consumer.

@@ -32,6 +32,8 @@ const (
 	MessagePrefix = "msg."
 	UserPrefix    = "inbox."
 
+	EventDelivered = EventPrefix + "message.delivered" // the only event that deliver publishes
+
 	wakePrefix   = "wake."
 	acceptPrefix = "acc."
 

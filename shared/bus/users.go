@@ -54,7 +54,7 @@ func Users(accepted string, subjects ...string) []User {
 	accept := slices.Concat([]string{acceptPrefix + ">", names},
 		api("STREAM.CREATE", accepted), api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
 	published := []string{StreamEvents, StreamMessages, StreamUsers}
-	publish := slices.Concat([]string{EventPrefix + ">", MessagePrefix + ">", UserPrefix + ">", names}, subjects,
+	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects,
 		api("STREAM.INFO", published...), api("STREAM.CREATE", published...))
 	trim := slices.Concat(
 		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
@@ -77,8 +77,8 @@ func Users(accepted string, subjects ...string) []User {
 		function("webhooks"),
 		function("admin", []string{SubjectCallers}),
 		function("sweep"),
-		function("relay", publish),
-		function("deliver", publish, trim, api("STREAM.INFO", StreamDeadLetters)),
+		function("relay", publish, []string{EventPrefix + ">"}),
+		function("deliver", publish, trim, []string{EventDelivered}, api("STREAM.INFO", StreamDeadLetters)),
 		function("save", api("STREAM.MSG.GET", accepted), api("STREAM.PURGE", accepted), api("CONSUMER.LIST", accepted)),
 		function("wechat"),
 	}

@@ -41,7 +41,7 @@ func newGuarded(t *testing.T, receivers ...string) *guarded {
 	require.NoError(t, err)
 	require.NoError(t, trigger.Ensure(within(t, soon)))
 	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: newEvent("m")}, Message{Subject: "inbox.ann", Event: newEvent("i")})
-	_, err = g.bus("messages").Accept(within(t, soon), Acceptance{Subject: AcceptSubject("shop", "a"), Event: newEvent("a")})
+	_, err = g.bus("messages").Accept(within(t, soon), acceptance(t, "a", "x"))
 	require.NoError(t, err)
 	return g
 }
@@ -139,7 +139,7 @@ func TestUsersDoOnlyWhatTheyNeed(t *testing.T) {
 	g := newGuarded(t)
 	before := g.kept()
 	publish := map[string][]string{
-		"evt.task.succeeded": {"relay", "deliver"}, "msg.orders.paid": {"relay", "deliver"}, "inbox.ann": {"relay", "deliver"},
+		"evt.task.succeeded": {"relay"}, EventDelivered: {"relay", "deliver"}, "msg.orders.paid": {"relay", "deliver"}, "inbox.ann": {"relay", "deliver"},
 		"acc.1.x": {"messages", "stream"}, "dlq.EVENTS.record": {UserTrigger}, "notify.callers": {"admin"},
 		"orders.paid": nil, "$SYS.REQ.SERVER.PING": nil, "$KV.x.y": nil, "_INBOX.submit.x.y": nil, "$JS.ACK.MESSAGES.points.1.1.1.1.0": nil,
 		"$JS.API.INFO": nil, "$JS.API.STREAM.LIST": nil, "$JS.API.STREAM.CREATE.MINE": nil, "$JS.API.STREAM.SNAPSHOT.USERS": nil,

@@ -11,14 +11,11 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-// AcceptedType is the type of the event that a stream holds for a message which
-// was accepted and is not saved yet.
-const AcceptedType = "sendonce.message.accepted.v1"
 
 // accepted is the data of such an event: all of the message (seed 004 section
 // 4.4, with the fields of the seed's names that are not the event's own).
@@ -44,7 +41,7 @@ func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(m.ID.String())
 	e.SetSource("/sendonce/messages")
-	e.SetType(AcceptedType)
+	e.SetType(bus.AcceptedType)
 	e.SetSubject(m.From)
 	e.SetTime(m.AcceptedAt)
 	var data bytes.Buffer
@@ -89,7 +86,7 @@ func PostedOf(e cloudevents.Event, seq uint64, print string) Posted {
 // Message is the message that was accepted. What is not ours is an error.
 func (p *Posted) Message() (*store.NewMessage, error) {
 	id, err := task.ParseID(p.ID)
-	if err != nil || p.Type != AcceptedType {
+	if err != nil || p.Type != bus.AcceptedType {
 		return nil, errors.New("is no accepted message")
 	}
 	seq, err := strconv.ParseUint(p.AcceptSeq, 10, 63)
