@@ -6,7 +6,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -33,18 +32,28 @@ func Commands() []fn.Word {
 // variables in it.
 func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 	flags := flag.NewFlagSet("nats-users", flag.ContinueOnError)
-	receivers := ""
+	var receivers []string
 	flags.Func("receiver", "name of a service that receives messages, of letters, digits, _ and -", func(name string) error {
-		if strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-") != "" || name == "" {
-			return errors.New("must be letters, digits, _ and -")
-		}
-		receivers += bus.ReceiverConfig(name)
+		receivers = append(receivers, name)
 		return nil
 	})
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	fmt.Print(bus.ServerFile(bus.Users(env.Config.TwoPhase.Stream, flags.Args()...), receivers))
+	for _, subject := range flags.Args() {
+		if err := bus.CheckSubject(subject); err != nil {
+			return err
+		}
+	}
+	users := bus.Users(env.Config.TwoPhase.Stream, flags.Args()...)
+	if err := bus.CheckReceivers(users, receivers); err != nil {
+		return err
+	}
+	accounts := ""
+	for _, name := range receivers {
+		accounts += bus.ReceiverConfig(name)
+	}
+	fmt.Print(bus.ServerFile(users, accounts))
 	return nil
 }
 

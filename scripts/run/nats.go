@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
@@ -36,6 +37,11 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	}
 	b := broker{files: map[string]string{}}
 	subjects := strings.FieldsFunc(s.all["NATS_SUBJECTS"], func(c rune) bool { return c == ',' || c == ' ' })
+	for _, subject := range subjects {
+		if err := bus.CheckSubject(subject); err != nil {
+			return broker{}, fmt.Errorf("NATS_SUBJECTS: %w", err)
+		}
+	}
 	users := bus.Users(cmp.Or(s.all["TWO_PHASE_STREAM"], bus.StreamAccepted), subjects...)
 	passwords := map[string]string{}
 	for _, name := range append(names(users), examplePoints) {

@@ -99,6 +99,48 @@ func Users(accepted string, subjects ...string) []User {
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
+// CheckSubject returns an error for a subject that is none of another stream: one
+// that Users must not take, as relay and deliver could then publish anything.
+func CheckSubject(subject string) error {
+	tokens := strings.Split(subject, ".")
+	named := !slices.ContainsFunc(tokens, func(t string) bool { return t == "" || strings.Trim(t, subjectChars) != "" })
+	wild := slices.IndexFunc(tokens, func(t string) bool { return strings.Contains(t, "*") && t != "*" || strings.Contains(t, ">") })
+	switch {
+	case !named || wild >= 0 && (wild != len(tokens)-1 || tokens[wild] != ">"):
+		return fmt.Errorf("%q: must be a subject such as orders.> of letters, digits, _ and -", subject)
+	case strings.ContainsAny(tokens[0], "*>"), strings.HasPrefix(tokens[0], "_"):
+		return fmt.Errorf("%q: must begin with a name that is not of NATS, as orders.> does", subject)
+	case slices.Contains([]string{wakePrefix, acceptPrefix, schedPrefix, deadPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
+		return fmt.Errorf("%q: must not be a subject of Sendonce's own", subject)
+	}
+	return nil
+}
+
+const (
+	nameChars    = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+	subjectChars = nameChars + "*>"
+)
+
+// CheckReceivers returns an error for names that receivers cannot have beside
+// users: two names with one password variable would be one user.
+func CheckReceivers(users []User, receivers []string) error {
+	taken := map[string]string{}
+	for _, u := range users {
+		taken[PasswordVariable(u.Name)] = u.Name
+	}
+	for _, name := range receivers {
+		if strings.Trim(name, nameChars) != "" || name == "" {
+			return fmt.Errorf("receiver %q: must be letters, digits, _ and -", name)
+		}
+		variable := PasswordVariable(name)
+		if other, is := taken[variable]; is {
+			return fmt.Errorf("receiver %q: must not have the name, or the password variable %s, of %q", name, variable, other)
+		}
+		taken[variable] = name
+	}
+	return nil
+}
+
 // api is a request of the JetStream API about some streams, or consumers as
 // stream.consumer.
 func api(request string, about ...string) []string { return each("$JS.API."+request+".", about, "") }

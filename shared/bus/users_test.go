@@ -376,3 +376,20 @@ func TestEachUserHasItsOwnInbox(t *testing.T) {
 	_, err = Open(Config{URL: "nats://h", Replicas: 1, CAFile: "/none"}, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "NATS_CA cannot be read")
 }
+
+func TestOnlyNamesAndSubjectsThatAreSafeAreTaken(t *testing.T) {
+	t.Parallel()
+	for _, subject := range []string{"orders.>", "orders", "a-b.*.c_d"} {
+		require.NoError(t, CheckSubject(subject))
+	}
+	for _, subject := range []string{
+		"", ">", "*", "*.paid", `a"b{`, "a b", "a..b", ".a", "a.", "a.>.b", "a.b*", "$JS.API.>", "_INBOX.>", "evt.>", "wake.relay", "acc.>", "dlq.x", "sched.x", "inbox.ann", "notify.callers",
+	} {
+		require.Error(t, CheckSubject(subject), subject)
+	}
+	users := Users(StreamAccepted)
+	require.NoError(t, CheckReceivers(users, []string{"points", "billing-2"}))
+	for _, names := range [][]string{{"operator"}, {"Operator"}, {"points", "points"}, {"a-b", "a_b"}, {""}, {`a"b{`}, {"wechat"}} {
+		require.Error(t, CheckReceivers(users, names), "%v", names)
+	}
+}

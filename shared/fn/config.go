@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"reflect"
 	"slices"
@@ -265,7 +266,7 @@ func shown(config reflect.Type, name string) string {
 
 func shownValue(field reflect.StructField) string {
 	value, set := os.LookupEnv(field.Tag.Get("envconfig"))
-	if !set || field.Tag.Get("secret") == "true" {
+	if !set || field.Tag.Get("secret") == "true" || strings.Contains(value, "@") { // a URL may hold a password
 		return ""
 	}
 	return fmt.Sprintf("is %q but ", value)
@@ -282,6 +283,8 @@ func accepts(t reflect.Type) string {
 	switch {
 	case t.Kind() == reflect.Slice && accepts(t.Elem()) != "":
 		return "must be a list separated by commas, where each " + accepts(t.Elem())
+	case t == reflect.TypeFor[url.URL]():
+		return "must be a URL such as https://example.com" // the error of net/url quotes the value, with its password
 	case t == reflect.TypeFor[time.Duration]():
 		return "must be a duration such as 500ms, 25s or 2m"
 	case t.Kind() == reflect.Bool:

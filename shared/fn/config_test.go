@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"net/url"
 	"testing"
 	"time"
 
@@ -110,6 +111,17 @@ func databaseURLProblem(t *testing.T) string {
 	_, err := NewEnv(Config{DatabaseURL: "postgres://u:hunter2@h:x/db"}, nil)
 	require.Error(t, err)
 	return err.Error()[len("DATABASE_URL: "):]
+}
+
+// The errors of net/url quote what they are about.
+func TestNoErrorQuotesThePasswordInAURL(t *testing.T) {
+	type config struct {
+		URL url.URL `envconfig:"FNTEST_URL"`
+	}
+	setAll(t, map[string]string{"FNTEST_URL": "http://u:hunter2@h:x/", "TWO_PHASE_NATS_MONITOR_URL": "ftp://u:hunter2@h"})
+	require.Equal(t, []problem{{"FNTEST_URL", "must be a URL such as https://example.com"}}, load(&config{}))
+	_, problems := configFromEnvironment(nil, nil)
+	require.Equal(t, []problem{{"TWO_PHASE_NATS_MONITOR_URL", "must be URLs such as http://host:8222, separated by commas"}}, problems)
 }
 
 func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
