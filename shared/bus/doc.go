@@ -84,6 +84,11 @@
 //   - streams allow no direct gets, whose answers are somebody's data or empty. All
 //     others that most components receive are JSON that no request accepts.
 //
+// Every user may publish wake-ups, so the trigger posts a message of WAKE as a tick
+// and never as the event in its headers. An event of EVENTS must have the type of
+// its subject, one of ACCEPTED must be an accepted message; what has another type,
+// or claims structured mode, becomes a dead letter and is posted to no function.
+//
 // The trigger and deliver, and a process that serves all functions, fetch from
 // consumers and empty streams. They are trusted with all streams.
 //
