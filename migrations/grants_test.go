@@ -90,6 +90,32 @@ func TestWhatEachRoleMustNotDo(t *testing.T) {
 	secrets := []string{`SELECT secret FROM webhook_endpoints`, `SELECT old_secret FROM webhook_endpoints`, `SELECT token FROM provider_tokens`, `SELECT * FROM webhook_endpoints`}
 	templates := []string{`INSERT INTO sms_templates (template_name, template_content) VALUES ('x', 'y')`, `UPDATE sms_templates SET template_content = 'x'`,
 		`DELETE FROM blocked_words`, `UPDATE default_sms_data SET content = 'x'`, `DELETE FROM default_sms_data`, `DELETE FROM dead_letters`}
+	forged := []string{
+		`INSERT INTO operator_actions (id, caller_id, caller_name, request_id, action, subject) OVERRIDING SYSTEM VALUE VALUES (2, 0, 'admin', 'r', 'x', 'y')`,
+		`INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subject, created_at) VALUES (0, 'admin', 'r', 'x', 'y', '2001-01-01')`,
+	}
+	coming := []string{
+		`INSERT INTO receive_logs (id, caller_id, status_code) OVERRIDING SYSTEM VALUE VALUES (1, 0, 200)`,
+		`INSERT INTO receive_logs (caller_id, status_code, created_at) VALUES (0, 200, now() - interval '1 hour')`,
+		`INSERT INTO send_logs (id, task_id, claim_id, app_id, phone_number, content) OVERRIDING SYSTEM VALUE VALUES (1, gen_random_uuid(), 1, 'a', '', '')`,
+		`INSERT INTO send_logs (task_id, claim_id, app_id, phone_number, content, created_at) VALUES (gen_random_uuid(), 1, 'a', '', '', now() - interval '1 hour')`,
+		`INSERT INTO report_logs (id, task_id, verdict) OVERRIDING SYSTEM VALUE VALUES (1, gen_random_uuid(), 'applied')`,
+		`INSERT INTO report_logs (task_id, verdict, created_at) VALUES (gen_random_uuid(), 'applied', now() - interval '1 hour')`,
+		`INSERT INTO dead_letters (id, function, event_id, event_type, event, reason, attempts) OVERRIDING SYSTEM VALUE VALUES (1, 'f', 'e', 't', '{}', 'r', 1)`,
+		`INSERT INTO dead_letters (function, event_id, event_type, event, reason, attempts, created_at) VALUES ('f', 'e', 't', '{}', 'r', 1, '2001-01-01')`,
+		`INSERT INTO event_outbox (id, kind, ids) OVERRIDING SYSTEM VALUE VALUES (1, 'task.pending', '{}')`,
+		`INSERT INTO tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+			OVERRIDING SYSTEM VALUE VALUES (gen_random_uuid(), 1, 0, 'q', 5, 1, 0, '', '')`,
+	}
+	diverted := []string{
+		`UPDATE webhook_endpoints SET url = 'https://example.org'`, `UPDATE webhook_endpoints SET caller_id = 7`, `UPDATE webhook_endpoints SET id = gen_random_uuid()`,
+		`UPDATE webhook_endpoints SET created_at = now()`, `UPDATE webhook_endpoints SET events = '{}'`, `UPDATE webhook_deliveries SET url = 'https://example.org'`,
+		`UPDATE webhook_deliveries SET payload = '{}'`, `UPDATE archived_messages SET data = 'x'`, `UPDATE archived_messages SET destination = 'x'`,
+		`INSERT INTO archived_messages SELECT`, `UPDATE subscribe_message_logs SET caller_id = 7`, `UPDATE subscribe_message_logs SET receiver_user_id = 7`,
+		`DELETE FROM subscribe_message_logs`, `UPDATE archived_subscribe_message_logs SET message_data = '{}'`, `INSERT INTO archived_subscribe_message_logs SELECT`,
+		`UPDATE provider_tokens SET app_id = 'x'`, `UPDATE event_outbox SET kind = 'task.pending'`, `UPDATE dead_letters SET event = '{}'`,
+		`UPDATE alerts SET value = 0`,
+	}
 	work := []string{`INSERT INTO submission_keys VALUES (gen_random_uuid(), gen_random_uuid(), gen_random_uuid())`, `DELETE FROM task_live`, `UPDATE message_live SET epoch = 2`}
 	join := func(lists ...[]string) (one []string) {
 		for _, list := range lists {
@@ -98,9 +124,9 @@ func TestWhatEachRoleMustNotDo(t *testing.T) {
 		return one
 	}
 	for role, refused := range map[string][]string{
-		r.Hot:       join(all, callers, audit, templates, []string{`SELECT FROM operator_actions`, `SELECT FROM receive_logs`}),
-		r.Read:      join(all, callers, audit, secrets, templates, work, []string{`SELECT make_log_partitions(1)`, `INSERT INTO operator_actions DEFAULT VALUES`}),
-		r.Admin:     join(all, audit, secrets, work, []string{`UPDATE webhook_endpoints SET url = 'https://example.org'`, `SELECT FROM operator_actions`}),
+		r.Hot:       join(all, callers, audit, templates, forged, coming, diverted, []string{`SELECT FROM operator_actions`, `SELECT FROM receive_logs`}),
+		r.Read:      join(all, callers, audit, secrets, templates, work, forged, coming, diverted, []string{`SELECT make_log_partitions(1)`, `INSERT INTO operator_actions DEFAULT VALUES`}),
+		r.Admin:     join(all, audit, secrets, work, forged, coming, diverted, []string{`UPDATE webhook_endpoints SET url = 'https://example.org'`, `SELECT FROM operator_actions`}),
 		r.Retention: join(all, callers, secrets, templates[:5], work, []string{`SELECT token_proof(1, '')`, `INSERT INTO operator_actions DEFAULT VALUES`}),
 	} {
 		t.Run(role, func(t *testing.T) {
