@@ -11,6 +11,9 @@ import (
 // UpFrom is Up with other files.
 var UpFrom = up
 
+// LockID is the advisory lock of Up.
+const LockID int64 = lockID
+
 // Files are the embedded files.
 var Files = files
 

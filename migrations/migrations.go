@@ -19,9 +19,6 @@ import (
 //go:embed [0-9][0-9][0-9][0-9]_*.sql
 var files embed.FS
 
-// lockID is the advisory lock that lets one migration run at a time per database.
-const lockID = 0x73656e646f6e6365
-
 // monthsAhead is how many monthly partitions of the logs exist beyond this month's.
 const monthsAhead = 3
 
@@ -34,7 +31,8 @@ type migration struct {
 
 // Up applies what conn's database lacks, one transaction per file, makes the
 // roles and the coming log partitions, sets what each role may do, and returns the
-// names of the files that it applied. Calls that overlap wait for one another; conn must be a direct
+// names of the files that it applied. Calls that overlap wait for one another, for a
+// minute or for conn's lock_timeout where that is set; conn must be a direct
 // connection, since the lock belongs to its session. It refuses a database whose
 // history is not a prefix of the files.
 func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err error) {
@@ -60,7 +58,7 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 	if err != nil {
 		return nil, err
 	}
-	if _, err := conn.Exec(ctx, "SELECT pg_advisory_lock($1)", lockID); err != nil {
+	if err := lock(ctx, conn); err != nil {
 		return nil, fmt.Errorf("lock the migrations: %w", err)
 	}
 	defer func() {

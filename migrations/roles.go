@@ -66,36 +66,44 @@ func (r Roles) all() []role {
 
 func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 
-// makeRoles makes the roles and sets their passwords. It changes a role only when
-// it must: roles belong to the whole cluster, where other databases are migrated too.
+// makeRoles makes the roles, sets their passwords and puts their settings right, which
+// each role may change for itself. It changes a role only when it must: roles belong
+// to the whole cluster, where other databases are migrated too.
 func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	for _, r := range roles {
-		statements, err := r.missing(ctx, conn)
+		missing, err := r.missing(ctx, conn)
 		if err != nil {
 			return fmt.Errorf("role %s: %w", r.name, err)
 		}
+		statements := missing
 		if r.password != "" {
 			secret, err := scramSecret(r.password)
 			if err != nil {
 				return fmt.Errorf("%s_PASSWORD: %w", r.setting, err)
 			}
-			statements = append(statements, fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
+			statements = append(slices.Clone(missing), fmt.Sprintf("ALTER ROLE %s PASSWORD '%s'", r.quoted(), secret))
 		}
 		for _, sql := range statements {
 			if err := alterRole(ctx, conn, sql); err != nil {
-				return r.explain(err)
+				return r.explain(err, missing)
 			}
 		}
 	}
 	return nil
 }
 
-// missing returns the statements that bring the role into being with its settings.
-func (r role) missing(ctx context.Context, conn *pgx.Conn) ([]string, error) {
-	var canLogin, owns bool
-	var have, statements []string
-	err := conn.QueryRow(ctx, `SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, current_user, 'MEMBER')
-		FROM pg_roles WHERE rolname = $1`, r.name).Scan(&canLogin, &have, &owns)
+const roleSQL = `
+SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, current_user, 'MEMBER'), format('%I', current_database()),
+	EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE s.setrole = r.oid AND d.datname = current_database())
+FROM pg_roles r WHERE rolname = $1`
+
+// missing returns the statements that bring the role into being with its settings,
+// and no others.
+func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string, err error) {
+	var canLogin, owns, hasOwn bool
+	var database string
+	var have []string
+	err = conn.QueryRow(ctx, roleSQL, r.name).Scan(&canLogin, &have, &owns, &database, &hasOwn)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && r.password == "":
 		return nil, fmt.Errorf("it does not exist and %[1]s_PASSWORD is not set: set it, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
@@ -109,11 +117,18 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	case !canLogin:
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" LOGIN")
 	}
-	for _, setting := range r.settings {
-		if !slices.Contains(have, setting) {
+	if hasOwn {
+		statements = append(statements, "ALTER ROLE "+r.quoted()+" IN DATABASE "+database+" RESET ALL")
+	}
+	slices.Sort(have)
+	if !slices.Equal(have, slices.Sorted(slices.Values(r.settings))) {
+		// One statement list, so one transaction: no session begins with half of it.
+		set := "ALTER ROLE " + r.quoted() + " RESET ALL"
+		for _, setting := range r.settings {
 			name, value, _ := strings.Cut(setting, "=")
-			statements = append(statements, fmt.Sprintf("ALTER ROLE %s SET %s = '%s'", r.quoted(), name, value))
+			set += fmt.Sprintf("; ALTER ROLE %s SET %s = '%s'", r.quoted(), name, value)
 		}
+		statements = append(statements, set)
 	}
 	return statements, nil
 }
@@ -130,7 +145,7 @@ func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 		switch {
 		case strings.HasPrefix(sql, "CREATE") && (refused.Code == duplicateObject || refused.Code == uniqueViolation):
 			return nil
-		case refused.Code != internalError || time.Now().After(deadline):
+		case refused.Code != internalError && refused.Code != uniqueViolation || time.Now().After(deadline):
 			return err
 		}
 		select {
@@ -141,17 +156,17 @@ func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	}
 }
 
-// explain tells the operator what to do when the connected user may not change roles.
-func (r role) explain(err error) error {
+// explain says what to do when the connected user may not change roles; missing is
+// what the role lacks besides its password.
+func (r role) explain(err error, missing []string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != insufficientPrivilege {
 		return fmt.Errorf("role %s: %w", r.name, err)
 	}
-	needed := "CREATE ROLE " + r.quoted() + " LOGIN;"
-	for _, setting := range r.settings {
-		name, value, _ := strings.Cut(setting, "=")
-		needed += fmt.Sprintf(" ALTER ROLE %s SET %s = '%s';", r.quoted(), name, value)
+	needed := ""
+	if len(missing) > 0 {
+		needed = "run `" + strings.Join(missing, "; ") + ";`, "
 	}
-	return fmt.Errorf("this user may not change role %s (%s): let an administrator run `%s`, give the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate alone; or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
+	return fmt.Errorf("this user may not change role %s (%s): let an administrator %sgive the role a password (\\password %[1]s in psql) and leave %[4]s_PASSWORD out of the settings of migrate alone; or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing, which has everything log in as the user of DATABASE_URL",
 		r.name, refused.Message, needed, r.setting)
 }

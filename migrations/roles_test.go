@@ -140,3 +140,61 @@ func as(t *testing.T, database, role, password string) *pgx.Conn {
 	t.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
+
+func TestWhatARoleSetsForItselfDoesNotStay(t *testing.T) {
+	t.Parallel()
+	o := newRoles(t)
+	database := sandbox.NewEmptyDatabase(t)
+	owner := connect(t, database)
+	_, err := migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	const settingsSQL = `SELECT unnest(setconfig) || CASE WHEN setdatabase = 0 THEN '' ELSE ' in the database' END FROM pg_db_role_setting
+		WHERE setrole = $1::regrole ORDER BY 1`
+	before := texts(t, owner, settingsSQL, o.Hot)
+
+	hot := as(t, database, o.Hot, o.HotPassword)
+	for _, sql := range []string{
+		"SET synchronous_commit = off", "SET default_transaction_read_only = on", "SET search_path = pg_temp",
+		"SET statement_timeout = 1", "RESET enable_seqscan", "PASSWORD 'x'",
+	} {
+		_, err = hot.Exec(t.Context(), "ALTER ROLE current_user "+sql)
+		require.NoError(t, err, sql)
+	}
+	_, err = hot.Exec(t.Context(), `DO $$ BEGIN
+		EXECUTE format('ALTER ROLE current_user IN DATABASE %I SET synchronous_commit = off', current_database()); END $$`)
+	require.NoError(t, err)
+	_, err = login(t, database, o.Hot, o.HotPassword)
+	require.ErrorContains(t, err, "password authentication failed")
+
+	_, err = migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	require.Equal(t, before, texts(t, owner, settingsSQL, o.Hot))
+	conn := as(t, database, o.Hot, o.HotPassword)
+	require.Equal(t, []string{"on off 5s"}, texts(t, conn,
+		"SELECT concat_ws(' ', current_setting('synchronous_commit'), current_setting('default_transaction_read_only'), current_setting('statement_timeout'))"))
+	as(t, database, o.Read, o.ReadPassword)
+}
+
+func TestMigrateNamesWhoHoldsItsLock(t *testing.T) {
+	t.Parallel()
+	o := newRoles(t)
+	database := sandbox.NewEmptyDatabase(t)
+	owner := connect(t, database)
+	_, err := migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	hot := as(t, database, o.Hot, o.HotPassword)
+	_, err = hot.Exec(t.Context(), "SELECT pg_advisory_lock($1)", migrations.LockID)
+	require.NoError(t, err)
+
+	_, err = owner.Exec(t.Context(), "SET lock_timeout = '50ms'")
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), owner, o)
+	require.ErrorContains(t, err, fmt.Sprintf("process %d of user %s", hot.PgConn().PID(), o.Hot))
+	require.ErrorContains(t, err, fmt.Sprintf("SELECT pg_terminate_backend(%d)", hot.PgConn().PID()))
+
+	_, err = hot.Exec(t.Context(), "SELECT pg_advisory_unlock($1)", migrations.LockID)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	require.Equal(t, []string{"50ms"}, texts(t, owner, "SHOW lock_timeout"))
+}
