@@ -401,7 +401,7 @@ func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, func(t *testing.T, h host) {
 		s := teller{h.serve(t), newWitness(t)}
-		s.exec("drop table callers cascade")
+		s.exec("alter table callers rename column name to another")
 		require.Equal(t, "internal", s.get(500, root+"callers").body["error"])
 	})
 }

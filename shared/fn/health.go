@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
 )
 
 // probe asks the database at most once a second, whoever asks: its lock makes
@@ -39,10 +41,13 @@ func lives() error { return nil }
 
 // takesCalls fails while calls would be answered 503.
 func (e *Env) takesCalls() error {
-	switch {
-	case e.gate.isDraining():
+	if e.gate.isDraining() {
 		return errors.New("draining")
-	case e.ready.check() != nil:
+	}
+	switch err := e.ready.check(); {
+	case errors.Is(err, store.ErrRoleSettings):
+		return errors.New("settings of the database role changed: run migrate")
+	case err != nil:
 		return errors.New("database away")
 	}
 	return nil

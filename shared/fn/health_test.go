@@ -3,6 +3,7 @@ package fn
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/store"
 )
 
 func TestHealthNeedsNoPasswordAndIsNotLogged(t *testing.T) {
@@ -37,6 +40,15 @@ func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
 	require.JSONEq(t, `{"status":"database away"}`, r.body)
 	require.Equal(t, "1", r.header.Get("Retry-After"))
 	require.Equal(t, 200, h.call("GET", "/healthz", "").status, "but it lives")
+}
+
+func TestReadyzSaysThatTheDatabaseRoleWasChanged(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, greeter())
+	h.env.ready = &probe{ping: func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) }}
+	r := h.call("GET", "/readyz", "")
+	require.Equal(t, 503, r.status)
+	require.JSONEq(t, `{"status":"settings of the database role changed: run migrate"}`, r.body)
 }
 
 func TestManyProbesAskTheDatabaseOnce(t *testing.T) {

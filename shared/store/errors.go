@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,8 @@ const (
 	codeQueryCanceled     = "57014" // statement_timeout
 	codeReadOnly          = "25006" // a standby, during a failover
 	codeProtocolViolation = "08P01"
+	codeUndefinedTable    = "42P01" // also where search_path leads elsewhere
+	codeUndefinedFunction = "42883"
 )
 
 func errBusy() error {
@@ -139,15 +142,16 @@ func failed(doing string, err error) error {
 	}
 }
 
-// passing tells whether err is the database's state of this moment.
+// passing tells whether err is the database's state of this moment. That is also what an
+// administrator has to change there: a password, the settings of a role, a migration.
 func passing(err error) bool {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
+	if errors.As(err, &pg) && !neverReached(err) {
 		switch pg.Code[:2] {
 		case "08", "53", "57", "40": // connection, resources, operator, rollback
 			return true
 		default:
-			return pg.Code == codeLockTimeout || pg.Code == codeReadOnly
+			return slices.Contains([]string{codeLockTimeout, codeReadOnly, codeUndefinedTable, codeUndefinedFunction}, pg.Code)
 		}
 	}
 	var own *task.Error

@@ -59,6 +59,7 @@ type DB struct {
 	keep       Retention
 	keys       Keys
 	countTime  time.Duration // see countTime
+	hotHasRole bool          // its settings are those of migrate
 	refreshing chan struct{} // full while this instance refreshes a provider's token
 }
 
@@ -72,7 +73,7 @@ func Open(cfg Config) (*DB, error) {
 	db := &DB{
 		pools: pools, salt: newSalt(), statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts,
 		onEvents: orNothing(cfg.OnEvents), onFailed: orNothing(cfg.OnFailed), onAlert: cfg.OnAlert,
-		countTime: countTime, refreshing: make(chan struct{}, 1),
+		countTime: countTime, refreshing: make(chan struct{}, 1), hotHasRole: cfg.Roles.Hot != "",
 	}
 	if db.onAlert == nil {
 		db.onAlert = func(task.ID, task.Alert, bool) {}
@@ -100,9 +101,6 @@ func orNothing(call func()) func() {
 
 // Close ends the pools after the statements under way.
 func (db *DB) Close() { db.pools.close() }
-
-// Ping asks the database for an answer: the readiness of a process.
-func (db *DB) Ping(ctx context.Context) error { return db.hot.Ping(ctx) }
 
 // Stats is what each pool of connections, by name, is doing.
 func (db *DB) Stats() map[string]*pgxpool.Stat {
