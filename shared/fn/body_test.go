@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
@@ -106,7 +107,7 @@ func TestARefusalKeepsTheConnectionOfAWholeBody(t *testing.T) {
 	defer conn.Close()
 	client := &http.Client{Transport: &http.Transport{
 		MaxConnsPerHost: 1,
-		Dial:            func(string, string) (net.Conn, error) { return conn, nil },
+		DialContext:     func(context.Context, string, string) (net.Conn, error) { return conn, nil },
 	}}
 	for _, want := range []int{401, 200, 401, 200} {
 		options := []func(*http.Request){as("admin", map[bool]string{true: "wrong", false: "secret"}[want == 401])}

@@ -226,6 +226,7 @@ func (e *Env) tell(p page, accepted *glance[bus.AcceptState]) {
 	for pool, n := range e.gate.taken() {
 		p.tell(gauge, "calls_taken", "Places for calls that are taken, by kind.", float64(n), labels{"kind": pool})
 	}
+	p.tell(gauge, "memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()), nil)
 	p.tell(counter, "bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()), nil)
 	if e.db != nil {
 		for pool, s := range e.db.Stats() {
