@@ -229,7 +229,9 @@ func protocolFault(err error) string {
 	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // the transport has no better word for it
 		text = "the server spoke first, so it is no HTTP server"
 	}
-	text, _, _ = strings.Cut(text, ` "`) // what the server said, which may be none that strangers should see
+	if strings.HasPrefix(text, "malformed HTTP") {
+		text, _, _ = strings.Cut(text, ` "`) // it quotes what the server said, which strangers should not see
+	}
 	return printable(text)
 }
 

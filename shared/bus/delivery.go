@@ -131,6 +131,9 @@ func (t *Trigger) call(req *http.Request) verdict {
 	return judge(resp, text)
 }
 
+// statusClientGone answers a call that was cancelled before it was done.
+const statusClientGone = 499
+
 func judge(resp *http.Response, text []byte) verdict {
 	v := verdict{
 		status: resp.StatusCode,
@@ -144,7 +147,7 @@ func judge(resp *http.Response, text []byte) verdict {
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s/100 == 3:
 		v.kind = denied
 	case s == http.StatusNotFound, // a function that is just being deployed
-		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s/100 == 5:
+		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s == statusClientGone, s/100 == 5:
 		v.kind = again
 	default:
 		v.kind = dead

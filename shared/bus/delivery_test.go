@@ -262,3 +262,8 @@ func TestASilentFunctionIsGivenUpAndCalledAgain(t *testing.T) {
 	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Equal(t, 2, f.of("1"))
 }
+
+func TestACancelledCallIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, again, judge(&http.Response{StatusCode: statusClientGone, Status: "499"}, nil).kind)
+}

@@ -91,6 +91,7 @@ func (x *exchange) readBody(ctx context.Context, p *place) error {
 		return tooLarge(p.maxBody)
 	}
 	if x.r.Body == nil || x.r.Body == http.NoBody {
+		x.bodyRead = true
 		return x.readWithin(time.Time{})
 	}
 	reader, waiting := bodyReader{hold: x.call.hold, charge: p.bodyCharge}, time.Now()
