@@ -25,7 +25,7 @@ const (
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
 // columns x and y alone, r(!x,y) for all columns but x and y. Locking a row takes UPDATE of
 // some column, so w(id) means to lock. In logs, audit entries, tasks
-// and events the database alone gives ids and times: whoever could write the coming ids
+// and events the database alone gives ids and times: a role that could write the coming ids
 // would make the inserts of all others fail.
 //
 // The functions add to logs and to operator_actions and change nothing in them;

@@ -146,7 +146,7 @@ func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, e
 	return page, err
 }
 
-// mayManage tells whether a caller exists for the admin who calls: one with queues
+// mayManage reports whether a caller exists for the admin who calls: one with queues
 // manages the callers that may do no more than it may itself.
 func mayManage(c *fn.Call, row store.StoredCaller) bool {
 	return !c.HasQueues() || c.Caller.Grants().Cover(row.Grants)

@@ -42,7 +42,7 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 func (p *post) accepted(ctx context.Context, id task.ID) (*store.NewMessage, error) {
 	found, err := p.env.Bus().LookUp(ctx, id.String())
 	if err != nil {
-		return nil, &task.Error{Code: task.CodeServerBusy, Message: "it cannot be told now whether there is such a message; repeat the same call later", RetryAfter: time.Second}
+		return nil, &task.Error{Code: task.CodeServerBusy, Message: "whether there is such a message cannot be determined now; repeat the same call later", RetryAfter: time.Second}
 	}
 	if found == nil {
 		return nil, nil

@@ -26,7 +26,7 @@ const (
 // errCredentials refuses a call without valid credentials.
 var errCredentials = task.Refuse(codeUnauthenticated, "valid Basic credentials are needed")
 
-// authenticate says who calls, by Basic credentials, and slows whoever guesses. A
+// authenticate says who calls, by Basic credentials, and slows guesses. A
 // call for a list is one that the role of lists answers.
 func (x *exchange) authenticate(ctx context.Context, list bool) (store.Caller, error) {
 	name, password, ok := x.r.BasicAuth()

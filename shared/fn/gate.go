@@ -17,7 +17,7 @@ const (
 	maxEvents     = 256 // for the trigger's events
 )
 
-// gate bounds the calls under way and tells them of the drain. A call takes its place
+// gate bounds the calls under way and signals the drain to them. A call takes its place
 // once its caller is known; what comes before costs little and is bounded by itself
 // (see guesses). No caller has more than its share of a pool, so that the others
 // go on; an admin who finds none left has the reserve, so that somebody can always
