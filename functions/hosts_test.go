@@ -113,7 +113,7 @@ func (h host) serveWithNATS(t *testing.T) (*server, *nats.Conn) {
 func TestTheServersDiffer(t *testing.T) {
 	t.Parallel()
 	const none = "postgres://nobody@127.0.0.1:1/none"
-	differs := map[string]struct{ unclean, longHeader, http2 int }{ownServer.name: {404, 431, 2}, frameworkServer.name: {307, 200, 0}}
+	differs := map[string]struct{ unclean, longHeader int }{ownServer.name: {404, 431}, frameworkServer.name: {307, 200}}
 	onBothServers(t, func(t *testing.T, h host) {
 		s, want := h.at(t, none, ""), differs[h.name]
 		client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
@@ -128,17 +128,6 @@ func TestTheServersDiffer(t *testing.T) {
 		}
 		require.Equal(t, want.unclean, status("//healthz", ""))
 		require.Equal(t, want.longHeader, status("/healthz", strings.Repeat("x", 64<<10)))
-		transport := &http.Transport{Protocols: new(http.Protocols)}
-		transport.Protocols.SetUnencryptedHTTP2(true)
-		defer transport.CloseIdleConnections()
-		res, err := (&http.Client{Transport: transport}).Get(s.url + "/healthz")
-		if want.http2 == 0 {
-			require.Error(t, err)
-			return
-		}
-		require.NoError(t, err)
-		require.Equal(t, want.http2, res.ProtoMajor)
-		require.NoError(t, res.Body.Close())
 	})
 }
 

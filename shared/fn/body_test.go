@@ -120,38 +120,6 @@ func TestARefusalKeepsTheConnectionOfAWholeBody(t *testing.T) {
 	}
 }
 
-// HTTP/2 without TLS: the answer does not wait for the body either, and ends the stream.
-func TestARefusedBodyOverHTTP2IsNotWaitedFor(t *testing.T) {
-	t.Parallel()
-	h := startHouse(t, nil)
-	runServer(t, h, nil, greeter())
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	body, feed := io.Pipe()
-	sent := make(chan error, 1)
-	go func() {
-		for {
-			if _, err := feed.Write([]byte("x")); err != nil {
-				sent <- err
-				return
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-	}()
-	r := h.request("POST", "/api/v1/greet", "x", as("admin", "wrong"))
-	r.Body, r.ContentLength = body, 200_000
-	began := time.Now()
-	res, err := (&http.Client{Transport: transport}).Do(r)
-	require.NoError(t, err)
-	defer res.Body.Close()
-	require.Equal(t, 401, res.StatusCode)
-	require.Less(t, time.Since(began), bodyTimeout/2)
-	_, err = io.Copy(io.Discard, res.Body)
-	require.NoError(t, err)
-	require.Error(t, <-sent, "the server has reset the stream")
-}
-
 // The time for a body begins when its call does, not when its caller is known.
 func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
 	t.Parallel()

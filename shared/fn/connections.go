@@ -23,7 +23,7 @@ type connections struct {
 	from map[netip.Prefix]int // open ones
 }
 
-// connection is one open connection. HTTP/2 carries many calls over one.
+// connection is one open connection.
 type connection struct {
 	all   *connections
 	from  netip.Prefix

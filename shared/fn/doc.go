@@ -9,9 +9,8 @@
 // # Decisions
 //
 // The binary serves with a server of its own (Serve), because the framework's
-// has no limits for connections, no drain and no HTTP/2 without TLS, and cannot take
-// a passed socket. Register gives the same handler to the functions framework for
-// hosts that need it. What Serve does beyond net/http's defaults is done in the
+// has no limits for connections and no drain, and cannot take a passed socket.
+// Register gives the same handler to the functions framework for hosts that need it. What Serve does beyond net/http's defaults is done in the
 // handler wherever that is possible, so that it holds on both: limits of bodies
 // and answers, the bound of calls, and the drain (see endOnSignal). The README lists
 // what remains. The contract tests run on both servers. Of the framework, the binary

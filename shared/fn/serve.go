@@ -50,14 +50,15 @@ func newServer(env *Env, h http.Handler) *server {
 			open.remove(conn)
 		}
 	}
+	// No gateway of ours speaks HTTP/2 without TLS, and net/http does not limit the rate of its
+	// control frames: anybody could send them without end.
 	s.http.Protocols.SetHTTP1(true)
-	s.http.Protocols.SetUnencryptedHTTP2(true) // h2c: what Knative speaks to a container that asks for it
 	return s
 }
 
 // Serve answers calls over l with h, which Handler made, until ctx ends. It is
-// the server of the binary: bounded in every direction, HTTP/1 and HTTP/2 without
-// TLS, and drained at its end. Then env takes no further call.
+// the server of the binary: bounded in every direction, HTTP/1 alone, and drained at
+// its end. Then env takes no further call.
 func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error {
 	return newServer(env, h).run(ctx, l)
 }

@@ -146,22 +146,23 @@ func TestALongPollOutlivesTheTimeForReading(t *testing.T) {
 	require.Equal(t, 409, h.call("POST", "/api/v1/fail", ``).status)
 }
 
-func TestHTTP2WithoutTLSIsSpoken(t *testing.T) {
+// A connection cannot send frames of HTTP/2 without end: it is closed at its first.
+func TestHTTP2WithoutTLSIsNotSpoken(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil)
 	runServer(t, h, nil, greeter())
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	defer transport.CloseIdleConnections()
-	for body, want := range map[string]int{`{"name":"a"}`: 200, `{"name":"` + strings.Repeat("a", 64<<10) + `"}`: 413} {
-		res, err := (&http.Client{Transport: transport}).Do(h.request("POST", "/api/v1/greet", body))
-		require.NoError(t, err)
-		_, err = io.ReadAll(res.Body)
-		require.NoError(t, err)
-		require.NoError(t, res.Body.Close())
-		require.Equal(t, 2, res.ProtoMajor)
-		require.Equal(t, want, res.StatusCode)
-	}
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitAtMost)))
+	const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+	_, err = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+settings)
+	require.NoError(t, err)
+	answer, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Contains(t, string(answer), "HTTP/1.1 404")
+	require.Contains(t, string(answer), "Connection: close")
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "others go on")
 }
 
 func TestABodyThatBreaksOffIsNotTaken(t *testing.T) {

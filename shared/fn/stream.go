@@ -112,8 +112,7 @@ func (w *EventWriter) begin() {
 	w.beat = time.AfterFunc(heartbeat, func() { _ = w.write([]byte(":\n\n")) }) // its error is kept and ends the handler
 }
 
-// push writes through to the client; mu is held. Between two writes there is no
-// deadline: with HTTP/2 one that runs out ends the stream even in silence.
+// push writes through to the client; mu is held.
 func (w *EventWriter) push(chunk []byte) error {
 	if err := w.within(time.Now().Add(slowestReader)); err != nil {
 		return err
@@ -123,7 +122,7 @@ func (w *EventWriter) push(chunk []byte) error {
 	if err == nil {
 		err = w.out.Flush()
 	}
-	return cmp.Or(err, w.within(time.Time{}))
+	return err
 }
 
 func (w *EventWriter) within(deadline time.Time) error {

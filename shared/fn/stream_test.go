@@ -237,23 +237,3 @@ func TestDataOfSeveralLinesIsOneEvent(t *testing.T) {
 	}))
 	require.Equal(t, "id: 1\nevent: ack\ndata: {\ndata: \"a\":\ndata: 1}\ndata: \n\nretry: 250\n\n", h.call("GET", "/api/v1/stream", "").body)
 }
-
-func TestAStreamOverHTTP2OutlivesTheDeadlinesOfItsWrites(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		h, server, stop := inMemory(t, streamer(waits))
-		transport := &http.Transport{Protocols: new(http.Protocols), DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return server.dial(), nil
-		}}
-		transport.Protocols.SetUnencryptedHTTP2(true)
-		res, err := (&http.Client{Transport: transport}).Do(h.request("GET", "/api/v1/stream", ""))
-		require.NoError(t, err)
-		require.Equal(t, 2, res.ProtoMajor)
-		text, err := io.ReadAll(res.Body)
-		require.NoError(t, err)
-		require.Equal(t, "id: 6\n\nid: 7\nevent: message\ndata: {\"a\":1}\n\n:\n\n:\n\n:\n\nretry: 250\n\n", string(text))
-		require.NoError(t, res.Body.Close())
-		transport.CloseIdleConnections()
-		stop()
-	})
-}
