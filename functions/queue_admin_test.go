@@ -154,13 +154,13 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 		`"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["a","b"]`: {"receives"},
 	}
 	for grants, fields := range wide {
-		r := hostile.post(callers, `{"name":"helper",`+grants+`}`)
+		r := hostile.post(callers, `{"name":"hostile.helper",`+grants+`}`)
 		require.Equal(t, 403, r.status, "%s: %s", grants, r.text)
 		require.Equal(t, fields, r.fields(), grants)
 	}
-	require.Equal(t, 0, s.count(`select count(*) from callers where name = 'helper'`))
+	require.Equal(t, 0, s.count(`select count(*) from callers where name = 'hostile.helper'`))
 
-	helper := hostile.post(callers, `{"name":"helper","roles":["admin"],"queues":["bulk"]}`)
+	helper := hostile.post(callers, `{"name":"hostile.helper","roles":["admin"],"queues":["bulk"]}`)
 	require.Equal(t, 200, helper.status, helper.text)
 	at := fmt.Sprintf("%s/%v", callers, helper.data("id"))
 	for grants, fields := range wide {
@@ -179,6 +179,7 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 		"boss": `"roles":["admin"]`, "all-queues": `"roles":["sender"]`, "peer": `"roles":["admin"],"queues":["bulk","default"]`,
 		"submitter": `"roles":["submitter"],"queues":["bulk"]`, "receiver": `"roles":["sender"],"queues":["bulk"],"receives":["orders.>"]`,
 	} {
+		name = "hostile." + name
 		made := s.post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, grants))
 		require.Equal(t, 200, made.status, made.text)
 		others = append(others, name)
@@ -197,13 +198,49 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 	for _, name := range others {
 		require.NotContains(t, shown, `"`+name+`"`)
 	}
-	require.Contains(t, shown, `"helper"`)
+	require.Contains(t, shown, `"hostile.helper"`)
 
 	self := fmt.Sprintf("%s/%d", callers, s.count(`select id from callers where name = 'hostile'`))
 	for _, grants := range []string{`{"queues":[]}`, `{"queues":["bulk"]}`, `{"roles":["admin","sender","trigger"]}`} {
 		require.Equal(t, 403, hostile.do("PUT", self, grants).status, "its own limits are not its to change: %s", grants)
 	}
 	require.Equal(t, 200, hostile.post(at+"/revoke", "").status)
+}
+
+// A user's inbox, conversations and name belong to the caller of that name, and no
+// queue bounds them. So an admin with queues makes and manages no caller but those that are
+// named after it.
+func TestQueueAdminTakesNoUsersName(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	hostile := s.callerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
+	const callers, mine = adminRoot + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
+	ann := s.callerWith("ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
+	ann.say("bob", "1")
+
+	withMessages := hostile.post(callers, `{"name":"bob",`+mine+`}`)
+	require.Equal(t, 403, withMessages.status, withMessages.text)
+	require.Equal(t, []string{"name"}, withMessages.fields())
+	for _, name := range []string{"ann", "admin", "nobody", "hostile", "hostile-1", "hostileX.1", "Hostile.1"} {
+		r := hostile.post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, mine))
+		require.Equal(t, 403, r.status, "%s: %s", name, r.text)
+		require.Equal(t, withMessages.body["fields"], r.body["fields"], "a name that is taken, has messages or is free: all alike")
+	}
+	require.Equal(t, 2, s.count(`select count(*) from callers`))
+
+	at := fmt.Sprintf("%s/%d", callers, s.count(`select id from callers where name = 'ann'`))
+	for _, r := range []reply{
+		hostile.get(at), hostile.post(at+"/rotate", ""), hostile.post(at+"/revoke", ""), hostile.do("PUT", at, `{"roles":["receiver"]}`),
+	} {
+		require.Equal(t, 404, r.status, "ann may do no more than hostile, and is not its to be: %s", r.text)
+	}
+	require.NotContains(t, hostile.get(callers).text, `"ann"`)
+	require.Equal(t, 200, ann.get("/api/v1/messages?between=ann,bob").status, "ann goes on with her token")
+
+	helper := hostile.callerWith("hostile.1", mine)
+	require.Equal(t, 403, helper.get("/api/v1/messages?between=ann,bob").status)
+	require.Contains(t, hostile.get(callers).text, `"hostile.1"`)
+	require.Equal(t, 200, s.callerWith("bob", `"roles":["receiver"]`).get("/api/v1/messages?between=ann,bob").status, "an admin without queues gives bob his name")
 }
 
 // What a process remembers of an admin does not count when it changes callers.

@@ -11,8 +11,9 @@
 //
 // An admin with queues is one of these queues alone. It may call what is marked with
 // WithinQueues and nothing else here: the tasks, pauses and alerts of its queues, the
-// callers that may do no more than it may itself, and, to read, the templates, which
-// are common to all submitters. A foreign task or caller does not exist for it.
+// callers that are named after it (ops.phone for ops) and may do no more than it may
+// itself, and, to read, the templates, which are common to all submitters. A foreign
+// task or caller does not exist for it.
 package admin
 
 import (

@@ -112,7 +112,7 @@ func (b *rules) waiting(messages, bytes *int64) {
 }
 
 func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
-	if req.Name == d.username {
+	if req.Name == d.username && limits(c).MayName(req.Name) {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
@@ -138,7 +138,7 @@ func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, e
 	page := fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {
-		if mayManage(c, row) {
+		if limits(c).Manages(row) {
 			shown = append(shown, page.Items[i])
 		}
 	}
@@ -146,10 +146,12 @@ func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, e
 	return page, err
 }
 
-// mayManage reports whether a caller exists for the admin who calls: one with queues
-// manages the callers that may do no more than it may itself.
-func mayManage(c *fn.Call, row store.StoredCaller) bool {
-	return !c.HasQueues() || c.Caller.Grants().Cover(row.Grants)
+// limits are those of the admin who calls, or nil for one without queues.
+func limits(c *fn.Call) *store.StoredCaller {
+	if !c.HasQueues() {
+		return nil
+	}
+	return &store.StoredCaller{Name: c.Caller.Name, Grants: c.Caller.Grants()}
 }
 
 func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
@@ -158,7 +160,7 @@ func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 		return nil, err
 	}
 	row, err := d.db.CallerByID(ctx, id)
-	if err == nil && !mayManage(c, row) {
+	if err == nil && !limits(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
 	}
 	return callerResponse(row), err

@@ -61,7 +61,7 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 		if err != nil {
 			return deed{}, err
 		}
-		if err := limits.mayGrant(may); err != nil {
+		if err := limits.mayGrant(name, may); err != nil {
 			return deed{}, err
 		}
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
@@ -88,7 +88,7 @@ where id = $1 returning ` + callerColumns
 // task.CodeNotFound when there is no such caller, task.CodeConflict when it is
 // revoked.
 func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operator) (StoredCaller, error) {
-	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *Grants) (StoredCaller, error) {
+	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		may = may.over(c.Grants)
 		if err := may.check(); err != nil {
 			return c, err
@@ -96,7 +96,7 @@ func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operato
 		if limits != nil && id == by.CallerID {
 			return c, task.Refuse(task.CodeForbidden, "an admin with queues does not change what it may do itself")
 		}
-		if err := limits.mayGrant(may); err != nil {
+		if err := limits.mayGrant(c.Name, may); err != nil {
 			return c, err
 		}
 		if may.equal(c.Grants) {
@@ -147,7 +147,7 @@ const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() 
 // RotateCaller replaces a caller's token by the one whose SHA-256 is given. The
 // errors are those of UpdateCaller.
 func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by Operator) (StoredCaller, error) {
-	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, _ StoredCaller, _ *Grants) (StoredCaller, error) {
+	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, _ StoredCaller, _ *StoredCaller) (StoredCaller, error) {
 		return rowOf[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash)
 	})
 }
@@ -155,7 +155,7 @@ func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by O
 // changeCaller changes a caller that is not revoked, under its lock. limits are those
 // of the operator.
 func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Operator,
-	change func(tx pgx.Tx, c StoredCaller, limits *Grants) (StoredCaller, error)) (c StoredCaller, err error) {
+	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
 	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
 		before, limits, err := lockCaller(ctx, tx, id, by)
 		if err != nil {

@@ -11,11 +11,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// limitsOf returns what an operator with queues may do itself: it grants no more, and
-// a caller that may do more does not exist for it. nil for an operator without limits. It
+// limitsOf returns the row of an operator with queues; nil for one without limits. It
 // is read in the transaction of the change, so that what a process remembers of
 // the operator does not count.
-func limitsOf(ctx context.Context, tx pgx.Tx, by Operator) (*Grants, error) {
+func limitsOf(ctx context.Context, tx pgx.Tx, by Operator) (*StoredCaller, error) {
 	if by.CallerID == 0 { // the pair of the environment has no row
 		return nil, nil
 	}
@@ -30,33 +29,48 @@ func limitsOf(ctx context.Context, tx pgx.Tx, by Operator) (*Grants, error) {
 	case len(c.Queues) == 0:
 		return nil, nil
 	}
-	return &c.Grants, nil
+	return &c, nil
 }
 
 // lockCaller locks the row of a caller that an operator wants to change, and returns
 // the limits of the operator.
-func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by Operator) (StoredCaller, *Grants, error) {
+func lockCaller(ctx context.Context, tx pgx.Tx, id int64, by Operator) (StoredCaller, *StoredCaller, error) {
 	c, err := rowOf[StoredCaller](ctx, tx, "caller", lockCallerSQL, id)
 	if err != nil {
 		return c, nil, err
 	}
 	limits, err := limitsOf(ctx, tx, by)
-	if err == nil && limits != nil && !limits.Cover(c.Grants) {
+	if err == nil && !limits.Manages(c) {
 		err = errNotFound("caller")
 	}
 	return c, limits, err
 }
 
-// Cover tells whether a caller with these grants may do all that one with theirs may.
-func (g Grants) Cover(theirs Grants) bool { return len(g.narrowerThan(theirs)) == 0 }
+// Manages says whether a caller exists for an operator: for one with queues itself and
+// the callers that it may name, as long as they may do no more than it may. nil is an
+// operator without limits.
+func (o *StoredCaller) Manages(c StoredCaller) bool {
+	return o == nil || (c.Name == o.Name || o.MayName(c.Name)) && len(o.narrowerThan(c.Grants)) == 0
+}
 
-// mayGrant refuses grants that go beyond the limits of an operator; nil has none.
-func (g *Grants) mayGrant(theirs Grants) error {
-	if g == nil {
+// MayName says whether an operator may give a caller this name. Inboxes, conversations
+// and messages belong to a name and are not bounded by queues, so the names that an
+// operator with queues gives are its own name, a dot, and more.
+func (o *StoredCaller) MayName(name string) bool {
+	return o == nil || strings.HasPrefix(name, o.Name+".")
+}
+
+// mayGrant refuses a name and grants that go beyond the limits of an operator.
+func (o *StoredCaller) mayGrant(name string, theirs Grants) error {
+	if o == nil {
 		return nil
 	}
-	if wider := g.narrowerThan(theirs); len(wider) > 0 {
-		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues grants no more than it has itself", Fields: wider}
+	wider := o.narrowerThan(theirs)
+	if !o.MayName(name) {
+		wider = append([]task.Field{{Name: "name", Message: "must begin with " + o.Name + "."}}, wider...)
+	}
+	if len(wider) > 0 {
+		return &task.Error{Code: task.CodeForbidden, Message: "an admin with queues names callers after itself, and grants no more than it has", Fields: wider}
 	}
 	return nil
 }
