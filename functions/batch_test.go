@@ -46,3 +46,32 @@ func TestABatchOfLongReportsIsAccepted(t *testing.T) {
 	one := s.post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}]}`, strings.Repeat("e", 4<<20)))
 	require.Equal(t, 200, one.status, "%.300s", one.text)
 }
+
+// Whatever an item is, it is refused alone.
+func TestABadItemFailsAlone(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	bad := []string{`null`, `1`, `"x"`, `[]`, `{}`, `{"a":1}`, `{"phone_number":"\u0000"}`, `{"\ud800":1}`, strings.Repeat("[", 30) + strings.Repeat("]", 30)}
+	items := []string{`{"phone_number":"13800138000","content":"first"}`}
+	items = append(items, bad...)
+	items = append(items, `{"phone_number":"13800138000","content":"last"}`)
+	answer := s.post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, answer.status, answer.text)
+	sent := answer.data("items").([]any)
+	require.Len(t, sent, len(items))
+	last := len(items) - 1
+	items[0], items[last] = `{"task_id":"01890000-0000-7000-8000-000000000000","status":3}`, `{"task_id":"01890000-0000-7000-8000-000000000001","status":3}`
+	answer = s.post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, answer.status, answer.text)
+	reported := answer.data("items").([]any)
+	for i, item := range items {
+		want := [2]int{400, 400}
+		if i == 0 || i == last {
+			want = [2]int{200, 404}
+		}
+		require.EqualValues(t, want[0], sent[i].(map[string]any)["code"], "%s: %v", item, sent[i])
+		require.EqualValues(t, want[1], reported[i].(map[string]any)["code"], "%s: %v", item, reported[i])
+	}
+	require.Equal(t, 2, s.count(`select count(*) from tasks`))
+	require.Equal(t, len(items), s.count(`select count(*) from receive_logs`), "each is in the log")
+}

@@ -29,7 +29,8 @@ const (
 // counts as absent. Where dst has Validate() []task.Field, its verdicts are
 // told with the rest, except on what did not decode. What a json.RawMessage
 // holds is looked at for its text and depth only; it is a part of raw, which must
-// not be changed afterwards.
+// not be changed afterwards. In a list of them nothing is looked at, null is kept, and
+// each must be decoded by a call of its own, so that a bad one is refused alone.
 //
 // Everything that Decode takes, encoding/json takes too, with the same values.
 func Decode(raw []byte, dst any) *task.Error {

@@ -139,9 +139,13 @@ func (d *decoder) list(p *plan, v reflect.Value) {
 		}
 		items = reflect.Append(items, reflect.Zero(p.elem.typ))
 		d.path = append(d.path, step{index: i})
-		if k := p.elem.kind; d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny {
+		switch k := p.elem.kind; {
+		case k == kindRaw: // the item of a batch
+			raw := d.skip()
+			items.Index(i).SetBytes(raw[:len(raw):len(raw)])
+		case d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny:
 			d.wrong(p.elem)
-		} else {
+		default:
 			d.value(p.elem, items.Index(i))
 		}
 		d.path = d.path[:len(d.path)-1]
