@@ -31,6 +31,7 @@ type Call struct {
 
 	correlation string // of a frame of a Socket
 	badFields   int    // named in the answer to a batch
+	itemsFailed int    // of a batch, by errors that are ours to mend
 }
 
 // PathValue gives the part of the path that matched {name} in the pattern.

@@ -220,6 +220,9 @@ func (x *exchange) log() {
 		}
 		attrs = append(attrs, "error", x.code, "cause", cause)
 	}
+	if n := x.call.itemsFailed; n > 0 {
+		attrs = append(attrs, "items_failed", n)
+	}
 	level := slog.LevelInfo
 	if x.status >= 500 || x.code == codeInternal {
 		level = slog.LevelError

@@ -16,6 +16,9 @@ const (
 
 	// maxBatchFields bounds the bad fields in the answer to one batch.
 	maxBatchFields = 2000
+
+	// maxItemErrors bounds the errors in the log line of one batch.
+	maxItemErrors = 10
 )
 
 // Pieces divides the items of a batch into runs of at most Piece bytes, or of one
@@ -45,7 +48,8 @@ func CheckItem(item json.RawMessage) *task.Error {
 }
 
 // Item is the answer to one item of a batch, shaped as if it had been sent
-// alone. An error that is ours to mend goes to the call's log line.
+// alone. An error that is ours to mend goes to the call's log line: the first ones of a
+// batch, which are most often the same, and how many there were.
 func (c *Call) Item(data any, err error) api.BatchItem {
 	if err == nil {
 		return api.BatchItem{Code: http.StatusOK, Message: "success", Data: data}
@@ -53,7 +57,9 @@ func (c *Call) Item(data any, err error) api.BatchItem {
 	refusal := refusalOf(err, c.RequestID)
 	status := statusOf(refusal.Code)
 	if status >= http.StatusInternalServerError {
-		c.Log("item_error", err.Error())
+		if c.itemsFailed++; c.itemsFailed <= maxItemErrors {
+			c.Log("item_error", err.Error())
+		}
 	}
 	return api.BatchItem{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: c.itemFields(refusal.Fields)}
 }

@@ -363,3 +363,21 @@ func TestAnItemOfABatchIsAnsweredAsIfItWereAlone(t *testing.T) {
 	require.Equal(t, api.BatchItem{Code: 500, Message: "internal error, request id r1", Error: "internal"}, c.Item(nil, errors.New("bug 138")))
 	require.Equal(t, []any{"item_error", "bug 138"}, c.attrs)
 }
+
+func TestABatchThatFailsWritesNoLongLogLine(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil, HTTP("batch", func(*Env, struct{}) Routes {
+		return Routes{"POST /api/v1/all": Query(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
+			for i := range 1000 {
+				c.Item(nil, fmt.Errorf("bug %d: %s", i, strings.Repeat("x", 80)))
+			}
+			return nil, nil
+		})}
+	}))
+	h.call("POST", "/api/v1/all", "")
+	line := h.calls(1)[0]
+	require.Equal(t, 1000.0, line["items_failed"])
+	require.Contains(t, h.log.String(), "bug 9:")
+	require.NotContains(t, h.log.String(), "bug 10:")
+	require.Less(t, len(h.log.String()), 2000)
+}
