@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net/url"
 	"os"
 	"strings"
@@ -138,15 +139,16 @@ type Bus struct {
 	closing context.Context // ends when Close begins
 	shut    context.CancelFunc
 	dial    sync.Once
-	tried   chan struct{} // closed after the first attempt to connect
-	made    chan struct{} // closed once nc is set
+	tried   chan struct{} // closed by firstTry
+	// firstTry is called after each attempt to connect.
+	firstTry func()
 
 	mu        sync.Mutex
 	closed    bool
 	work      sync.WaitGroup // what Close waits for; added to under mu
-	nc        *nats.Conn
-	up        *link         // nil while there is no connection
-	raised    chan struct{} // closed and replaced when a link comes up
+	nc        *nats.Conn     // the newest; one that NATS closed permanently is replaced
+	up        *link          // nil while there is no connection
+	raised    chan struct{}  // closed and replaced when a link comes up
 	pumps     map[string]*pump
 	scheduled map[string]time.Time // by the name of a schedule: until when it is trusted to be there
 	missed    map[hint]bool        // what is to be told when a link comes up
@@ -175,9 +177,10 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	}
 	b := &Bus{
 		cfg: cfg, log: log,
-		tried: make(chan struct{}), made: make(chan struct{}), raised: make(chan struct{}),
+		tried: make(chan struct{}), raised: make(chan struct{}),
 		pumps: map[string]*pump{}, scheduled: map[string]time.Time{}, missed: map[hint]bool{},
 	}
+	b.firstTry = sync.OnceFunc(func() { close(b.tried) })
 	b.closing, b.shut = context.WithCancel(context.Background())
 	b.denied.reset()
 	return b, nil
@@ -237,7 +240,7 @@ func (b *Bus) spawn(f func()) bool {
 func (b *Bus) start() {
 	b.dial.Do(func() {
 		if !b.spawn(b.connect) {
-			close(b.tried)
+			b.firstTry()
 		}
 	})
 }
@@ -246,10 +249,9 @@ func (b *Bus) start() {
 // it fails only for what reconnecting would not cure, such as an unreadable
 // credentials file: that too may be put right while we run.
 func (b *Bus) connect() {
-	first := sync.OnceFunc(func() { close(b.tried) })
-	defer first()
+	defer b.firstTry()
 	for {
-		nc, err := nats.Connect(b.cfg.URL, b.options(first)...)
+		nc, err := nats.Connect(b.cfg.URL, b.options()...)
 		if err == nil {
 			b.keep(nc)
 			if nc.IsConnected() {
@@ -257,13 +259,34 @@ func (b *Bus) connect() {
 			}
 			return
 		}
-		first()
+		b.firstTry()
 		b.log.Error("connect to NATS", "error", err)
-		select {
-		case <-time.After(10 * redialWait):
-		case <-b.closing.Done():
+		if !b.pause(10 * redialWait) {
 			return
 		}
+	}
+}
+
+// replace makes a new connection in place of one that the client library closed
+// permanently, as it does after some errors of the server.
+func (b *Bus) replace(closed *nats.Conn) {
+	err := closed.LastError()
+	b.drop(err)
+	b.spawn(func() {
+		b.log.Error("NATS closed the connection permanently; connecting again", "error", err)
+		if b.pause(redialWait + rand.N(redialJitter)) {
+			b.connect()
+		}
+	})
+}
+
+// pause reports whether d has passed before Close began.
+func (b *Bus) pause(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-b.closing.Done():
+		return false
 	}
 }
 
@@ -272,17 +295,14 @@ func (b *Bus) connect() {
 func (b *Bus) keep(nc *nats.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.nc == nil {
-		b.nc = nc
-		close(b.made)
-	}
+	b.nc = nc
 }
 
-func (b *Bus) options(first func()) []nats.Option {
+func (b *Bus) options() []nats.Option {
 	raise := func(nc *nats.Conn) {
 		b.keep(nc)
 		b.raise(nc)
-		first()
+		b.firstTry()
 	}
 	options := []nats.Option{
 		nats.Name(b.cfg.Name),
@@ -300,6 +320,7 @@ func (b *Bus) options(first func()) []nats.Option {
 		nats.ConnectHandler(raise),
 		nats.ReconnectHandler(raise),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.drop(err) }),
+		nats.ClosedHandler(b.replace),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			b.log.Warn("NATS", "error", err)
 			b.denied.add(err)
@@ -399,6 +420,9 @@ func (b *Bus) await(ctx context.Context) (*link, error) {
 		}
 	}
 }
+
+// conn is the connection itself.
+func (l *link) conn() *nats.Conn { return l.js.Conn() }
 
 // bound ends ctx when the connection is lost: an answer would not come any more.
 func (l *link) bound(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -51,7 +51,8 @@ func (e *GapError) Error() string {
 type Follower struct {
 	bus     *Bus
 	subject string
-	sub     *nats.Subscription
+	sub     *nats.Subscription // on conn; nil before it is made
+	conn    *nats.Conn
 	woken   chan struct{}
 
 	removed func(context.Context) (uint64, error) // see Follow
@@ -79,10 +80,6 @@ func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed fu
 	if after != nil {
 		f.next, f.safe = *after+1, *after
 	}
-	// First, so that nothing slips in between.
-	if f.sub, err = b.nc.Subscribe(f.subject, f.wake); err != nil {
-		return nil, away(err)
-	}
 	ctx, cancel := l.within(ctx, lookLimit)
 	defer cancel()
 	if err := f.enter(ctx, l); err != nil {
@@ -94,6 +91,9 @@ func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed fu
 
 // Close ends the subscription.
 func (f *Follower) Close() {
+	if f.sub == nil {
+		return
+	}
 	if err := f.sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 		f.bus.log.Warn("stop following", "subject", f.subject, "error", err)
 	}
@@ -178,6 +178,15 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 // enter finds the place to read from on a connection that is new: the stream may
 // be another one, or shorter at its begin or, after a crash, at its end.
 func (f *Follower) enter(ctx context.Context, l *link) error {
+	// The subscription comes first, so that nothing slips in between. It survives a
+	// reconnect.
+	if f.conn != l.conn() {
+		sub, err := l.conn().Subscribe(f.subject, f.wake)
+		if err != nil {
+			return fmt.Errorf("subscribe to %s: %w", f.subject, err)
+		}
+		f.sub, f.conn = sub, l.conn()
+	}
 	s, err := l.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		if err := f.bus.make(ctx, l, StreamUsers); err != nil {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -75,9 +76,9 @@ func (b *Bus) pump(subject string) {
 func (b *Bus) tell(h hint, body []byte) {
 	<-b.tried
 	b.mu.Lock()
-	up := b.up != nil
+	up := b.up
 	b.mu.Unlock()
-	if !up || b.nc.Publish(h.subject, body) != nil || b.nc.FlushTimeout(writeTimeout) != nil {
+	if up == nil || up.conn().Publish(h.subject, body) != nil || up.conn().FlushTimeout(writeTimeout) != nil {
 		b.miss(h)
 	}
 }
@@ -164,22 +165,22 @@ func (b *Bus) subscribe(subject string, received nats.MsgHandler, listens func()
 }
 
 func (b *Bus) listen(ctx context.Context, subject string, received nats.MsgHandler, listens func()) {
-	select {
-	case <-b.made:
-	case <-ctx.Done():
-		return
-	}
-	sub, err := b.nc.Subscribe(subject, received)
-	if err != nil {
-		b.log.Error("subscribe", "subject", subject, "error", err)
-		return
-	}
+	var on *nats.Conn // what sub belongs to; it survives a reconnect
+	var sub *nats.Subscription
 	for ctx.Err() == nil {
 		l, err := b.await(ctx)
 		if err != nil {
 			break
 		}
-		if b.reached(ctx, l) {
+		if on != l.conn() {
+			if sub, err = l.conn().Subscribe(subject, received); err == nil {
+				on = l.conn()
+			} else if !errors.Is(err, nats.ErrConnectionClosed) {
+				b.log.Error("subscribe", "subject", subject, "error", err)
+				return
+			}
+		}
+		if on == l.conn() && b.reached(ctx, l) {
 			listens()
 		}
 		select {
@@ -187,7 +188,10 @@ func (b *Bus) listen(ctx context.Context, subject string, received nats.MsgHandl
 		case <-ctx.Done():
 		}
 	}
-	if err := sub.Unsubscribe(); err != nil {
+	if sub == nil {
+		return
+	}
+	if err := sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
 		b.log.Warn("unsubscribe", "subject", subject, "error", err)
 	}
 }
@@ -198,7 +202,7 @@ func (b *Bus) reached(ctx context.Context, l *link) bool {
 	ctx, cancel := l.bound(ctx)
 	defer cancel()
 	for ctx.Err() == nil {
-		if b.nc.FlushTimeout(writeTimeout) == nil {
+		if l.conn().FlushTimeout(writeTimeout) == nil {
 			return ctx.Err() == nil
 		}
 		select {
