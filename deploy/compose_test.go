@@ -3,6 +3,7 @@ package deploy
 import (
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"regexp"
 	"slices"
@@ -36,6 +37,11 @@ func services(compose object) map[string]object {
 	return all
 }
 
+// withDefaults puts the default in the place of each variable.
+func withDefaults(value string) string {
+	return regexp.MustCompile(`\$\{\w+:-([^}]*)\}`).ReplaceAllString(value, "$1")
+}
+
 // composed gives the workloads of a profile, and what is wrong with the way in
 // which they get their secrets.
 func composed(compose object, profile string) (all []workload, wrong []string) {
@@ -61,7 +67,7 @@ func composed(compose object, profile string) (all []workload, wrong []string) {
 				}
 				read = append(read, file)
 			default:
-				w.env[key] = fmt.Sprint(value)
+				w.env[key] = withDefaults(fmt.Sprint(value))
 			}
 		}
 		for _, secret := range list(s, "secrets") {
@@ -114,7 +120,13 @@ func TestWhatIsMissingOrStaleInComposeIsFound(t *testing.T) {
 		"a secret nobody has": {func(_ map[string]object, h *house) {
 			h.settings = append(slices.Clone(h.settings), setting{name: "X", secret: true})
 		}, "reads the secret X"},
-		"a secret nobody reads":         {func(all map[string]object, _ *house) { environment(all, "migrate")["BASIC_AUTH_PASSWORD_FILE"] = "x" }, "migrate: has the secret BASIC_AUTH_PASSWORD and"},
+		"a secret nobody reads": {func(all map[string]object, _ *house) { environment(all, "migrate")["WECHAT_APP_SECRET_FILE"] = "x" }, "migrate: has the secret WECHAT_APP_SECRET and"},
+		"the admin's password in a function": {func(all map[string]object, _ *house) {
+			environment(all, "claim")["BASIC_AUTH_PASSWORD_FILE"] = secretsDir + "basic_auth_password"
+		}, "claim: has the secret BASIC_AUTH_PASSWORD and does not read it"},
+		"the admin's password in the trigger": {func(all map[string]object, _ *house) {
+			environment(all, "trigger")["BASIC_AUTH_PASSWORD_HASH_FILE"] = secretsDir + "basic_auth_password_hash"
+		}, "trigger: has the secret BASIC_AUTH_PASSWORD_HASH and does not read it"},
 		"a file that is not granted":    {func(all map[string]object, _ *house) { all["save"]["secrets"] = []any{"database_url"} }, "save: is granted [database_url] and reads"},
 		"a file that is somewhere else": {func(all map[string]object, _ *house) { environment(all, "save")["DATABASE_URL_FILE"] = "/x" }, "DATABASE_URL_FILE is not /run/secrets/database_url"},
 		"another one's user of NATS":    {func(all map[string]object, _ *house) { environment(all, "save")["NATS_USER"] = "deliver" }, "save: is the user deliver of NATS, not save"},
@@ -152,6 +164,7 @@ func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
 	for _, match := range regexp.MustCompile(`(?m)^secret (\S+) `).FindAllStringSubmatch(string(script), -1) {
 		made[match[1]] = true
 	}
+	made["basic_auth_password_hash"] = strings.Contains(string(script), "hash=secrets/basic_auth_password_hash\n")
 	for _, u := range bus.Users(bus.StreamAccepted) { // made of the file with the users
 		made["nats_"+u.Name] = true
 	}
@@ -168,7 +181,71 @@ func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
 		require.Positive(t, used, "nobody has %s", name)
 		delete(made, name)
 	}
-	require.Equal(t, map[string]bool{"nats_operator": true}, made, "which is for people")
+	require.Equal(t, map[string]bool{"nats_operator": true, "basic_auth_password": true}, made, "which are for people")
+}
+
+// networksOf gives the networks of a service with what it has there.
+func networksOf(s object) map[string]object {
+	all := map[string]object{}
+	for _, name := range texts(list(s, "networks")) {
+		all[name] = nil
+	}
+	if named, ok := s["networks"].(object); ok {
+		for name, has := range named {
+			all[name], _ = has.(object)
+		}
+	}
+	return all
+}
+
+// waysOut names who is in a network that reaches beyond this host.
+func waysOut(compose object) map[string][]string {
+	out := map[string][]string{}
+	for name, s := range services(compose) {
+		for network := range networksOf(s) {
+			if text(compose, "networks", network, "internal") != "true" {
+				out[network] = append(out[network], name)
+			}
+		}
+	}
+	for _, names := range out {
+		slices.Sort(names)
+	}
+	return out
+}
+
+func TestOnlyWhoCallsOutHasAWayOut(t *testing.T) {
+	t.Parallel()
+	compose := readCompose(t)
+	require.Equal(t, map[string][]string{"edge": {"gateway"}, "outgoing": {"deliver", "sendonce", "wechat"}}, waysOut(compose),
+		"sendonce is all functions, in the profile compact")
+	compose["networks"].(object)["front"] = object{}
+	require.Contains(t, waysOut(compose), "front")
+}
+
+// A function believes the gateway where a call comes from, and no other container.
+func TestOnlyTheGatewayIsTrusted(t *testing.T) {
+	t.Parallel()
+	compose := readCompose(t)
+	gateway := withDefaults(text(networksOf(services(compose)["gateway"])["front"], "ipv4_address"))
+	h := readHouse(t)
+	for _, profile := range []string{"split", "compact"} {
+		all, _ := composed(compose, profile)
+		for _, w := range all {
+			if w.word == "" {
+				require.Equal(t, gateway, w.env["TRUSTED_PROXIES"], w.name)
+			}
+		}
+	}
+	address, err := netip.ParseAddr(gateway)
+	require.NoError(t, err)
+	network := at(compose, "networks", "front", "ipam", "config", 0)
+	subnet, err := netip.ParsePrefix(withDefaults(text(network, "subnet")))
+	require.NoError(t, err)
+	others, err := netip.ParsePrefix(withDefaults(text(network, "ip_range")))
+	require.NoError(t, err)
+	require.True(t, subnet.Contains(address) && !others.Contains(address), "no other container is given %s", address)
+	require.Less(t, len(h.functions)+3, 1<<(32-others.Bits()))
 }
 
 func TestEveryServiceIsBoundedWatchedAndStartedAgain(t *testing.T) {
@@ -251,7 +328,7 @@ func TestTheExampleEnvironmentHasEverySettingThatMayBeSetThere(t *testing.T) {
 	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(string(file), -1) {
 		asked[match[1]] = true
 	}
-	told := map[string]bool{"VERSION": true} // which `up` tells
+	told := map[string]bool{"VERSION": true, "SECRETS": true} // which `up` tells
 	for _, match := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(head, -1) {
 		told[match[1]] = true
 	}

@@ -142,7 +142,11 @@ func mismatches(h house, workloads []workload) []string {
 	return wrong
 }
 
-const adminHash = "BASIC_AUTH_PASSWORD_HASH"
+// The functions have a hash of the admin's password, and nobody the password itself.
+const (
+	adminPassword = "BASIC_AUTH_PASSWORD"
+	adminHash     = "BASIC_AUTH_PASSWORD_HASH"
+)
 
 // mismatches is what one workload has or lacks.
 func (w workload) mismatches(h house) []string {
@@ -151,9 +155,6 @@ func (w workload) mismatches(h house) []string {
 		wrong = append(wrong, fmt.Sprintf("%s: there is no function %q", w.name, w.function))
 	}
 	for _, s := range h.settings {
-		if s.name == adminHash {
-			continue // in place of the password: an operator chooses
-		}
 		if has, needs := slices.Contains(w.secrets, s.name), w.needs(s); has && !needs {
 			wrong = append(wrong, fmt.Sprintf("%s: has the secret %s and does not read it", w.name, s.name))
 		} else if needs && !has {
@@ -191,6 +192,10 @@ func (w workload) needs(s setting) bool {
 		return false
 	case w.word == "migrate":
 		return slices.Contains(s.readBy, "migrate")
+	case s.name == adminPassword:
+		return false
+	case s.name == adminHash:
+		return w.word == ""
 	case w.word == "trigger":
 		return s.readBy == nil || slices.Contains(s.readBy, "trigger")
 	case s.readBy == nil:

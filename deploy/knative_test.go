@@ -330,7 +330,6 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 		require.Equal(t, "tls://"+natsService+":4222", text(settings, "NATS_URL"))
 		for i := range 3 {
 			require.Contains(t, routes, fmt.Sprintf("@nats-%d.nats.sendonce.svc.cluster.local:6222", i))
-			require.Contains(t, text(settings, "TWO_PHASE_NATS_MONITOR_URL"), fmt.Sprintf("http://nats-%d.nats.sendonce.svc.cluster.local:8222", i))
 		}
 		postgres := at(c.of("postgresql.cnpg.io/v1 Cluster").named("postgres"), "spec")
 		require.Equal(t, "any", text(postgres, "postgresql", "synchronous", "method"))
@@ -349,6 +348,23 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 	migrate := text(cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate"), "stringData", "SENDONCE_OWNER_URL")
 	require.Contains(t, migrate, "target_session_attrs=read-write")
 	require.NotContains(t, migrate, "pooler", "its advisory lock belongs to a session")
+}
+
+func TestOnlyWhoCallsOutReachesTheInternet(t *testing.T) {
+	t.Parallel()
+	for _, dir := range overlays(t) {
+		var out []string
+		for _, o := range cluster(render(t, dir)).of(networkPolicy) {
+			walk(at(o, "spec", "egress"), func(peer object) {
+				if peer["ipBlock"] != nil && text(o, "spec", "podSelector", "matchExpressions", 0, "key") == "serving.knative.dev/service" {
+					out = texts(list(o, "spec", "podSelector", "matchExpressions", 0, "values"))
+				} else if peer["ipBlock"] != nil {
+					out = append(out, text(o, "metadata", "name"))
+				}
+			})
+		}
+		require.Equal(t, []string{"deliver", "wechat"}, out, dir)
+	}
 }
 
 func TestASelectorFindsWhatItIsAbout(t *testing.T) {

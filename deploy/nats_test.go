@@ -115,6 +115,8 @@ func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
 		require.Len(t, opts.Users, len(bus.Users(bus.StreamAccepted)), name)
 		require.Positive(t, opts.MaxConn, name)
 		require.Positive(t, opts.MaxSubs, name)
+		require.Equal(t, "127.0.0.1:8222", fmt.Sprint(opts.HTTPHost, ":", opts.HTTPPort), "%s: its monitoring asks for no password", name)
+		require.Zero(t, opts.HTTPSPort, name)
 		secure := !strings.HasSuffix(name, "local") && name != "compose"
 		require.Equal(t, secure, opts.TLSConfig != nil, name)
 		require.Equal(t, secure, opts.Cluster.TLSConfig != nil && opts.Cluster.Username != "" && len(opts.Routes) == 3, name)

@@ -14,6 +14,7 @@ import (
 	"github.com/sendonce/sendonce/migrations"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Commands returns what the binary does beside serving.
@@ -59,8 +60,20 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 
 // migrateConfig is what migrate alone reads.
 type migrateConfig struct {
-	OwnerURL string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, past any pooler; unset takes DATABASE_URL"`
+	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, past any pooler; unset takes DATABASE_URL"`
+	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger, which migrate makes where it has the password, too; empty takes the built-in admin"`
+	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller; for migrate at least 24 random characters"`
 }
+
+// Validate checks the name of the trigger as admin checks that of any caller.
+func (c *migrateConfig) Validate() []task.Field {
+	if c.TriggerUser != "" && !task.ValidName(c.TriggerUser, maxCallerName) {
+		return []task.Field{{Name: "SENDONCE_TRIGGER_USER", Message: "must be 1 to 50 characters of A-Z a-z 0-9 . _ -"}}
+	}
+	return nil
+}
+
+const maxCallerName = 50 // the width of callers.name
 
 func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 	owner := cmp.Or(cfg.OwnerURL, env.Config.DatabaseURL)
@@ -81,6 +94,15 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 	}
 	if len(applied) == 0 {
 		fmt.Println("the database is up to date")
+	}
+	if cfg.TriggerUser != "" && cfg.TriggerPassword != "" && cfg.TriggerUser != env.Config.Username {
+		did, err := migrations.EnsureTrigger(ctx, conn, cfg.TriggerUser, cfg.TriggerPassword)
+		if err != nil {
+			return err
+		}
+		if did != "" {
+			fmt.Println(did, cfg.TriggerUser)
+		}
 	}
 	open, err := migrations.OpenToPublic(ctx, conn)
 	if open {

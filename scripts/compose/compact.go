@@ -32,7 +32,10 @@ func (s *stack) compact(ctx context.Context) error {
 	for _, alias := range aliases {
 		connect = append(connect, "--alias", alias)
 	}
-	if _, err := s.tell(ctx, "podman", append(connect, s.project+"_front", s.container(allInOne))...); err != nil {
+	if _, err := s.tell(ctx, "podman", append(connect, s.front(), s.container(allInOne))...); err != nil {
+		return err
+	}
+	if err := s.joinFront(ctx); err != nil {
 		return err
 	}
 	return s.ready(ctx, s.file.names())
@@ -54,11 +57,11 @@ func (s *stack) takeAliases() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	front := regexp.MustCompile(`(?m)^    networks:\n      data: \{\}\n      front:\n        aliases: \[(.*)\]$`)
+	front := regexp.MustCompile(`(?m)^    networks:\n      data: \{\}\n      outgoing: \{\}\n      front:\n        aliases: \[(.*)\]$`)
 	found := front.FindSubmatch(content)
 	if found == nil {
 		return nil, errors.New("compose.yaml has no aliases")
 	}
-	content = front.ReplaceAll(content, []byte("    networks: [data]"))
+	content = front.ReplaceAll(content, []byte("    networks: [data, outgoing]"))
 	return strings.Split(string(found[1]), ", "), os.WriteFile(path, content, 0o644)
 }

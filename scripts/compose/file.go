@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +68,9 @@ func readCompose(dir, profile string) (composeFile, error) {
 		return file, fmt.Errorf("compose.yaml: %w", err)
 	}
 	for name, s := range file.Services {
+		for key, value := range s.Environment {
+			s.Environment[key] = withDefaults(value)
+		}
 		switch {
 		case s.Profiles != nil && !slices.Contains(s.Profiles, profile):
 			delete(file.Services, name)
@@ -76,6 +80,11 @@ func readCompose(dir, profile string) (composeFile, error) {
 		}
 	}
 	return file, nil
+}
+
+// withDefaults puts the default in the place of each variable, as "${NAME:-default}".
+func withDefaults(value string) string {
+	return regexp.MustCompile(`\$\{\w+:-([^}]*)\}`).ReplaceAllString(value, "$1")
 }
 
 // names lists the services of the file.

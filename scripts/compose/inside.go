@@ -97,16 +97,20 @@ func haveTools() error {
 	return nil
 }
 
-// network is where the services have their addresses. It is one that
-// TRUSTED_PROXIES names, and on the loopback device all of it is ours.
-const network = "10.77.0."
+// network is where the services have their addresses. On the loopback device all of
+// it is ours. gateway is the address that TRUSTED_PROXIES names: the device has it, so
+// all calls come from there.
+const (
+	network = "10.77.0."
+	gateway = 250
+)
 
 func address(n int) string { return fmt.Sprint(network, n) }
 
 // furnish makes the tree of files: that of the machine, but for what compose has
 // its services find, which is copied from dir.
 func (f composeFile) furnish(ctx context.Context, dir string, programs map[string]string) error {
-	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"address", "add", address(1) + "/24", "dev", "lo"}} {
+	for _, args := range [][]string{{"link", "set", "lo", "up"}, {"address", "add", address(gateway) + "/24", "dev", "lo"}} {
 		if out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput(); err != nil {
 			return fmt.Errorf("ip %s: %w\n%s", strings.Join(args, " "), err, out)
 		}

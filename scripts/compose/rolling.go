@@ -50,6 +50,12 @@ func runProcesses(ctx context.Context, repository string, plan rollingPlan) (err
 	return goInside(ctx, plan)
 }
 
+// noEngine is what `up` has for an engine: it starts nothing but hash-password, with
+// the program beside it.
+const noEngine = `#!/bin/sh
+case "$*" in *hash-password) exec "$(dirname "$0")/sendonce" hash-password ;; esac
+`
+
 // prepare makes the folder of a stack: what compose takes from deploy/compose
 // and has `up` make, and the programs that the images hold.
 func prepare(ctx context.Context, repository, dir string) error {
@@ -68,13 +74,19 @@ func prepare(ctx context.Context, repository, dir string) error {
 		os.WriteFile(filepath.Join(secrets, "wechat_app_secret"), []byte(sandbox.WeChatSecret), 0o600)); err != nil {
 		return err
 	}
+	postgres, bin := filepath.Join(dir, "postgres"), filepath.Join(dir, "bin")
+	engine := filepath.Join(bin, "engine")
+	if err := errors.Join(os.Mkdir(bin, 0o755),
+		sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", filepath.Join(bin, "sendonce"), false),
+		os.WriteFile(engine, []byte(noEngine), 0o755)); err != nil {
+		return err
+	}
 	up := exec.CommandContext(ctx, filepath.Join(compose, "up"))
-	up.Env = append(os.Environ(), "COMPOSE=true") // an engine that does nothing
+	up.Env = append(os.Environ(), "COMPOSE="+engine)
 	if out, err := up.CombinedOutput(); err != nil {
 		return fmt.Errorf("up: %w\n%s", err, out)
 	}
-	postgres, bin := filepath.Join(dir, "postgres"), filepath.Join(dir, "bin")
-	if err := errors.Join(os.Mkdir(filepath.Join(dir, "logs"), 0o755), os.Mkdir(postgres, 0o700), os.Mkdir(bin, 0o755),
+	if err := errors.Join(os.Mkdir(filepath.Join(dir, "logs"), 0o755), os.Mkdir(postgres, 0o700),
 		os.WriteFile(filepath.Join(bin, "start"), []byte(startPostgres), 0o755)); err != nil {
 		return err
 	}
@@ -92,7 +104,6 @@ func prepare(ctx context.Context, repository, dir string) error {
 	}
 	log.Printf("     the gateway is caddy %s", bytes.TrimSpace(version))
 	return errors.Join(os.Chown(postgres, uid, -1), os.Symlink(caddy, filepath.Join(bin, "caddy")),
-		sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", filepath.Join(bin, "sendonce"), false),
 		sandbox.Compile(ctx, natsServer, filepath.Join(bin, "nats-server"), false))
 }
 

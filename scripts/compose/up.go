@@ -27,11 +27,14 @@ func (s *stack) up(ctx context.Context) error {
 	}
 	cmd := s.command(ctx, "./up", s.file.names()...)
 	cmd.Env = append(cmd.Env, "COMPOSE="+s.path("podman-compose"))
-	if err := s.lendCaches(ctx); err != nil {
+	if err := errors.Join(s.lendCaches(ctx), s.makeFront(ctx)); err != nil {
 		return err
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
+	}
+	if err := s.joinFront(ctx); err != nil {
+		return err
 	}
 	if s.client, err = client(s.composeDir(), "http://127.0.0.1:"+s.port); err != nil {
 		return err

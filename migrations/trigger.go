@@ -1,0 +1,67 @@
+package migrations
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// leastTriggerPassword keeps guessable passwords out: the table has a plain SHA-256.
+const leastTriggerPassword = 24
+
+const (
+	addTriggerSQL = `
+INSERT INTO callers (name, token_hash, roles, queues) VALUES ($1, $2, '{trigger}', '{}')
+ON CONFLICT (name) DO NOTHING RETURNING id`
+	lockTriggerSQL   = `SELECT id, roles, revoked_at IS NOT NULL, token_hash = $2 FROM callers WHERE name = $1 FOR UPDATE`
+	rotateTriggerSQL = `UPDATE callers SET token_hash = $2, rotated_at = now() WHERE id = $1`
+	logTriggerSQL    = `
+INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subject, after)
+VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object('name', $3::text, 'roles', jsonb_build_array('trigger')))`
+)
+
+// EnsureTrigger makes the caller that the trigger is, with the role trigger and
+// nothing else, and gives it password, which must be at least 24 random
+// characters. It returns what it did as operator_actions has it: caller.create,
+// caller.rotate, or "" where the caller had this password already. It changes no
+// caller that has other roles or is revoked: that is an error.
+func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (did string, err error) {
+	if len(password) < leastTriggerPassword {
+		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", leastTriggerPassword)
+	}
+	hash := sha256.Sum256([]byte(password))
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		var id int64
+		did = "caller.create"
+		err := tx.QueryRow(ctx, addTriggerSQL, name, hash[:]).Scan(&id)
+		if errors.Is(err, pgx.ErrNoRows) {
+			var roles []string
+			var revoked, same bool
+			if err := tx.QueryRow(ctx, lockTriggerSQL, name, hash[:]).Scan(&id, &roles, &revoked, &same); err != nil {
+				return err
+			}
+			switch {
+			case same && !revoked:
+				did = ""
+				return nil
+			case revoked || !slices.Equal(roles, []string{"trigger"}):
+				return errors.New("there is a caller of this name that is revoked or has other roles than trigger: set SENDONCE_TRIGGER_USER to another name")
+			}
+			did = "caller.rotate"
+			_, err = tx.Exec(ctx, rotateTriggerSQL, id, hash[:])
+		}
+		if err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, logTriggerSQL, id, did, name)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("caller %s of the trigger: %w", name, err)
+	}
+	return did, nil
+}

@@ -1,0 +1,55 @@
+package migrations_test
+
+import (
+	"crypto/sha256"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/migrations"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestEnsureTrigger(t *testing.T) {
+	t.Parallel()
+	owner := connect(t, sandbox.NewDatabase(t))
+	first, second := strings.Repeat("a", 24), strings.Repeat("b", 24)
+	for _, step := range []struct{ password, did string }{
+		{first, "caller.create"}, {first, ""}, {second, "caller.rotate"}, {second, ""},
+	} {
+		did, err := migrations.EnsureTrigger(t.Context(), owner, "sendonce-trigger", step.password)
+		require.NoError(t, err)
+		require.Equal(t, step.did, did)
+	}
+	var roles, queues []string
+	var hash []byte
+	require.NoError(t, owner.QueryRow(t.Context(), "SELECT roles, queues, token_hash FROM callers").Scan(&roles, &queues, &hash))
+	sum := sha256.Sum256([]byte(second))
+	require.Equal(t, []string{"trigger"}, roles)
+	require.Empty(t, queues)
+	require.Equal(t, sum[:], hash)
+	rows, err := owner.Query(t.Context(), "SELECT action || ' ' || coalesce(before::text, '') || after::text FROM operator_actions ORDER BY id")
+	require.NoError(t, err)
+	actions, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		`caller.create {"name": "sendonce-trigger", "roles": ["trigger"]}`,
+		`caller.rotate {"name": "sendonce-trigger", "roles": ["trigger"]}`,
+	}, actions)
+
+	_, err = migrations.EnsureTrigger(t.Context(), owner, "sendonce-trigger", "guessable")
+	require.ErrorContains(t, err, "at least 24 random characters")
+	for name, change := range map[string]string{"wider": "roles = '{trigger,admin}'", "revoked": "revoked_at = now()"} {
+		_, err := migrations.EnsureTrigger(t.Context(), owner, name, first)
+		require.NoError(t, err)
+		_, err = owner.Exec(t.Context(), "UPDATE callers SET "+change+" WHERE name = $1", name)
+		require.NoError(t, err)
+		_, err = migrations.EnsureTrigger(t.Context(), owner, name, second)
+		require.ErrorContains(t, err, "caller "+name+" of the trigger: there is a caller of this name that is revoked or has other roles")
+	}
+	did, err := migrations.EnsureTrigger(t.Context(), owner, "wider", first)
+	require.NoError(t, err, "an operator's caller whose password is right stays as it is")
+	require.Empty(t, did)
+}
