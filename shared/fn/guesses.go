@@ -29,7 +29,8 @@ import (
 // nobody guesses it. So nobody can lock out a caller at another address.
 //
 // A failure says nothing about whether the name exists: it counts alike, and its
-// answer takes failureTime.
+// answer takes failureTime, and the time of a hash where the admin's password is given
+// by one.
 const (
 	pairBurst    = 10
 	pairEvery    = 6 * time.Second
@@ -101,11 +102,16 @@ func (a *allowance) now(at time.Time, perSecond float64) float64 {
 type loginAttempt struct {
 	guesses *guesses
 	proof
-	known bool // that there is a caller of the name
-	long  bool // the password
-	paid  bool // with one of the address's failures
-	began time.Time
+	known    bool // that there is a caller of the name
+	long     bool // the password
+	repeated bool // the password was wrong here lately
+	paid     bool // with one of the address's failures
+	began    time.Time
+	hashing  time.Duration // time that the admin's hash took, for any name
 }
+
+// source stands for the address.
+func (a *loginAttempt) source() uint64 { return maphash.Comparable(a.guesses.seed, a.address) }
 
 func newGuesses() *guesses {
 	return &guesses{
@@ -150,6 +156,7 @@ func (g *guesses) begin(name, password, source string, began time.Time) (*loginA
 	if f == nil {
 		return a, nil
 	}
+	a.repeated = slices.Contains(f.wrong[:], a.password)
 	over := f.left.now(now, 1/pairEvery.Seconds()) + 1 - pairBurst
 	if over <= 0 || a.long && now.Before(g.proven[a.proof]) {
 		return a, nil
@@ -275,7 +282,7 @@ func (a *loginAttempt) hold(ctx context.Context) {
 	}
 	defer func() { <-a.guesses.held }()
 	select {
-	case <-time.After(time.Until(a.began.Add(failureTime))):
+	case <-time.After(time.Until(a.began.Add(failureTime + a.hashing))):
 	case <-ctx.Done():
 	}
 }

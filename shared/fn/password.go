@@ -28,6 +28,7 @@ const (
 	hashRule          = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
 	passwordTurn      = 2 * time.Second // how long a call waits for others whose passwords are computed
 	passwordShare     = 4               // after a wrong password nothing is computed for so many times as long
+	passwordLanes     = 256             // addresses that share one wait for each other
 	maxPasswordLength = 1024
 )
 
@@ -37,8 +38,10 @@ type passwordHash struct {
 	iterations int
 	salt, sum  []byte
 
-	matched atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
-	turn    chan struct{}                     // full while a password is computed or just was, in vain
+	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
+	computed atomic.Int64                      // how often a hash was computed
+	turn     chan struct{}                     // full while a password is computed or just was, in vain
+	lanes    [passwordLanes]chan struct{}      // full while a call from such an address waits for turn
 }
 
 func parsePasswordHash(text string) (*passwordHash, error) {
@@ -51,42 +54,68 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 	if err != nil || notBase64 != nil || iterations < leastIterations || iterations > mostIterations || len(sum) != sha256.Size {
 		return nil, errors.New(hashRule)
 	}
-	return &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, turn: make(chan struct{}, 1)}, nil
+	h := &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, turn: make(chan struct{}, 1)}
+	for i := range h.lanes {
+		h.lanes[i] = make(chan struct{}, 1)
+	}
+	return h, nil
 }
 
 // matches tells whether password is the right one. Computing that takes a tenth of
 // a second or more, so the right one is computed once in a process, and wrong ones one
-// at a time with pauses: guessing takes at most a fifth of a core. An error says that
-// others were before this call for too long.
-func (h *passwordHash) matches(ctx context.Context, password string) (bool, error) {
+// at a time with pauses: guessing takes at most a fifth of a core. source stands for the
+// address of the call, which began at began: one address does not keep the others
+// waiting. An error says that others were before this call for too long.
+func (h *passwordHash) matches(ctx context.Context, password string, source uint64, began time.Time) (bool, error) {
+	return h.compute(ctx, password, source, began, true)
+}
+
+// pretend does the work of matches with a wrong password, for other names than the
+// admin's: the time of an answer must not tell which of them that is.
+func (h *passwordHash) pretend(ctx context.Context, password string, source uint64, began time.Time) error {
+	_, err := h.compute(ctx, password, source, began, false)
+	return err
+}
+
+func (h *passwordHash) compute(ctx context.Context, password string, source uint64, began time.Time, admin bool) (bool, error) {
 	given := sha256.Sum256([]byte(password))
+	isKnown := func(known *[sha256.Size]byte) bool {
+		return admin && subtle.ConstantTimeCompare(known[:], given[:]) == 1
+	}
 	if known := h.matched.Load(); known != nil {
-		return subtle.ConstantTimeCompare(known[:], given[:]) == 1, nil
+		return isKnown(known), nil
 	}
 	if len(password) > maxPasswordLength {
 		return false, nil
 	}
-	limit := time.NewTimer(passwordTurn)
+	limit := time.NewTimer(time.Until(began.Add(passwordTurn)))
 	defer limit.Stop()
-	select {
-	case h.turn <- struct{}{}:
-	case <-limit.C:
-		return false, busy("too many passwords wait to be checked, try again")
-	case <-ctx.Done():
-		return false, ctx.Err()
+	lane := h.lanes[source%passwordLanes]
+	for _, next := range []chan struct{}{lane, h.turn} {
+		select {
+		case next <- struct{}{}:
+		case <-limit.C:
+			return false, busy("too many passwords wait to be checked, try again")
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+		if next == lane {
+			defer func() { <-lane }()
+		}
 	}
 	if known := h.matched.Load(); known != nil {
 		<-h.turn
-		return subtle.ConstantTimeCompare(known[:], given[:]) == 1, nil
+		return isKnown(known), nil
 	}
-	began := time.Now()
+	start := time.Now()
+	h.computed.Add(1)
 	sum, err := pbkdf2.Key(sha256.New, password, h.salt, h.iterations, len(h.sum))
-	if err == nil && subtle.ConstantTimeCompare(sum, h.sum) == 1 {
+	if right := subtle.ConstantTimeCompare(sum, h.sum) == 1; err == nil && right && admin {
 		h.matched.Store(&given)
 		<-h.turn
 		return true, nil
 	}
-	time.AfterFunc(passwordShare*time.Since(began), func() { <-h.turn })
+	time.AfterFunc(passwordShare*time.Since(start), func() { <-h.turn })
 	return false, err
 }
 

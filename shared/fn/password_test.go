@@ -2,6 +2,8 @@ package fn
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -32,7 +34,7 @@ func TestAHashOfAnotherProgramIsRead(t *testing.T) {
 	t.Parallel()
 	h, err := parsePasswordHash(djangosHash)
 	require.NoError(t, err)
-	right, err := h.matches(t.Context(), "lètmein")
+	right, err := h.matches(t.Context(), "lètmein", 0, time.Now())
 	require.NoError(t, err)
 	require.True(t, right)
 }
@@ -70,7 +72,7 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 	defer cancel()
 	began, computed := time.Now(), 0
 	for {
-		right, err := h.matches(guess, "wrong")
+		right, err := h.matches(guess, "wrong", 0, time.Now())
 		if err != nil {
 			break
 		}
@@ -83,14 +85,14 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 	require.Less(t, time.Duration(computed)*time.Since(once), time.Since(began), "guess after guess without a pause")
 
 	require.Eventually(t, func() bool {
-		right, err := h.matches(t.Context(), "secret")
+		right, err := h.matches(t.Context(), "secret", 0, time.Now())
 		return err == nil && right
 	}, waitAtMost, tick)
 	h.turn <- struct{}{} // a guess is computed
-	right, err := h.matches(t.Context(), "secret")
+	right, err := h.matches(t.Context(), "secret", 0, time.Now())
 	require.NoError(t, err)
 	require.True(t, right)
-	right, err = h.matches(t.Context(), "wrong")
+	right, err = h.matches(t.Context(), "wrong", 0, time.Now())
 	require.NoError(t, err)
 	require.False(t, right, "and wrong ones cost nothing either from then on")
 }
@@ -106,12 +108,77 @@ func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
-				_, err := h.matches(t.Context(), "secret")
+				_, err := h.matches(t.Context(), "secret", 0, time.Now())
 				require.ErrorContains(t, err, "try again")
 			})
 		}
 		began := time.Now()
 		all.Wait()
 		require.Equal(t, passwordTurn, time.Since(began))
+	})
+}
+
+// Which names there are must not show in the work that a wrong password makes.
+func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
+	t.Parallel()
+	text, err := hashPassword("secret", leastIterations)
+	require.NoError(t, err)
+	h := startHouse(t, func(c *Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
+	h.env.guesses.addressBurst = 3 // also where an address has failed too often
+	names := []string{"admin", "nobody", "submitter", "gone", "another", strings.Repeat("x", callerMaxName+1), "sub\x00mitter", ""}
+	computed := func(call func()) int64 {
+		before := h.env.adminHash.computed.Load()
+		call()
+		return h.env.adminHash.computed.Load() - before
+	}
+	for _, wrong := range []string{"one", "two", strings.Repeat("x", maxPasswordLength+1), "two"} {
+		work := map[int64][]string{}
+		for i, name := range names {
+			n := computed(func() {
+				status, _ := h.greetAs(as(name, wrong), from(fmt.Sprintf("203.0.113.%d", i%2)))
+				require.Contains(t, []int{401, 429}, status, "%q", name)
+			})
+			work[n] = append(work[n], name)
+		}
+		require.Len(t, work, 1, "the password %.10q: %q", wrong, work)
+	}
+	require.Equal(t, int64(1), computed(func() { h.greetAs(as("nobody", "secret"), from("203.0.113.7")) }))
+	require.Equal(t, int64(1), computed(func() { h.greetAs(as("nobody", "Secret"), from("203.0.113.7")) }), "another's name with the right password teaches nothing")
+	require.Equal(t, int64(1), computed(func() {
+		status, _ := h.greetAs(as("admin", "secret"), from("203.0.113.8"))
+		require.Equal(t, 200, status)
+	}))
+	for i, name := range names {
+		require.Zero(t, computed(func() { h.greetAs(as(name, "three"), from(fmt.Sprint("203.0.113.", 20+i))) }), name)
+	}
+	require.Zero(t, computed(func() {
+		status, _ := h.greetAs(as("submitter", "token"), from("203.0.113.0"))
+		require.Equal(t, 200, status, "where others have guessed")
+	}))
+}
+
+// Whatever one address tries, another is next in turn.
+func TestOneAddressDoesNotKeepOthersFromTheirTurn(t *testing.T) {
+	t.Parallel()
+	text, err := hashPassword("secret", leastIterations)
+	require.NoError(t, err)
+	synctest.Test(t, func(t *testing.T) {
+		h, err := parsePasswordHash(text)
+		require.NoError(t, err)
+		h.turn <- struct{}{}
+		var all sync.WaitGroup
+		for range 100 {
+			all.Go(func() { _ = h.pretend(t.Context(), "wrong", 1, time.Now()) })
+		}
+		synctest.Wait()
+		all.Go(func() {
+			right, err := h.matches(t.Context(), "secret", 2, time.Now())
+			require.NoError(t, err)
+			require.True(t, right)
+			require.LessOrEqual(t, h.computed.Load(), int64(2), "after one of the other address")
+		})
+		synctest.Wait()
+		<-h.turn
+		all.Wait()
 	})
 }
