@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -248,7 +249,7 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	require.Len(t, claim(), 1)
 	require.Equal(t, 200, s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","outcome":"released","retry_after_seconds":3600}`, id)).status)
 	for range 3 {
-		_, err := db.StrikeTemplate(context.Background(), "tmpl/1 预订", "47003: argument invalid")
+		_, err := db.StrikeTemplate(context.Background(), store.CallerTemplate{TemplateID: "tmpl/1 预订"}, "47003: argument invalid")
 		require.NoError(t, err)
 	}
 	templates := s.get(root + "subscribe-templates").data("templates").([]any)
@@ -257,10 +258,14 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	require.Equal(t, "tmpl/1 预订", shown["template_id"])
 	require.EqualValues(t, 3, shown["strikes"])
 	require.NotEmpty(t, shown["paused_at"])
+	require.Equal(t, "0", shown["caller_id"])
+	require.Equal(t, "admin", shown["caller_name"])
 
 	lift := root + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
 	require.Equal(t, []string{"reason"}, s.post(lift, `{}`).fields())
-	lifted := s.post(lift, `{"reason":"mended"}`)
+	require.Equal(t, []string{"caller_id"}, s.post(lift, `{"reason":"mended","caller_id":-1}`).fields())
+	require.Equal(t, 404, s.post(lift, `{"reason":"mended","caller_id":"7"}`).status, "it is paused for another caller")
+	lifted := s.post(lift, `{"reason":"mended","caller_id":"0"}`)
 	require.Equal(t, 200, lifted.status, lifted.text)
 	require.EqualValues(t, 1, lifted.data("due_tasks"))
 	require.Empty(t, s.get(root+"subscribe-templates").data("templates"))
@@ -281,8 +286,20 @@ func (s teller) tellOfPauses() {
 	s.post(200, at+"/resume", `{"reason":"it is done"}`)
 	s.post(404, at+"/resume", `{"reason":"it is done"}`)
 
-	s.exec(`insert into template_pauses (template_id, strikes, paused_at, reason) values ('a', 1, null, 'x'), ('b', 3, now(), 'y')`)
+	s.exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
+		values ('a', 0, 1, null, 'x'), ('b', 0, 3, now(), 'y'), ('b.预', -1, 3, now(), 'y'), ('c', 0, 3, now(), 'z')`)
 	s.get(200, root+"subscribe-templates")
+	var pages []string
+	for after := ""; len(pages) < 4; {
+		page := s.get(200, root+"subscribe-templates?limit=1&after="+url.QueryEscape(after))
+		pages = append(pages, page.data("templates").([]any)[0].(map[string]any)["template_id"].(string))
+		if after, _ = page.data("next_after").(string); after == "" {
+			break
+		}
+	}
+	require.Equal(s.t, []string{"b", "b.预", "c", "a"}, pages)
+	s.get(400, root+"subscribe-templates?after=1.2")
+	s.post(200, root+"subscribe-templates/c/resume", `{"reason":"mended","caller_id":"0"}`)
 	s.post(400, root+"subscribe-templates/b/resume", `{}`)
 	s.post(200, root+"subscribe-templates/b/resume", `{"reason":"mended"}`)
 	s.post(404, root+"subscribe-templates/b/resume", `{"reason":"mended"}`)

@@ -273,17 +273,39 @@ func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
 	waits, other := s.order(3), s.order(4, func(sub *store.Subscription) { sub.TemplateID = "T2" })
 	s.work()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; asked 4, delivered 1", s.fate(waits))
-	require.InDelta(t, 10*time.Minute, s.waitsFor(waits), float64(20*time.Second))
+	require.InDelta(t, time.Hour, s.waitsFor(waits), float64(20*time.Second))
 	require.Contains(t, s.fate(other), "succeeded")
-	s.let(10 * time.Minute)
+	s.let(time.Hour)
 	s.work()
 	require.Equal(t, "scheduled, retries 0; row 0 template_paused; asked 4, delivered 1", s.fate(waits))
 
-	due, err := s.db.LiftTemplate(t.Context(), "T1", store.Operator{Name: "op"})
+	due, err := s.db.LiftTemplate(t.Context(), "T1", nil, store.Operator{Name: "op"})
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
 	s.work()
 	require.Equal(t, "failed/rejected, retries 0; row 2 40037; asked 5, delivered 1", s.fate(waits))
+}
+
+func TestBadDataOfOneCallerPausesItsTemplateForNobodyElse(t *testing.T) {
+	t.Parallel()
+	s := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
+	var neighbour []store.Subscribed
+	for n, caller := range []int64{7, 8, 7, 7, 7, 8} {
+		o := s.order(uint64(n), func(sub *store.Subscription) {
+			if sub.CallerID = caller; caller == 7 {
+				sub.Data = []byte(`{"thing1":{"value":""}}`)
+			}
+		})
+		if caller == 8 {
+			neighbour = append(neighbour, o)
+		}
+	}
+	s.work()
+	for _, o := range neighbour {
+		require.Equal(t, "succeeded, retries 0; row 1; asked 5, delivered 2", s.fate(o))
+	}
+	require.Equal(t, 1, s.count(`select count(*) from task_live where caller_id = 7 and state = 0`), "the success of another wipes out no strike")
+	s.complains()
 }
 
 func TestASuccessBetweenTwoErrorsKeepsATemplateGoing(t *testing.T) {

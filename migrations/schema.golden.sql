@@ -465,7 +465,8 @@ CREATE TABLE template_pauses (
     strikes smallint NOT NULL,
     paused_at timestamp with time zone,
     reason text NOT NULL,
-    updated_at timestamp with time zone NOT NULL DEFAULT now());
+    updated_at timestamp with time zone NOT NULL DEFAULT now(),
+    caller_id bigint NOT NULL);
 
 CREATE TABLE upkeep (
     what text NOT NULL,
@@ -671,7 +672,7 @@ ALTER TABLE tasks ADD CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AN
 
 ALTER TABLE tasks ADD CONSTRAINT tasks_queue_check CHECK (((octet_length(queue) >= 1) AND (octet_length(queue) <= 63)));
 
-ALTER TABLE template_pauses ADD CONSTRAINT template_pauses_pkey PRIMARY KEY (template_id);
+ALTER TABLE template_pauses ADD CONSTRAINT template_pauses_pkey PRIMARY KEY (template_id, caller_id);
 
 ALTER TABLE upkeep ADD CONSTRAINT upkeep_pkey PRIMARY KEY (what);
 
@@ -1122,11 +1123,13 @@ COMMENT ON COLUMN tasks.max_retries IS 'How many retries follow the first try, 0
 
 COMMENT ON COLUMN tasks.on_unknown IS 'What follows when nobody knows whether the message was sent: 0 resend, 1 hold, 2 fail.';
 
-COMMENT ON TABLE template_pauses IS 'Templates of subscribe messages with errors in a row; with paused_at the template is not sent.';
+COMMENT ON TABLE template_pauses IS 'Templates of subscribe messages with errors in a row, by caller; with paused_at the caller''s messages with the template are not sent.';
 
 COMMENT ON COLUMN template_pauses.strikes IS 'Errors in a row that the template is to blame for.';
 
 COMMENT ON COLUMN template_pauses.reason IS 'The last error, for people.';
+
+COMMENT ON COLUMN template_pauses.caller_id IS 'The caller that ordered the messages: callers.id, 0 for the pair of the environment, -1 for all callers.';
 
 COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, whoever did it.';
 

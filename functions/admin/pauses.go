@@ -3,9 +3,7 @@ package admin
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -15,8 +13,6 @@ import (
 
 // longestPause bounds a pause that ends by itself, as send_at is bounded.
 const longestPause = 366 * 24 * time.Hour
-
-const maxTemplateID = 100
 
 func (d *desk) queues(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 	queues, err := d.db.Queues(ctx)
@@ -106,35 +102,4 @@ func pauseResponse(p store.Pause) api.QueuePause {
 	return api.QueuePause{
 		Queue: p.Queue, Until: fn.Instant(p.Until), Reason: p.Reason, PausedBy: p.PausedBy, ByHand: p.ByHand, CreatedAt: p.CreatedAt.UTC(),
 	}
-}
-
-// The paused templates are those of queue wechat.
-func (d *desk) subscribeTemplates(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	if !c.MayUseQueue(task.WeChatQueue) {
-		return nil, errQueue(task.WeChatQueue)
-	}
-	templates, err := d.db.SubscribeTemplates(ctx)
-	answer := api.SubscribeTemplatesResponse{Templates: make([]api.SubscribeTemplate, len(templates))}
-	for i, t := range templates {
-		answer.Templates[i] = api.SubscribeTemplate{
-			TemplateID: t.ID, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
-		}
-	}
-	return answer, err
-}
-
-func (d *desk) resumeTemplate(ctx context.Context, c *fn.Call, req resumeRequest) (any, error) {
-	if !c.MayUseQueue(task.WeChatQueue) {
-		return nil, errQueue(task.WeChatQueue)
-	}
-	id := c.PathValue("template_id")
-	if !utf8.ValidString(id) || strings.ContainsRune(id, 0) || utf8.RuneCountInString(id) > maxTemplateID {
-		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
-	}
-	due, err := d.db.LiftTemplate(ctx, id, c.Operator(req.Reason))
-	if err != nil {
-		return nil, err
-	}
-	d.due(time.Now())
-	return api.ResumeTemplateResponse{TemplateID: id, DueTasks: due}, nil
 }

@@ -37,7 +37,7 @@ type batch struct {
 	reportBy time.Time // until then what could not be reported is tried again
 	token    token
 	sends    map[task.ID]store.SubscribeSend
-	paused   map[string]bool // templates
+	paused   map[store.CallerTemplate]bool
 
 	mu       sync.Mutex // guards what follows, and the results
 	trouble  *result    // of the channel: nothing more is begun
@@ -110,9 +110,9 @@ func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
 		ids[i] = t.ID
 	}
 	if b.sends, err = b.db.BeginSends(ctx, ids); err == nil {
-		var templates []string
+		var templates []store.CallerTemplate
 		for _, m := range b.sends {
-			templates = append(templates, m.TemplateID)
+			templates = append(templates, m.CallerTemplate())
 		}
 		b.paused, err = b.db.PausedTemplates(ctx, templates)
 	}
@@ -134,8 +134,8 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 		return &result{verdict{class: dataRefused}, codeNoMessage, "the task is no subscribe message's"}
 	case m.Sent:
 		return &result{verdict{class: dataRefused}, codeAlreadySent, "another send of this message was delivered meanwhile"}
-	case b.paused[m.TemplateID]:
-		return &result{verdict{class: away, retryAfter: templateFor}, codeTemplatePaused, "template " + m.TemplateID + " is paused"}
+	case b.paused[m.CallerTemplate()]:
+		return &result{verdict{class: away, retryAfter: templateFor}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
 	}
 	lease, err := b.db.Extend(ctx, store.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
 	switch {
@@ -149,7 +149,7 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 	r := b.call(ctx, message{
 		OpenID: m.ReceiverOpenID, TemplateID: m.TemplateID, Page: m.Page, Data: m.Data, MiniprogramState: m.MiniprogramState, Lang: m.Lang,
 	})
-	b.learn(ctx, m.TemplateID, r)
+	b.learn(ctx, m.CallerTemplate(), r)
 	return &r
 }
 
@@ -166,7 +166,7 @@ func (b *batch) call(ctx context.Context, m message) (r result) {
 }
 
 // learn draws from an answer what it says about other messages.
-func (b *batch) learn(ctx context.Context, template string, r result) {
+func (b *batch) learn(ctx context.Context, template store.CallerTemplate, r result) {
 	switch r.class {
 	case sent:
 		b.fail(b.db.ClearTemplate(ctx, template))

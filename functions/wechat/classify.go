@@ -52,7 +52,7 @@ func (c class) String() string {
 const (
 	awayFor      = 15 * time.Second // until something that was not there is tried again
 	throttledFor = time.Minute      // WeChat counts calls by the minute
-	templateFor  = 10 * time.Minute // until somebody looks whether a template is still paused
+	templateFor  = time.Hour        // until somebody looks whether a template is still paused; who lifts that waits for nothing
 	clockSlack   = time.Minute      // what WeChat's clock may be behind ours
 )
 
@@ -60,7 +60,7 @@ const (
 type verdict struct {
 	class           class
 	retryAfter      time.Duration
-	strikesTemplate bool // three in a row for one template: the template is at fault and pauses
+	strikesTemplate bool // three in a row for one template and caller pause it for that caller
 }
 
 // verdicts is what WeChat documents of its errcodes.

@@ -55,12 +55,13 @@ func (b *batch) stopped() *result {
 	return b.trouble
 }
 
-// strike counts an error that the template is to blame for; three in a row pause
-// it.
-func (b *batch) strike(ctx context.Context, template string, r result) {
+// strike counts an error that the template is to blame for, or the data or page
+// that its caller gives; three in a row pause it for this caller.
+func (b *batch) strike(ctx context.Context, template store.CallerTemplate, r result) {
 	paused, err := b.db.StrikeTemplate(ctx, template, "WeChat answered "+r.code+": "+r.message)
 	b.fail(err)
 	if paused {
-		b.env.Log.Error(fmt.Sprintf("template %s is paused until an operator lifts that", template), "errcode", r.code, "answer", r.message)
+		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator lifts that", template.TemplateID),
+			"caller_id", template.CallerID, "errcode", r.code, "answer", r.message)
 	}
 }

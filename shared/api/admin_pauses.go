@@ -32,8 +32,7 @@ type PauseRequest struct {
 	Reason string     `json:"reason"`          // 1..500 characters
 }
 
-// ResumeRequest ends a pause: POST /api/v1/admin/queues/{queue}/resume and
-// /api/v1/admin/subscribe-templates/{template_id}/resume.
+// ResumeRequest ends a pause: POST /api/v1/admin/queues/{queue}/resume.
 type ResumeRequest struct {
 	Reason string `json:"reason"` // 1..500 characters
 }
@@ -44,20 +43,36 @@ type ResumeQueueResponse struct {
 	PendingTasks int    `json:"pending_tasks"` // that waited for this; counted up to 1000
 }
 
-// SubscribeTemplatesResponse is every template of subscribe messages that errors
-// speak against, the paused ones first: GET /api/v1/admin/subscribe-templates.
-type SubscribeTemplatesResponse struct {
-	Templates []SubscribeTemplate `json:"templates"`
+// SubscribeTemplatesRequest lists the templates of subscribe messages with errors
+// in a row, the paused ones first: GET /api/v1/admin/subscribe-templates.
+type SubscribeTemplatesRequest struct {
+	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
+	After string `json:"after,omitempty"` // next_after of the page before
 }
 
-// SubscribeTemplate is a template of WeChat's. With the third error in a row that
-// it is to blame for it is paused, until an operator lifts that.
+// SubscribeTemplatesResponse is a page of them.
+type SubscribeTemplatesResponse struct {
+	Templates []SubscribeTemplate `json:"templates"`
+	NextAfter string              `json:"next_after,omitempty"` // give it as after to get the next page; absent on the last
+}
+
+// SubscribeTemplate is a template of WeChat's as one caller uses it. With the third
+// error in a row it is paused for this caller, until an operator lifts that.
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
-	Strikes    int        `json:"strikes"`             // errors in a row
-	PausedAt   *time.Time `json:"paused_at,omitempty"` // nil = it is not paused yet
-	Reason     string     `json:"reason"`              // the newest error
+	CallerID   *ID        `json:"caller_id,omitempty"`   // who ordered the messages; nil = all callers, of a pause that an older version made
+	CallerName string     `json:"caller_name,omitempty"` // the caller's
+	Strikes    int        `json:"strikes"`               // errors in a row
+	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = it is not paused yet
+	Reason     string     `json:"reason"`                // the newest error
 	UpdatedAt  time.Time  `json:"updated_at"`
+}
+
+// ResumeTemplateRequest lifts the pause of a template: POST
+// /api/v1/admin/subscribe-templates/{template_id}/resume.
+type ResumeTemplateRequest struct {
+	CallerID *ID    `json:"caller_id,omitempty"` // nil = every caller for which it is paused
+	Reason   string `json:"reason"`              // 1..500 characters
 }
 
 // ResumeTemplateResponse is a template that goes on.

@@ -2,6 +2,8 @@ package fn
 
 import (
 	"fmt"
+	"strconv"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/task"
@@ -28,6 +30,15 @@ func LimitOf(limit *int) int {
 		return defaultLimit
 	}
 	return *limit
+}
+
+// latestMicros is in the year 2255: what is later is no time of a stored row.
+const latestMicros = 1 << 53
+
+// ParseMicros reads a time that a next_after gave as microseconds since 1970.
+func ParseMicros(text string) (at time.Time, ok bool) {
+	n, err := strconv.ParseInt(text, 10, 64)
+	return time.UnixMicro(n), err == nil && n >= 0 && n < latestMicros
 }
 
 // PageOf makes a page of stored rows; id names a row for next_after.

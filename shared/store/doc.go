@@ -65,7 +65,8 @@
 // tells who waits what waits there: so an end that nobody lived to tell is told. A
 // poll that waits knows the end of its queue's pause itself.
 //
-// template_pauses counts errors in a row by template of subscribe messages.
+// template_pauses counts errors in a row by template of subscribe messages and the
+// caller that ordered them.
 // provider_tokens has the access tokens that all instances share, each fetched by
 // one of them under an advisory lock.
 //

@@ -167,7 +167,7 @@ insert into submission_keys select id, id, id from tasks;
 insert into queue_pauses (queue, reason, paused_by, by_hand) select 'q' || g, '', '', true from generate_series(1, 1000) g;
 insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
 	select id, 1, 't', 'o', '{}' from tasks;
-insert into template_pauses (template_id, strikes, reason) select 't' || g, 1, '' from generate_series(1, 1000) g;
+insert into template_pauses (template_id, caller_id, strikes, reason) select 't' || g, 1, 1, '' from generate_series(1, 1000) g;
 insert into provider_tokens (provider, app_id, token, expires_at, version) select 'wechat', g, '', now(), 1 from generate_series(1, 1000) g`,
 		tables: []string{"tasks", "task_live", "task_done", "submission_keys", "queue_pauses", "subscribe_message_sends", "template_pauses", "provider_tokens"},
 		cases: map[string]string{
@@ -179,9 +179,9 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"lockDueSQL":         `100`,
 			"queuePauseSQL":      `'q1'`,
 			"endPauseSQL":        `'q1'`,
-			"releasedSQL":        `'t', 'wechat', 100`,
-			"pausedTemplatesSQL": `array['t1']`,
-			"clearTemplateSQL":   `'t1'`,
+			"releasedSQL":        `'t', 'wechat', null, 100`,
+			"pausedTemplatesSQL": `array['t1'], array[1]`,
+			"clearTemplateSQL":   `'t1', 1`,
 			"tokenSQL":           `'wechat', '1'`,
 			"dueSQL":             "",
 			"lockLiveSQL":        someIDs,

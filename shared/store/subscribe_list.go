@@ -150,6 +150,7 @@ func (db *DB) FailedLogs(ctx context.Context, of *int64, limit int) (page []Subs
 type SubscribeSend struct {
 	TaskID           task.ID
 	LogID            int64
+	CallerID         int64 // who ordered this send; only BeginSends says so
 	TemplateID       string
 	ReceiverOpenID   string
 	Data             json.RawMessage
@@ -160,6 +161,11 @@ type SubscribeSend struct {
 
 	Doubtful bool // of an earlier try of this message nobody knows whether it was delivered
 	Sent     bool // the message is sent: nothing is left to do
+}
+
+// CallerTemplate is the template of a send that BeginSends gave.
+func (s *SubscribeSend) CallerTemplate() CallerTemplate {
+	return CallerTemplate{s.TemplateID, s.CallerID}
 }
 
 const sendColumns = `s.task_id, s.log_id, s.template_id, s.receiver_openid, s.message_data::text, coalesce(s.page_path, ''), coalesce(s.lang, ''),
@@ -175,7 +181,9 @@ update subscribe_message_logs set send_status = 0, updated_at = now() where send
     select log_id from subscribe_message_sends where task_id = any(array(select id from held)))) and task_id = any(array(select id from held))`
 
 const claimedSendsSQL = `
-select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id where s.task_id = any($1::uuid[])`
+select ` + sendColumns + `, t.caller_id
+from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id join tasks t on t.id = s.task_id
+where s.task_id = any($1::uuid[])`
 
 // BeginSends gives what the claimed tasks send, and takes their rows for being
 // sent.
@@ -184,7 +192,7 @@ func (db *DB) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]
 	var batch pgx.Batch
 	batch.Queue(beginSendsSQL, ids)
 	batch.Queue(claimedSendsSQL, ids).Query(func(rows pgx.Rows) error {
-		found, err := pgx.CollectRows(rows, scanSend)
+		found, err := pgx.CollectRows(rows, scanClaimedSend)
 		for _, s := range found {
 			sends[s.TaskID] = s
 		}
@@ -194,10 +202,22 @@ func (db *DB) BeginSends(ctx context.Context, ids []task.ID) (sends map[task.ID]
 }
 
 func scanSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
-	var data string
-	err = row.Scan(&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt, &s.Doubtful, &s.Sent)
-	s.Data = json.RawMessage(data)
+	err = s.scan(row)
 	return s, err
+}
+
+func scanClaimedSend(row pgx.CollectableRow) (s SubscribeSend, err error) {
+	err = s.scan(row, &s.CallerID)
+	return s, err
+}
+
+// scan reads sendColumns, and the columns after them into more.
+func (s *SubscribeSend) scan(row pgx.CollectableRow, more ...any) error {
+	var data string
+	err := row.Scan(append([]any{&s.TaskID, &s.LogID, &s.TemplateID, &s.ReceiverOpenID, &data, &s.Page, &s.Lang, &s.MiniprogramState, &s.CreatedAt,
+		&s.Doubtful, &s.Sent}, more...)...)
+	s.Data = json.RawMessage(data)
+	return err
 }
 
 const recordedSendSQL = `

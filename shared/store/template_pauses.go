@@ -9,80 +9,101 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// SubscribeTemplate is a template of subscribe messages that errors speak against.
-type SubscribeTemplate struct {
-	ID        string
-	Strikes   int        // errors in a row
-	PausedAt  *time.Time // nil = it is not paused yet
-	Reason    string     // the newest error
-	UpdatedAt time.Time
+// CallerTemplate names a template of subscribe messages as one caller uses it.
+type CallerTemplate struct {
+	TemplateID string
+	CallerID   int64 // who ordered the messages, or AllCallers
 }
 
-func (t SubscribeTemplate) subject() string { return "subscribe_template/" + t.ID }
+// AllCallers is in place of a caller in a pause that is from before pauses were
+// each caller's own.
+const AllCallers int64 = -1
 
-func (t SubscribeTemplate) json() string {
-	return mustJSON(map[string]any{"strikes": t.Strikes, "paused_at": t.PausedAt, "reason": t.Reason})
+// SubscribeTemplate counts the errors of one caller's messages with a template.
+type SubscribeTemplate struct {
+	CallerTemplate
+	CallerName string     // "" = it is no stored caller
+	Strikes    int        // errors in a row
+	PausedAt   *time.Time // nil = it is not paused yet
+	Reason     string     // the newest error
+	UpdatedAt  time.Time
 }
 
 // templateStrikes is how many errors in a row pause a template.
 const templateStrikes = 3
 
 const strikeTemplateSQL = `
-insert into template_pauses as t (template_id, strikes, reason) values ($1, 1, $2)
-on conflict (template_id) do update set strikes = least(t.strikes, 32766) + 1, reason = excluded.reason, updated_at = now(),
-    paused_at = case when t.strikes + 1 >= $3 then coalesce(t.paused_at, now()) end
+insert into template_pauses as t (template_id, caller_id, strikes, reason) values ($1, $2, 1, $3)
+on conflict (template_id, caller_id) do update set strikes = least(t.strikes, 32766) + 1, reason = excluded.reason, updated_at = now(),
+    paused_at = case when t.strikes + 1 >= $4 then coalesce(t.paused_at, now()) end
 returning paused_at is not null`
 
-// StrikeTemplate counts an error that a template is to blame for; with the third
-// in a row it is paused. paused says that it is, by this error or before.
-func (db *DB) StrikeTemplate(ctx context.Context, templateID, reason string) (paused bool, err error) {
-	err = db.hot.QueryRow(ctx, strikeTemplateSQL, templateID, task.Cut(storable(reason), task.MaxResult), templateStrikes).Scan(&paused)
+// StrikeTemplate counts an error that a template, or what its caller does with it,
+// is to blame for. The third in a row pauses the template for this caller. paused
+// says that it is paused, by this error or before.
+func (db *DB) StrikeTemplate(ctx context.Context, t CallerTemplate, reason string) (paused bool, err error) {
+	reason = task.Cut(storable(reason), task.MaxResult)
+	err = db.hot.QueryRow(ctx, strikeTemplateSQL, t.TemplateID, t.CallerID, reason, templateStrikes).Scan(&paused)
 	return paused, failed("strike template", err)
 }
 
-const clearTemplateSQL = `delete from template_pauses where template_id = $1 and paused_at is null`
+const clearTemplateSQL = `delete from template_pauses where template_id = $1 and caller_id = $2 and paused_at is null`
 
-// ClearTemplate forgets the strikes of a template that was just sent with success.
-// One that is paused stays so: that is an operator's to lift.
-func (db *DB) ClearTemplate(ctx context.Context, templateID string) error {
-	_, err := db.hot.Exec(ctx, clearTemplateSQL, templateID)
+// ClearTemplate forgets the strikes of a template that its caller just sent with
+// success. A pause stays: only an operator lifts it.
+func (db *DB) ClearTemplate(ctx context.Context, t CallerTemplate) error {
+	_, err := db.hot.Exec(ctx, clearTemplateSQL, t.TemplateID, t.CallerID)
 	return failed("clear template", err)
 }
 
-const pausedTemplatesSQL = `select template_id from template_pauses where template_id = any($1::varchar[]) and paused_at is not null`
+const pausedTemplatesSQL = `
+select t.template_id, t.caller_id from unnest($1::varchar[], $2::bigint[]) t (template_id, caller_id)
+where exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = t.caller_id and p.paused_at is not null)
+    or exists (select from template_pauses p where p.template_id = t.template_id and p.caller_id = -1 and p.paused_at is not null)`
 
-// PausedTemplates gives those of the templates that are paused.
-func (db *DB) PausedTemplates(ctx context.Context, ids []string) (map[string]bool, error) {
-	rows, err := db.hot.Query(ctx, pausedTemplatesSQL, ids)
+// PausedTemplates gives those of the templates that are paused for their caller, or
+// for all.
+func (db *DB) PausedTemplates(ctx context.Context, of []CallerTemplate) (map[CallerTemplate]bool, error) {
+	rows, err := db.hot.Query(ctx, pausedTemplatesSQL, column(of, func(t CallerTemplate) string { return t.TemplateID }),
+		column(of, func(t CallerTemplate) int64 { return t.CallerID }))
 	if err != nil {
 		return nil, failed("paused templates", err)
 	}
-	paused := map[string]bool{}
-	var id string
-	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
-		paused[id] = true
+	paused := map[CallerTemplate]bool{}
+	var t CallerTemplate
+	_, err = pgx.ForEachRow(rows, []any{&t.TemplateID, &t.CallerID}, func() error {
+		paused[t] = true
 		return nil
 	})
 	return paused, failed("paused templates", err)
 }
 
-const subscribeTemplateColumns = `template_id, strikes, paused_at, reason, updated_at`
-
-const subscribeTemplatesSQL = `select ` + subscribeTemplateColumns + ` from template_pauses order by paused_at, template_id`
-
-// SubscribeTemplates gives the templates that have strikes: the paused ones,
-// longest paused first, and then the others.
-func (db *DB) SubscribeTemplates(ctx context.Context) ([]SubscribeTemplate, error) {
-	rows, err := db.read.Query(ctx, subscribeTemplatesSQL)
-	if err != nil {
-		return nil, failed("subscribe templates", err)
-	}
-	templates, err := pgx.CollectRows(rows, pgx.RowToStructByPos[SubscribeTemplate])
-	return templates, failed("subscribe templates", err)
+// TemplatePlace is where a page of SubscribeTemplates ends.
+type TemplatePlace struct {
+	CallerTemplate
+	PausedAt *time.Time // nil = it is not paused yet
 }
 
+// subscribeTemplatesSQL takes a place without a template for the start of the list.
+const subscribeTemplatesSQL = `
+select p.template_id, p.caller_id, coalesce(c.name, ''), p.strikes, p.paused_at, p.reason, p.updated_at
+from template_pauses p left join callers c on c.id = p.caller_id
+where $1 = '' or (coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id) > (coalesce($3::timestamptz, 'infinity'), $1::varchar, $2::bigint)
+order by coalesce(p.paused_at, 'infinity'), p.template_id, p.caller_id limit $4`
+
+// SubscribeTemplates pages the templates that have strikes: the paused ones, longest
+// paused first, and then the others.
+func (db *DB) SubscribeTemplates(ctx context.Context, after TemplatePlace, limit int) (page []SubscribeTemplate, more bool, err error) {
+	page, more, err = pageOf[SubscribeTemplate](ctx, db.read, limit, subscribeTemplatesSQL, after.TemplateID, after.CallerID, after.PausedAt)
+	return page, more, failed("subscribe templates", err)
+}
+
+// liftTemplateSQL writes what it lifts as JSON, for operator_actions.
 const liftTemplateSQL = `
-delete from template_pauses where template_id = $1 and paused_at is not null returning ` + subscribeTemplateColumns
+with p as (
+    delete from template_pauses where template_id = $1 and ($2::bigint is null or caller_id = $2) and paused_at is not null returning *
+)
+select jsonb_agg(to_jsonb(p) - '{template_id,updated_at}'::text[] order by caller_id)::text from p having count(*) > 0`
 
 // releasedSQL makes tasks of a template due that were given back and wait since
 // (ended = 3). One that waits for its send time was never claimed. Those that are
@@ -91,9 +112,9 @@ delete from template_pauses where template_id = $1 and paused_at is not null ret
 const releasedSQL = `
 with c as materialized (
     select l.id from task_live l
-    where l.state = 0 and l.due_at > now() and l.queue = $2 and l.ended = 3
+    where l.state = 0 and l.due_at > now() and l.queue = $2 and l.ended = 3 and ($3::bigint is null or l.caller_id = $3)
         and (select s.template_id from subscribe_message_sends s where s.task_id = l.id) = $1
-    limit $3
+    limit $4
     for update skip locked
 )
 update task_live set due_at = now() where id = any(array(select id from c))`
@@ -101,24 +122,25 @@ update task_live set due_at = now() where id = any(array(select id from c))`
 // releasedRows bounds one statement.
 const releasedRows = 5000
 
-// LiftTemplate ends the pause of a template, with all strikes against it, and
-// makes the tasks due that were given back and wait: so many. task.CodeNotFound
-// when it is not paused. Have sweep woken.
-func (db *DB) LiftTemplate(ctx context.Context, templateID string, by Operator) (due int64, err error) {
+// LiftTemplate ends the pause of a template for a caller, with all strikes of that
+// caller against it, or every pause of the template when of is nil. It makes the
+// tasks due that were given back and wait: so many. task.CodeNotFound when there is
+// no such pause. Have sweep woken.
+func (db *DB) LiftTemplate(ctx context.Context, templateID string, of *int64, by Operator) (due int64, err error) {
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
-		t, err := rowOf[SubscribeTemplate](ctx, tx, "paused template", liftTemplateSQL, templateID)
+		lift, err := rowOf[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, of)
 		if err != nil {
 			return deed{}, err
 		}
-		due, err = lifted(ctx, tx, templateID)
-		return deed{"subscribe_template.resume", t.subject(), t.json(), ""}, err
+		due, err = lifted(ctx, tx, templateID, of)
+		return deed{"subscribe_template.resume", "subscribe_template/" + templateID, `{"pauses": ` + lift.Pauses + `}`, ""}, err
 	})
 	return due, failed("lift template", err)
 }
 
-func lifted(ctx context.Context, tx pgx.Tx, templateID string) (due int64, err error) {
+func lifted(ctx context.Context, tx pgx.Tx, templateID string, of *int64) (due int64, err error) {
 	for {
-		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, releasedRows)
+		done, err := tx.Exec(ctx, releasedSQL, templateID, task.WeChatQueue, of, releasedRows)
 		if due += done.RowsAffected(); err != nil || done.RowsAffected() < releasedRows {
 			return due, err
 		}

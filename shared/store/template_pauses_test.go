@@ -11,16 +11,26 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (db *DB) strike(t *testing.T, template string) (paused bool) {
+// of is a template as caller uses it.
+func of(caller int64, template string) CallerTemplate { return CallerTemplate{template, caller} }
+
+func (db *DB) strike(t *testing.T, caller int64, template string) (paused bool) {
 	t.Helper()
-	paused, err := db.StrikeTemplate(t.Context(), template, "47003: argument invalid")
+	paused, err := db.StrikeTemplate(t.Context(), of(caller, template), "47003: argument invalid")
 	require.NoError(t, err)
 	return paused
 }
 
-func (db *DB) mustPausedTemplates(t *testing.T, ids ...string) map[string]bool {
+func (db *DB) pauseTemplate(t *testing.T, caller int64, template string) {
 	t.Helper()
-	paused, err := db.PausedTemplates(t.Context(), ids)
+	for range templateStrikes {
+		db.strike(t, caller, template)
+	}
+}
+
+func (db *DB) mustPausedTemplates(t *testing.T, templates ...CallerTemplate) map[CallerTemplate]bool {
+	t.Helper()
+	paused, err := db.PausedTemplates(t.Context(), templates)
 	require.NoError(t, err)
 	return paused
 }
@@ -28,35 +38,78 @@ func (db *DB) mustPausedTemplates(t *testing.T, ids ...string) map[string]bool {
 func TestThreeErrorsInARowPauseATemplate(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	clear := func() { require.NoError(t, db.ClearTemplate(t.Context(), "a")) }
-	clear()
-	require.False(t, db.strike(t, "a"))
-	require.False(t, db.strike(t, "a"))
-	clear()
-	require.False(t, db.strike(t, "a"), "a success in between counts")
-	require.False(t, db.strike(t, "b"), "each template has its own")
-	require.False(t, db.strike(t, "a"))
-	require.Empty(t, db.mustPausedTemplates(t, "a", "b"))
-	require.True(t, db.strike(t, "a"))
-	require.True(t, db.strike(t, "a"), "and stays so")
-	clear()
-	require.Equal(t, map[string]bool{"a": true}, db.mustPausedTemplates(t, "a", "b", "c"), "a late success lifts nothing")
+	clear := func(caller int64) { require.NoError(t, db.ClearTemplate(t.Context(), of(caller, "a"))) }
+	clear(7)
+	require.False(t, db.strike(t, 7, "a"))
+	require.False(t, db.strike(t, 7, "a"))
+	clear(7)
+	require.False(t, db.strike(t, 7, "a"), "a success in between counts")
+	require.False(t, db.strike(t, 7, "b"), "each template has its own")
+	require.False(t, db.strike(t, 8, "a"), "each caller has its own")
+	require.False(t, db.strike(t, 7, "a"))
+	clear(8)
+	all := []CallerTemplate{of(7, "a"), of(7, "b"), of(8, "a"), of(7, "c")}
+	require.Empty(t, db.mustPausedTemplates(t, all...))
+	require.True(t, db.strike(t, 7, "a"), "the success of another caller wipes out nothing")
+	require.True(t, db.strike(t, 7, "a"), "and stays so")
+	clear(7)
+	require.Equal(t, map[CallerTemplate]bool{of(7, "a"): true}, db.mustPausedTemplates(t, all...), "a late success lifts nothing")
 	require.Empty(t, db.mustPausedTemplates(t))
 
-	list, err := db.SubscribeTemplates(t.Context())
+	list, more, err := db.SubscribeTemplates(t.Context(), TemplatePlace{}, 10)
 	require.NoError(t, err)
+	require.False(t, more)
 	require.Len(t, list, 2)
-	require.Equal(t, "a", list[0].ID)
+	require.Equal(t, of(7, "a"), list[0].CallerTemplate)
 	require.Equal(t, 4, list[0].Strikes)
 	require.NotNil(t, list[0].PausedAt)
 	require.Equal(t, "47003: argument invalid", list[0].Reason)
-	require.Equal(t, "b", list[1].ID)
+	require.Equal(t, of(7, "b"), list[1].CallerTemplate)
 	require.Nil(t, list[1].PausedAt)
 
 	db.exec(t, `update template_pauses set strikes = 32767`)
-	require.True(t, db.strike(t, "a"), "counting has an end, striking has none")
-	_, err = db.StrikeTemplate(t.Context(), "d", strings.Repeat("长", 600)+"\x00")
+	require.True(t, db.strike(t, 7, "a"), "counting has an end, striking has none")
+	_, err = db.StrikeTemplate(t.Context(), of(7, "d"), strings.Repeat("长", 600)+"\x00")
 	require.NoError(t, err)
+}
+
+func TestAPauseFromAnOlderVersionIsOfAllCallers(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.exec(t, `insert into template_pauses (template_id, caller_id, strikes, paused_at, reason) values ('a', -1, 3, now(), 'x')`)
+	db.pauseTemplate(t, 7, "a")
+	both := map[CallerTemplate]bool{of(7, "a"): true, of(8, "a"): true}
+	require.Equal(t, both, db.mustPausedTemplates(t, of(7, "a"), of(8, "a"), of(8, "b")))
+	caller := int64(7)
+	_, err := db.LiftTemplate(t.Context(), "a", &caller, tester)
+	require.NoError(t, err)
+	require.Equal(t, both, db.mustPausedTemplates(t, of(7, "a"), of(8, "a")))
+	_, err = db.LiftTemplate(t.Context(), "a", nil, tester)
+	require.NoError(t, err)
+	require.Empty(t, db.mustPausedTemplates(t, of(7, "a"), of(8, "a")))
+}
+
+func TestPagesOfTemplatesGoThroughAllOfThem(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.exec(t, `insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
+		select 't' || n % 3, n, 3, case when n % 2 = 0 then now() - interval '1 minute' * (n / 4) end, 'x' from generate_series(1, 20) n`)
+	all, more, err := db.SubscribeTemplates(t.Context(), TemplatePlace{}, 20)
+	require.NoError(t, err)
+	require.False(t, more)
+	require.Len(t, all, 20)
+	var paged []SubscribeTemplate
+	for place := (TemplatePlace{}); ; {
+		page, more, err := db.SubscribeTemplates(t.Context(), place, 3)
+		require.NoError(t, err)
+		paged = append(paged, page...)
+		if !more {
+			break
+		}
+		last := page[len(page)-1]
+		place = TemplatePlace{last.CallerTemplate, last.PausedAt}
+	}
+	require.Equal(t, all, paged)
 }
 
 func TestStrikesAtTheSameTimeAreAllCounted(t *testing.T) {
@@ -64,7 +117,7 @@ func TestStrikesAtTheSameTimeAreAllCounted(t *testing.T) {
 	db := open(t)
 	var strikes sync.WaitGroup
 	for range 20 {
-		strikes.Go(func() { db.strike(t, "a") })
+		strikes.Go(func() { db.strike(t, 7, "a") })
 	}
 	strikes.Wait()
 	require.Equal(t, 20, db.count(t, `select strikes from template_pauses where paused_at is not null`))
@@ -74,58 +127,57 @@ func TestALiftedTemplateMakesWhatWasGivenBackDueAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	release := task.Report{Outcome: task.Released, RetryAfter: time.Hour, Message: "the template is paused"}
-	of := func(id uint64, template string) *Subscription {
+	order := func(id uint64, template string, caller int64) *Subscription {
 		s := booking(id, `{}`)
-		s.TemplateID = template
+		s.TemplateID, s.CallerID = template, caller
 		return s
 	}
-	released, other, failed := of(1, "a"), of(2, "b"), of(3, "a")
-	for s, r := range map[*Subscription]task.Report{released: release, other: release, failed: {Outcome: task.SentFailed}} {
+	released, other, failed, neighbour := order(1, "a", 7), order(2, "b", 7), order(3, "a", 7), order(5, "a", 8)
+	for s, r := range map[*Subscription]task.Report{released: release, other: release, failed: {Outcome: task.SentFailed}, neighbour: release} {
 		db.subscribe(t, s)
 		db.try(t, r)
 	}
-	later := of(4, "a")
+	later := order(4, "a", 7)
 	later.SendAt = time.Now().Add(time.Hour)
 	db.subscribe(t, later)
-	for range templateStrikes {
-		db.strike(t, "a")
-	}
+	db.pauseTemplate(t, 7, "a")
+	db.pauseTemplate(t, 8, "a")
 
-	by := tester
+	by, seven := tester, int64(7)
 	by.Reason = "the template was mended"
-	due, err := db.LiftTemplate(t.Context(), "a", by)
+	due, err := db.LiftTemplate(t.Context(), "a", &seven, by)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, due)
-	require.Empty(t, db.mustPausedTemplates(t, "a"))
+	require.Equal(t, map[CallerTemplate]bool{of(8, "a"): true}, db.mustPausedTemplates(t, of(7, "a"), of(8, "a")))
 	swept, err := db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Equal(t, Touched{task.WeChatQueue: 1}, swept.Pending)
 	require.Equal(t, task.Pending, db.mustTask(t, released.TaskID).State)
 	require.Equal(t, task.Scheduled, db.mustTask(t, other.TaskID).State, "of another template")
+	require.Equal(t, task.Scheduled, db.mustTask(t, neighbour.TaskID).State, "of another caller")
 	require.Equal(t, task.Scheduled, db.mustTask(t, later.TaskID).State, "its submitter wants it later")
 	require.Equal(t, task.Failed, db.mustTask(t, failed.TaskID).State)
 
-	require.False(t, db.strike(t, "a"), "the strikes begin anew")
-	_, err = db.LiftTemplate(t.Context(), "a", by)
+	require.False(t, db.strike(t, 7, "a"), "the strikes begin anew")
+	_, err = db.LiftTemplate(t.Context(), "a", &seven, by)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "it has a strike, and is not paused")
 	log := db.actions(t, "subscribe_template/a")
 	require.Equal(t, []string{"subscribe_template.resume"}, words(log))
 	require.Contains(t, string(log[0].Before), `"strikes": 3`)
+	require.Contains(t, string(log[0].Before), `"caller_id": 7`)
 	require.Equal(t, "the template was mended", log[0].Reason)
 }
 
 func TestLiftingTakesAllTasksHoweverMany(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	for range templateStrikes {
-		db.strike(t, "a")
-	}
+	db.pauseTemplate(t, 7, "a")
 	const many = 2*releasedRows + 1
 	db.exec(t, `with t as (
 			insert into task_live (id, state, priority, max_retries, on_unknown, queue, due_at, ended)
 			select gen_random_uuid(), 0, 5, 3, 0, 'wechat', now() + interval '1 hour', 3 from generate_series(1, $1) returning id
 		) insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data) select id, 1, 'a', 'o', '{}' from t`, many)
-	due, err := db.LiftTemplate(t.Context(), "a", tester)
+	due, err := db.LiftTemplate(t.Context(), "a", nil, tester)
 	require.NoError(t, err)
 	require.EqualValues(t, many, due)
 	require.Equal(t, many, db.count(t, `select count(*) from task_live where due_at <= now()`))

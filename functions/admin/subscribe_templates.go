@@ -1,0 +1,114 @@
+package admin
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const maxTemplateID = 100
+
+// pausedTemplatesRequest is api.SubscribeTemplatesRequest with its rules.
+type pausedTemplatesRequest api.SubscribeTemplatesRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *pausedTemplatesRequest) Validate() []task.Field {
+	var bad rules
+	bad.Page(r.Limit)
+	_, ok := parseTemplatePlace(r.After)
+	bad.When(!ok, "after", "must be the next_after of the page before")
+	return bad.Rules
+}
+
+// templatePlace writes where a page ends: when the template was paused, the caller
+// and the template, which may have any character.
+func templatePlace(t store.SubscribeTemplate) string {
+	at := ""
+	if t.PausedAt != nil {
+		at = strconv.FormatInt(t.PausedAt.UnixMicro(), 10)
+	}
+	return fmt.Sprintf("%s.%d.%s", at, t.CallerID, t.TemplateID)
+}
+
+func parseTemplatePlace(text string) (place store.TemplatePlace, ok bool) {
+	if text == "" {
+		return place, true
+	}
+	parts := strings.SplitN(text, ".", 3)
+	if len(parts) < 3 || parts[2] == "" || !validTemplateID(parts[2]) {
+		return place, false
+	}
+	place.TemplateID = parts[2]
+	if parts[0] != "" {
+		at, ok := fn.ParseMicros(parts[0])
+		if !ok {
+			return place, false
+		}
+		place.PausedAt = &at
+	}
+	var err error
+	place.CallerID, err = strconv.ParseInt(parts[1], 10, 64)
+	return place, err == nil
+}
+
+func validTemplateID(id string) bool {
+	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateID
+}
+
+// The paused templates are those of queue wechat.
+func (d *desk) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTemplatesRequest) (any, error) {
+	if !c.MayUseQueue(task.WeChatQueue) {
+		return nil, errQueue(task.WeChatQueue)
+	}
+	after, _ := parseTemplatePlace(req.After) // valid
+	templates, more, err := d.db.SubscribeTemplates(ctx, after, fn.LimitOf(req.Limit))
+	page := fn.PageOf(templates, more, d.templateResponse, templatePlace)
+	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
+}
+
+func (d *desk) templateResponse(t store.SubscribeTemplate) api.SubscribeTemplate {
+	answer := api.SubscribeTemplate{
+		TemplateID: t.TemplateID, CallerName: t.CallerName, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
+	}
+	if t.CallerID != store.AllCallers {
+		answer.CallerID = (*api.ID)(&t.CallerID)
+	}
+	if t.CallerID == 0 {
+		answer.CallerName = d.username
+	}
+	return answer
+}
+
+// resumeTemplateRequest is api.ResumeTemplateRequest with its rules.
+type resumeTemplateRequest api.ResumeTemplateRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *resumeTemplateRequest) Validate() []task.Field {
+	var bad rules
+	bad.Text("reason", r.Reason, maxReason)
+	return bad.Rules
+}
+
+func (d *desk) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTemplateRequest) (any, error) {
+	if !c.MayUseQueue(task.WeChatQueue) {
+		return nil, errQueue(task.WeChatQueue)
+	}
+	id := c.PathValue("template_id")
+	if !validTemplateID(id) {
+		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
+	}
+	due, err := d.db.LiftTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
+	if err != nil {
+		return nil, err
+	}
+	d.due(time.Now())
+	return api.ResumeTemplateResponse{TemplateID: id, DueTasks: due}, nil
+}
