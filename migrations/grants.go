@@ -24,8 +24,8 @@ const (
 // function that any of them may use. The letters are those of the Postgres manual:
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
 // columns x and y alone, r(!x,y) for all columns but x and y. Locking a row takes UPDATE of
-// some column, so w(id) means to lock. In logs, audit entries, tasks
-// and events the database alone gives ids and times: a role that could write the coming ids
+// some column, so w(id) means to lock. In logs, audit entries, tasks,
+// subscribe messages and events the database alone gives ids and times: a role that could write the coming ids
 // would make the inserts of all others fail.
 //
 // The functions add to logs and to operator_actions and change nothing in them;
@@ -33,54 +33,55 @@ const (
 // not its URL. Partitions have no grants: they are written and
 // read through their table. token_hash is read by nobody: see token_proof.
 const grants = `
-object                                hot                                                                                     admin                                                           read                   retention
-accepted_checked                      raw                                                                                     -                                                               r                      -
-accepted_messages                     rawd                                                                                    -                                                               r                      -
-alerts                                raw(cleared_at,cleared_value)                                                           -                                                               r                      rdw(id)
-archived_messages                     rw(status,abandoned,finished_by,finished_at,receipts)                                   -                                                               r(!confirm_token)      ra
-archived_operator_actions             -                                                                                       -                                                               r                      ra
-archived_subscribe_message_logs       rd                                                                                      -                                                               r                      ra
-archived_subscribe_message_sends      rd                                                                                      -                                                               r                      ra
-archived_tasks                        r                                                                                       -                                                               r                      ra
-blocked_words                         r                                                                                       rad                                                             r                      -
-callers                               r(!token_hash)                                                                          r(!token_hash)aw                                                r(!token_hash)         -
-dead_letters                          ra(!id,created_at)w(attempts,reason,dead)                                               rd                                                              r                      rdw(id)
-default_sms_data                      rw(is_sent,updated_at)                                                                  rawd                                                            r                      -
-event_outbox                          ra(!id,created_at)w(ids,next_at)d                                                       -                                                               r                      r
-message_cursors                       raw                                                                                     -                                                               r                      -
-message_done                          rawd                                                                                    -                                                               r                      rdw(id)
-message_live                          rawd                                                                                    -                                                               r                      r
-message_receipts                      ra                                                                                      -                                                               r                      rd
-messages                              radw(id,confirm_token)                                                                  -                                                               r(!confirm_token)      rd
-operator_actions                      a(!id,created_at)                                                                       a(!id,created_at)                                               r                      rdw(id)
-provider_tokens                       ra(!updated_at)w(token,expires_at,version,updated_at)                                   -                                                               -                      -
-queue_pauses                          rawd                                                                                    -                                                               r                      -
-receive_logs                          a(!id,created_at)                                                                       -                                                               r                      -
-reliable_messages                     r                                                                                       -                                                               r                      -
-report_logs                           ra(!id,created_at)                                                                      -                                                               r                      -
-schema_migrations                     r                                                                                       r                                                               r                      r
-send_logs                             a(!id,created_at)                                                                       -                                                               r                      -
-sms_tasks                             r                                                                                       -                                                               r                      -
-sms_templates                         r                                                                                       raw                                                             r                      -
-stream_pauses                         rawd                                                                                    -                                                               r                      -
-stream_usage                          rawd                                                                                    -                                                               r                      -
-submission_keys                       ra                                                                                      -                                                               r                      -
-subscribe_message_logs                raw(!id,business_type,business_id,template_type,receiver_user_id,caller_id,created_at)  -                                                               r                      rdw(id)
-subscribe_message_sends               ra                                                                                      -                                                               r                      rd
-subscribe_totals                      ra                                                                                      -                                                               r                      rad
-task_done                             rawd                                                                                    -                                                               r                      rdw(id)
-task_live                             rawd                                                                                    -                                                               r                      r
-task_totals                           rw                                                                                      -                                                               r                      raw
-tasks                                 ra(!seq,created_at)                                                                     -                                                               r                      rd
-template_pauses                       rawd                                                                                    -                                                               r                      -
-upkeep                                rw                                                                                      -                                                               r                      -
-webhook_deliveries                    ra(!created_at)w(state,attempts,claims,tries,tried,next_at,finished_at)d                -                                                               r                      rdw(id)
-webhook_endpoints                     ra(!created_at)w(!id,caller_id,url,description,events,created_at)d                      r(caller_id,url,enabled)w(enabled,disabled_reason,disabled_at)  r(!secret,old_secret)  -
-claim_seq                             U                                                                                       -                                                               -                      -
-drop_log_partition(text,timestamptz)  -                                                                                       -                                                               -                      X
-make_log_partitions(integer)          X                                                                                       -                                                               -                      X
-old_log_partitions(timestamptz)       -                                                                                       -                                                               -                      X
-token_proof(bigint,bytea)             X                                                                                       X                                                               X                      -
+object                                hot                                                                                                     admin                                                           read                   retention
+accepted_checked                      raw                                                                                                     -                                                               r                      -
+accepted_messages                     rawd                                                                                                    -                                                               r                      -
+alerts                                raw(cleared_at,cleared_value)                                                                           -                                                               r                      rdw(id)
+archived_messages                     rw(status,abandoned,finished_by,finished_at,receipts)                                                   -                                                               r(!confirm_token)      ra
+archived_operator_actions             -                                                                                                       -                                                               r                      ra
+archived_subscribe_message_logs       r                                                                                                       -                                                               r                      ra
+archived_subscribe_message_sends      r                                                                                                       -                                                               r                      ra
+archived_tasks                        r                                                                                                       -                                                               r                      ra
+blocked_words                         r                                                                                                       rad                                                             r                      -
+callers                               r(!token_hash)                                                                                          r(!token_hash)aw                                                r(!token_hash)         -
+dead_letters                          ra(!id,created_at)w(attempts,reason,dead)                                                               rd                                                              r                      rdw(id)
+default_sms_data                      rw(is_sent,updated_at)                                                                                  rawd                                                            r                      -
+event_outbox                          ra(!id,created_at)w(ids,next_at)d                                                                       -                                                               r                      r
+message_cursors                       raw                                                                                                     -                                                               r                      -
+message_done                          rawd                                                                                                    -                                                               r                      rdw(id)
+message_live                          rawd                                                                                                    -                                                               r                      r
+message_receipts                      ra                                                                                                      -                                                               r                      rd
+messages                              radw(id,confirm_token)                                                                                  -                                                               r(!confirm_token)      rd
+operator_actions                      a(!id,created_at)                                                                                       a(!id,created_at)                                               r                      rdw(id)
+provider_tokens                       ra(!updated_at)w(token,expires_at,version,updated_at)                                                   -                                                               -                      -
+queue_pauses                          rawd                                                                                                    -                                                               r                      -
+receive_logs                          a(!id,created_at)                                                                                       -                                                               r                      -
+reliable_messages                     r                                                                                                       -                                                               r                      -
+report_logs                           ra(!id,created_at)                                                                                      -                                                               r                      -
+schema_migrations                     r                                                                                                       r                                                               r                      r
+send_logs                             a(!id,created_at)                                                                                       -                                                               r                      -
+sms_tasks                             r                                                                                                       -                                                               r                      -
+sms_templates                         r                                                                                                       raw                                                             r                      -
+stream_pauses                         rawd                                                                                                    -                                                               r                      -
+stream_usage                          rawd                                                                                                    -                                                               r                      -
+submission_keys                       ra                                                                                                      -                                                               r                      -
+subscribe_message_logs                ra(!id,created_at)w(!id,business_type,business_id,template_type,receiver_user_id,caller_id,created_at)  -                                                               r                      rdw(id)
+subscribe_message_sends               ra(!created_at)                                                                                         -                                                               r                      rd
+subscribe_totals                      ra                                                                                                      -                                                               r                      rad
+task_done                             rawd                                                                                                    -                                                               r                      rdw(id)
+task_live                             rawd                                                                                                    -                                                               r                      r
+task_totals                           rw                                                                                                      -                                                               r                      raw
+tasks                                 ra(!seq,created_at)                                                                                     -                                                               r                      rd
+template_pauses                       rawd                                                                                                    -                                                               r                      -
+upkeep                                rw                                                                                                      -                                                               r                      -
+webhook_deliveries                    ra(!created_at)w(state,attempts,claims,tries,tried,next_at,finished_at)d                                -                                                               r                      rdw(id)
+webhook_endpoints                     ra(!created_at)w(!id,caller_id,url,description,events,created_at)d                                      r(caller_id,url,enabled)w(enabled,disabled_reason,disabled_at)  r(!secret,old_secret)  -
+claim_seq                             U                                                                                                       -                                                               -                      -
+drop_log_partition(text,timestamptz)  -                                                                                                       -                                                               -                      X
+make_log_partitions(integer)          X                                                                                                       -                                                               -                      X
+old_log_partitions(timestamptz)       -                                                                                                       -                                                               -                      X
+restore_subscribe_message(bigint)     X                                                                                                       -                                                               -                      -
+token_proof(bigint,bytea)             X                                                                                                       X                                                               X                      -
 `
 
 // granted is one line of grants.

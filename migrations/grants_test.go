@@ -78,6 +78,7 @@ func TestWhatEachRoleMustNotDo(t *testing.T) {
 		`DELETE FROM schema_migrations`, `INSERT INTO schema_migrations (version, name, sha256) VALUES (9999, 'x', 'x')`,
 		`UPDATE tasks SET content = 'x'`, `DELETE FROM archived_operator_actions`,
 		`DELETE FROM archived_tasks`, `DELETE FROM archived_messages`,
+		`DELETE FROM archived_subscribe_message_logs`, `DELETE FROM archived_subscribe_message_sends`,
 	}
 	for _, other := range []string{r.Hot, r.Read, r.Admin, r.Retention} {
 		all = append(all, `SET ROLE `+other) // refused to all but itself
@@ -106,6 +107,9 @@ func TestWhatEachRoleMustNotDo(t *testing.T) {
 		`INSERT INTO event_outbox (id, kind, ids) OVERRIDING SYSTEM VALUE VALUES (1, 'task.pending', '{}')`,
 		`INSERT INTO tasks (id, seq, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 			OVERRIDING SYSTEM VALUE VALUES (gen_random_uuid(), 1, 0, 'q', 5, 1, 0, '', '')`,
+		`INSERT INTO subscribe_message_logs (id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, caller_id, task_id)
+			OVERRIDING SYSTEM VALUE VALUES (1, 't', 't', 'b', 1, 1, 'o', '{}', 7, gen_random_uuid())`,
+		`INSERT INTO subscribe_message_logs (created_at) VALUES ('2001-01-01')`, `INSERT INTO subscribe_message_sends (created_at) VALUES ('2001-01-01')`,
 	}
 	diverted := []string{
 		`UPDATE webhook_endpoints SET url = 'https://example.org'`, `UPDATE webhook_endpoints SET caller_id = 7`, `UPDATE webhook_endpoints SET id = gen_random_uuid()`,

@@ -1272,6 +1272,32 @@ END
 $function$
 ;
 
+CREATE OR REPLACE FUNCTION public.restore_subscribe_message(message_id bigint)
+ RETURNS void
+ LANGUAGE sql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+    WITH l AS (
+        DELETE FROM public.archived_subscribe_message_logs WHERE id = message_id RETURNING *
+    ), s AS (
+        DELETE FROM public.archived_subscribe_message_sends WHERE log_id = message_id RETURNING *
+    ), g AS (
+        INSERT INTO public.subscribe_message_logs (id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid,
+            message_data, page_path, send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful,
+            created_at, updated_at)
+        OVERRIDING SYSTEM VALUE
+        SELECT id, template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid,
+            message_data, page_path, send_status, send_time, retry_count, error_code, error_message, caller_id, task_id, retries_before, doubtful,
+            created_at, updated_at
+        FROM l
+    )
+    INSERT INTO public.subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state,
+        created_at)
+    SELECT task_id, log_id, template_id, receiver_openid, message_data, page_path, lang, miniprogram_state, created_at FROM s
+$function$
+;
+
 CREATE OR REPLACE FUNCTION public.token_proof(caller_id bigint, salt bytea)
  RETURNS bytea
  LANGUAGE sql

@@ -24,15 +24,7 @@ from archived_subscribe_message_logs
 where business_type = $1 and business_id = $2::text::numeric and template_type = $3 and receiver_user_id = $4::text::numeric`
 
 // restoreLogSQL brings a row back from the archive with its sends.
-const restoreLogSQL = `
-with l as (
-    delete from archived_subscribe_message_logs where id = $1 returning *
-), s as (
-    delete from archived_subscribe_message_sends where log_id = $1 returning *
-), g as (
-    insert into subscribe_message_logs (` + subscribeLogNames + `) overriding system value select ` + subscribeLogNames + ` from l
-)
-insert into subscribe_message_sends (` + subscribeSendNames + `) select ` + subscribeSendNames + ` from s`
+const restoreLogSQL = `select restore_subscribe_message($1)`
 
 // subscribeArchived decides an order for a message that has no row in the main
 // table. One that was sent is skipped as ever; one that failed comes back, to be
