@@ -28,6 +28,7 @@ func FuzzSettings(f *testing.F) {
 		} else {
 			said += err.Error()
 		}
+		said = strings.ReplaceAll(said, "postgres://host:5432/name", "") // the example in our own words
 		if s.secret && len(value) > 6 && strings.Contains(said, value) {
 			t.Fatalf("%s shows its value: %s", s.name, said)
 		}
