@@ -726,7 +726,9 @@ CREATE INDEX message_done_finished ON public.message_done USING btree (finished_
 
 CREATE INDEX message_live_due ON public.message_live USING btree (caller_id, stream, next_at, id) WHERE ((remaining_sends > 0) AND (kind <> 1));
 
-CREATE INDEX message_live_posts ON public.message_live USING btree (caller_id, lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
+CREATE INDEX message_live_hosts ON public.message_live USING btree (caller_id, hashtextextended(lane, (0)::bigint), lane, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
+
+CREATE INDEX message_live_posts ON public.message_live USING btree (caller_id, next_at) WHERE ((remaining_sends > 0) AND (kind = 1));
 
 CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) WHERE (remaining_sends = 0);
 
@@ -764,11 +766,13 @@ CREATE UNIQUE INDEX uk_business_template_receiver ON public.subscribe_message_lo
 
 CREATE INDEX webhook_deliveries_caller ON public.webhook_deliveries USING btree (caller_id, id);
 
-CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (endpoint_id, lane, next_at) WHERE (state = 0);
+CREATE INDEX webhook_deliveries_due ON public.webhook_deliveries USING btree (caller_id, endpoint_id, next_at) WHERE (state = 0);
 
 CREATE INDEX webhook_deliveries_endpoint ON public.webhook_deliveries USING btree (endpoint_id, id);
 
 CREATE INDEX webhook_deliveries_finished ON public.webhook_deliveries USING btree (finished_at, id) WHERE (state <> 0);
+
+CREATE INDEX webhook_deliveries_hosts ON public.webhook_deliveries USING btree (endpoint_id, hashtextextended(lane, (0)::bigint), lane, next_at) WHERE ((state = 0) AND (lane <> ''::text));
 
 CREATE UNIQUE INDEX webhook_deliveries_id ON public.webhook_deliveries USING btree (id);
 

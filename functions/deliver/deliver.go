@@ -7,7 +7,8 @@
 // is due is then posted, by whichever call finds it: claimed under a lease,
 // posted outside any transaction, settled. A deliver that dies has at most posted
 // something that is posted again, under the same webhook-id, when its lease ends.
-// No slow or dead receiver keeps another one waiting for long: each has a lane.
+// No slow or dead receiver keeps another one waiting for long: each has a lane, and
+// each caller at most a quarter of the places.
 //
 // Now and then it also removes from the streams what nobody waits for any more, and
 // raises and clears the alerts of streams that are nearly full.

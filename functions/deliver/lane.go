@@ -3,6 +3,8 @@ package deliver
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 )
@@ -18,7 +20,7 @@ const (
 // to keep what came of it.
 type lane[W any] struct {
 	desk   *desk
-	claim  func(ctx context.Context, room int, inHand map[int]W) ([]W, error)
+	claim  func(ctx context.Context, inHand []W) ([]W, error) // at most laneWidth with those in hand
 	post   func(ctx context.Context, w W) attempt
 	settle func(ctx context.Context, posted []posted[W]) error
 }
@@ -51,7 +53,7 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 		}
 		if open && len(inHand) < laneWidth {
 			var claimed []W
-			claimed, err = l.claim(ctx, laneWidth-len(inHand), inHand)
+			claimed, err = l.claim(ctx, slices.Collect(maps.Values(inHand)))
 			for _, w := range claimed {
 				ticket := n
 				n++

@@ -12,11 +12,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const (
-	maxFailing = laneWidth / 4    // calls of endpoints that fail, in all
-	perLane    = 16               // calls of one endpoint, or of one caller to one host, at once
-	leaseSpare = 15 * time.Second // beyond the time of a call
-)
+const leaseSpare = 15 * time.Second // beyond the time of a call
+
+// places are those of one kind. The calls of one caller, however many endpoints and
+// hosts it has, leave three quarters of them to others.
+var places = store.Places{All: laneWidth, Caller: laneWidth / 4, Lane: laneWidth / 8, Failing: laneWidth / 4}
 
 // settle keeps what was posted even when the call's own time is up.
 func (d *deliverer) settle(ctx context.Context, keep func(context.Context) error) error {
@@ -31,15 +31,8 @@ func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseSpare }
 func (d *deliverer) webhooks() lane[store.DueDelivery] {
 	return lane[store.DueDelivery]{
 		desk: d.webhookDesk,
-		claim: func(ctx context.Context, room int, inHand map[int]store.DueDelivery) ([]store.DueDelivery, error) {
-			busy, failing := map[store.Lane]int{}, 0
-			for _, w := range inHand {
-				busy[w.Lane]++
-				if w.Failing {
-					failing++
-				}
-			}
-			return d.db.ClaimDeliveries(ctx, room, perLane, max(maxFailing-failing, 0), busy, d.lease())
+		claim: func(ctx context.Context, inHand []store.DueDelivery) ([]store.DueDelivery, error) {
+			return d.db.ClaimDeliveries(ctx, places, inHand, d.lease())
 		},
 		post: func(ctx context.Context, w store.DueDelivery) attempt {
 			if w.Err != nil {
@@ -155,12 +148,12 @@ func (d *deliverer) unsigned(id string, err error) attempt {
 	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be decrypted; an operator has to look"}
 }
 
-func (d *deliverer) claimLetters(ctx context.Context, room int, inHand map[int]letter) ([]letter, error) {
-	busy := map[string]int{}
-	for _, w := range inHand {
-		busy[w.Lane()]++
+func (d *deliverer) claimLetters(ctx context.Context, inHand []letter) ([]letter, error) {
+	held := make([]store.Post, len(inHand))
+	for i, w := range inHand {
+		held[i] = w.Post
 	}
-	posts, err := d.db.ClaimPosts(ctx, room, perLane, busy, d.lease())
+	posts, err := d.db.ClaimPosts(ctx, places, held, d.lease())
 	if err != nil || len(posts) == 0 {
 		return nil, err
 	}

@@ -79,8 +79,9 @@
 //
 // deliver keeps a row of webhook_deliveries for each event and endpoint (the key
 // deduplicates), and each try in it. A try is claimed for a lease; claims is the
-// fence. Deliveries and messages to URLs are taken lane by lane, an endpoint or a
-// host, so that no receiver has more than its share in hand. Whoever locks both
+// fence. Deliveries and messages to URLs are taken in turn of each caller, and of each
+// endpoint or host of a caller, and none has more than its share in hand. What a
+// caller with very many hosts has due is found without a look at each host. Whoever locks both
 // locks endpoints first and then deliveries, each by id.
 //
 // dead_letters holds what no retry will cure, for an operator.

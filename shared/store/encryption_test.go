@@ -176,7 +176,7 @@ func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {
 		after.told(t, s.ID, 1, "task.succeeded")
 	}
 	signing := map[string]Signing{}
-	for _, d := range after.mustClaimDeliveries(t, nil) {
+	for _, d := range after.mustClaimDeliveries(t) {
 		signing[d.URL] = d.Signing
 	}
 	require.Equal(t, Signing{Secrets: []string{"whsec_rotated", "whsec_https://shop.example"}}, signing["https://shop.example"])

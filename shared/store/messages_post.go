@@ -13,37 +13,71 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// postLanes steps through the lanes that have messages for URLs, one probe of
-// the index each.
-const postLanes = `
-with recursive lane (caller_id, name) as (
-    (select caller_id, lane from message_live where remaining_sends > 0 and kind = 1 order by caller_id, lane limit 1)
+// postSources finds the callers that have messages for URLs, and when the earliest of
+// each is due: one probe of the index each.
+const postSources = `
+with recursive source (caller_id, next_at) as (
+    (select caller_id, next_at from message_live where remaining_sends > 0 and kind = 1 order by caller_id, next_at limit 1)
     union all
-    select n.caller_id, n.lane from lane cross join lateral (
-        select m.caller_id, m.lane from message_live m
-        where m.remaining_sends > 0 and m.kind = 1 and (m.caller_id, m.lane) > (lane.caller_id, lane.name)
-        order by m.caller_id, m.lane limit 1
+    select n.caller_id, n.next_at from source s cross join lateral (
+        select m.caller_id, m.next_at from message_live m
+        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id > s.caller_id
+        order by m.caller_id, m.next_at limit 1
     ) n
 )`
 
-// claimPostsSQL takes what is due for URLs: of each lane the earliest, as many
-// as may be in hand at once. An HTTP call may take longer than a lock should be
-// held: the next send time is the lease.
-const claimPostsSQL = postLanes + `, room as materialized (
-    select lane.caller_id, lane.name, $2 - coalesce(b.n, 0) as n
-    from lane left join unnest($3::text[], $4::integer[]) as b (name, n) on b.name = lane.name
-    order by random()
+// claimPostsSQL takes what is due for URLs, found and shared out as in
+// claimDeliveriesSQL. An HTTP call may take longer than a lock should be held: the next
+// send time is the lease.
+const claimPostsSQL = postSources + `, hand as materialized (
+    select * from unnest($2::bigint[], $3::text[]) as h (caller_id, lane)
+), open as materialized (
+    select s.caller_id, coalesce(b.n, 0) as busy, ` + anyHash + ` as start
+    from source s left join (select caller_id, count(*) as n from hand group by caller_id) b on b.caller_id = s.caller_id
+    where s.next_at <= now() and coalesce(b.n, 0) < $5
+), found as (
+    select o.caller_id, o.busy, m.id, m.lane, m.next_at
+    from open o cross join lateral (
+        select id, lane, next_at from message_live
+        where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and next_at <= now()
+        order by next_at limit 64
+    ) m
+    union
+    select o.caller_id, o.busy, m.id, m.lane, m.next_at
+    from open o cross join lateral (
+        with recursive l (hash, lane) as (
+            select o.start, ''
+            union
+            select n.hash, n.lane from l cross join lateral (
+                (select hashtextextended(lane, 0) as hash, lane from message_live
+                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id and (hashtextextended(lane, 0), lane) > (l.hash, l.lane)
+                order by hashtextextended(lane, 0), lane limit 1)
+                union all
+                (select hashtextextended(lane, 0), lane from message_live
+                where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
+                order by hashtextextended(lane, 0), lane limit 1)
+                limit 1
+            ) n
+        )
+        select hash, lane from l where lane <> '' limit 64
+    ) l cross join lateral (
+        select id, lane, next_at from message_live
+        where remaining_sends > 0 and kind = 1 and caller_id = o.caller_id
+            and (hashtextextended(lane, 0), lane) >= (l.hash, l.lane) and (hashtextextended(lane, 0), lane, next_at) <= (l.hash, l.lane, now())
+        order by hashtextextended(lane, 0), lane, next_at limit $4
+    ) m
+), of_lane as (
+    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.lane order by found.next_at) as place
+    from found left join (select lane, count(*) as n from hand group by lane) h on h.lane = found.lane
+), of_caller as (
+    select id, busy + row_number() over (partition by caller_id order by place, random()) as place from of_lane where place <= $4
 ), c as materialized (
-    select x.id from room cross join lateral (
-        select m.id from message_live m
-        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id = room.caller_id and m.lane = room.name and m.next_at <= now()
-        order by m.next_at
-        limit greatest(room.n, 0)
-        for update skip locked
+    select x.id from (select id from of_caller where place <= $5 order by place, random()) p cross join lateral (
+        select m.id from message_live m where m.id = p.id and m.remaining_sends > 0 and m.next_at <= now() for update skip locked
     ) x
     limit $1
 ), l as (
-    update message_live set next_at = now() + make_interval(secs => $5) where id = any (array(select id from c)) returning *
+    update message_live set next_at = now() + make_interval(secs => $6) where id = any (array(select id from c)) returning *
 )
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now()
 from l` + bodyOfLive
@@ -70,17 +104,14 @@ func hostOf(address string) string {
 	return rest
 }
 
-// ClaimPosts gives up to limit messages that are due for their URLs, each to one
-// caller: at most perLane of one lane, those in hand included. One that is not
-// settled within lease is due again, as if it had not been sent.
-func (db *DB) ClaimPosts(ctx context.Context, limit, perLane int, inHand map[string]int, lease time.Duration) ([]Post, error) {
-	var busy []string
-	var counts []int32
-	for name, n := range inHand {
-		busy, counts = append(busy, name), append(counts, int32(n))
-	}
+// ClaimPosts gives messages that are due for their URLs, each to one caller of this
+// method, as many as there are places beside those in hand. One that is not settled
+// within lease is due again, as if it had not been sent.
+func (db *DB) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) ([]Post, error) {
 	var posts []Post
-	rows, err := db.hot.Query(ctx, claimPostsSQL, limit, perLane, busy, counts, lease.Seconds())
+	rows, err := db.hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
+		column(inHand, func(p Post) int64 { return p.CallerID }), column(inHand, func(p Post) string { return p.Lane() }),
+		places.Lane, places.Caller, lease.Seconds())
 	if err == nil {
 		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { posts = append(posts, Post{m}) })
 	}

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -11,10 +12,13 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
+// wide has room for all that these tests post.
+var wide = Places{All: 100, Caller: 100, Lane: 16}
+
 // postAll claims what is due for URLs and settles all of it alike.
 func (db *DB) postAll(t *testing.T, r msg.Result) []time.Time {
 	t.Helper()
-	posts, err := db.ClaimPosts(t.Context(), 100, 100, nil, time.Minute)
+	posts, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	var posted []Posted
 	for _, p := range posts {
@@ -38,17 +42,17 @@ func TestAMessageToAURLIsInOneHandUntilItsLeaseEnds(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, relayed.Rows, "it is not the relay's")
 
-	first, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
+	first, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, first, 1)
 	require.Equal(t, "https://shop.example/in", first[0].Destination)
-	none, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
+	none, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	require.Empty(t, none)
 
 	_, err = db.owner(t).Exec(t.Context(), `update message_live set next_at = now()`) // the lease ended
 	require.NoError(t, err)
-	second, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
+	second, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	require.Len(t, second, 1)
 	refused := msg.Result{Outcome: msg.Refused, Reason: "answered 500"}
@@ -88,7 +92,7 @@ func TestAbandonedWhileItWasPostedAMessageIsReceivedAllTheSame(t *testing.T) {
 	db := open(t)
 	m := reliable("k", toURL)
 	db.mustSave(t, m)
-	posts, err := db.ClaimPosts(t.Context(), 10, 10, nil, time.Minute)
+	posts, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	_, err = db.AbandonMessage(t.Context(), m.ID, Operator{Name: "ops", Reason: "x"})
 	require.NoError(t, err)
@@ -112,10 +116,11 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 		}
 		return n
 	}
-	first, err := db.ClaimPosts(t.Context(), 100, 16, nil, time.Minute)
+	first, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, lanes(first))
-	more, err := db.ClaimPosts(t.Context(), 100, 16, map[string]int{"0 shop.example": 15}, time.Minute)
+	shop := slices.DeleteFunc(slices.Clone(first), func(p Post) bool { return p.Lane() != "0 shop.example" })
+	more, err := db.ClaimPosts(t.Context(), wide, shop[:15], time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 1}, lanes(more), "those in hand count")
 

@@ -26,18 +26,21 @@ type ToldEvent struct {
 // the caller's enabled endpoints that want the kind; of an alert those of all
 // admins without queues, the built-in one included. A caller that was revoked is told nothing.
 const listenersSQL = `
-select o.caller_id, o.callback_url, e.id, e.url
+select o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
 from (
-    select caller_id, case when exists (select from callers c where c.id = caller_id and c.revoked_at is not null) then null else callback_url end
-        as callback_url
-    from (select caller_id, callback_url from tasks where id = $1 union all select caller_id, callback_url from archived_tasks where id = $1) task
-    union all
-    select caller_id, null from webhook_endpoints where id = $1
-    union all
-    select admins.id, null from (select from alerts where id = $1) alert
-    cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
+    select subject.*, exists (select from callers c where c.id = subject.caller_id and c.revoked_at is not null) as revoked
+    from (
+        select caller_id, callback_url from tasks where id = $1
+        union all
+        select caller_id, callback_url from archived_tasks where id = $1
+        union all
+        select caller_id, null from webhook_endpoints where id = $1
+        union all
+        select admins.id, null from (select from alerts where id = $1) alert
+        cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
+    ) subject
 ) o
-left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled
+left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled and not o.revoked
     and (e.events = '{}' or $2::text = any(e.events))`
 
 // insertDeliveriesSQL keeps the endpoints from being deleted meanwhile.
@@ -115,79 +118,137 @@ type Lane struct {
 	Host       string // of callbacks; "" for an endpoint
 }
 
-// deliveryLanes steps through the lanes that have pending deliveries, one probe
-// of the index each.
-const deliveryLanes = `
-with recursive lane (endpoint_id, host) as (
-    (select endpoint_id, lane from webhook_deliveries where state = 0 order by endpoint_id, lane limit 1)
+// deliverySources finds the endpoints that have pending deliveries, and when the
+// earliest of each is due: one probe of the index each.
+const deliverySources = `
+with recursive source (caller_id, endpoint_id, next_at) as (
+    (select caller_id, endpoint_id, next_at from webhook_deliveries where state = 0 order by caller_id, endpoint_id, next_at limit 1)
     union all
-    select n.endpoint_id, n.lane from lane cross join lateral (
-        select d.endpoint_id, d.lane from webhook_deliveries d
-        where d.state = 0 and (d.endpoint_id, d.lane) > (lane.endpoint_id, lane.host)
-        order by d.endpoint_id, d.lane limit 1
+    select n.caller_id, n.endpoint_id, n.next_at from source s cross join lateral (
+        select d.caller_id, d.endpoint_id, d.next_at from webhook_deliveries d
+        where d.state = 0 and (d.caller_id, d.endpoint_id) > (s.caller_id, s.endpoint_id)
+        order by d.caller_id, d.endpoint_id, d.next_at limit 1
     ) n
 )`
 
-// claimDeliveriesSQL takes what is due of each lane, earliest first: at most $2,
-// less what the caller has in hand of it, and one at a time of an endpoint that
-// fails. So nobody's dead server keeps others waiting, nor does chance: which
-// lanes come first changes each time.
-const claimDeliveriesSQL = deliveryLanes + `, room as materialized (
-    select lane.endpoint_id, lane.host, case when e.failing_since is null then $2 else 1 end - coalesce(b.n, 0) as n,
-        e.failing_since is not null and row_number() over (partition by e.failing_since is null order by random()) > $7 as spared
-    from lane join webhook_endpoints e on e.id = lane.endpoint_id
-    left join unnest($3::uuid[], $4::text[], $5::integer[]) as b (id, host, n) on b.id = lane.endpoint_id and b.host = lane.host
-    where e.enabled
-    order by random()
+// openSources keeps the endpoints s to which something is posted: not those that are
+// disabled, nor those of a caller that was revoked.
+const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
+    where e.enabled and not exists (select from callers where callers.id = s.caller_id and callers.revoked_at is not null)`
+
+// claimDeliveriesSQL takes what is due. Of each endpoint it considers the earliest
+// deliveries, and of a caller's callbacks, which may have any number of hosts, also
+// those of 64 hosts, chosen by chance where there are more: so neither a host with
+// much due nor very many hosts keep one from being found. Places go to the callers in
+// turn, to the lanes of each caller in turn, and to the earliest of a lane. One lane is
+// written as a range, as only the index of hosts has that order.
+const claimDeliveriesSQL = deliverySources + `, hand as materialized (
+    select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
+), busy as materialized (
+    select caller_id, count(*) as n, count(*) filter (where failing) as failing from hand group by caller_id
+), open as materialized (
+    select s.caller_id, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
+        coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + anyHash + ` as start
+    from source s left join busy b on b.caller_id = s.caller_id` + openSources + ` and s.next_at <= now() and coalesce(b.n, 0) < $7
+), found as (
+    select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    from open o cross join lateral (
+        select id, lane, next_at from webhook_deliveries
+        where state = 0 and caller_id = o.caller_id and endpoint_id = o.endpoint_id and next_at <= now()
+        order by next_at limit 64
+    ) w
+    union
+    select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
+    from open o cross join lateral (
+        with recursive l (hash, lane) as (
+            select o.start, ''
+            union
+            select n.hash, n.lane from l cross join lateral (
+                (select hashtextextended(lane, 0) as hash, lane from webhook_deliveries
+                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id and (hashtextextended(lane, 0), lane) > (l.hash, l.lane)
+                order by hashtextextended(lane, 0), lane limit 1)
+                union all
+                (select hashtextextended(lane, 0), lane from webhook_deliveries
+                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
+                order by hashtextextended(lane, 0), lane limit 1)
+                limit 1
+            ) n
+        )
+        select hash, lane from l where lane <> '' limit 64
+    ) l cross join lateral (
+        select id, lane, next_at from webhook_deliveries
+        where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
+            and (hashtextextended(lane, 0), lane) >= (l.hash, l.lane) and (hashtextextended(lane, 0), lane, next_at) <= (l.hash, l.lane, now())
+        order by hashtextextended(lane, 0), lane, next_at limit $6
+    ) w
+    where o.callbacks
+), of_lane as (
+    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.endpoint_id, found.lane order by found.next_at) as place
+    from found left join (select endpoint_id, host, count(*) as n from hand group by endpoint_id, host) h
+        on h.endpoint_id = found.endpoint_id and h.host = found.lane
+), of_failing as (
+    select *, case when failing then busy_failing + row_number() over (partition by caller_id, failing order by random()) else 0 end as place_failing
+    from of_lane where place <= case when failing then 1 else $6 end
+), of_all_failing as (
+    select *, row_number() over (partition by failing order by place_failing, random()) as number
+    from of_failing where place_failing <= greatest($8 / 4, 1)
+), of_caller as (
+    select id, busy + row_number() over (partition by caller_id order by place, random()) as place
+    from of_all_failing where not failing or number <= $8 - (select count(*) from hand where hand.failing)
 ), d as materialized (
-    select x.id
-    from room cross join lateral (
-        select w.id from webhook_deliveries w
-        where not room.spared and w.state = 0 and w.endpoint_id = room.endpoint_id and w.lane = room.host and w.next_at <= now()
-        order by w.next_at
-        limit greatest(room.n, 0)
-        for update skip locked
+    select x.id from (select id from of_caller where place <= $7 order by place, random()) p cross join lateral (
+        select w.id from webhook_deliveries w where w.id = p.id and w.state = 0 and w.next_at <= now() for update skip locked
     ) x
     limit $1
 )
-update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $6)
+update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $9)
 from d, webhook_endpoints s
 where w.id = d.id and s.id = w.endpoint_id
-returning w.id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
+returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
     s.secret, case when s.old_secret_until > now() then s.old_secret end`
+
+// anyHash is a value that hashtextextended may give, by chance.
+const anyHash = `((random() - 0.5) * 18446744073709551615)::bigint`
+
+// Places bounds what one process has under way of one kind.
+type Places struct {
+	All     int
+	Caller  int // of these for one caller
+	Lane    int // of these for one lane
+	Failing int // webhooks only: for endpoints that fail, with a quarter of them for one caller
+}
 
 // DueDelivery is an event to be told to an endpoint now, in the hands of one
 // until its lease ends.
 type DueDelivery struct {
 	Lane
-	ID      task.ID
-	EventID string
-	URL     string
-	Payload string
-	Claim   int32 // the fence
-	Failing bool  // nothing was delivered to the endpoint since its last failure
+	ID       task.ID
+	CallerID int64
+	EventID  string
+	URL      string
+	Payload  string
+	Claim    int32 // the fence
+	Failing  bool  // nothing was delivered to the endpoint since its last failure
 	Signing
 }
 
-// ClaimDeliveries gives up to limit deliveries that are due, each to one caller:
-// at most perLane of one lane, those in hand included, and one of an endpoint
-// that is failing, failing of these in all. One that is not settled within lease
-// is due again.
-func (db *DB) ClaimDeliveries(ctx context.Context, limit, perLane, failing int, inHand map[Lane]int, lease time.Duration) (due []DueDelivery, err error) {
-	var endpoints []task.ID
-	var hosts []string
-	var counts []int32
-	for lane, n := range inHand {
-		endpoints, hosts, counts = append(endpoints, lane.EndpointID), append(hosts, lane.Host), append(counts, int32(n))
-	}
-	rows, err := db.hot.Query(ctx, claimDeliveriesSQL, limit, perLane, endpoints, hosts, counts, lease.Seconds(), failing)
+// ClaimDeliveries gives deliveries that are due, each to one caller of this method, as
+// many as there are places beside those in hand; to an endpoint that is failing one at
+// a time. One that is not settled within lease is due again.
+func (db *DB) ClaimDeliveries(ctx context.Context, places Places, inHand []DueDelivery, lease time.Duration) (due []DueDelivery, err error) {
+	rows, err := db.hot.Query(ctx, claimDeliveriesSQL, places.All-len(inHand),
+		column(inHand, func(d DueDelivery) int64 { return d.CallerID }),
+		column(inHand, func(d DueDelivery) task.ID { return d.EndpointID }),
+		column(inHand, func(d DueDelivery) string { return d.Host }),
+		column(inHand, func(d DueDelivery) bool { return d.Failing }),
+		places.Lane, places.Caller, places.Failing, lease.Seconds())
 	if err != nil {
 		return nil, failed("claim deliveries", err)
 	}
 	var d DueDelivery
 	var secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &secret, &old}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &secret, &old}, func() error {
 		d.Signing = db.signing(d.EndpointID, secret, old)
 		due = append(due, d)
 		return nil
@@ -204,19 +265,9 @@ select exists (select from webhook_deliveries where state = 0), exists (select f
 // nextDeliverySQL finds when something of either kind is due next.
 const nextDeliverySQL = `select least((` + nextWebhookSQL + `), (` + nextPostSQL + `))`
 
-const nextWebhookSQL = deliveryLanes + `
-select min(next_at) from (
-    select (select d.next_at from webhook_deliveries d
-        where d.state = 0 and d.endpoint_id = lane.endpoint_id and d.lane = lane.host order by d.next_at limit 1)
-    from lane join webhook_endpoints e on e.id = lane.endpoint_id where e.enabled
-) n (next_at)`
+const nextWebhookSQL = deliverySources + ` select min(s.next_at) from source s` + openSources
 
-const nextPostSQL = postLanes + `
-select min(next_at) from (
-    select (select m.next_at from message_live m
-        where m.remaining_sends > 0 and m.kind = 1 and m.caller_id = lane.caller_id and m.lane = lane.name order by m.next_at limit 1)
-    from lane
-) n (next_at)`
+const nextPostSQL = postSources + ` select min(next_at) from source`
 
 // NextDelivery is when something is due to be posted to a URL next, webhook or
 // message, leases included, and whether it is due now; zero = nothing is.

@@ -24,9 +24,9 @@ func (db *DB) told(t *testing.T, subject task.ID, n int, kind string) int {
 	return heard
 }
 
-func (db *DB) mustClaimDeliveries(t *testing.T, inHand map[Lane]int) []DueDelivery {
+func (db *DB) mustClaimDeliveries(t *testing.T, inHand ...DueDelivery) []DueDelivery {
 	t.Helper()
-	due, err := db.ClaimDeliveries(t.Context(), 100, 3, 100, inHand, time.Minute)
+	due, err := db.ClaimDeliveries(t.Context(), Places{All: 100, Caller: 100, Lane: 3, Failing: 100}, inHand, time.Minute)
 	require.NoError(t, err)
 	return due
 }
@@ -77,7 +77,7 @@ func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
 			require.Len(t, db.mustDeliveries(t, DeliveryFilter{EndpointID: failures.ID}), 1)
 			require.Len(t, db.mustDeliveries(t, DeliveryFilter{EndpointID: all.ID, Subject: &s.ID}), 2)
 
-			due := db.mustClaimDeliveries(t, nil)
+			due := db.mustClaimDeliveries(t)
 			require.Len(t, due, 5)
 			for _, d := range due {
 				want := []string{"whsec_" + d.URL}
@@ -86,7 +86,7 @@ func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
 				}
 				require.Equal(t, want, d.Secrets)
 			}
-			require.Empty(t, db.mustClaimDeliveries(t, nil), "each is in one hand")
+			require.Empty(t, db.mustClaimDeliveries(t), "each is in one hand")
 			require.Empty(t, db.settle(t, 200, due...))
 			for _, d := range db.mustDeliveries(t, DeliveryFilter{}) {
 				require.Equal(t, "delivered", d.State)
@@ -116,24 +116,24 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 		}
 		return n
 	}
-	first := db.mustClaimDeliveries(t, nil)
+	first := db.mustClaimDeliveries(t)
 	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
-	require.Empty(t, db.mustClaimDeliveries(t, count(first)), "those in hand count")
+	require.Empty(t, db.mustClaimDeliveries(t, first...), "those in hand count")
 	require.Len(t, db.settle(t, 500, first...), 4)
-	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1}, count(db.mustClaimDeliveries(t, nil)), "one that fails is tried singly")
+	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1}, count(db.mustClaimDeliveries(t)), "one that fails is tried singly")
 
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
-	again := db.mustClaimDeliveries(t, nil)
+	again := db.mustClaimDeliveries(t)
 	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
 	db.settle(t, 204, again...)
-	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3}, count(db.mustClaimDeliveries(t, nil)), "one that works again has its places back")
+	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3}, count(db.mustClaimDeliveries(t)), "one that works again has its places back")
 	_, err := db.DisableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
-	require.Empty(t, db.mustClaimDeliveries(t, nil), "what a disabled endpoint has pending rests")
+	require.Empty(t, db.mustClaimDeliveries(t), "what a disabled endpoint has pending rests")
 	_, err = db.EnableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
-	require.NotEmpty(t, db.mustClaimDeliveries(t, nil))
+	require.NotEmpty(t, db.mustClaimDeliveries(t))
 }
 
 func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
@@ -148,7 +148,7 @@ func TestACallbackKeepsNoneToAnotherHostWaiting(t *testing.T) {
 	db.mustSubmit(t, quick)
 	db.told(t, quick.ID, 1, "task.succeeded")
 	hosts := map[string]int{}
-	for _, d := range db.mustClaimDeliveries(t, nil) {
+	for _, d := range db.mustClaimDeliveries(t) {
 		hosts[d.Host]++
 	}
 	require.Equal(t, map[string]int{"slow.example": 3, "quick.example": 1}, hosts)
@@ -165,9 +165,9 @@ func TestALateAnswerCountsOnlyWhenItIsASuccess(t *testing.T) {
 	s := message(fromCaller(7))
 	db.mustSubmit(t, s)
 	db.told(t, s.ID, 1, "task.succeeded")
-	first := db.mustClaimDeliveries(t, nil)
+	first := db.mustClaimDeliveries(t)
 	db.exec(t, `update webhook_deliveries set next_at = now()`)
-	second := db.mustClaimDeliveries(t, nil)
+	second := db.mustClaimDeliveries(t)
 	require.Len(t, second, 1)
 	db.settle(t, 500, first...)
 	d := db.mustDeliveries(t, DeliveryFilter{State: "pending"})[0]
@@ -187,7 +187,7 @@ func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T)
 	s := message(fromCaller(7), withCallback)
 	db.mustSubmit(t, s)
 	db.told(t, s.ID, 1, "task.succeeded")
-	for _, d := range db.mustClaimDeliveries(t, nil) {
+	for _, d := range db.mustClaimDeliveries(t) {
 		status := map[string]int{gone.URL: 410, failing.URL: 503, s.CallbackURL: 410}[d.URL]
 		db.settle(t, status, d)
 	}
@@ -202,7 +202,7 @@ func TestAnEndpointThatIsGoneOrFailsForDaysIsDisabledAndThatIsTold(t *testing.T)
 
 	db.exec(t, `update webhook_endpoints set failing_since = now() - interval '121 hours' where id = $1 and failing_since is not null`, failing.ID)
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
-	db.settle(t, 503, db.mustClaimDeliveries(t, nil)...)
+	db.settle(t, 503, db.mustClaimDeliveries(t)...)
 	e, err = db.Endpoint(t.Context(), failing.ID, nil)
 	require.NoError(t, err)
 	require.Equal(t, msg.DisabledFailing, e.DisabledReason)
@@ -223,7 +223,7 @@ func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
 	s := message(fromCaller(7))
 	db.mustSubmit(t, s)
 	db.told(t, s.ID, 1, "task.succeeded")
-	first := db.mustClaimDeliveries(t, nil)
+	first := db.mustClaimDeliveries(t)
 	db.settle(t, 200, first...)
 	seven, eight := int64(7), int64(8)
 	_, err := db.Resend(t.Context(), first[0].ID, &eight, Operator{Name: "stranger"})
@@ -232,7 +232,7 @@ func TestAResendTellsAnEventAgainUnderItsOwnID(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "pending", d.State)
 	db.told(t, s.ID, 1, "task.succeeded") // the event comes once more
-	second := db.mustClaimDeliveries(t, nil)
+	second := db.mustClaimDeliveries(t)
 	require.Len(t, second, 1)
 	require.Equal(t, first[0].EventID, second[0].EventID)
 	db.settle(t, 500, first...) // of the try before the resend
@@ -259,7 +259,7 @@ func TestARotatedSecretSignsForADay(t *testing.T) {
 	require.WithinDuration(t, time.Now().Add(24*time.Hour), *rotated.OldSecretUntil, time.Minute)
 	_, err = db.RotateSigningSecret(t.Context(), 7, "whsec_sign", Operator{Name: "shop"})
 	require.NoError(t, err)
-	for _, d := range db.mustClaimDeliveries(t, nil) {
+	for _, d := range db.mustClaimDeliveries(t) {
 		want := []string{"whsec_new", "whsec_https://shop.example"}
 		if d.URL == s.CallbackURL {
 			want = []string{"whsec_sign", fresh()}
@@ -267,7 +267,7 @@ func TestARotatedSecretSignsForADay(t *testing.T) {
 		require.Equal(t, want, d.Secrets)
 	}
 	db.exec(t, `update webhook_deliveries set next_at = now(); update webhook_endpoints set old_secret_until = now()`)
-	for _, d := range db.mustClaimDeliveries(t, nil) {
+	for _, d := range db.mustClaimDeliveries(t) {
 		require.Len(t, d.Secrets, 1)
 	}
 	require.Zero(t, db.count(t, `select count(*) from operator_actions where before::text || after::text like '%whsec%'`), "no secret is kept there")
@@ -280,7 +280,7 @@ func TestADeletedEndpointIsToldNothingMore(t *testing.T) {
 	s := message(fromCaller(7))
 	db.mustSubmit(t, s)
 	db.told(t, s.ID, 1, "task.succeeded")
-	due := db.mustClaimDeliveries(t, nil)
+	due := db.mustClaimDeliveries(t)
 	require.NoError(t, db.DeleteEndpoint(t.Context(), e.ID, nil, Operator{Name: "shop"}))
 	db.settle(t, 500, due...)
 	require.Len(t, db.mustDeliveries(t, DeliveryFilter{State: "failed"}), 1)

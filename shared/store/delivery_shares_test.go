@@ -1,0 +1,241 @@
+package store
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fewPlaces is what the processes of these tests have.
+var fewPlaces = Places{All: 16, Caller: 4, Lane: 2, Failing: 4}
+
+// pend adds deliveries that are due, n to each of the hosts.
+func (db *DB) pend(t *testing.T, endpoint task.ID, caller int64, n int, hosts ...string) {
+	t.Helper()
+	db.exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane, next_at)
+		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', '{}', host, now() - n * interval '1 second'
+		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
+}
+
+// post adds messages that are due, n to each of the hosts.
+func (db *DB) post(t *testing.T, caller int64, n int, hosts ...string) {
+	t.Helper()
+	db.exec(t, `with m as (
+			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 1, 'https://' || host, 't', '1', false, 5, 1
+			from unnest($2::text[]) host, generate_series(1, $3::integer) returning id, destination)
+		insert into message_live (id, kind, caller_id, lane, remaining_sends) select id, 1, $1, $1::text || ' ' || substr(destination, 9), 5 from m`,
+		caller, hosts, n)
+}
+
+func (db *DB) claimSome(t *testing.T, inHand ...DueDelivery) []DueDelivery {
+	t.Helper()
+	due, err := db.ClaimDeliveries(t.Context(), fewPlaces, inHand, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func (db *DB) claimSomePosts(t *testing.T, inHand ...Post) []Post {
+	t.Helper()
+	due, err := db.ClaimPosts(t.Context(), fewPlaces, inHand, time.Minute)
+	require.NoError(t, err)
+	return due
+}
+
+func byCaller[T any](all []T, caller func(T) int64) map[int64]int {
+	n := map[int64]int{}
+	for _, one := range all {
+		n[caller(one)]++
+	}
+	return n
+}
+
+func hostNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%d.example", i)
+	}
+	return names
+}
+
+func TestACallersManyEndpointsLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	of := func(d DueDelivery) int64 { return d.CallerID }
+	for n := range maxEndpoints {
+		db.pend(t, db.mustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	db.pend(t, db.callbacks(t, 7), 7, 1, hostNames(20)...)
+	first := db.claimSome(t)
+	require.Equal(t, map[int64]int{7: 4}, byCaller(first, of), "a quarter, though nobody else has something due")
+	require.Empty(t, db.claimSome(t, first...), "what is in hand counts")
+
+	db.pend(t, db.mustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 2, "")
+	require.Equal(t, map[int64]int{8: 2}, byCaller(db.claimSome(t, first...), of))
+	require.Equal(t, map[int64]int{7: 2}, byCaller(db.claimSome(t, first[:2]...), of), "places that are free again")
+
+	db.pend(t, db.mustAddEndpoint(t, 9, "https://another.example").ID, 9, 3, "")
+	one := fewPlaces
+	for range 2 { // the caller with the least in hand comes first, not the one with more endpoints
+		one.All = 3
+		due, err := db.ClaimDeliveries(t.Context(), one, first[:1], time.Minute)
+		require.NoError(t, err)
+		require.Equal(t, 1, byCaller(due, of)[9], "%v", due)
+	}
+}
+
+func TestACallersFailingEndpointsLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	of := func(d DueDelivery) int64 { return d.CallerID }
+	for n := range maxEndpoints - 1 {
+		db.pend(t, db.mustAddEndpoint(t, 7, fmt.Sprintf("https://%d.example", n)).ID, 7, 10, "")
+	}
+	db.pend(t, db.mustAddEndpoint(t, 8, "https://neighbour.example").ID, 8, 10, "")
+	db.exec(t, `update webhook_endpoints set failing_since = now()`)
+	db.pend(t, db.mustAddEndpoint(t, 7, "https://well.example").ID, 7, 10, "")
+	first := db.claimSome(t)
+	require.Equal(t, map[int64]int{7: 3, 8: 1}, byCaller(first, of), "one of those that fail, and two of the one that does not")
+	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	require.Empty(t, db.claimSome(t, first...), "of both, and of both callers' that fail")
+}
+
+func TestACallersManyHostsLeaveThePlacesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	of := func(p Post) int64 { return p.CallerID }
+	db.post(t, 7, 10, hostNames(100)...)
+	first := db.claimSomePosts(t)
+	require.Equal(t, map[int64]int{7: 4}, byCaller(first, of))
+	require.Len(t, byHost(first), 4, "one of each host, before two of any")
+	require.Empty(t, db.claimSomePosts(t, first...))
+	db.post(t, 8, 3, "neighbour.example")
+	db.post(t, 9, 3, "another.example")
+	require.Equal(t, map[int64]int{8: 2, 9: 2}, byCaller(db.claimSomePosts(t, first...), of))
+	few := fewPlaces
+	few.All = 3
+	db.exec(t, `update message_live set next_at = now()`)
+	due, err := db.ClaimPosts(t.Context(), few, nil, time.Minute)
+	require.NoError(t, err)
+	require.Equal(t, map[int64]int{7: 1, 8: 1, 9: 1}, byCaller(due, of), "callers in turn")
+}
+
+func byHost(posts []Post) map[string]int {
+	n := map[string]int{}
+	for _, p := range posts {
+		n[p.Lane()]++
+	}
+	return n
+}
+
+// blocks is how many pages of the database a statement touches.
+func blocks(t *testing.T, conn *pgx.Conn, name, args string) int {
+	t.Helper()
+	tx, err := conn.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tx.Rollback(t.Context())) }()
+	_, err = tx.Exec(t.Context(), `prepare `+name+` as `+statements(t)[name])
+	require.NoError(t, err)
+	rows, err := tx.Query(t.Context(), `explain (analyze, buffers, timing off) execute `+name+args)
+	require.NoError(t, err)
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `deallocate `+name)
+	require.NoError(t, err)
+	n := 0
+	for _, text := range regexp.MustCompile(`(?:hit|read)=(\d+)`).FindAllStringSubmatch(lines[1], -1) {
+		m, err := strconv.Atoi(text[1])
+		require.NoError(t, err)
+		n += m
+	}
+	t.Logf("%s: %d blocks, %s", name, n, lines[len(lines)-3:])
+	return n
+}
+
+func TestHowManyHostsACallerHasCostsOthersNothing(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), planningAs(t, url, sandbox.Roles.Hot)
+	callbacks := db.callbacks(t, 0)
+	db.pend(t, callbacks, 0, 1, hostNames(10_000)...)
+	db.post(t, 0, 1, hostNames(10_000)...)
+	for name, args := range map[string]string{
+		"claimDeliveriesSQL": `(100, '{}', '{}', '{}', '{}', 16, 32, 32, 30)`, "nextWebhookSQL": "",
+		"claimPostsSQL": `(100, '{}', '{}', 16, 32, 30)`, "nextPostSQL": "",
+	} {
+		require.Less(t, blocks(t, conn, name, args), 5000, name)
+	}
+	later := `update webhook_deliveries set next_at = next_at + interval '1 hour'; update message_live set next_at = next_at + interval '1 hour'`
+	db.exec(t, later)
+	db.pend(t, callbacks, 0, 1, "due.example")
+	db.post(t, 0, 1, "due.example")
+	due := db.claimSome(t)
+	require.Len(t, due, 1)
+	require.Equal(t, "due.example", due[0].Host, "what is due is found at once, however much is not")
+	require.Equal(t, map[string]int{"0 due.example": 1}, byHost(db.claimSomePosts(t)))
+}
+
+func TestMuchDueForOneHostHidesNoOther(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	callbacks := db.callbacks(t, 0)
+	db.pend(t, callbacks, 0, 1000, "slow.example")
+	db.post(t, 0, 1000, "slow.example")
+	deliveries, posts := db.claimSome(t), db.claimSomePosts(t)
+	require.Len(t, deliveries, 2)
+	require.Len(t, posts, 2)
+	db.pend(t, callbacks, 0, 1, hostNames(2)...)
+	db.post(t, 0, 1, hostNames(2)...)
+	hosts := map[string]int{}
+	for _, d := range db.claimSome(t, deliveries...) {
+		hosts[d.Host]++
+	}
+	require.Equal(t, map[string]int{"0.example": 1, "1.example": 1}, hosts)
+	require.Equal(t, map[string]int{"0 0.example": 1, "0 1.example": 1}, byHost(db.claimSomePosts(t, posts...)))
+}
+
+// callbacks is the row that a caller's callbacks belong to.
+func (db *DB) callbacks(t *testing.T, caller int64) (id task.ID) {
+	t.Helper()
+	_, err := db.SigningSecrets(t.Context(), []int64{caller}, fresh)
+	require.NoError(t, err)
+	require.NoError(t, db.owner(t).QueryRow(t.Context(), callbackEndpointSQL, caller).Scan(&id))
+	return id
+}
+
+func TestEventsOfARevokedCallerRestAndItsMessagesAreDelivered(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	e := db.mustAddEndpoint(t, 7, "https://gone.example")
+	db.mustAddEndpoint(t, 8, "https://neighbour.example")
+	s, other := message(fromCaller(7), withCallback), message(fromCaller(8))
+	db.mustSubmit(t, s, other)
+	require.Equal(t, 2, db.told(t, s.ID, 1, "task.succeeded"))
+	db.post(t, 7, 1, "shop.example")
+	_, err := db.RevokeCaller(t.Context(), 7, Operator{Name: "ops"})
+	require.NoError(t, err)
+	_, err = db.EnableEndpoint(t.Context(), e.ID, nil, Operator{Name: "ops"})
+	require.NoError(t, err)
+	require.Zero(t, db.told(t, s.ID, 2, "task.failed"), "an event from now on is not even recorded")
+	require.Empty(t, db.claimSome(t), "neither for the endpoint nor for the callback")
+
+	posts := db.claimSomePosts(t)
+	require.Equal(t, map[string]int{"7 shop.example": 1}, byHost(posts), "a message that was accepted is not lost")
+	_, err = db.SettlePosts(t.Context(), []Posted{{posts[0], msg.Result{Outcome: msg.Taken}}})
+	require.NoError(t, err)
+	next, due, err := db.NextDelivery(t.Context())
+	require.NoError(t, err)
+	require.False(t, due, "deliver is not woken for what rests")
+	require.Zero(t, next)
+	require.Equal(t, 1, db.told(t, other.ID, 1, "task.succeeded"))
+	require.Len(t, db.claimSome(t), 1, "the neighbour's go on")
+}
