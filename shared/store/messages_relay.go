@@ -35,21 +35,20 @@ select exists (select from s` + pausedStreams + `where s.next_at <= now() and ` 
 // waiting, the first messages of every other one are in the same batch. When more
 // than $1 pairs are due, about $1 of them are chosen by chance. The data
 // of all has about 4 MiB: what is beyond is locked but not loaded, and a room of 0
-// says that there is more. Rows that another relay sends are left to it.
+// says that there may be more. Rows that another relay sends are left to it.
 const lockDueMessagesSQL = messageStreams + `, due as materialized (
-    select s.caller_id, s.stream, p.failures, random() as chance from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
-), pairs as materialized (
-    select count(*) as n from due
+    select s.caller_id, s.stream, p.failures, random() as chance, count(*) over () as pairs
+    from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
 ), probed as materialized (
     select stream, count(*) as callers from due where failures is not null group by stream
-), open as materialized (
-    select due.caller_id, due.stream, due.failures, greatest(coalesce($2 / probed.callers, $1 / pairs.n), 1) as room
-    from due cross join pairs left join probed on probed.stream = due.stream
-    where due.chance * pairs.n < $1
 ), l as materialized (
-    select x.*, case when x.size > (4 << 20) / x.pairs then 0 else x.room end as allowed
-    from (select open.*, count(*) over () as pairs from open) o cross join lateral (
-        select y.*, o.room, o.failures, o.pairs, sum(d.size) over () as size, sum(d.size) over (rows unbounded preceding) - d.size as before
+    select x.*, o.failures, case when x.through > o.budget then 0 else o.room end as allowed
+    from (
+        select due.*, greatest(coalesce($2 / probed.callers, $1 / pairs), 1) as room, (4 << 20) / least(pairs, $1) as budget
+        from due left join probed on probed.stream = due.stream
+        where chance * pairs < $1
+    ) o cross join lateral (
+        select y.*, sum(bytes) over (rows unbounded preceding) as through
         from (
             select * from message_live m
             where m.remaining_sends > 0 and m.kind <> 1 and m.caller_id = o.caller_id and m.stream = o.stream and m.next_at <= now()
@@ -57,10 +56,9 @@ const lockDueMessagesSQL = messageStreams + `, due as materialized (
             limit o.room
             for update skip locked
         ) y
-        cross join lateral (select octet_length(data) as size from messages where messages.id = y.id offset 0) d
         offset 0
     ) x
-    where x.before <= (4 << 20) / x.pairs
+    where x.through - x.bytes <= o.budget
 )
 select ` + messageBody + `, ` + messageLive + `, ` + noReceipts + `, now(), l.stream, l.allowed, l.failures
 from l` + bodyOfLive

@@ -98,6 +98,7 @@ func TestARelayTakesAboutFourMebibytesAtATime(t *testing.T) {
 		db.chat(t, "ann", "bob", string(rune('A'+i%26))+string(rune('A'+i/26)))
 	}
 	exec(t, conn, `update messages set data = '"' || repeat('d', 65534) || '"'`)
+	exec(t, conn, `update message_live set bytes = 65536`)
 	var sizes []int
 	for relayed := (Relayed{More: true}); relayed.More; {
 		var err error
