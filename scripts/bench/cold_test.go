@@ -13,11 +13,11 @@ import (
 func TestAShortColdRunStartsFunctionsAloneAndPrintsATable(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	var progress bytes.Buffer
-	s, err := benchCold(t.Context(), options{cold: true, runs: 2, functions: []string{"submit", "sweep"}}, &progress)
+	s, err := benchCold(t.Context(), options{cold: true, runs: 2, functions: []string{"report", "sweep"}}, &progress)
 	require.NoError(t, err, progress.String())
 	require.Len(t, s.rows, 2)
 	require.Greater(t, s.binary, int64(1_000_000))
-	for i, function := range []string{"submit", "sweep"} {
+	for i, function := range []string{"report", "sweep"} {
 		r := s.rows[i]
 		require.Equal(t, function, r.function)
 		require.Len(t, r.took, 2)
