@@ -281,6 +281,6 @@ func (a Admission) change(change func(*estimate)) {
 
 // countWaiting is quotas.count.
 func (db *DB) countWaiting(ctx context.Context, caller, rows int64) (w Waiting, savedTo int64, err error) {
-	err = db.hot.QueryRow(ctx, countWaitingSQL, caller, rows).Scan(&w.Messages, &w.Bytes, &savedTo)
+	err = db.hot.QueryRow(ctx, countWaitingSQL, unprepared, caller, rows).Scan(&w.Messages, &w.Bytes, &savedTo)
 	return w, savedTo, failed("count waiting messages", err)
 }

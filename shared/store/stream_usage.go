@@ -59,6 +59,7 @@ func queueStreamUsage(batch *pgx.Batch, usage streamUsage) {
 
 const (
 	sharesEvery = 2 * time.Second
+	sharesDelay = 500 * time.Millisecond // of a look, so that the first answer of a process waits for no second login
 	shareRetry  = time.Minute
 )
 
@@ -87,7 +88,7 @@ func (s *streamShares) exceeded(caller int64, streams []string) bool {
 	defer s.mu.Unlock()
 	if !s.looking && time.Now().After(s.next) {
 		s.looking = true
-		go s.refresh()
+		time.AfterFunc(sharesDelay, s.refresh)
 	}
 	for _, stream := range streams {
 		if s.over[usageKey{stream, caller}] {
