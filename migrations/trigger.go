@@ -18,7 +18,7 @@ const (
 INSERT INTO callers (name, token_hash, roles, queues) VALUES ($1, $2, '{trigger}', '{}')
 ON CONFLICT (name) DO NOTHING RETURNING id`
 	lockTriggerSQL   = `SELECT id, roles, revoked_at IS NOT NULL, token_hash = $2 FROM callers WHERE name = $1 FOR UPDATE`
-	rotateTriggerSQL = `UPDATE callers SET token_hash = $2, rotated_at = now() WHERE id = $1`
+	rotateTriggerSQL = `UPDATE callers SET token_hash = $2, rotated_at = now(), revoked_at = NULL WHERE id = $1`
 	logTriggerSQL    = `
 INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subject, after)
 VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object('name', $3::text, 'roles', jsonb_build_array('trigger')))`
@@ -27,8 +27,9 @@ VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object
 // EnsureTrigger makes the caller that the trigger is, with the role trigger and
 // nothing else, and gives it password, which must be at least 24 random
 // characters. It returns what it did as operator_actions has it: caller.create,
-// caller.rotate, or "" where the caller had this password already. It changes no
-// caller that has other roles or is revoked: that is an error.
+// caller.rotate, or "" where the caller had this password already. A caller that
+// was revoked is let in again with another password, and not with the one that it
+// had. It changes no caller that has other roles. Both are errors.
 func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (did string, err error) {
 	if len(password) < leastTriggerPassword {
 		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", leastTriggerPassword)
@@ -48,8 +49,10 @@ func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (
 			case same && !revoked:
 				did = ""
 				return nil
-			case revoked || !slices.Equal(roles, []string{"trigger"}):
-				return errors.New("there is a caller of this name that is revoked or has other roles than trigger: set SENDONCE_TRIGGER_USER to another name")
+			case same:
+				return errors.New("it was revoked: set SENDONCE_TRIGGER_PASSWORD to another password")
+			case !slices.Equal(roles, []string{"trigger"}):
+				return errors.New("there is a caller of this name with other roles than trigger: set SENDONCE_TRIGGER_USER to another name")
 			}
 			did = "caller.rotate"
 			_, err = tx.Exec(ctx, rotateTriggerSQL, id, hash[:])

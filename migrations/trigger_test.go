@@ -46,10 +46,18 @@ func TestEnsureTrigger(t *testing.T) {
 		require.NoError(t, err)
 		_, err = owner.Exec(t.Context(), "UPDATE callers SET "+change+" WHERE name = $1", name)
 		require.NoError(t, err)
-		_, err = migrations.EnsureTrigger(t.Context(), owner, name, second)
-		require.ErrorContains(t, err, "caller "+name+" of the trigger: there is a caller of this name that is revoked or has other roles")
 	}
+	_, err = migrations.EnsureTrigger(t.Context(), owner, "wider", second)
+	require.ErrorContains(t, err, "caller wider of the trigger: there is a caller of this name with other roles")
 	did, err := migrations.EnsureTrigger(t.Context(), owner, "wider", first)
 	require.NoError(t, err, "an operator's caller whose password is right stays as it is")
 	require.Empty(t, did)
+	_, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", first)
+	require.ErrorContains(t, err, "caller revoked of the trigger: it was revoked")
+	did, err = migrations.EnsureTrigger(t.Context(), owner, "revoked", second)
+	require.NoError(t, err)
+	require.Equal(t, "caller.rotate", did)
+	var revoked bool
+	require.NoError(t, owner.QueryRow(t.Context(), "SELECT revoked_at IS NOT NULL FROM callers WHERE name = 'revoked'").Scan(&revoked))
+	require.False(t, revoked)
 }
