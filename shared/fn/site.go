@@ -191,6 +191,9 @@ func (x *exchange) run(ctx context.Context, p *place) (any, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
+	if !p.event { // events are of all callers
+		ctx = store.WithCaller(ctx, caller.ID)
+	}
 	if p.pages {
 		if err := x.call.hold.take(ctx, 0, true); err != nil {
 			return nil, err

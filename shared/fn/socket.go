@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -316,7 +317,7 @@ func (s *Socket) answer(hold *holding, body []byte, bad error) (answer any) {
 	}
 	if err == nil {
 		defer x.call.seat.leave()
-		answer, err = s.take(ctx, &x.call)
+		answer, err = s.take(store.WithCaller(ctx, x.call.Caller.ID), &x.call)
 	}
 	if err != nil {
 		return x.refuseFrame(err)

@@ -58,7 +58,7 @@ func (b *blockedWords) list(ctx context.Context, from *pgxpool.Pool) (wordList, 
 		r = &wordReading{began: time.Now(), done: make(chan struct{})}
 		b.reading = r
 		// Others wait for this list too, so it outlives the call that asked.
-		go b.renew(context.WithoutCancel(ctx), from, r)
+		go b.renew(withoutCaller(context.WithoutCancel(ctx)), from, r)
 	}
 	b.mu.Unlock()
 

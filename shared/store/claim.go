@@ -274,7 +274,7 @@ func (c *claimIDs) next(ctx context.Context, from *pgxpool.Pool) (int64, error) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.free == 0 {
-		if err := from.QueryRow(ctx, claimBlockSQL, unprepared).Scan(&c.last); err != nil {
+		if err := from.QueryRow(withoutCaller(ctx), claimBlockSQL, unprepared).Scan(&c.last); err != nil {
 			return 0, err
 		}
 		c.last, c.free = c.last-1, claimBlock

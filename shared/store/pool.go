@@ -118,6 +118,7 @@ func openPool(pc *pgxpool.Config, role, password, application string) (*pgxpool.
 		pc.ConnConfig.Password = password
 	}
 	pc.ConnConfig.RuntimeParams["application_name"] = application
+	pc.ConnConfig.Tracer = newConnectionTurns(int(pc.MaxConns))
 	return pgxpool.NewWithConfig(context.Background(), pc)
 }
 

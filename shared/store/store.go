@@ -78,9 +78,9 @@ func Open(cfg Config) (*DB, error) {
 	if db.onAlert == nil {
 		db.onAlert = func(task.ID, task.Alert, bool) {}
 	}
-	db.submits = newCoalescer(db.flushSubmissions)
-	db.reports = newCoalescer(db.flushReports)
-	db.messages = newCoalescer(db.flushMessages)
+	db.submits = newCoalescer(func(s *Submission) int64 { return s.CallerID }, db.flushSubmissions)
+	db.reports = newCoalescer(func(r *Report) int64 { return r.CallerID }, db.flushReports)
+	db.messages = newCoalescer(func(m *NewMessage) int64 { return m.CallerID }, db.flushMessages)
 	db.quotas.byDefault, db.quotas.count = cfg.Waiting, db.countWaiting
 	db.quotas.shares.look = db.sharesExceeded(cfg.StreamBytes)
 	return db, nil

@@ -1,0 +1,305 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const greedy, modest, third = 1, 2, 3 // callers
+
+// row is one of a caller; bad ones fail their flush.
+type row struct {
+	caller int64
+	bad    bool
+}
+
+// flushes is a coalescer whose flushes the test sees and ends.
+type flushes struct {
+	*coalescer[row, int]
+	begun chan []row
+	end   chan struct{}
+}
+
+func newFlushes() *flushes {
+	f := &flushes{begun: make(chan []row, 100), end: make(chan struct{})}
+	f.coalescer = newCoalescer(func(r row) int64 { return r.caller }, func(_ context.Context, rows []row, _ bool) ([]int, error) {
+		f.begun <- rows
+		<-f.end
+		if slices.ContainsFunc(rows, func(r row) bool { return r.bad }) {
+			return nil, &pgconn.PgError{Code: "40P01"}
+		}
+		return make([]int, len(rows)), nil
+	})
+	return f
+}
+
+// queue gives a caller n rows and returns when they wait or are under way.
+func (f *flushes) queue(caller int64, n int, bad bool) (done <-chan error) {
+	answered := make(chan error, 1)
+	rows := slices.Repeat([]row{{caller, bad}}, n)
+	entries := make([]entry[row, int], n)
+	var all sync.WaitGroup
+	for i := range entries {
+		entries[i] = entry[row, int]{in: rows[i], caller: caller, done: &all}
+	}
+	if !f.enqueue(entries, &all) {
+		answered <- errBusy()
+		return answered
+	}
+	go func() {
+		all.Wait()
+		answered <- entries[n-1].err
+	}()
+	return answered
+}
+
+// next is what the next flush holds, by caller.
+func (f *flushes) next(t *testing.T) map[int64]int {
+	t.Helper()
+	select {
+	case rows := <-f.begun:
+		of := map[int64]int{}
+		for _, r := range rows {
+			of[r.caller]++
+		}
+		return of
+	case <-time.After(5 * time.Second):
+		require.Fail(t, "no flush began")
+		return nil
+	}
+}
+
+// endUntil ends flushes until a call is answered.
+func (f *flushes) endUntil(t *testing.T, answered <-chan error) error {
+	t.Helper()
+	for {
+		select {
+		case err := <-answered:
+			return err
+		case f.end <- struct{}{}:
+		case <-time.After(5 * time.Second):
+			require.Fail(t, "the call is not answered")
+		}
+	}
+}
+
+func TestARowWaitsForNoLargeFlushOfAnotherCaller(t *testing.T) {
+	t.Parallel()
+	f := newFlushes()
+	defer close(f.end)
+	f.queue(greedy, 3000, false)
+	for range flushers {
+		require.Equal(t, map[int64]int{greedy: flushRows}, f.next(t))
+	}
+	first := f.queue(modest, 1, false)
+	require.Equal(t, map[int64]int{modest: 1}, f.next(t), "while the others are under way")
+	second := f.queue(third, 1, false)
+	f.queue(third, 999, false)
+	require.Empty(t, f.begun, "all flushers are busy")
+	require.NoError(t, f.endUntil(t, first))
+	require.NoError(t, f.endUntil(t, second))
+	for of := f.next(t); of[third] == 0; of = f.next(t) {
+		require.LessOrEqual(t, of[greedy], flushRows)
+	}
+}
+
+func TestEachFlushTakesAnEqualPartOfEveryCaller(t *testing.T) {
+	t.Parallel()
+	var l lines[int64]
+	take := func(limit int) map[int64]int {
+		of := map[int64]int{}
+		for _, caller := range l.take(limit, anyCaller) {
+			of[caller]++
+		}
+		return of
+	}
+	l.push(greedy, slices.Repeat([]int64{greedy}, 700)...)
+	l.push(modest, modest)
+	require.Equal(t, map[int64]int{greedy: 50, modest: 1}, take(100))
+	require.Equal(t, map[int64]int{greedy: 100}, take(100))
+	l.push(third, third, third)
+	require.Equal(t, map[int64]int{greedy: 1}, take(1))
+	require.Equal(t, map[int64]int{third: 1}, take(1), "greedy was served last")
+	l.push(modest, modest)
+	require.Equal(t, map[int64]int{greedy: 1}, take(1))
+	require.Equal(t, map[int64]int{third: 1}, take(1))
+	require.Equal(t, map[int64]int{modest: 1}, take(1))
+	require.Equal(t, map[int64]int{greedy: 548}, take(1000))
+	require.Zero(t, l.total)
+	require.Empty(t, l.of)
+}
+
+func TestACallerLeavesRoomForRowsOfOthers(t *testing.T) {
+	t.Parallel()
+	f := newFlushes()
+	f.queue(greedy, flushRows, false)
+	f.queue(greedy, flushRows, false)
+	for range flushers {
+		f.next(t)
+	}
+	rest := f.queue(greedy, maxQueued/2, false)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(<-f.queue(greedy, 1, false)), "half of the queue is one caller's at most")
+	modestly := f.queue(modest, 1000, false)
+	thirdly := f.queue(third, 1000, false)
+	close(f.end)
+	require.NoError(t, <-modestly)
+	require.NoError(t, <-thirdly)
+	require.NoError(t, <-rest)
+	require.NoError(t, <-f.queue(greedy, 1, false), "there is room again")
+	require.Eventually(t, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return len(f.underWay)+len(f.waiting.of) == 0
+	}, 5*time.Second, time.Millisecond, "nothing is kept of callers without rows")
+}
+
+func TestRowsThatFailCostOnlyTheirCaller(t *testing.T) {
+	t.Parallel()
+	f := newFlushes()
+	defer close(f.end)
+	for range flushers {
+		f.queue(greedy, flushRows, false)
+		f.next(t)
+	}
+	f.queue(third, 1, false)
+	f.next(t)
+	f.queue(greedy, 2, true)
+	modestly := f.queue(modest, 2, false)
+	require.NoError(t, f.endUntil(t, modestly))
+}
+
+func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
+	t.Parallel()
+	places := newTurns(2, 1)
+	require.NoError(t, places.take(t.Context(), greedy))
+	require.NoError(t, places.take(t.Context(), modest))
+	order := make(chan string, 10)
+	wait := func(caller int64, n int) {
+		before := places.count()
+		go func() {
+			require.NoError(t, places.take(t.Context(), caller))
+			order <- fmt.Sprint(caller, n)
+		}()
+		require.Eventually(t, func() bool { return places.count() > before }, 5*time.Second, time.Millisecond)
+	}
+	for n := range 3 {
+		wait(greedy, n)
+	}
+	wait(third, 0)
+	places.give(modest)
+	require.Equal(t, fmt.Sprint(third, 0), <-order, "greedy has its share")
+	places.give(greedy)
+	require.Equal(t, fmt.Sprint(greedy, 0), <-order)
+	wait(modest, 0)
+	places.give(greedy)
+	require.Equal(t, fmt.Sprint(greedy, 1), <-order, "it waits for longer")
+	soon, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- places.take(soon, third) }()
+	require.Eventually(t, func() bool { return places.count() == 3 }, 5*time.Second, time.Millisecond)
+	cancel()
+	require.ErrorIs(t, <-left, context.Canceled)
+	places.give(greedy)
+	require.Equal(t, fmt.Sprint(modest, 0), <-order)
+	places.give(third)
+	require.Equal(t, fmt.Sprint(greedy, 2), <-order)
+	places.give(greedy)
+	places.give(modest)
+	require.Empty(t, places.by)
+	require.Zero(t, places.taken)
+}
+
+// count is how many wait.
+func (t *turns) count() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.waiting.total
+}
+
+// Two flushes with the same keys in opposite order wait for each other in one
+// direction only, and nobody else's message fails by it.
+func TestEqualKeysInOppositeOrderFailNobody(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	batch := func(reverse bool) []*Submission {
+		subs := make([]*Submission, 300)
+		for i := range subs {
+			subs[i] = message(func(s *Submission) { s.CallerID = greedy }, keyed(fmt.Sprint(i), "x"))
+		}
+		if reverse {
+			slices.Reverse(subs)
+		}
+		return subs
+	}
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			outs, errs := db.Submit(batch(i%2 == 0))
+			for n, err := range errs {
+				if err == nil && outs[n].Refused != nil {
+					t.Error(outs[n].Refused)
+				} else if err != nil && task.CodeOf(err) != task.CodeKeyInFlight && task.CodeOf(err) != task.CodeServerBusy {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	over := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(over)
+	}()
+	for going := true; going; {
+		_, errs := db.Submit([]*Submission{message(func(s *Submission) { s.CallerID = modest })})
+		require.NoError(t, errs[0])
+		select {
+		case <-over:
+			going = false
+		default:
+		}
+	}
+	require.Equal(t, 300, db.count(t, `select count(*) from submission_keys`))
+	require.Equal(t, 300, db.count(t, `select count(*) from tasks where caller_id = $1`, greedy))
+}
+
+// A caller whose calls wait for a lock holds half of the connections at most.
+func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url, func(c *Config) { c.MaxConns = 4 })
+	s := message()
+	db.mustSubmit(t, s)
+	claim := db.mustClaim(t, "app", 1)[0]
+	release := hold(t, url, `select from task_live where id = $1 for update`, s.ID)
+	as := func(caller int64) context.Context { return WithCaller(t.Context(), caller) }
+	extended := make(chan error, 20)
+	for range cap(extended) {
+		go func() {
+			_, err := db.Extend(as(greedy), Extension{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Lease: time.Minute}, nil)
+			extended <- err
+		}()
+	}
+	turns := db.hot.Config().ConnConfig.Tracer.(connectionTurns).turns
+	require.Eventually(t, func() bool { return turns.count() == cap(extended)-2 }, 5*time.Second, time.Millisecond)
+	_, err := db.Task(as(modest), s.ID)
+	require.NoError(t, err)
+	db.mustSubmit(t, message())
+	_, _, err = db.Claim(as(modest), ClaimRequest{Queue: "q", AppID: "app", CallerID: modest, Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
+	require.NoError(t, err)
+	require.Empty(t, extended, "the other calls wait still")
+	release()
+	for range cap(extended) {
+		require.NoError(t, <-extended)
+	}
+	require.Empty(t, turns.by)
+}
