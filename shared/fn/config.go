@@ -46,7 +46,7 @@ type Config struct {
 	PhoneCountry   task.Country    `envconfig:"PHONE_DEFAULT_COUNTRY_CODE" desc:"country code of phone numbers that are given without one, as 86: then +86 138…, 0086138… and 138… are one number, stored as +86138…; empty stores numbers as given, without punctuation"`
 	RetentionDays  int             `envconfig:"RETENTION_DAYS" default:"90" desc:"days after which finished tasks, messages and subscribe messages, and operator actions, move from the main tables to archive tables; 0 = never"`
 	LogDays        int             `envconfig:"RETENTION_LOG_DAYS" default:"30" desc:"days after which receive_logs, send_logs and report_logs are dropped, by whole months, and finished webhook deliveries and cleared alerts are deleted; 0 = never"`
-	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role"`
+	MaxConns       int             `envconfig:"SENDONCE_DATABASE_MAX_CONNS" default:"8" desc:"connections to Postgres that one instance keeps per role; one caller uses at most half of them"`
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance works on at once, without those that wait; further ones are answered 503. Admins have 32 more, the trigger's events 256 of their own"`
 	MaxWaiting     int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance holds at once; further ones are answered 503"`

@@ -161,6 +161,13 @@
 // primary key and a claim its own claim_id; a report finds
 // its row in report_logs.
 //
+// # Fairness between callers
+//
+// Rows of group commit wait in one line for each caller (lines), and every flush takes
+// an equal part of each. For connections, callers take turns (turns): WithCaller says
+// whose turn a call uses, and one caller has at most half of a pool. What is not of one
+// caller needs no turn: flushes, events, and what several calls wait for.
+//
 // # Keys (seed 003)
 //
 // The primary key of submission_keys is the only judge of an idempotency key;
