@@ -89,7 +89,7 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.bus.Follow(ctx, c.PathValue("user"), after, s.db.UsersTrimmed)
+	f, err := s.bus.Follow(ctx, c.PathValue("user"), after, s.db.UsersTrimmed, c.ReadTurn)
 	if err != nil {
 		return nil, errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
 	}
@@ -154,13 +154,20 @@ func (t *telling) next(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	event, data, err := wire(m)
+	event, data, err := encode(m)
 	if err != nil {
 		t.call.Log("passed_over", m.Seq, "because", err.Error())
 		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and passed over", m.Seq)), t.mark())
 	}
 	t.events++
 	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
+}
+
+// encode is wire as the end of the turn in which m was read: a client that is slow to
+// take it holds up no other.
+func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
+	defer m.Done()
+	return wire(m)
 }
 
 // gap says that messages may be missing: the place of the event is where the

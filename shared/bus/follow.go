@@ -22,7 +22,11 @@ const (
 type FollowedMessage struct {
 	Seq   uint64 // its place in the stream, to go on after
 	Event cloudevents.Event
+	Done  func() // ends the turn in which it was read; it must be called
 }
+
+// Turn waits until a follower may read. done ends the turn.
+type Turn func(ctx context.Context) (done func(), err error)
 
 // GapError says that messages may be missing between two of a follower's: they
 // grew too old or were purged, or the stream was made anew. The follower goes on
@@ -56,8 +60,9 @@ type Follower struct {
 	woken   chan struct{}
 
 	removed func(context.Context) (uint64, error) // see Follow
-	safe    uint64                                // up to here it has missed nothing
-	current time.Time                             // when it last knew that
+	turn    Turn
+	safe    uint64    // up to here it has missed nothing
+	current time.Time // when it last knew that
 
 	link    *link // whose stream it reads; nil after a failure
 	stream  jetstream.Stream
@@ -70,16 +75,22 @@ type Follower struct {
 // Follow begins to read what is published to a user: what comes after a sequence,
 // where 0 stands for all that is kept, or with nil what comes from now on. ErrAway
 // says that NATS cannot be reached. removed gives up to which place TrimUsers has
-// removed messages; it is asked where that may matter. Close must follow.
-func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error)) (*Follower, error) {
+// removed messages; it is asked where that may matter. Everything is read in a turn,
+// which lasts until the Done of a message. Close must follow.
+func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), turn Turn) (*Follower, error) {
 	l, err := b.reach(ctx)
 	if err != nil {
 		return nil, away(err)
 	}
-	f := &Follower{bus: b, subject: UserSubject(user), woken: make(chan struct{}, 1), removed: removed}
+	f := &Follower{bus: b, subject: UserSubject(user), woken: make(chan struct{}, 1), removed: removed, turn: turn}
 	if after != nil {
 		f.next, f.safe = *after+1, *after
 	}
+	done, err := turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	ctx, cancel := l.within(ctx, lookLimit)
 	defer cancel()
 	if err := f.enter(ctx, l); err != nil {
@@ -112,11 +123,12 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 		if err != nil {
 			return FollowedMessage{}, err
 		}
-		m, err := f.look(ctx, l)
+		m, err := f.lookInTurn(ctx, l)
+		if err == nil && m != nil {
+			return *m, nil
+		}
 		var gap *GapError
 		switch {
-		case err == nil && m != nil:
-			return *m, nil
 		case errors.As(err, &gap):
 			return FollowedMessage{}, gap
 		case ctx.Err() != nil:
@@ -135,6 +147,23 @@ func (f *Follower) wake(*nats.Msg) {
 	case f.woken <- struct{}{}:
 	default:
 	}
+}
+
+// lookInTurn is look in a turn, which goes on with what is returned.
+func (f *Follower) lookInTurn(ctx context.Context, l *link) (m *FollowedMessage, err error) {
+	done, err := f.turn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if m == nil {
+			done()
+		}
+	}()
+	if m, err = f.look(ctx, l); m != nil {
+		m.Done = done
+	}
+	return m, err
 }
 
 // look reads the next event; nil when there is none yet.

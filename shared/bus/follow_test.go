@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,9 +15,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// freely is a turn that is not waited for.
+func freely(context.Context) (func(), error) { return func() {}, nil }
+
 func follow(t *testing.T, b *Bus, user string, after *uint64) *Follower {
 	t.Helper()
-	f, err := b.Follow(within(t, soon), user, after, nil)
+	f, err := b.Follow(within(t, soon), user, after, nil, freely)
 	require.NoError(t, err)
 	t.Cleanup(f.Close)
 	return f
@@ -72,6 +76,59 @@ func TestAFollowerReadsItsUsersEventsInOrder(t *testing.T) {
 	require.Equal(t, []string{"3"}, reads(t, follow(t, b, "ann.b", seq(0)), 1))
 	require.Equal(t, []string{"4"}, reads(t, follow(t, b, "ann", seq(1)), 1), "it goes on where another ended")
 	readsNothing(t, follow(t, b, "ann", seq(4)))
+}
+
+// A caller that replays its inbox over many streams waits for itself alone.
+func TestFollowersReadInTurn(t *testing.T) {
+	t.Parallel()
+	const streams, events = 10, 20
+	b := newBus(t, newBroker(t).server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
+	var messages []Message
+	for n := range events {
+		messages = append(messages, toUser("mallory", fmt.Sprint("m", n)), toUser("ann", fmt.Sprint("a", n)))
+	}
+	publishAll(t, b, messages...)
+	var waiting, reading, most atomic.Int64
+	free := make(chan struct{}, 2)
+	turn := func(context.Context) (func(), error) {
+		waiting.Add(1)
+		free <- struct{}{}
+		waiting.Add(-1)
+		most.Store(max(most.Load(), reading.Add(1)))
+		return func() { reading.Add(-1); <-free }, nil
+	}
+	var followers []*Follower
+	for range streams {
+		f, err := b.Follow(within(t, soon), "mallory", seq(0), nil, turn)
+		require.NoError(t, err)
+		t.Cleanup(f.Close)
+		followers = append(followers, f)
+	}
+	free <- struct{}{}
+	free <- struct{}{} // the turns of streams that last
+	var replays sync.WaitGroup
+	for _, f := range followers {
+		replays.Go(func() {
+			for range events {
+				m, err := f.Next(within(t, soon))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				m.Done()
+			}
+		})
+	}
+	require.Eventually(t, func() bool { return waiting.Load() == streams }, soon, time.Millisecond)
+	require.Len(t, reads(t, follow(t, b, "ann", seq(0)), events), events, "others do not wait")
+	require.EqualValues(t, streams, waiting.Load())
+	<-free
+	<-free
+	replays.Wait()
+	require.LessOrEqual(t, most.Load(), int64(cap(free)))
+	readsNothing(t, followers[0])
+	require.Zero(t, reading.Load(), "who waits for what comes next has no turn")
 }
 
 func TestHundredsFollowOnOneConnectionAndLeaveNothingBehind(t *testing.T) {
@@ -138,7 +195,7 @@ func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
 	broker.stop()
 	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.up == nil }, "noticed")
 	readsNothing(t, f)
-	_, err := b.Follow(t.Context(), "ann", nil, nil)
+	_, err := b.Follow(t.Context(), "ann", nil, nil, freely)
 	require.ErrorIs(t, err, ErrAway)
 
 	read := make(chan []string, 1)
@@ -204,9 +261,9 @@ func TestWhatIsNoEventIsSkippedAndLogged(t *testing.T) {
 func TestWithoutNATSNobodyCanBeFollowed(t *testing.T) {
 	t.Parallel()
 	var none *Bus
-	_, err := none.Follow(t.Context(), "ann", nil, nil)
+	_, err := none.Follow(t.Context(), "ann", nil, nil, freely)
 	require.ErrorIs(t, err, ErrAway)
-	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil)
+	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, freely)
 	require.ErrorIs(t, err, ErrAway)
 
 	b := newBus(t, newBroker(t).server.URL())

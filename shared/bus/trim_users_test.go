@@ -91,7 +91,7 @@ func TestAnInboxIsBoundedForItself(t *testing.T) {
 	}
 	follow := func(user string, after uint64, removed uint64) *Follower {
 		t.Helper()
-		f, err := b.Follow(within(t, soon), user, &after, func(context.Context) (uint64, error) { return removed, nil })
+		f, err := b.Follow(within(t, soon), user, &after, func(context.Context) (uint64, error) { return removed, nil }, freely)
 		require.NoError(t, err)
 		t.Cleanup(f.Close)
 		return f

@@ -57,5 +57,7 @@
 //     came over one that was open is answered, and every WebSocket is closed.
 //   - A frame of a WebSocket is a call: authenticated, bounded, logged and counted
 //     as one, and answered as one.
+//   - However many streams and sockets a caller has, few of its frames, and of its reads
+//     of events, are worked on at once (see turns). The others wait.
 //   - All bad settings are told at once, and a misspelt one stops the start.
 package fn

@@ -31,6 +31,8 @@ type Env struct {
 	// adminHash is nil where the built-in admin's password itself is given.
 	adminHash *passwordHash
 	guesses   *guesses
+	frames    *turns // of sockets
+	reads     *turns // of events, for streams and sockets
 	ready     *probe
 	metrics   func() *Metrics
 	alerts    task.AlertRules
@@ -65,7 +67,8 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), budget: newBudget(cfg.MemoryMB), guesses: newGuesses(), alerts: cfg.Alerts.rules()}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), budget: newBudget(cfg.MemoryMB), guesses: newGuesses(),
+		frames: newTurns(framesAtOnce), reads: newTurns(readsAtOnce()), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
 	if cfg.PasswordHash != "" {

@@ -1,7 +1,6 @@
 package fn
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"runtime/debug"
@@ -58,13 +58,14 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 
 // Socket is one WebSocket of text frames in JSON. The client's frames are worked
 // on one at a time, in their order, and each gets one answer; what a client sends
-// faster than that waits in its connection. Each frame to the client is sent at
+// faster than that waits in its connection, as it does while framesAtOnce frames of
+// the same caller are worked on. Each frame to the client is sent at
 // once; one that the client does not take within 10 s ends the socket, so nothing
 // piles up for a slow reader. A ping follows every 15 s.
 //
 // The service ends a socket with a close code: 1001 when its time is up or the
 // process ends or what the caller may do was changed, 1008 when the caller was revoked
-// or its token replaced, 1009 after a frame that is too large, 1013 after an error of the handler. The frame that is being worked on is
+// or its token replaced, or after too many pings, pongs or parts of one message, 1009 after a frame that is too large, 1013 after an error of the handler. The frame that is being worked on is
 // answered first; those behind it are not looked at.
 type Socket struct {
 	x      *exchange
@@ -72,16 +73,20 @@ type Socket struct {
 	cancel context.CancelCauseFunc
 
 	conn     *websocket.Conn // nil until Open
-	raw      net.Conn
+	raw      *meteredConn
 	take     FrameHandler
 	maxFrame int64
 	received chan struct{} // closed when nothing more is read
+
+	controls      int // pings and pongs since controlsSince; used by what reads
+	controlsSince time.Time
 
 	turn   chan struct{} // is full while a frame is worked on
 	ending bool          // under turn
 
 	mu    sync.Mutex
 	err   error                 // why the client is lost
+	flood error                 // what it sent too much of
 	close *websocket.CloseError // why we end the socket, unless its time is up
 	sent  int                   // bytes
 }
@@ -105,35 +110,21 @@ func (x *exchange) socket(ctx context.Context, p *place) error {
 // Open answers 101 and begins to read frames of at most maxFrame bytes.
 func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
 	w := &hijacker{ResponseWriter: s.x.w}
-	conn, err := websocket.Accept(w, s.x.r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // checkUpgrade has verified it
+	conn, err := websocket.Accept(w, s.x.r, &websocket.AcceptOptions{
+		InsecureSkipVerify: true, // checkUpgrade has verified it
+		OnPingReceived:     func(context.Context, []byte) bool { return s.control() },
+		OnPongReceived:     func(context.Context, []byte) { s.control() },
+	})
 	s.x.status = cmp.Or(w.status, http.StatusSwitchingProtocols)
 	if err != nil {
 		return err
 	}
 	conn.SetReadLimit(-1) // read has its own, which says what is accepted
+	w.conn.excess = func() { s.flooded(errParts) }
 	s.conn, s.raw, s.take, s.maxFrame, s.received = conn, w.conn, take, maxFrame, make(chan struct{})
 	go s.receive()
 	go s.ping()
 	return nil
-}
-
-// hijacker keeps the connection, whose deadline bounds what the library does not.
-type hijacker struct {
-	http.ResponseWriter
-	status int
-	conn   net.Conn
-}
-
-func (h *hijacker) WriteHeader(status int) {
-	h.status = status
-	h.ResponseWriter.WriteHeader(status)
-}
-
-// Hijack is http.Hijacker's.
-func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
-	h.conn = conn
-	return conn, rw, err
 }
 
 // Send sends one frame, unless the caller was revoked or changed meanwhile: that
@@ -213,6 +204,8 @@ func (s *Socket) receive() {
 		case errors.As(err, &closed):
 			s.closeWith(closed.Code, closed.Reason) // the library has answered it
 			return
+		case errors.Is(err, errParts):
+			return // noted where it was found
 		case errors.As(err, new(*task.Error)):
 		case errors.Is(err, net.ErrClosed):
 			return // here, by a write or a ping that failed and says why
@@ -230,6 +223,11 @@ func (s *Socket) receive() {
 
 // work answers a frame, or refuses it with bad, and says whether to go on.
 func (s *Socket) work(hold *holding, body []byte, bad error) (more bool) {
+	done, err := s.x.env.frames.take(s.ctx, s.x.call.Caller.Name)
+	if err != nil {
+		return true // as where it is ending
+	}
+	defer done()
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
 	if s.ending {
@@ -257,6 +255,8 @@ func (s *Socket) read() (hold *holding, body []byte, err error) {
 	}
 	late := time.AfterFunc(bodyTimeout, cancel) // its end closes the connection
 	defer late.Stop()
+	s.raw.allow(2*s.maxFrame + framing)
+	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
 	if hold, err = s.x.env.budget.enter(s.x.call.Caller.Name, s.x.call.May(Admin)); err == nil {
 		reader := bodyReader{hold: hold, charge: pieceCharge}
@@ -358,7 +358,7 @@ func (s *Socket) end(err error) error {
 	s.ending = true
 	<-s.turn
 	s.mu.Lock()
-	lost, reason := s.err, s.close
+	lost, flood, reason := s.err, s.flood, s.close
 	s.mu.Unlock()
 	refusal := shutOut(s.ctx)
 	if lost != nil {
@@ -367,6 +367,7 @@ func (s *Socket) end(err error) error {
 		if reason == nil {
 			reason = s.x.whyEnd(cmp.Or(refusal, err))
 		}
+		s.raw.end(closingBytes)
 		_ = s.raw.SetDeadline(time.Now().Add(closeLimit)) // fails on a connection that has ended
 		_ = s.conn.Close(reason.Code, reason.Reason)      // a client that does not answer it is cut off
 	}
@@ -375,6 +376,8 @@ func (s *Socket) end(err error) error {
 	switch {
 	case lost != nil:
 		s.x.code, s.x.err = "client_gone", lost
+	case flood != nil:
+		s.x.code, s.x.err = "flood", flood
 	case reason.Code == websocket.StatusTryAgainLater:
 		return err
 	}

@@ -1,0 +1,113 @@
+package fn
+
+import (
+	"bufio"
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// What a client may send over a WebSocket beside its messages.
+const (
+	mostControls   = 200 // pings and pongs in controlsWithin
+	controlsWithin = 10 * time.Second
+	framing        = 64 << 10 // bytes; beside twice the largest message, which may come in parts
+	closingBytes   = 4 << 20  // that may be on their way when the socket ends
+	lastRead       = 500 * time.Millisecond
+)
+
+// What a socket is closed with whose client sends too much that is no message. The
+// library answers or drops all that by itself, so there is nothing else to stop it.
+var (
+	errControls = fmt.Errorf("more than %d pings and pongs within %v", mostControls, controlsWithin)
+	errParts    = errors.New("a message in too many parts")
+)
+
+// control counts a ping or a pong and says whether it is answered.
+func (s *Socket) control() bool {
+	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
+		s.controlsSince, s.controls = now, 0
+	}
+	if s.controls++; s.controls > mostControls {
+		s.flooded(errControls)
+		return false
+	}
+	return true
+}
+
+// flooded ends the socket, of which nothing more is read.
+func (s *Socket) flooded(err error) {
+	s.raw.end(0)
+	s.closeWith(websocket.StatusPolicyViolation, err.Error())
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flood = cmp.Or(s.flood, err)
+}
+
+// meteredConn is the connection of a socket, of which no more is read than is allowed.
+type meteredConn struct {
+	net.Conn
+	excess func() // is called by the reader that wants more
+
+	mu    sync.Mutex
+	left  int64 // bytes
+	ended bool  // left does not grow any more
+}
+
+// allow lets n bytes be read from now on.
+func (c *meteredConn) allow(n int64) { c.set(n, false) }
+
+// end lets at most n further bytes be read at all.
+func (c *meteredConn) end(n int64) { c.set(n, true) }
+
+func (c *meteredConn) set(n int64, end bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.left, c.ended = n, end
+	}
+}
+
+// Read is net.Conn's. A reader that may have no more waits for a moment: what a
+// connection was sent last is lost if it is closed while there is something to read.
+func (c *meteredConn) Read(p []byte) (int, error) {
+	c.mu.Lock()
+	left := c.left
+	c.mu.Unlock()
+	if left <= 0 {
+		c.excess()
+		time.Sleep(lastRead)
+		return 0, errParts
+	}
+	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left -= int64(n)
+	return n, err
+}
+
+// hijacker keeps the connection, whose deadline bounds what the library does not.
+type hijacker struct {
+	http.ResponseWriter
+	status int
+	conn   *meteredConn
+}
+
+func (h *hijacker) WriteHeader(status int) {
+	h.status = status
+	h.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack is http.Hijacker's.
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	h.conn = &meteredConn{Conn: conn, left: math.MaxInt64}
+	return h.conn, rw, err
+}

@@ -1,0 +1,104 @@
+package fn
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOneCallersFramesWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	var begun atomic.Int64
+	release := make(chan struct{})
+	h := startHouse(t, nil)
+	runServer(t, h, nil, talker(func(_ context.Context, c *Call) (any, error) {
+		if c.Caller.Name == "submitter" {
+			begun.Add(1)
+			<-release
+		}
+		return json.RawMessage(c.Body), nil
+	}))
+	working := func() int {
+		h.env.frames.mu.Lock()
+		defer h.env.frames.mu.Unlock()
+		if of := h.env.frames.of["submitter"]; of != nil {
+			return of.users
+		}
+		return 0
+	}
+	sockets := make([]*client, 2*framesAtOnce)
+	for i := range sockets {
+		sockets[i] = h.dial(nil, as("submitter", "token"))
+		sockets[i].send(`{"say":"a"}`)
+	}
+	require.Eventually(t, func() bool { return working() == len(sockets) && begun.Load() == framesAtOnce }, waitAtMost, tick)
+	neighbour := h.dial(nil, as("receiver", "token"))
+	neighbour.send(`{"say":"b"}`)
+	require.JSONEq(t, `{"say":"b"}`, neighbour.read(), "others do not wait")
+	require.EqualValues(t, framesAtOnce, begun.Load())
+	close(release)
+	for _, s := range sockets {
+		require.JSONEq(t, `{"say":"a"}`, s.read(), "nothing is refused")
+	}
+	require.Eventually(t, func() bool {
+		h.env.frames.mu.Lock()
+		defer h.env.frames.mu.Unlock()
+		return len(h.env.frames.of) == 0
+	}, waitAtMost, tick, "nothing is kept")
+}
+
+// What a client sends beside its messages is answered by the library alone: a socket
+// ends with 1008 where that is too much.
+func TestAFloodOfEmptyFramesEndsItsSocket(t *testing.T) {
+	t.Parallel()
+	const empty = "\x80mask" // the rest of a frame without data
+	for name, c := range map[string]struct{ first, again, reason string }{
+		"pings":                                {"", "\x89" + empty, errControls.Error()},
+		"pongs":                                {"", "\x8a" + empty, errControls.Error()},
+		"parts":                                {"\x01" + empty, "\x00" + empty, errParts.Error()},
+		"pings between the parts of a message": {"\x01" + empty, "\x89" + empty, errControls.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHouse(t, nil)
+			runServer(t, h, nil, talker(repeats))
+			neighbour := h.dial(nil, as("receiver", "token"))
+			var raw net.Conn
+			attacker := h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+				raw, err = new(net.Dialer).DialContext(ctx, network, address)
+				return raw, err
+			}}}, as("submitter", "token"))
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				_, err := raw.Write([]byte(c.first))
+				for many := bytes.Repeat([]byte(c.again), 1000); err == nil; {
+					_, err = raw.Write(many)
+				}
+			}()
+			require.Equal(t, websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: c.reason}, attacker.closed())
+			<-sent
+			neighbour.send(`{"client_msg_id":"1","say":"b"}`)
+			require.Contains(t, neighbour.read(), `"b"`, "others go on")
+		})
+	}
+}
+
+func TestSomePingsAreAnswered(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, talker(repeats))
+	c := h.dial(nil)
+	ctx := c.conn.CloseRead(t.Context())
+	for range mostControls {
+		require.NoError(t, c.conn.Ping(ctx))
+	}
+	require.Error(t, c.conn.Ping(ctx), "and no more")
+}

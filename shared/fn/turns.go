@@ -1,0 +1,66 @@
+package fn
+
+import (
+	"context"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// How much of one caller's streams and sockets is worked on at once in one process.
+// Frames mostly wait for the database, reads of events mostly compute.
+const framesAtOnce = 8
+
+func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
+
+// turns lets work of one caller wait for its turn, in the order in which it came, so
+// that however many streams and sockets a caller has, they leave the processors to
+// others. Nothing is refused: what waits is bounded by the places of the caller's
+// streams (see gate), of which each waits for one turn at most.
+type turns struct {
+	atOnce int64
+
+	mu sync.Mutex
+	of map[string]*callerTurns // by name; no entry for a caller without work
+}
+
+type callerTurns struct {
+	free  *semaphore.Weighted
+	users int // that have a turn or wait for one; under turns.mu
+}
+
+func newTurns(atOnce int) *turns {
+	return &turns{atOnce: int64(atOnce), of: map[string]*callerTurns{}}
+}
+
+// take waits for a turn of the caller, or for the end of ctx. done ends the turn.
+func (t *turns) take(ctx context.Context, caller string) (done func(), err error) {
+	t.mu.Lock()
+	of := t.of[caller]
+	if of == nil {
+		of = &callerTurns{free: semaphore.NewWeighted(t.atOnce)}
+		t.of[caller] = of
+	}
+	of.users++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if of.users--; of.users == 0 {
+			delete(t.of, caller)
+		}
+	}
+	if err := of.free.Acquire(ctx, 1); err != nil {
+		leave()
+		return nil, err
+	}
+	return func() { of.free.Release(1); leave() }, nil
+}
+
+// ReadTurn waits until few enough of the caller's streams and sockets read events,
+// from the beginning to the bytes that are sent. done must follow soon: it must not
+// wait for the client.
+func (c *Call) ReadTurn(ctx context.Context) (done func(), err error) {
+	return c.env.reads.take(ctx, c.Caller.Name)
+}
