@@ -210,8 +210,11 @@ func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
 	// USERS goes to a server that none of the others need.
 	needed := []string{leader("WAKE"), leader("EVENTS")}
 	host := cluster[slices.IndexFunc(cluster, func(s *sandbox.NATSServer) bool { return !slices.Contains(needed, s.Name) })]
-	users, err := js.Stream(t.Context(), "USERS")
-	require.NoError(t, err)
+	var users jetstream.Stream
+	require.Eventually(t, func() bool {
+		users, err = js.Stream(t.Context(), "USERS")
+		return err == nil
+	}, patience, 10*time.Millisecond, "the trigger makes it")
 	placed := users.CachedInfo().Config
 	placed.Placement = &jetstream.Placement{Tags: []string{host.Name}}
 	require.NoError(t, js.DeleteStream(t.Context(), "USERS"))
