@@ -151,7 +151,9 @@ CREATE TABLE callers (
     business_types text[] NOT NULL DEFAULT '{}'::text[],
     receives text[] NOT NULL DEFAULT '{}'::text[],
     max_waiting_messages bigint,
-    max_waiting_bytes bigint);
+    max_waiting_bytes bigint,
+    max_waiting_tasks bigint,
+    best_priority smallint NOT NULL DEFAULT 0);
 
 CREATE TABLE dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -562,9 +564,13 @@ ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
 
+ALTER TABLE callers ADD CONSTRAINT callers_best_priority_check CHECK (((best_priority >= 0) AND (best_priority <= 5)));
+
 ALTER TABLE callers ADD CONSTRAINT callers_max_waiting_bytes_check CHECK ((max_waiting_bytes > 0));
 
 ALTER TABLE callers ADD CONSTRAINT callers_max_waiting_messages_check CHECK ((max_waiting_messages > 0));
+
+ALTER TABLE callers ADD CONSTRAINT callers_max_waiting_tasks_check CHECK ((max_waiting_tasks > 0));
 
 ALTER TABLE callers ADD CONSTRAINT callers_name_key UNIQUE (name);
 
@@ -919,6 +925,10 @@ COMMENT ON COLUMN callers.max_waiting_messages IS 'Messages of the caller that m
 
 COMMENT ON COLUMN callers.max_waiting_bytes IS 'Bytes of data of these messages. NULL: SENDONCE_CALLER_WAITING_MB decides.';
 
+COMMENT ON COLUMN callers.max_waiting_tasks IS 'Tasks of the caller that may be in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS decides.';
+
+COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 goes before all others, 5 is what a task has that is given none.';
+
 COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false it only counts the panics of an event.';
 
 COMMENT ON COLUMN dead_letters.event_type IS 'The type of the CloudEvent.';
@@ -1098,6 +1108,8 @@ COMMENT ON COLUMN task_live.max_retries IS 'That of tasks.';
 COMMENT ON COLUMN task_live.on_unknown IS 'That of tasks: 0 resend, 1 hold, 2 fail.';
 
 COMMENT ON COLUMN task_live.ended IS 'How the newest claim (claim_id, app_id) ended: 0 not yet, 1 failed, 2 unknown, 3 released, 4 timeout, 5 succeeded, 6 by an operator.';
+
+COMMENT ON COLUMN task_live.caller_id IS 'As tasks.caller_id.';
 
 COMMENT ON COLUMN task_live.claimed_by IS 'The caller that made the claim owned_claim: callers.id, 0 for the pair of the environment, -1 for a function of the service itself.';
 

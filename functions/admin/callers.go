@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -24,8 +25,8 @@ const (
 	maxBusinessType  = 50 // characters
 	maxReceives      = 100
 
-	maxWaitingMessages = 1_000_000_000
-	maxWaitingBytes    = 1 << 40
+	maxWaiting      = 1_000_000_000 // messages, and tasks
+	maxWaitingBytes = 1 << 40
 )
 
 // callerRequest is api.CallerRequest with its rules.
@@ -39,7 +40,7 @@ func (r *callerRequest) Validate() []task.Field {
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)
 	bad.receives(r.Receives)
-	bad.waiting(r.MaxWaitingMessages, r.MaxWaitingBytes)
+	bad.limits(r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
 	return bad.Rules
 }
 
@@ -49,15 +50,16 @@ type callerChange api.CallerChange
 // Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
 	var bad rules
-	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil && r.MaxWaitingMessages == nil && r.MaxWaitingBytes == nil,
-		"body", "must give roles, queues, business_types, receives, max_waiting_messages or max_waiting_bytes")
+	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil &&
+		r.MaxWaitingMessages == nil && r.MaxWaitingBytes == nil && r.MaxWaitingTasks == nil && r.BestPriority == nil,
+		"body", "must give roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks or best_priority")
 	if r.Roles != nil {
 		bad.roles(r.Roles)
 	}
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)
 	bad.receives(r.Receives)
-	bad.waiting(r.MaxWaitingMessages, r.MaxWaitingBytes)
+	bad.limits(r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
 	return bad.Rules
 }
 
@@ -105,10 +107,12 @@ func (b *rules) receives(patterns []string) {
 	}
 }
 
-func (b *rules) waiting(messages, bytes *int64) {
+func (b *rules) limits(messages, bytes, tasks, bestPriority *int64) {
 	outside := func(n *int64, most int64) bool { return n != nil && (*n < 0 || *n > most) }
-	b.When(outside(messages, maxWaitingMessages), "max_waiting_messages", "must be between 0 and 1000000000, where 0 is what SENDONCE_CALLER_WAITING_MESSAGES says")
+	b.When(outside(messages, maxWaiting), "max_waiting_messages", "must be between 0 and 1000000000, where 0 is what SENDONCE_CALLER_WAITING_MESSAGES says")
 	b.When(outside(bytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 is what SENDONCE_CALLER_WAITING_MB says")
+	b.When(outside(tasks, maxWaiting), "max_waiting_tasks", "must be between 0 and 1000000000, where 0 is what SENDONCE_CALLER_WAITING_TASKS says")
+	b.When(outside(bestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
 }
 
 func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
@@ -118,7 +122,8 @@ func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (an
 	token, hash := newToken()
 	row, err := d.db.AddCaller(ctx, req.Name, hash, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
-		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes,
+		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
+		BestPriority: req.BestPriority,
 	}, c.Operator(""))
 	d.changed(ctx, row.Name)
 	return withToken(row, token), err
@@ -173,7 +178,8 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 	}
 	row, err := d.db.UpdateCaller(ctx, id, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
-		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes,
+		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
+		BestPriority: req.BestPriority,
 	}, c.Operator(""))
 	d.changed(ctx, row.Name)
 	return callerResponse(row), err
@@ -203,8 +209,9 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
-		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes,
-		CreatedAt: row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
+		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
+		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // of no row where there was an error
+		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
 }
 

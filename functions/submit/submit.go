@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -66,7 +67,7 @@ type submitter struct {
 
 func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 	sub := s.read(c, c.Body, c.RequestHeader().Values("Idempotency-Key"))
-	outs, errs := s.db.Submit([]*store.Submission{sub})
+	outs, errs := s.db.SubmitWithinQuota(c.Caller, []*store.Submission{sub})
 	c.Log("phone", task.MaskPhone(sub.Phone))
 	if errs[0] != nil {
 		return nil, errs[0]
@@ -107,7 +108,7 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api
 	for i, item := range items {
 		subs[i] = s.readItem(c, item)
 	}
-	outs, errs := s.db.Submit(subs)
+	outs, errs := s.db.SubmitWithinQuota(c.Caller, subs)
 	for i, out := range outs {
 		switch {
 		case errs[i] != nil:
@@ -188,9 +189,19 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Subm
 		sub.Refused = sign(sub, &req, key)
 	}
 	if sub.Refused == nil {
-		sub.Refused = cmp.Or(err, req.pastTime(time.Now()))
+		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.pastTime(time.Now()))
 	}
 	return sub
+}
+
+// checkPriority refuses a priority that goes before the best one of the caller.
+func checkPriority(c *fn.Call, priority int16) *task.Error {
+	if int64(priority) >= c.Caller.BestPriority {
+		return nil
+	}
+	return &task.Error{Code: task.CodeForbidden, Message: "this caller may not use this priority", Fields: []task.Field{
+		{Name: "priority", Message: fmt.Sprintf("must be between %d and %d", c.Caller.BestPriority, task.LowestPriority)},
+	}}
 }
 
 // onlyPhone tells whether the phone number is all that is wrong. Such a request

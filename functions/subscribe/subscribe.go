@@ -129,7 +129,7 @@ func (d *desk) order(ctx context.Context, c *fn.Call, s *store.Subscription) (ou
 			s.Refused = task.Refuse(task.CodeBlocked, "the message_data holds a blocked word; change the text")
 		}
 	}
-	if out, err = d.db.Subscribe(ctx, s); err != nil {
+	if out, err = d.db.SubscribeWithinQuota(ctx, c.Caller, s); err != nil {
 		return out, err
 	}
 	c.Header().Set("Location", location(out.ID))

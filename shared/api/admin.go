@@ -232,6 +232,9 @@ type CallerRequest struct {
 
 	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // messages that may be waiting; 0 = what the settings say
 	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`    // bytes of data of these; likewise
+	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`    // tasks that may be unfinished; 0 = what the settings say
+
+	BestPriority *int64 `json:"best_priority,omitempty"` // the smallest priority that it may give to a task, 0 to 5; absent = 0
 }
 
 // CallerChange changes what a caller may do: PUT /api/v1/admin/callers/{id}.
@@ -245,6 +248,9 @@ type CallerChange struct {
 
 	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // as in CallerRequest
 	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`
+	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`
+
+	BestPriority *int64 `json:"best_priority,omitempty"`
 }
 
 // CallerResponse is a caller. A change of it counts everywhere within 1 s with
@@ -260,6 +266,9 @@ type CallerResponse struct {
 
 	MaxWaitingMessages *int64 `json:"max_waiting_messages,omitempty"` // absent: what the settings say
 	MaxWaitingBytes    *int64 `json:"max_waiting_bytes,omitempty"`
+	MaxWaitingTasks    *int64 `json:"max_waiting_tasks,omitempty"`
+
+	BestPriority int64 `json:"best_priority"` // the smallest priority that it may give to a task
 
 	Token     string     `json:"token,omitempty"` // the Basic password; shown once, when it was made
 	CreatedAt time.Time  `json:"created_at"`

@@ -53,6 +53,7 @@ type Config struct {
 	CallerShare    float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"part of SENDONCE_MAX_CALLS, and of SENDONCE_MAX_WAITING, that one caller may have at once, more than 0 and at most 1; beyond it 429"`
 	Waiting        int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages that one caller may have waiting to be delivered or confirmed; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
 	WaitingMB      int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; best a quarter of the smallest of the streams MESSAGES and of accepted messages, or less; 0 = no limit"`
+	WaitingTasks   int64           `envconfig:"SENDONCE_CALLER_WAITING_TASKS" default:"1000000" desc:"tasks of SMS and subscribe messages that one caller may have unfinished; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
 	MemoryMB       int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB that the bodies, pages and answers of the calls under way may take in one instance, a caller's at most a quarter; further calls are answered 503. A container needs three times that; Go's garbage collector keeps to twice that unless GOMEMLIMIT is set"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 	Roles          Roles           `ignored:"true"` // has settings of its own
@@ -98,6 +99,9 @@ func (c *Config) Validate() []task.Field {
 	if c.WaitingMB < 0 || c.WaitingMB > 1<<20 {
 		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_MB", Message: "must be between 0 and 1048576, where 0 is no limit"})
 	}
+	if c.WaitingTasks < 0 || c.WaitingTasks > 1_000_000_000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_WAITING_TASKS", Message: "must be between 0 and 1000000000, where 0 is no limit"})
+	}
 	if c.MaxWaiting < 1 || c.MaxWaiting > 1_000_000 {
 		bad = append(bad, task.Field{Name: "SENDONCE_MAX_WAITING", Message: "must be between 1 and 1000000"})
 	}
@@ -118,7 +122,7 @@ func (c *Config) storeConfig() store.Config {
 	return store.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.rules(), Keys: keys, Waiting: store.Waiting{Messages: c.Waiting, Bytes: c.WaitingMB << 20}, StreamBytes: c.Bus.Sizes(),
+		Alerts: c.Alerts.rules(), Keys: keys, Waiting: store.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, StreamBytes: c.Bus.Sizes(),
 	}
 }
 

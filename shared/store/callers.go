@@ -23,15 +23,18 @@ type Caller struct {
 	Receives      []string // patterns of the subjects whose messages it may confirm; empty = none
 	Revoked       bool
 
-	MaxWaitingMessages *int64 // that may be waiting; nil = Config.Waiting.Messages
+	MaxWaitingMessages *int64 // that may be waiting; nil = Config.Waiting.Items
 	MaxWaitingBytes    *int64 // of these; nil = Config.Waiting.Bytes
+	MaxWaitingTasks    *int64 // that may be not final; nil = Config.WaitingTasks
+	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
 }
 
 // Grants are what the caller may do.
 func (c Caller) Grants() Grants {
 	return Grants{
 		Roles: c.Roles, Queues: c.Queues, BusinessTypes: c.BusinessTypes, Receives: c.Receives,
-		MaxWaitingMessages: c.MaxWaitingMessages, MaxWaitingBytes: c.MaxWaitingBytes,
+		MaxWaitingMessages: c.MaxWaitingMessages, MaxWaitingBytes: c.MaxWaitingBytes, MaxWaitingTasks: c.MaxWaitingTasks,
+		BestPriority: &c.BestPriority,
 	}
 }
 
@@ -48,7 +51,7 @@ func (c Caller) Knows(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
 }
 
-const callerByNameSQL = `select id, name, $2::bytea, token_proof(id, $2::bytea), roles, queues, business_types, receives, revoked_at is not null, max_waiting_messages, max_waiting_bytes from callers where name::text = $1::text`
+const callerByNameSQL = `select id, name, $2::bytea, token_proof(id, $2::bytea), roles, queues, business_types, receives, revoked_at is not null, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority from callers where name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the

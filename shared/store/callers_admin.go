@@ -21,6 +21,9 @@ type Grants struct {
 
 	MaxWaitingMessages *int64 // messages that may be waiting; nil or 0 = what the settings say
 	MaxWaitingBytes    *int64 // bytes of these; likewise
+	MaxWaitingTasks    *int64 // tasks that may be not final; likewise
+
+	BestPriority *int64 // the smallest priority that it may give to a task, 0 to task.DefaultPriority; nil = 0 in a new caller
 }
 
 // StoredCaller is a row of callers without what proves who calls.
@@ -39,16 +42,16 @@ func (c StoredCaller) json() string {
 	return mustJSON(map[string]any{
 		"name": c.Name, "roles": c.Roles, "queues": c.Queues, "business_types": c.BusinessTypes,
 		"receives":             c.Receives,
-		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes,
-		"rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes, "max_waiting_tasks": c.MaxWaitingTasks,
+		"best_priority": c.BestPriority, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
 	})
 }
 
-const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, created_at, rotated_at, revoked_at`
+const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, created_at, rotated_at, revoked_at`
 
 const insertCallerSQL = `
-insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes)
-values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0)) returning ` + callerColumns
+insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority)
+values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0)) returning ` + callerColumns
 
 // AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
 // bytes. task.CodeConflict when the name was ever given.
@@ -65,7 +68,8 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 			return deed{}, err
 		}
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
-			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes)
+			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes,
+			may.MaxWaitingTasks, may.BestPriority)
 		return deed{"caller.create", c.subject(), "", c.json()}, err
 	})
 	if violates(err, "callers_name_key") {
@@ -81,7 +85,8 @@ const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 f
 
 const updateCallerSQL = `
 update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
-    max_waiting_messages = nullif($6::bigint, 0), max_waiting_bytes = nullif($7::bigint, 0)
+    max_waiting_messages = nullif($6::bigint, 0), max_waiting_bytes = nullif($7::bigint, 0),
+    max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
 // UpdateCaller changes what a caller may do.
@@ -102,7 +107,8 @@ func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operato
 		if may.equal(c.Grants) {
 			return c, nil
 		}
-		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes, may.Receives, may.MaxWaitingMessages, may.MaxWaitingBytes)
+		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes, may.Receives,
+			may.MaxWaitingMessages, may.MaxWaitingBytes, may.MaxWaitingTasks, may.BestPriority)
 	})
 }
 
@@ -117,6 +123,8 @@ func (g Grants) over(before Grants) Grants {
 	}
 	g.MaxWaitingMessages = cmp.Or(g.MaxWaitingMessages, before.MaxWaitingMessages)
 	g.MaxWaitingBytes = cmp.Or(g.MaxWaitingBytes, before.MaxWaitingBytes)
+	g.MaxWaitingTasks = cmp.Or(g.MaxWaitingTasks, before.MaxWaitingTasks)
+	g.BestPriority = cmp.Or(g.BestPriority, before.BestPriority)
 	return g
 }
 
@@ -131,7 +139,8 @@ func (g Grants) check() error {
 func (g Grants) equal(h Grants) bool {
 	return slices.Equal(g.Roles, h.Roles) && slices.Equal(g.Queues, h.Queues) &&
 		slices.Equal(g.BusinessTypes, h.BusinessTypes) && slices.Equal(g.Receives, h.Receives) &&
-		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes)
+		orNone(g.MaxWaitingMessages) == orNone(h.MaxWaitingMessages) && orNone(g.MaxWaitingBytes) == orNone(h.MaxWaitingBytes) &&
+		orNone(g.MaxWaitingTasks) == orNone(h.MaxWaitingTasks) && orNone(g.BestPriority) == orNone(h.BestPriority)
 }
 
 // orNone is a limit, or 0 for none.

@@ -99,6 +99,7 @@ func (g Grants) narrowerThan(theirs Grants) (fields []task.Field) {
 	}{
 		{"max_waiting_messages", orNone(g.MaxWaitingMessages), orNone(theirs.MaxWaitingMessages)},
 		{"max_waiting_bytes", orNone(g.MaxWaitingBytes), orNone(theirs.MaxWaitingBytes)},
+		{"max_waiting_tasks", orNone(g.MaxWaitingTasks), orNone(theirs.MaxWaitingTasks)},
 	} {
 		switch {
 		case quota.mine == 0 && quota.theirs != 0:
@@ -106,6 +107,9 @@ func (g Grants) narrowerThan(theirs Grants) (fields []task.Field) {
 		case quota.mine != 0 && (quota.theirs == 0 || quota.theirs > quota.mine):
 			fields = append(fields, task.Field{Name: quota.name, Message: fmt.Sprintf("must be between 1 and %d", quota.mine)})
 		}
+	}
+	if best := orNone(g.BestPriority); orNone(theirs.BestPriority) < best {
+		fields = append(fields, task.Field{Name: "best_priority", Message: fmt.Sprintf("must be between %d and %d", best, task.DefaultPriority)})
 	}
 	return fields
 }

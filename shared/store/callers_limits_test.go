@@ -10,7 +10,7 @@ import (
 // Whoever adds a grant says here by failing how an admin with queues is held to it.
 func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
 	t.Parallel()
-	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}}
+	mine := Grants{Roles: []string{"admin", "sender"}, Queues: []string{"bulk"}, BusinessTypes: []string{"coupon"}, Receives: []string{"orders.new"}, BestPriority: new(int64(2))}
 	operator := &StoredCaller{Name: "ops", Grants: mine}
 	manages := func(g Grants) bool { return operator.Manages(StoredCaller{Name: "ops.a", Grants: g}) }
 	require.True(t, manages(mine))
@@ -35,5 +35,5 @@ func TestEveryGrantIsHeldToTheOperators(t *testing.T) {
 	} {
 		require.False(t, manages(all), "an empty list stands for all")
 	}
-	require.True(t, manages(Grants{Roles: []string{"sender"}, Queues: mine.Queues, BusinessTypes: mine.BusinessTypes}))
+	require.True(t, manages(Grants{Roles: []string{"sender"}, Queues: mine.Queues, BusinessTypes: mine.BusinessTypes, BestPriority: mine.BestPriority}))
 }

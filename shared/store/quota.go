@@ -1,8 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -10,22 +12,20 @@ import (
 )
 
 // Waiting is a number of messages that wait to be delivered or confirmed, and the
-// bytes of their data.
-type Waiting struct{ Messages, Bytes int64 }
+// bytes of their data; or a number of tasks that are not final.
+type Waiting struct{ Items, Bytes int64 }
 
-func (w Waiting) plus(o Waiting) Waiting { return Waiting{w.Messages + o.Messages, w.Bytes + o.Bytes} }
+func (w Waiting) plus(o Waiting) Waiting { return Waiting{w.Items + o.Items, w.Bytes + o.Bytes} }
 
-func (w Waiting) minus(o Waiting) Waiting {
-	return Waiting{w.Messages - o.Messages, w.Bytes - o.Bytes}
-}
+func (w Waiting) minus(o Waiting) Waiting { return Waiting{w.Items - o.Items, w.Bytes - o.Bytes} }
 
 // exceeds tells whether w is over a limit, where 0 is none.
 func (w Waiting) exceeds(limit Waiting) bool {
-	return limit.Messages > 0 && w.Messages > limit.Messages || limit.Bytes > 0 && w.Bytes > limit.Bytes
+	return limit.Items > 0 && w.Items > limit.Items || limit.Bytes > 0 && w.Bytes > limit.Bytes
 }
 
 const (
-	countEvery     = time.Second            // a caller's waiting messages are counted at most so often
+	countEvery     = time.Second            // what waits is counted at most so often
 	countEverySlow = 10 * time.Second       // the same of a caller that is far below its quota
 	countShare     = 20                     // counting takes at most this part of the time
 	firstCountWait = 500 * time.Millisecond // how long the first message of a caller waits for the first count
@@ -37,10 +37,10 @@ const (
 	quotaCallers   = 4096             // callers that are remembered
 )
 
-// countWaitingSQL counts what a caller has waiting, at most $2 rows of each index,
+// countMessagesSQL counts what a caller has waiting, at most $2 rows of each index,
 // and says up to which place accepted messages are saved. A stream holds a copy for
 // each send.
-const countWaitingSQL = `
+const countMessagesSQL = `
 with w as (
     (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = $1 limit $2)
     union all
@@ -53,30 +53,39 @@ select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_checked), 0)
 from w`
 
-// quotas keeps, for each caller that submits messages here, an estimate of what it
-// has waiting: a recent count of the database plus what this process has taken in
+// quotas keeps, for each caller that submits here, an estimate of what it has
+// waiting: a recent count of the database plus what this process has taken in
 // since. Nothing is stored, so nothing can drift, and no two calls of a caller wait
-// for each other.
+// for each other. There is one for messages and one for tasks.
 type quotas struct {
 	byDefault Waiting
-	count     func(ctx context.Context, caller, rows int64) (w Waiting, savedTo int64, err error)
-	shares    streamShares
+	// count returns what a caller has waiting, counting up to rows of it. With
+	// together it returns that of every caller that has anything waiting.
+	count    func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)
+	together *counter // of all callers; nil if each is counted for itself
 
 	mu sync.Mutex
 	of map[int64]*estimate
 }
 
-// estimate is what one caller has waiting.
-type estimate struct {
-	counted  Waiting // by the database
+// counter says when the database was counted last.
+type counter struct {
 	counting bool
 	ended    time.Time     // when the last count did
 	took     time.Duration // how long it took
-	ready    chan struct{} // closed when the first count ended, well or not
-	first    sync.Once
+}
+
+// estimate is what one caller has waiting.
+type estimate struct {
+	*counter
+	counted Waiting       // by the database
+	known   bool          // a count succeeded
+	ready   chan struct{} // closed when the first count ended, well or not
+	first   sync.Once
 
 	underWay Waiting   // of calls that have not returned
-	saved    Waiting   // since the count began
+	saved    Waiting   // since the last count began
+	earlier  Waiting   // the part of saved from before the count under way
 	unsaved  []unsaved // accepted and perhaps not saved, oldest first
 }
 
@@ -98,8 +107,8 @@ func (e *estimate) total() Waiting {
 // idle says that losing the estimate costs one count.
 func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
 
-// Admission is a message that was counted for its caller before it was taken in.
-// End must follow; Saved or Accepted before it keep the count.
+// Admission is a message, or some tasks, counted for their caller before they were
+// taken in. End must follow; Saved or Accepted before it keep the count.
 type Admission struct {
 	quotas  *quotas
 	caller  int64
@@ -116,10 +125,10 @@ type Admission struct {
 // was committed before it. So a caller may exceed its quota by what the other
 // processes take in within that time; in one process it does not.
 func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, accepted bool) (Admission, *task.Error) {
-	q := &db.quotas
+	q := &db.messageQuotas
 	limit := q.byDefault
 	if caller.MaxWaitingMessages != nil {
-		limit.Messages = *caller.MaxWaitingMessages
+		limit.Items = *caller.MaxWaitingMessages
 	}
 	if caller.MaxWaitingBytes != nil {
 		limit.Bytes = *caller.MaxWaitingBytes
@@ -131,110 +140,138 @@ func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, ac
 	if caller.ID == 0 { // the operator's own pair
 		return Admission{}, nil
 	}
-	if q.shares.exceeded(caller.ID, streams) {
+	if db.shares.exceeded(caller.ID, streams) {
 		return Admission{}, tooMuch(shareRetry,
 			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
 	}
 	if limit == (Waiting{}) {
 		return Admission{}, nil
 	}
-	return q.admit(ctx, caller.ID, limit, Waiting{1, int64(len(m.Data))})
+	q.awaitCount(ctx, caller.ID, limit)
+	admission, has := q.admit(caller.ID, limit, Waiting{1, int64(len(m.Data))}, 1)
+	if admission.waiting.Items == 0 {
+		return admission, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
+			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
+	}
+	return admission, nil
 }
 
 func tooMuch(retry time.Duration, message string) *task.Error {
 	return &task.Error{Code: task.CodeQuota, Message: message, RetryAfter: retry}
 }
 
-func (q *quotas) admit(ctx context.Context, caller int64, limit, more Waiting) (Admission, *task.Error) {
-	q.mu.Lock()
-	e := q.of[caller]
-	if e == nil {
-		e = &estimate{ready: make(chan struct{})}
-		q.remember(caller, e)
-	}
-	q.refresh(caller, e, limit)
-	q.mu.Unlock()
+// awaitCount waits a moment for the first count of a caller.
+func (q *quotas) awaitCount(ctx context.Context, caller int64, limit Waiting) {
+	ready := q.refresh(caller, limit)
 	wait := time.NewTimer(firstCountWait)
 	defer wait.Stop()
 	select {
-	case <-e.ready:
+	case <-ready:
 	case <-wait.C:
 	case <-ctx.Done():
 	}
+}
+
+// admit counts as many of n new items as there is room for, and returns what the
+// caller had before.
+func (q *quotas) admit(caller int64, limit, each Waiting, n int) (_ Admission, had Waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if has := e.total(); has.plus(more).exceeds(limit) {
-		return Admission{}, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
-			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Messages, has.Bytes, limit))
+	e := q.estimate(caller)
+	had = e.total()
+	var more Waiting
+	for range n {
+		if had.plus(more).plus(each).exceeds(limit) {
+			break
+		}
+		more = more.plus(each)
 	}
 	e.underWay = e.underWay.plus(more)
-	return Admission{q, caller, more}, nil
+	return Admission{q, caller, more}, had
 }
 
 // String names the limits that there are.
 func (w Waiting) String() string {
 	switch {
 	case w.Bytes == 0:
-		return fmt.Sprintf("%d messages", w.Messages)
-	case w.Messages == 0:
+		return fmt.Sprintf("%d messages", w.Items)
+	case w.Items == 0:
 		return fmt.Sprintf("%d bytes", w.Bytes)
 	}
-	return fmt.Sprintf("%d messages and %d bytes", w.Messages, w.Bytes)
+	return fmt.Sprintf("%d messages and %d bytes", w.Items, w.Bytes)
 }
 
-// remember makes room by dropping those that cost nothing but a count.
-func (q *quotas) remember(caller int64, e *estimate) {
+// estimate returns that of a caller. It makes room for a new one by dropping those
+// that cost nothing but a count.
+func (q *quotas) estimate(caller int64) *estimate {
+	e := q.of[caller]
+	if e != nil {
+		return e
+	}
 	if len(q.of) >= quotaCallers {
-		for other, old := range q.of {
-			if old.idle() {
-				delete(q.of, other)
-			}
-		}
+		maps.DeleteFunc(q.of, func(_ int64, old *estimate) bool { return old.idle() })
 	}
 	if q.of == nil {
 		q.of = map[int64]*estimate{}
 	}
+	e = &estimate{counter: cmp.Or(q.together, &counter{}), ready: make(chan struct{})}
 	q.of[caller] = e
+	return e
 }
 
-// refresh begins a count when it is time for one, and does not wait for it.
-func (q *quotas) refresh(caller int64, e *estimate, limit Waiting) {
+// refresh begins a count when it is time for one, and does not wait for it. The
+// channel is closed once there was one.
+func (q *quotas) refresh(caller int64, limit Waiting) (ready <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	e := q.estimate(caller)
 	if e.counting || !e.due(limit) {
-		return
+		return e.ready
 	}
 	e.counting = true
-	begun, saved, rows := time.Now(), e.saved, limit.Messages+1
-	if limit.Messages == 0 {
+	counted := map[int64]*estimate{caller: e}
+	if q.together != nil {
+		counted = q.of // with those that are added before the count ends
+	}
+	for _, one := range counted {
+		one.earlier = one.saved
+	}
+	rows := limit.Items + 1
+	if limit.Items == 0 {
 		rows = unlimitedRows
 	}
+	begun := time.Now()
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), countTimeout)
 		defer cancel()
-		counted, savedTo, err := q.count(ctx, caller, rows)
+		of, savedTo, err := q.count(ctx, caller, rows)
 		q.mu.Lock()
 		defer q.mu.Unlock()
 		e.counting, e.ended, e.took = false, time.Now(), time.Since(begun)
-		if err == nil { // else what was known stands, and what is taken in is added to it
-			e.counted, e.saved = counted, e.saved.minus(saved)
-			e.forgetSaved(savedTo)
+		for id, one := range counted {
+			if err == nil { // else what was known stands, and what is taken in is added to it
+				one.counted, one.saved, one.known = of[id], one.saved.minus(one.earlier), true
+				one.forgetSaved(savedTo)
+			}
+			one.first.Do(func() { close(one.ready) })
 		}
-		e.first.Do(func() { close(e.ready) })
 	}()
+	return e.ready
 }
 
 // due tells whether it is time for another count.
 func (e *estimate) due(limit Waiting) bool {
 	pause := max(countEvery, countShare*e.took)
-	if !e.total().exceeds(tenth(limit)) {
+	if e.known && !e.total().exceeds(tenth(limit)) {
 		pause = max(pause, countEverySlow)
 	}
 	return time.Since(e.ended) > pause
 }
 
 func tenth(limit Waiting) Waiting {
-	w := Waiting{limit.Messages / 10, limit.Bytes / 10}
-	if limit.Messages > 0 {
-		w.Messages = max(w.Messages, 1)
+	w := Waiting{limit.Items / 10, limit.Bytes / 10}
+	if limit.Items > 0 {
+		w.Items = max(w.Items, 1)
 	}
 	return w
 }
@@ -249,7 +286,7 @@ func (e *estimate) forgetSaved(to int64) {
 	e.unsaved = e.unsaved[n:]
 }
 
-// Saved says that the message is committed and was not before.
+// Saved says that what was admitted is committed and was not before.
 func (a Admission) Saved() { a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) }) }
 
 // Accepted says that a stream took the message at this place, and had not before.
@@ -265,22 +302,23 @@ func (a Admission) Accepted(seq int64) {
 	})
 }
 
-// End says that the call that brought the message is over.
+// End says that the call that brought it is over.
 func (a Admission) End() {
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
 }
 
 func (a Admission) change(change func(*estimate)) {
-	if a.quotas == nil {
+	if a.waiting == (Waiting{}) {
 		return
 	}
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
-	change(a.quotas.of[a.caller]) // which stays there while a message of it is under way
+	change(a.quotas.of[a.caller]) // which stays there while something of it is under way
 }
 
-// countWaiting is quotas.count.
-func (db *DB) countWaiting(ctx context.Context, caller, rows int64) (w Waiting, savedTo int64, err error) {
-	err = db.hot.QueryRow(ctx, countWaitingSQL, unprepared, caller, rows).Scan(&w.Messages, &w.Bytes, &savedTo)
-	return w, savedTo, failed("count waiting messages", err)
+// countMessages is quotas.count of messages.
+func (db *DB) countMessages(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error) {
+	var w Waiting
+	err = db.hot.QueryRow(ctx, countMessagesSQL, unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)
+	return map[int64]Waiting{caller: w}, savedTo, failed("count waiting messages", err)
 }

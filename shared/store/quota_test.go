@@ -120,9 +120,9 @@ func TestQuotaCountsAcceptedMessagesUntilTheyAreSaved(t *testing.T) {
 		return refused == nil
 	}
 	counted := func() time.Time {
-		db.quotas.mu.Lock()
-		defer db.quotas.mu.Unlock()
-		return db.quotas.of[1].ended
+		db.messageQuotas.mu.Lock()
+		defer db.messageQuotas.mu.Unlock()
+		return db.messageQuotas.of[1].ended
 	}
 	for seq := range int64(3) {
 		require.True(t, accept(seq+1))

@@ -24,7 +24,8 @@ type Config struct {
 	PhoneCountry task.Country          // whose numbers may be written without a country code
 	Alerts       task.AlertRules       // which queues somebody should hear of
 	Keys         Keys                  // encrypt the secrets that are stored
-	Waiting      Waiting               // what each caller may have waiting; 0 = no limit
+	Waiting      Waiting               // messages that each caller may have waiting; 0 = no limit
+	WaitingTasks int64                 // tasks of each caller that may be not final; 0 = no limit
 	StreamBytes  map[string]int64      // the size of each stream of which no caller may take more than a share
 	OnEvents     func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 	OnFailed     func()                // called after a commit of failures that count for alerts; nil = nobody listens
@@ -39,28 +40,29 @@ type DB struct {
 	pools
 	salt []byte // of the proofs of tokens that this process compares
 
-	submits    *coalescer[*Submission, Submitted]
-	reports    *coalescer[*Report, Reported]
-	messages   *coalescer[*NewMessage, SavedMessage]
-	quotas     quotas
-	blocked    blockedWords
-	floors     claimFloors
-	giving     givingQueues
-	claimIDs   claimIDs
-	statusOf   func(code string) int
-	events     EventMode
-	onEvents   func()
-	onFailed   func()
-	onAlert    func(id task.ID, a task.Alert, cleared bool)
-	alerts     task.AlertRules
-	watchAfter atomic.Int64 // when Watch may look again here, in Unix nanoseconds
-	backoff    task.Backoff
-	phones     task.Country
-	keep       Retention
-	keys       Keys
-	countTime  time.Duration // see countTime
-	hotHasRole bool          // its settings are those of migrate
-	refreshing chan struct{} // full while this instance refreshes a provider's token
+	submits                   *coalescer[*Submission, Submitted]
+	reports                   *coalescer[*Report, Reported]
+	messages                  *coalescer[*NewMessage, SavedMessage]
+	messageQuotas, taskQuotas quotas
+	shares                    streamShares
+	blocked                   blockedWords
+	floors                    claimFloors
+	giving                    givingQueues
+	claimIDs                  claimIDs
+	statusOf                  func(code string) int
+	events                    EventMode
+	onEvents                  func()
+	onFailed                  func()
+	onAlert                   func(id task.ID, a task.Alert, cleared bool)
+	alerts                    task.AlertRules
+	watchAfter                atomic.Int64 // when Watch may look again here, in Unix nanoseconds
+	backoff                   task.Backoff
+	phones                    task.Country
+	keep                      Retention
+	keys                      Keys
+	countTime                 time.Duration // see countTime
+	hotHasRole                bool          // its settings are those of migrate
+	refreshing                chan struct{} // full while this instance refreshes a provider's token
 }
 
 // Open prepares the pools without connecting: the first call that needs one pays
@@ -81,8 +83,13 @@ func Open(cfg Config) (*DB, error) {
 	db.submits = newCoalescer(func(s *Submission) int64 { return s.CallerID }, db.flushSubmissions)
 	db.reports = newCoalescer(func(r *Report) int64 { return r.CallerID }, db.flushReports)
 	db.messages = newCoalescer(func(m *NewMessage) int64 { return m.CallerID }, db.flushMessages)
-	db.quotas.byDefault, db.quotas.count = cfg.Waiting, db.countWaiting
-	db.quotas.shares.look = db.sharesExceeded(cfg.StreamBytes)
+	db.messageQuotas = quotas{byDefault: cfg.Waiting, count: db.countMessages}
+	db.taskQuotas = quotas{byDefault: Waiting{Items: cfg.WaitingTasks}, together: &counter{}}
+	db.taskQuotas.count = func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
+		of, err := db.countTasks(ctx, taskSample)
+		return of, 0, err
+	}
+	db.shares.look = db.sharesExceeded(cfg.StreamBytes)
 	return db, nil
 }
 
