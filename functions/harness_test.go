@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +20,16 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestMain(m *testing.M) { sandbox.Main(m) }
+func TestMain(m *testing.M) {
+	if attack := os.Getenv(attackerVariable); attack != "" {
+		if err := attackMain(attack); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	sandbox.Main(m)
+}
 
 // binary builds functions/sendonce, once for all tests.
 func binary(t testing.TB) string {

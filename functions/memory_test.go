@@ -3,6 +3,7 @@ package functions
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,8 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,11 +46,24 @@ func numberFrom(name string, otherwise int) int {
 // attack is one way to have a function hold much memory.
 type attack struct {
 	name     string
-	function string
+	function string // "" = all of them in one process
+	role     string // "" = a submitter, sender and receiver; "operator" or "trigger"
 	prepare  func(t *target)
-	once     func(t *target, worker int) error  // one call of the attacker
-	quiet    func(t *target) (want int, c call) // of a neighbour, and how it is answered
-	small    bool                               // many small calls, which the bound of calls is for
+	body     func() string                       // what the attacker sends, made once
+	once     func(o *attacker, worker int) error // one call of the attacker
+	together []string                            // other attacks that are made at the same time instead
+	quiet    func(t *target) (want int, c call)  // of a neighbour, and how it is answered
+
+	memoryOnly bool // the time of the neighbour is not limited
+}
+
+// rolesOf are those of the attacker and its neighbour for attacks of a role: no more
+// than these need, as admins have places and memory of their own.
+var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "operator": "{admin}", "trigger": "{trigger}"}
+
+// nameOf is the caller who has the role for somebody.
+func nameOf(who, role string) string {
+	return strings.TrimSuffix(who+"-"+role, "-")
 }
 
 // call is an HTTP request.
@@ -67,9 +79,8 @@ type target struct {
 	db      *server // looks into its database
 	process *sandbox.Process
 	nats    *sandbox.NATS
+	wechat  *sandbox.WeChat // nil where it is not needed
 	client  *http.Client
-	body    string            // what the attack sends, made once
-	answers [600]atomic.Int64 // by status
 }
 
 func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
@@ -84,47 +95,56 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 			if !wholeAttack {
 				t.Parallel()
 			}
-			target := start(t, a.function)
-			if a.prepare != nil {
-				a.prepare(target)
-			}
+			target := start(t, a)
 			idle := target.neighbour(a, 20)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				target.attack(a)
-			}()
-			busy := target.neighbourUntil(a, done)
+			attacker := target.attack(a)
+			busy := target.neighbourUntil(a, attacker.Exited())
+			answers := answersOf(t, attacker)
 			peak := target.peak()
-			t.Logf("%-28s peak %3d MB, neighbour p50 %v idle, %v under attack (%d calls); answers %s", a.name, peak>>20,
-				idle.Round(10*time.Microsecond), busy.p50.Round(10*time.Microsecond), busy.calls, target.statuses())
+			t.Logf("%-28s peak %3d MB, neighbour p50 %v idle, %v under attack (%d calls); answers %v", a.name, peak>>20,
+				idle.Round(10*time.Microsecond), busy.p50.Round(10*time.Microsecond), busy.calls, answers)
 			require.Less(t, peak, int64(maxResident), "resident memory of %s", a.function)
-			require.Zero(t, target.answers[500].Load())
-			if wholeAttack && !a.small {
+			require.Zero(t, answers[http.StatusInternalServerError])
+			if wholeAttack && !a.memoryOnly {
 				require.LessOrEqual(t, busy.p50, max(5*idle, 5*time.Millisecond), "the neighbour's calls")
 			}
 		})
 	}
 }
 
-// start starts one function with an attacker and a neighbour who may call it.
-func start(t *testing.T, function string) *target {
+// start starts what is attacked, with an attacker and a neighbour who may call it.
+func start(t *testing.T, a attack) *target {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
 	o := &target{t: t, nats: sandbox.NewNATS(t), db: (&server{t: t}).connect(url)}
 	hash := sha256.Sum256([]byte("secret"))
-	for _, name := range []string{"mallory", "ann"} {
-		o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, '{submitter,sender,receiver,trigger,admin}', '{}')`, name, hash[:])
+	for role, roles := range rolesOf {
+		for _, who := range []string{"mallory", "ann"} {
+			o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, '{}')`, nameOf(who, role), hash[:], roles)
+		}
 	}
-	o.process = sandbox.StartProcess(t, binary(t), settings(url, "FUNCTION_TARGET="+function, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"))
+	env := settings(url, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8")
+	if a.function != "" {
+		env = append(env, "FUNCTION_TARGET="+a.function)
+	}
+	if a.function == "" || a.function == "wechat" {
+		o.wechat = sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+		env = append(env, "WECHAT_BASE_URL="+o.wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
+	}
+	for _, kind := range attacks() {
+		if (kind.name == a.name || slices.Contains(a.together, kind.name)) && kind.prepare != nil {
+			kind.prepare(o)
+		}
+	}
+	o.process = sandbox.StartProcess(t, binary(t), env)
 	o.url = address(t, o.process)
-	o.client = &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+	o.client = &http.Client{Timeout: 30 * time.Second}
 	return o
 }
 
-// do makes a call as somebody and reads its answer.
-func (o *target) do(as string, c call) (status int, err error) {
-	req, err := http.NewRequestWithContext(context.Background(), c.method, o.url+c.path, strings.NewReader(c.body))
+// do makes the call as somebody and reads its answer.
+func (c call) do(client *http.Client, url, as string) (status int, err error) {
+	req, err := http.NewRequestWithContext(context.Background(), c.method, url+c.path, strings.NewReader(c.body))
 	if err != nil {
 		return 0, err
 	}
@@ -138,7 +158,7 @@ func (o *target) do(as string, c call) (status int, err error) {
 	for i := 0; i+1 < len(c.header); i += 2 {
 		req.Header.Set(c.header[i], c.header[i+1])
 	}
-	res, err := o.client.Do(req)
+	res, err := client.Do(req)
 	if err != nil {
 		return 0, err
 	}
@@ -147,31 +167,35 @@ func (o *target) do(as string, c call) (status int, err error) {
 	return res.StatusCode, err
 }
 
-// as makes a call of the attacker and counts its answer. A connection that the
-// server closes on a body that it refuses is an answer too.
-func (o *target) as(c call) error {
-	status, err := o.do("mallory", c)
-	if err != nil {
-		status = 0
+// attack starts the attacker and waits until it begins.
+func (o *target) attack(a attack) *sandbox.Process {
+	o.t.Helper()
+	program, err := os.Executable()
+	require.NoError(o.t, err)
+	env := []string{attackerVariable + "=" + a.name, attackURLVariable + "=" + o.url}
+	for _, name := range []string{"SENDONCE_ATTACK_CALLS", "SENDONCE_ATTACK_ROUNDS"} {
+		if value, given := os.LookupEnv(name); given {
+			env = append(env, name+"="+value)
+		}
 	}
-	o.answers[status].Add(1)
-	return nil
+	niceness := "0" // among other tests it would starve
+	if wholeAttack {
+		niceness = "19"
+	}
+	p := sandbox.StartProcess(o.t, "nice", env, "-n", niceness, program)
+	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
+	defer cancel()
+	require.NoError(o.t, p.WaitFor(ctx, attacking), p.Output())
+	return p
 }
 
-func (o *target) attack(a attack) {
-	var all sync.WaitGroup
-	began := time.Now()
-	for worker := range attackWidth {
-		all.Go(func() {
-			for round := 0; round < attackRounds || wholeAttack && time.Since(began) < attackTime; round++ {
-				if err := a.once(o, worker); err != nil {
-					o.t.Error(err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
+// answersOf is how often an attacker that has ended was answered by each status.
+func answersOf(t *testing.T, p *sandbox.Process) (answers map[int]int) {
+	t.Helper()
+	require.Zero(t, p.ExitCode(), p.Output())
+	_, text, _ := strings.Cut(p.Output(), attacking)
+	require.NoError(t, json.Unmarshal([]byte(text), &answers), p.Output())
+	return answers
 }
 
 // neighbour is the median time of n calls.
@@ -187,7 +211,7 @@ func (o *target) neighbour(a attack, n int) time.Duration {
 func (o *target) neighbourly(a attack) time.Duration {
 	want, c := a.quiet(o)
 	began := time.Now()
-	status, err := o.do("ann", c)
+	status, err := c.do(o.client, o.url, nameOf("ann", a.role))
 	if err != nil || status != want {
 		o.t.Errorf("the neighbour's call was answered %d (%v), not %d", status, err, want)
 	}
@@ -227,14 +251,4 @@ func (o *target) peak() int64 {
 	}
 	o.t.Fatal("no VmHWM")
 	return 0
-}
-
-func (o *target) statuses() string {
-	var b strings.Builder
-	for status := range o.answers {
-		if n := o.answers[status].Load(); n > 0 {
-			fmt.Fprintf(&b, "%d:%d ", status, n)
-		}
-	}
-	return b.String()
 }
