@@ -2,6 +2,7 @@ package functions
 
 import (
 	"fmt"
+	"path"
 	"strings"
 
 	"github.com/stretchr/testify/require"
@@ -44,13 +45,15 @@ func (s teller) tellOfSubscribeMessages() {
 	sender.send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
 	s.get(200, at)
 	s.get(200, subscriptions+"failures?limit=1")
-	s.get(400, subscriptions+"failures?limit=0")
+	s.get(400, subscriptions+"failures?limit=0&after=x")
+	s.get(400, at+"?after=1.x")
 	require.Equal(s.t, true, s.post(200, send, booking(1, "")).data("again"))
 	sender.send(task.Report{Outcome: task.SentOK})
 	s.get(200, subscriptions+"sent?"+name)
 	s.post(400, at+"/resend", `{"force":true}`)
 	s.post(200, at+"/resend", `{"force":true,"reason":"the user lost it"}`)
 	s.get(200, at)
+	s.tellOfPages(at)
 
 	s.post(200, send, strings.Replace(booking(1, ""), "CONFIRM", "SUCCESS", 1))
 	logs := subscriptions + "logs?business_type=course_booking&business_id=1&limit=1"
@@ -60,6 +63,34 @@ func (s teller) tellOfSubscribeMessages() {
 	s.get(200, subscriptions+"statistics")
 	s.get(400, subscriptions+"statistics?since=yesterday")
 	s.tellOfRecordedMessages()
+}
+
+// tellOfPages goes through the lists that end at a number of bytes too.
+func (s teller) tellOfPages(at string) {
+	s.t.Helper()
+	id := path.Base(at)
+	s.exec(`update subscribe_message_logs set send_status = 2 where id = $1`, id)
+	s.exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+		send_status, caller_id, task_id) select template_id, 'OTHER', business_type, business_id, n, receiver_openid, message_data, 2, caller_id, task_id
+		from subscribe_message_logs, generate_series(1, 2) n where id = $1`, id)
+	s.exec(`insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+		select gen_random_uuid(), $1, 't', 'o', '{"thing1":{"value":"x"}}' from generate_series(1, 20)`, id)
+	s.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+		select task_id, 0, 'wechat', 5, 3, 0, '', '' from subscribe_message_sends on conflict do nothing`)
+	s.exec(`insert into task_done (id, status, reason, retry_count, ended)
+		select s.task_id, 3, 1, 0, 0 from subscribe_message_sends s where not exists (select from task_live l where l.id = s.task_id) on conflict do nothing`)
+	newest := s.get(200, at).data("task_id")
+	s.exec(`insert into report_logs (task_id, verdict) select $1, 'applied' from generate_series(1, 250)`, newest)
+	for list, field := range map[string]string{
+		subscriptions + "failures?limit=2": "items", at + "?": "sends", root + "tasks/" + newest.(string) + "?": "timeline",
+	} {
+		first := s.get(200, list)
+		require.NotEmpty(s.t, first.data("next_after"), list)
+		second := s.get(200, list+"&after="+first.data("next_after").(string))
+		require.NotEmpty(s.t, second.data(field), list)
+		require.Nil(s.t, second.data("next_after"), list)
+	}
+	s.get(400, root+"tasks/"+newest.(string)+"?after=1.2")
 }
 
 func (s teller) tellOfRecordedMessages() {

@@ -97,7 +97,11 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	require.NotContains(t, queues.text, `"default"`)
 	require.Equal(t, 200, hostile.post(adminRoot+"queues/bulk/pause", `{"reason":"x"}`).status)
 	require.Equal(t, 403, hostile.get(adminRoot+"subscribe-templates").status)
-	require.Equal(t, 200, s.callerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).get(adminRoot+"subscribe-templates").status)
+	s.exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'hostile'`)
+	list := s.callerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).get(adminRoot + "subscribe-templates")
+	require.Equal(t, 200, list.status)
+	require.NotEmpty(t, list.data("templates"))
+	require.NotContains(t, list.text, "hostile", "it does not see other callers")
 
 	s.exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
 	alerts := hostile.get(adminRoot + "alerts")

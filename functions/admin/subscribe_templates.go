@@ -70,19 +70,23 @@ func (d *desk) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTem
 	}
 	after, _ := parseTemplatePlace(req.After) // valid
 	templates, more, err := d.db.SubscribeTemplates(ctx, after, fn.LimitOf(req.Limit))
-	page := fn.PageOf(templates, more, d.templateResponse, templatePlace)
+	page := fn.PageOf(templates, more, func(t store.SubscribeTemplate) api.SubscribeTemplate { return d.templateResponse(c, t) }, templatePlace)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
 
-func (d *desk) templateResponse(t store.SubscribeTemplate) api.SubscribeTemplate {
+func (d *desk) templateResponse(c *fn.Call, t store.SubscribeTemplate) api.SubscribeTemplate {
 	answer := api.SubscribeTemplate{
-		TemplateID: t.TemplateID, CallerName: t.CallerName, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
+		TemplateID: t.TemplateID, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
 	if t.CallerID != store.AllCallers {
 		answer.CallerID = (*api.ID)(&t.CallerID)
 	}
-	if t.CallerID == 0 {
+	switch {
+	case c.HasQueues(): // it does not see other callers
+	case t.CallerID == 0:
 		answer.CallerName = d.username
+	default:
+		answer.CallerName = t.CallerName
 	}
 	return answer
 }

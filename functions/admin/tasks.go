@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -63,7 +65,43 @@ func (d *desk) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any, er
 	return page, err
 }
 
-func (d *desk) task(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+// taskRequest is api.AdminTaskRequest with its rules.
+type taskRequest api.AdminTaskRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *taskRequest) Validate() []task.Field {
+	var bad rules
+	_, ok := parseTimelinePlace(r.After)
+	bad.When(!ok, "after", "must be the next_after of the page before")
+	return bad.Rules
+}
+
+func timelinePlace(p store.TimelinePlace) string {
+	if p == (store.TimelinePlace{}) {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d.%d", p[0], p[1], p[2])
+}
+
+func parseTimelinePlace(text string) (place store.TimelinePlace, ok bool) {
+	if text == "" {
+		return place, true
+	}
+	parts := strings.Split(text, ".")
+	if len(parts) != len(place) {
+		return place, false
+	}
+	for i, part := range parts {
+		n, err := strconv.ParseInt(part, 10, 64)
+		if err != nil || n < 0 {
+			return place, false
+		}
+		place[i] = n
+	}
+	return place, true
+}
+
+func (d *desk) task(ctx context.Context, c *fn.Call, req taskRequest) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
@@ -75,8 +113,9 @@ func (d *desk) task(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	events, err := d.db.Timeline(ctx, id, timelineLines)
-	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events))}
+	before, _ := parseTimelinePlace(req.After) // valid
+	events, next, err := d.db.Timeline(ctx, id, before, timelineLines)
+	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelinePlace(next)}
 	for i, e := range events {
 		answer.Timeline[i] = taskEvent(e)
 	}

@@ -2,7 +2,10 @@ package subscribe
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -12,7 +15,7 @@ import (
 )
 
 const (
-	shownSends      = 20 // of a message's history
+	shownSends      = 20 // of a page of a message's history
 	defaultFailures = 10
 	maxFailures     = 200
 )
@@ -91,7 +94,23 @@ type failuresRequest api.SubscribeFailuresRequest
 func (r *failuresRequest) Validate() []task.Field {
 	var bad fn.Rules
 	bad.Between("limit", r.Limit, 1, maxFailures)
+	_, ok := parseLogPlace(r.After)
+	bad.When(!ok, "after", "must be the next_after of the page before")
 	return bad
+}
+
+// parseLogPlace reads what follows a failure: its time in microseconds and its id.
+func parseLogPlace(text string) (place store.LogPlace, ok bool) {
+	if text == "" {
+		return place, true
+	}
+	at, id, _ := strings.Cut(text, ".")
+	if place.At, ok = fn.ParseMicros(at); !ok {
+		return place, false
+	}
+	var err error
+	place.ID, err = strconv.ParseInt(id, 10, 64)
+	return place, err == nil
 }
 
 func (d *desk) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
@@ -99,8 +118,9 @@ func (d *desk) failures(ctx context.Context, c *fn.Call, req failuresRequest) (a
 	if req.Limit != nil {
 		limit = *req.Limit
 	}
-	rows, err := d.db.FailedLogs(ctx, whose(c), limit)
-	return fn.PageOf(rows, false, wire, func(l store.SubscribeLog) int64 { return l.ID }), err
+	after, _ := parseLogPlace(req.After) // valid
+	rows, more, err := d.db.FailedLogs(ctx, whose(c), after, limit)
+	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) string { return fmt.Sprintf("%d.%d", l.SendTime.UnixMicro(), l.ID) }), err
 }
 
 // statisticsRequest is api.SubscribeStatisticsRequest with its rules.
@@ -140,17 +160,48 @@ func counts(r store.TemplateRate) api.SubscribeCounts {
 	return c
 }
 
-// detail gives a message with its newest sends, each with what became of its task.
-func (d *desk) detail(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+// detailRequest is api.SubscribeDetailRequest with its rules.
+type detailRequest api.SubscribeDetailRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *detailRequest) Validate() []task.Field {
+	var bad fn.Rules
+	_, ok := parseSendPlace(r.After)
+	bad.When(!ok, "after", "must be the next_after of the page before")
+	return bad
+}
+
+// parseSendPlace reads what follows a send: its time in microseconds and its task.
+func parseSendPlace(text string) (place store.SendPlace, ok bool) {
+	if text == "" {
+		return place, true
+	}
+	at, id, _ := strings.Cut(text, ".")
+	if place.At, ok = fn.ParseMicros(at); !ok {
+		return place, false
+	}
+	var err error
+	place.TaskID, err = task.ParseID(id)
+	return place, err == nil
+}
+
+// detail gives a message with a page of its sends, newest first, each with what became
+// of its task.
+func (d *desk) detail(ctx context.Context, c *fn.Call, req detailRequest) (any, error) {
 	l, err := d.own(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	sends, err := d.db.SubscribeHistory(ctx, l.ID, shownSends)
+	after, _ := parseSendPlace(req.After) // valid
+	sends, more, err := d.db.SubscribeHistory(ctx, l.ID, after, shownSends)
 	if err != nil {
 		return nil, err
 	}
 	answer := api.SubscribeDetailResponse{SubscribeLogResponse: wire(l), Sends: make([]api.SubscribeSend, len(sends))}
+	if more {
+		last := sends[len(sends)-1]
+		answer.NextAfter = fmt.Sprintf("%d.%s", last.CreatedAt.UnixMicro(), last.TaskID)
+	}
 	for i, s := range sends {
 		t, err := d.db.Task(ctx, s.TaskID)
 		if err != nil {

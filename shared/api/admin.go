@@ -163,10 +163,16 @@ type AdminTask struct {
 	LeaseUntil *time.Time `json:"lease_until,omitempty"`
 }
 
-// AdminTaskResponse is a task with its history: GET /api/v1/admin/tasks/{task_id}.
+// AdminTaskRequest reads a task with its history: GET /api/v1/admin/tasks/{task_id}.
+type AdminTaskRequest struct {
+	After string `json:"after,omitempty"` // next_after of the page before
+}
+
+// AdminTaskResponse is a task with a page of its history.
 type AdminTaskResponse struct {
-	Task     AdminTask   `json:"task"`
-	Timeline []TaskEvent `json:"timeline"` // in time order; at most the 200 newest of each log
+	Task      AdminTask   `json:"task"`
+	Timeline  []TaskEvent `json:"timeline"`             // in time order; at most the 200 newest of each log
+	NextAfter string      `json:"next_after,omitempty"` // give it as after to get older ones; absent on the last page
 }
 
 // TaskEvent is one line of a task's history.

@@ -61,7 +61,7 @@ type SubscribeTemplatesResponse struct {
 type SubscribeTemplate struct {
 	TemplateID string     `json:"template_id"`
 	CallerID   *ID        `json:"caller_id,omitempty"`   // who ordered the messages; nil = all callers, of a pause that an older version made
-	CallerName string     `json:"caller_name,omitempty"` // the caller's
+	CallerName string     `json:"caller_name,omitempty"` // the caller's; an admin with queues does not see it
 	Strikes    int        `json:"strikes"`               // errors in a row
 	PausedAt   *time.Time `json:"paused_at,omitempty"`   // nil = it is not paused yet
 	Reason     string     `json:"reason"`                // the newest error

@@ -37,7 +37,7 @@ func (c *Client) SubscribeLogs(ctx context.Context, r SubscribeLogsRequest) (Pag
 	return list[SubscribeLogResponse](ctx, c, subscribePath+"logs", r)
 }
 
-// SubscribeFailures lists the messages that failed last, newest first.
+// SubscribeFailures lists the messages that failed, newest first, one page.
 func (c *Client) SubscribeFailures(ctx context.Context, r SubscribeFailuresRequest) (Page[SubscribeLogResponse], error) {
 	return list[SubscribeLogResponse](ctx, c, subscribePath+"failures", r)
 }
@@ -47,9 +47,14 @@ func (c *Client) SubscribeStatistics(ctx context.Context, r SubscribeStatisticsR
 	return getFor[SubscribeStatisticsResponse](ctx, c, subscribePath+"statistics", r)
 }
 
-// SubscribeLog reads a message with its history.
+// SubscribeLog reads a message with its newest sends.
 func (c *Client) SubscribeLog(ctx context.Context, id ID) (SubscribeDetailResponse, error) {
-	return get[SubscribeDetailResponse](ctx, c, subscribePath+id.String())
+	return c.SubscribeHistory(ctx, id, SubscribeDetailRequest{})
+}
+
+// SubscribeHistory reads a message with one page of its sends, newest first.
+func (c *Client) SubscribeHistory(ctx context.Context, id ID, r SubscribeDetailRequest) (SubscribeDetailResponse, error) {
+	return getFor[SubscribeDetailResponse](ctx, c, subscribePath+id.String(), r)
 }
 
 // ResendSubscribe sends a message again by hand; the caller must be an admin. It is

@@ -104,10 +104,11 @@ type SubscribeLogsRequest struct {
 	After        ID     `json:"after,omitempty"` // next_after of the page before
 }
 
-// SubscribeFailuresRequest lists the newest failures: GET
+// SubscribeFailuresRequest lists the failures, newest first: GET
 // /api/v1/subscribe/failures.
 type SubscribeFailuresRequest struct {
-	Limit *int `json:"limit,omitempty"` // 1..200; default 10
+	Limit *int   `json:"limit,omitempty"` // 1..200; default 10
+	After string `json:"after,omitempty"` // next_after of the page before
 }
 
 // SubscribeStatisticsRequest counts messages: GET /api/v1/subscribe/statistics.
@@ -159,11 +160,17 @@ type SubscribeLogResponse struct {
 	Archived       bool            `json:"archived,omitempty"` // old, and in no list but that of its business event
 }
 
-// SubscribeDetailResponse is a message with its history: GET
+// SubscribeDetailRequest reads a message with its history: GET
 // /api/v1/subscribe/{id}.
+type SubscribeDetailRequest struct {
+	After string `json:"after,omitempty"` // next_after of the page before
+}
+
+// SubscribeDetailResponse is a message with a page of its history.
 type SubscribeDetailResponse struct {
 	SubscribeLogResponse
-	Sends []SubscribeSend `json:"sends"` // newest first, at most 20
+	Sends     []SubscribeSend `json:"sends"`                // newest first, at most 20
+	NextAfter string          `json:"next_after,omitempty"` // give it as after to get older ones; absent on the last page
 }
 
 // SubscribeSend is one send of a message: a task of its own.

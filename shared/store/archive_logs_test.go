@@ -44,7 +44,7 @@ func TestAMonthOfLogsIsDroppedWhenItsNewestRowIsTooOld(t *testing.T) {
 		db.mustSubmit(t, s)
 		db.claim(t)
 		require.Equal(t, task.Applied, db.mustReport(t, task.Report{TaskID: s.ID, AppID: "app", Outcome: task.SentOK}).Verdict)
-		_, err := db.Timeline(t.Context(), s.ID, 10)
+		_, _, err := db.Timeline(t.Context(), s.ID, TimelinePlace{}, 10)
 		require.NoError(t, err)
 	}
 	for range 3 {

@@ -234,7 +234,7 @@ func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 			"pageAlertsSQL": pageOfIDs, "deleteOldAlertsSQL": ids, "pagePanicsSQL": pageOfRows, "deleteOldPanicsSQL": numbers,
 			"withdrawArchivedSQL": someIDs, "knownArchivedMessagesSQL": someIDs, "archivedMessageSQL": anID, "fingerprintsSQL": someIDs,
 			"finishedMessagesSQL": someIDs,
-			"archivedLogOfSQL":    name + `, 'x', 'o', '{}', ''`, "restoreLogSQL": "7", "logSQL": "7", "messageLogSQL": name, "historySQL": "7, 20",
+			"archivedLogOfSQL":    name + `, 'x', 'o', '{}', ''`, "logSQL": "7", "messageLogSQL": name, "historySQL": "7, 'infinity', " + anID + ", 20",
 		},
 		index: map[string]string{
 			"pageMessagesSQL": "message_done_finished", "pageSubscribeLogsSQL": "subscribe_message_logs_settled", "pageActionsSQL": "operator_actions_created",

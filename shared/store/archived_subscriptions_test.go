@@ -51,7 +51,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.Equal(t, []SubscribeLog{found}, listed)
 		found.Archived = false
 		require.Equal(t, before, found, "nothing of it is lost")
-		history, err := db.SubscribeHistory(t.Context(), sent.ID, 10)
+		history, _, err := db.SubscribeHistory(t.Context(), sent.ID, SendPlace{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 1)
 		require.Equal(t, sent.TaskID, history[0].TaskID)
@@ -91,7 +91,7 @@ func TestArchivedSubscribeMessage(t *testing.T) {
 		require.False(t, l.Archived)
 		require.Equal(t, 1, l.RetryCount)
 		require.JSONEq(t, `{"thing1":{"value":"Coffee"}}`, string(l.Data))
-		history, err := db.SubscribeHistory(t.Context(), failed.ID, 10)
+		history, _, err := db.SubscribeHistory(t.Context(), failed.ID, SendPlace{}, 10)
 		require.NoError(t, err)
 		require.Len(t, history, 2)
 		require.Equal(t, 1, db.count(t, `select count(*) from archived_subscribe_message_logs`))

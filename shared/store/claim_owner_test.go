@@ -127,7 +127,7 @@ func TestStrangersReportsDoNotFillTheLog(t *testing.T) {
 	require.Equal(t, 1, db.count(t, `select count(*) from report_logs where caller_id = 6`), "evidence of the first is kept")
 	require.Equal(t, 3, db.count(t, `select count(*) from report_logs where caller_id is null`), "and all reports of the claim's caller")
 	require.Equal(t, task.Applied, db.reportAs(t, claimant, c, task.SentOK))
-	events, err := db.Timeline(t.Context(), s.ID, 10)
+	events, _, err := db.Timeline(t.Context(), s.ID, TimelinePlace{}, 10)
 	require.NoError(t, err)
 	var told []Event
 	for _, e := range events {

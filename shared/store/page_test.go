@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"strconv"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -67,6 +68,78 @@ func TestAPageOfAConversationEndsAtOneMebibyte(t *testing.T) {
 		more = page.More
 	}
 	require.Equal(t, want, got)
+}
+
+// Each of the three lists is cut at one mebibyte, and its pages together have every row.
+func TestListsThatEndAtOneMebibyteGoOn(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db, conn := openAt(t, url), owner(t, url)
+	const rows = 10 // of 300 KiB
+	exec(t, conn, `insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+			send_status, send_time, caller_id, task_id)
+		select 't', 't', 'b', n, 1, 'o', to_jsonb(repeat('d', 300 << 10)), 2, now() - interval '1 minute' * (n / 2), 7, gen_random_uuid() from generate_series(1, $1) n`, rows)
+	exec(t, conn, `insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data, created_at)
+		select task_id, 1, 't', 'o', message_data, send_time from subscribe_message_logs`)
+	seven, all := int64(7), []string{}
+	for n := range rows {
+		all = append(all, strconv.Itoa(n+1))
+	}
+
+	for name, of := range map[string]*int64{"failures of all": nil, "failures of a caller": &seven} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			pages := 0
+			for place, more := (LogPlace{}), true; more; pages++ {
+				var page []SubscribeLog
+				var err error
+				page, more, err = db.FailedLogs(t.Context(), of, place, 200)
+				require.NoError(t, err)
+				for _, l := range page {
+					got = append(got, strconv.FormatUint(l.BusinessID, 10))
+					place = LogPlace{l.SendTime, l.ID}
+				}
+			}
+			require.ElementsMatch(t, all, got)
+			require.Equal(t, 4, pages)
+		})
+	}
+	t.Run("sends of a message", func(t *testing.T) {
+		seen, pages := map[task.ID]bool{}, 0
+		for place, more := (SendPlace{}), true; more; pages++ {
+			var page []SubscribeSend
+			var err error
+			page, more, err = db.SubscribeHistory(t.Context(), 1, place, 200)
+			require.NoError(t, err)
+			for _, s := range page {
+				require.False(t, seen[s.TaskID])
+				seen[s.TaskID], place = true, SendPlace{s.CreatedAt, s.TaskID}
+			}
+		}
+		require.Len(t, seen, rows)
+		require.Equal(t, 4, pages)
+	})
+	t.Run("lines of a task", func(t *testing.T) {
+		s := message()
+		db.mustSubmit(t, s)
+		claimed := db.claim(t)[0]
+		const reports = 1200 // of 2000 bytes
+		exec(t, conn, `insert into report_logs (task_id, claim_id, app_id, verdict, error_message) select $1, n, 'app', 'x', repeat('😀', 500) from generate_series(1, $2) n`, s.ID, reports)
+		var got []Event
+		pages := 0
+		for place, more := (TimelinePlace{}), true; more; pages++ {
+			page, next, err := db.Timeline(t.Context(), s.ID, place, reports)
+			require.NoError(t, err)
+			if pages == 0 {
+				require.Equal(t, EventReceived, page[0].Event, "long lines of one log hide none of another")
+				require.Equal(t, claimed.ClaimID, page[1].ClaimID)
+				require.EqualValues(t, reports, page[len(page)-1].ClaimID, "the newest comes first")
+			}
+			got, place, more = append(got, page...), next, next != TimelinePlace{}
+		}
+		require.Len(t, got, reports+2)
+		require.Equal(t, 3, pages)
+	})
 }
 
 func TestAPageStopsWhenItsMeterSaysSo(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -126,24 +127,37 @@ func (db *DB) BusinessLogs(ctx context.Context, businessType string, businessID 
 const (
 	failedLogsSQL = `
 select ` + logColumns + ` from subscribe_message_logs g
-where g.send_status = 2
-order by g.send_time desc limit $1`
+where g.send_status = 2 and (g.send_time, g.id) < ($1, $2)
+order by g.send_time desc, g.id desc limit $3`
 
 	failedLogsOfSQL = `
 select ` + logColumns + ` from subscribe_message_logs g
-where g.send_status = 2 and g.caller_id = $2
-order by g.send_time desc limit $1`
+where g.send_status = 2 and (g.send_time, g.id) < ($1, $2) and g.caller_id = $4
+order by g.send_time desc, g.id desc limit $3`
 )
 
-// FailedLogs gives the newest failures (seed 000, 查看最近的失败记录); of is whose,
-// nil = everybody's.
-func (db *DB) FailedLogs(ctx context.Context, of *int64, limit int) (page []SubscribeLog, err error) {
-	sql, args := failedLogsSQL, []any{unprepared, limit}
+// LogPlace is the last row of a page of FailedLogs; zero asks for the first page.
+type LogPlace struct {
+	At time.Time // its SendTime
+	ID int64
+}
+
+// FailedLogs pages the failures, newest first (seed 000, 查看最近的失败记录); of is
+// whose, nil = everybody's.
+func (db *DB) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []SubscribeLog, more bool, err error) {
+	sql, args := failedLogsSQL, []any{unprepared, timeOrInfinity(after.At), after.ID, limit + 1}
 	if of != nil {
 		sql, args = failedLogsOfSQL, append(args, *of)
 	}
-	page, _, err = db.logs(ctx, "failed subscribe logs", limit, sql, args...)
-	return page, err
+	return db.logs(ctx, "failed subscribe logs", limit, sql, args...)
+}
+
+// timeOrInfinity takes the zero time for one after all others.
+func timeOrInfinity(t time.Time) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
 // SubscribeSend is one send of a row.
@@ -238,18 +252,26 @@ func (db *DB) RecordedSend(ctx context.Context, id, claim int64) (send task.ID, 
 
 const historySQL = `
 select ` + sendColumns + ` from subscribe_message_sends s join subscribe_message_logs g on g.id = s.log_id
-where s.log_id = $1
+` + sendsBefore + `
 union all
 select ` + sendColumns + ` from archived_subscribe_message_sends s join archived_subscribe_message_logs g on g.id = s.log_id
-where s.log_id = $1
-order by created_at desc limit $2`
+` + sendsBefore + `
+order by created_at desc, task_id desc limit $4`
 
-// SubscribeHistory gives the sends of a row, newest first.
-func (db *DB) SubscribeHistory(ctx context.Context, id int64, limit int) ([]SubscribeSend, error) {
-	rows, err := db.read.Query(ctx, historySQL, id, limit)
-	if err != nil {
-		return nil, failed("subscribe history", err)
+const sendsBefore = `where s.log_id = $1 and (s.created_at, s.task_id) < ($2, $3)`
+
+// SendPlace is the last send of a page of SubscribeHistory; zero asks for the first
+// page.
+type SendPlace struct {
+	At     time.Time // its CreatedAt
+	TaskID task.ID
+}
+
+// SubscribeHistory pages the sends of a row, newest first.
+func (db *DB) SubscribeHistory(ctx context.Context, id int64, after SendPlace, limit int) (page []SubscribeSend, more bool, err error) {
+	rows, err := db.read.Query(ctx, historySQL, id, timeOrInfinity(after.At), after.TaskID, limit+1)
+	if err == nil {
+		page, more, err = collectPage(ctx, rows, limit, scanSend)
 	}
-	sends, _, err := collectPage(ctx, rows, limit, scanSend)
-	return sends, failed("subscribe history", err)
+	return page, more, failed("subscribe history", err)
 }

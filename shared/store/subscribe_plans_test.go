@@ -26,9 +26,9 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 			"beginSendsSQL":   someIDs,
 			"claimedSendsSQL": someIDs,
 			"recordedSendSQL": `7, 7`,
-			"historySQL":      `7, 20`,
-			"failedLogsSQL":   `10`,
-			"failedLogsOfSQL": `10, 7`,
+			"historySQL":      `7, 'infinity', '00000000-0000-0000-0000-000000000000', 20`,
+			"failedLogsSQL":   `now(), 7, 10`,
+			"failedLogsOfSQL": `now(), 7, 10, 7`,
 			"businessLogsSQL": `'b', '7', 0, null, 10`,
 		},
 		index: map[string]string{
@@ -36,6 +36,6 @@ insert into subscribe_message_sends (task_id, log_id, template_id, receiver_open
 			"historySQL": "subscribe_message_sends_log", "failedLogsSQL": "subscribe_message_logs_failed",
 			"failedLogsOfSQL": "subscribe_message_logs_failed_caller",
 		},
-		sorted: []string{"failedLogsSQL", "failedLogsOfSQL"},
+		presorted: []string{"failedLogsSQL", "failedLogsOfSQL"},
 	}.require(t)
 }

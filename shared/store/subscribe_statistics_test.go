@@ -179,8 +179,9 @@ func TestListsOfSubscribeMessagesReadOnlyWhatTheyShow(t *testing.T) {
 		"statistics of a week":                      {templateRatesSQL, rates(now.AddDate(0, 0, -7), all), 2*oneDay + 400},
 		"success rate of each template":             {templateRatesSQL, rates(time.Time{}, all), oneDay + 400},
 		"success rate of each template, one caller": {templateRatesSQL, rates(time.Time{}, few), oneDay + 400},
-		"newest failures":                           {failedLogsSQL, []any{10}, 40},
-		"newest failures of one caller":             {failedLogsOfSQL, []any{10, *few}, 40},
+		"newest failures":                           {failedLogsSQL, []any{timeOrInfinity(time.Time{}), 0, 10}, 40},
+		"newest failures of one caller":             {failedLogsOfSQL, []any{timeOrInfinity(time.Time{}), 0, 10, *few}, 40},
+		"failures of a page far behind":             {failedLogsSQL, []any{now.AddDate(0, 0, -45), 1, 10}, 40},
 		"messages of one business event":            {businessLogsSQL, []any{"course_booking", "7", 0, all, 51}, 40},
 		"the source's rates, run as they stand":     {sourceRates, nil, math.MaxInt},
 		"the source's query of a booking": {`SELECT id, template_type, receiver_user_id, send_status, send_time, error_message

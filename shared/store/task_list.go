@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -216,34 +217,65 @@ const (
 	EventVerdict  EventKind = "verdict"  // a lease or time ran out, or somebody decided by hand
 )
 
-// timelineSQL reads the newest lines of each log, so that a flood of one kind
-// hides none of the others.
+// timelineSQL reads the newest lines of each log before a place, in turns, so that a
+// flood of one kind hides none of the others: n counts the lines of a log.
 const timelineSQL = `
-select at, event, coalesce(app_id, ''), coalesce(claim_id, 0), caller_id, coalesce(status, 0), coalesce(status_code, 0),
+select log, id, n, at, event, coalesce(app_id, ''), coalesce(claim_id, 0), caller_id, coalesce(status, 0), coalesce(status_code, 0),
     coalesce(verdict, ''), coalesce(error_code, ''), coalesce(message, ''), coalesce(request_id, ''), coalesce(source_ip, ''),
     coalesce(user_agent, '')
 from ((
-    select created_at as at, 1 as kind, id, case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
+    select 1 as log, id, row_number() over (order by id desc) as n, created_at as at, case when response_data ? 'replayed' then 'replayed' else 'received' end as event,
         null::text as app_id, null::bigint as claim_id, caller_id, null::integer as status, status_code,
         null::text as verdict, null::text as error_code, null::text as message, request_id, source_ip, user_agent
-    from receive_logs where task_id = $1 order by created_at desc, id desc limit $2
+    from receive_logs where task_id = $1 and ($3 = 0 or id < $3) order by id desc limit $2
 ) union all (
-    select created_at, 2, id, 'claimed', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
-    from send_logs where task_id = $1 order by created_at desc, id desc limit $2
+    select 2, id, row_number() over (order by id desc), created_at, 'claimed', app_id, claim_id, null, null, null, null, null, null, request_data ->> 'request_id', null, null
+    from send_logs where task_id = $1 and ($4 = 0 or id < $4) order by id desc limit $2
 ) union all (
-    select created_at, 3, id, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, caller_id, status, null,
+    select 3, id, row_number() over (order by id desc), created_at, case when request_data is null then 'verdict' else 'report' end, app_id, claim_id, caller_id, status, null,
         verdict, error_code, error_message, null, null, null
-    from report_logs where task_id = $1 order by created_at desc, id desc limit $2
+    from report_logs where task_id = $1 and ($5 = 0 or id < $5) order by id desc limit $2
 )) e
-order by at, kind, id`
+order by n, log`
 
-// Timeline tells a task's history in time order: at most the limit newest lines
-// of each log, as far as logs are kept.
-func (db *DB) Timeline(ctx context.Context, id task.ID, limit int) ([]Event, error) {
-	rows, err := db.read.Query(ctx, timelineSQL, id, limit)
+// TimelinePlace is the id of the oldest line that a page of Timeline has, or pages
+// before it had, of receive_logs, send_logs and report_logs; 0 = none.
+type TimelinePlace [3]int64
+
+// timelineLine is a row of timelineSQL.
+type timelineLine struct {
+	Log int32
+	ID  int64
+	N   int64
+	Event
+}
+
+// Timeline gives a page of a task's history, in time order: at most the limit newest
+// lines of each log, as far as logs are kept. The next page has older ones; next is
+// zero on the last.
+func (db *DB) Timeline(ctx context.Context, id task.ID, before TimelinePlace, limit int) (events []Event, next TimelinePlace, err error) {
+	rows, err := db.read.Query(ctx, timelineSQL, id, limit+1, before[0], before[1], before[2])
 	if err != nil {
-		return nil, failed("timeline", err)
+		return nil, next, failed("timeline", err)
 	}
-	events, _, err := collectPage(ctx, rows, 3*limit, pgx.RowToStructByPos[Event])
-	return events, failed("timeline", err)
+	lines, more, err := collectPage(ctx, rows, len(before)*(limit+1), pgx.RowToStructByPos[timelineLine])
+	if err != nil {
+		return nil, next, failed("timeline", err)
+	}
+	place := before
+	page := lines[:0]
+	for _, l := range lines {
+		if l.N > int64(limit) {
+			more = true
+			continue
+		}
+		page, place[l.Log-1] = append(page, l), l.ID
+	}
+	slices.SortFunc(page, func(a, b timelineLine) int {
+		return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Log, b.Log), cmp.Compare(a.ID, b.ID))
+	})
+	if more {
+		next = place
+	}
+	return column(page, func(l timelineLine) Event { return l.Event }), next, nil
 }

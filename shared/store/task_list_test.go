@@ -196,7 +196,7 @@ func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
 	_, err := db.RetryFailed(t.Context(), s.ID, Operator{Name: "tester", RequestID: "r", Reason: "the tower is back"})
 	require.NoError(t, err)
 
-	events, err := db.Timeline(t.Context(), s.ID, 10)
+	events, next, err := db.Timeline(t.Context(), s.ID, TimelinePlace{}, 10)
 	require.NoError(t, err)
 	var kinds []EventKind
 	for i, e := range events {
@@ -213,12 +213,17 @@ func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
 	}, events[3])
 	require.Equal(t, "the tower is back", events[4].Message)
 	require.Equal(t, "retried", events[4].Verdict)
+	require.Zero(t, next)
 
-	events, err = db.Timeline(t.Context(), s.ID, 1)
+	events, next, err = db.Timeline(t.Context(), s.ID, TimelinePlace{}, 1)
 	require.NoError(t, err)
 	require.Len(t, events, 3, "each log gives its newest line")
-	require.Equal(t, EventReplayed, events[0].Event)
-	events, err = db.Timeline(t.Context(), task.NewID(), 1)
+	require.Equal(t, []EventKind{EventReplayed, EventClaimed, EventVerdict}, column(events, func(e Event) EventKind { return e.Event }))
+	events, next, err = db.Timeline(t.Context(), s.ID, next, 1)
+	require.NoError(t, err)
+	require.Equal(t, []EventKind{EventReceived, EventReport}, column(events, func(e Event) EventKind { return e.Event }))
+	require.Zero(t, next)
+	events, _, err = db.Timeline(t.Context(), task.NewID(), TimelinePlace{}, 1)
 	require.NoError(t, err)
 	require.Empty(t, events)
 }
