@@ -244,6 +244,12 @@ func TestQueueAdminTakesNoUsersName(t *testing.T) {
 	helper := hostile.callerWith("hostile.1", mine)
 	require.Equal(t, 403, helper.get("/api/v1/messages?between=ann,bob").status)
 	require.Contains(t, hostile.get(callers).text, `"hostile.1"`)
+	s.callerWith("last", `"roles":["sender"]`)
+	first := hostile.get(callers + "?limit=1")
+	require.Contains(t, first.text, `"hostile"`)
+	second := hostile.get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.data("next_after")))
+	require.Contains(t, second.text, `"hostile.1"`, "no page is empty, or tells of others, because of what is left out")
+	require.Nil(t, second.data("next_after"))
 	require.Equal(t, 200, s.callerWith("bob", `"roles":["receiver"]`).get("/api/v1/messages?between=ann,bob").status, "an admin without queues gives bob his name")
 }
 

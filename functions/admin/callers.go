@@ -139,7 +139,7 @@ func newToken() (token string, hash []byte) {
 }
 
 func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.Callers(ctx, int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Callers(ctx, limits(c), int64(req.After), fn.LimitOf(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {

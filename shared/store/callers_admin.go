@@ -214,11 +214,19 @@ func (db *DB) CallerByID(ctx context.Context, id int64) (StoredCaller, error) {
 	return c, failed("caller", err)
 }
 
-const callersSQL = `select ` + callerColumns + ` from callers where id > $1 order by id limit $2`
+const callersSQL = `
+select ` + callerColumns + ` from callers
+where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name::text, $2::text || '.'))
+order by id limit $3`
 
 // Callers lists the callers by id, revoked ones too. after is the last id of
-// the page before, 0 for the first page.
-func (db *DB) Callers(ctx context.Context, after int64, limit int) (page []StoredCaller, more bool, err error) {
-	page, more, err = pageOf[StoredCaller](ctx, db.read, limit, callersSQL, after)
+// the page before, 0 for the first page. limits are those of the operator, or nil: only
+// names are held to them, so that no page tells of other ids; see Manages for the rest.
+func (db *DB) Callers(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
+	var name *string
+	if limits != nil {
+		name = &limits.Name
+	}
+	page, more, err = pageOf[StoredCaller](ctx, db.read, limit, callersSQL, after, name)
 	return page, more, failed("callers", err)
 }

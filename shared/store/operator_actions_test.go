@@ -204,7 +204,7 @@ func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 	_, err = db.RevokeCaller(ctx, c.ID+1, builtIn)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
-	page, _, err := db.Callers(ctx, 0, 10)
+	page, _, err := db.Callers(ctx, nil, 0, 10)
 	require.NoError(t, err)
 	require.Equal(t, []StoredCaller{c}, page)
 

@@ -31,7 +31,7 @@ end $$`)
 			require.True(t, caller.Knows(hash))
 			require.False(t, caller.Knows(sha256.Sum256([]byte("another"))))
 		}
-		callers, _, err := db.Callers(ctx, 0, 10)
+		callers, _, err := db.Callers(ctx, nil, 0, 10)
 		require.NoError(t, err)
 		require.Len(t, callers, 1)
 		require.WithinDuration(t, time.Now(), callers[0].CreatedAt, time.Minute)
