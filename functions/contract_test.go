@@ -115,8 +115,9 @@ func inQuery() map[string]string {
 		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest",
 		"stream":        "StreamRequest",
 		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest",
-		"subscribeStatistics": "SubscribeStatisticsRequest",
-		"listEndpoints":       "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",
+		"subscribeStatistics":    "SubscribeStatisticsRequest",
+		"listSubscribeTemplates": "SubscribeTemplatesRequest",
+		"listEndpoints":          "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",
 	}
 }
 
