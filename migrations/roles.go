@@ -77,7 +77,7 @@ func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 		}
 		statements := missing
 		if r.password != "" {
-			secret, err := scramSecret(r.password)
+			secret, err := ScramSecret(r.password, scramIterations)
 			if err != nil {
 				return fmt.Errorf("%s_PASSWORD: %w", r.setting, err)
 			}

@@ -16,21 +16,22 @@ const (
 	scramSaltBytes  = 16
 )
 
-// scramSecret is what Postgres keeps of a password (RFC 5803). Sent instead of the
-// password, it is all that the server's log can show.
-func scramSecret(password string) (string, error) {
+// ScramSecret is what Postgres keeps of a password (RFC 5803). Sent instead of the
+// password, it is all that the server's log can show. Each login of a client repeats
+// the iterations.
+func ScramSecret(password string, iterations int) (string, error) {
 	if strings.ContainsFunc(password, func(c rune) bool { return c <= ' ' || c > '~' }) {
 		return "", errors.New("must be of printable ASCII characters without spaces")
 	}
 	salt := make([]byte, scramSaltBytes)
 	rand.Read(salt) // never fails
-	salted, err := pbkdf2.Key(sha256.New, password, salt, scramIterations, sha256.Size)
+	salted, err := pbkdf2.Key(sha256.New, password, salt, iterations, sha256.Size)
 	if err != nil {
 		return "", err
 	}
 	storedKey := sha256.Sum256(keyed(salted, "Client Key"))
 	text := base64.StdEncoding.EncodeToString
-	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", scramIterations, text(salt), text(storedKey[:]), text(keyed(salted, "Server Key"))), nil
+	return fmt.Sprintf("SCRAM-SHA-256$%d:%s$%s:%s", iterations, text(salt), text(storedKey[:]), text(keyed(salted, "Server Key"))), nil
 }
 
 func keyed(key []byte, text string) []byte {
