@@ -285,8 +285,10 @@ func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
 	} {
 		for _, policy := range []string{"resend", "hold", "fail"} {
 			t.Run(string(c.at)+", "+policy, func(t *testing.T) {
+				t.Parallel()
 				service := *service
 				service.t = t
+				service.connect(service.owner.Config().ConnString())
 				h := newHunt(t, &service, c.at)
 				victim := h.submit(policy)
 				tasks := map[string]string{victim: policy}
