@@ -61,7 +61,7 @@ var Function = fn.EventBatch("deliver", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{db: env.DB(), env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
-		webhookDesk: newDesk(), messageDesk: newDesk()}
+		webhookDesk: newDesk[store.DueDelivery](), messageDesk: newDesk[letter]()}
 	d.poster.hidden = func(host string, cause error) {
 		env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error())
 	}
@@ -75,7 +75,8 @@ type deliverer struct {
 	cfg    Config
 	poster *poster
 
-	webhookDesk, messageDesk *desk
+	webhookDesk *desk[store.DueDelivery]
+	messageDesk *desk[letter]
 }
 
 func (d *deliverer) isDraining() bool {

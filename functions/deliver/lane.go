@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	laneWidth = 128 // calls of one kind at once
+	laneWidth = 128 // calls of one kind at once, of all drains
 	// lookEvery is how soon a drain that waits for slow receivers looks for what
 	// became due in other processes; what this one is told of it looks for at once.
 	lookEvery = time.Second
@@ -19,7 +19,7 @@ const (
 // lane is one kind of what is posted: how to get hold of it, how to post it, how
 // to keep what came of it.
 type lane[W any] struct {
-	desk   *desk
+	desk   *desk[W]
 	claim  func(ctx context.Context, inHand []W) ([]W, error) // at most laneWidth with those in hand
 	post   func(ctx context.Context, w W) attempt
 	settle func(ctx context.Context, posted []posted[W]) error
@@ -41,8 +41,7 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 	if !first {
 		return 0, false, nil
 	}
-	open := true
-	inHand, landed := map[int]W{}, make(chan posted[W], laneWidth)
+	open, mine, landed := true, 0, make(chan posted[W], laneWidth)
 	for {
 		if open && (err != nil || time.Now().After(until) || d.isDraining()) {
 			open = false
@@ -51,18 +50,17 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 				d.env.DeliverAt(time.Time{})
 			}
 		}
-		if open && len(inHand) < laneWidth {
+		if inHand := l.desk.inHand(); open && len(inHand) < laneWidth {
 			var claimed []W
-			claimed, err = l.claim(ctx, slices.Collect(maps.Values(inHand)))
+			claimed, err = l.claim(ctx, inHand)
 			for _, w := range claimed {
-				ticket := n
-				n++
-				inHand[ticket] = w
+				ticket := l.desk.take(w)
 				go func() { landed <- posted[W]{w, safely(ctx, w, l.post), ticket} }()
 			}
+			n, mine = n+len(claimed), mine+len(claimed)
 		}
 		switch {
-		case len(inHand) > 0:
+		case mine > 0:
 		case !open:
 			return n, true, err
 		case err == nil && l.desk.leaveUnlessTold():
@@ -71,9 +69,8 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 			continue
 		}
 		batch := collect(landed, look, open)
-		for _, p := range batch {
-			delete(inHand, p.ticket)
-		}
+		mine -= len(batch)
+		l.desk.release(batch)
 		if len(batch) > 0 {
 			if settled := d.settle(ctx, func(ctx context.Context) error { return l.settle(ctx, batch) }); settled != nil {
 				err = settled
@@ -120,17 +117,44 @@ func collect[T any](landed <-chan T, look <-chan struct{}, open bool) (all []T) 
 	}
 }
 
-// desk is where at most one drain of a lane sits and is told to look again.
-type desk struct {
-	mu    sync.Mutex
-	taken bool
-	told  chan struct{}
+// desk is where at most one drain of a lane sits and is told to look again. It knows
+// what all drains of the lane have in hand, those too that have left and only wait for
+// their receivers.
+type desk[W any] struct {
+	mu      sync.Mutex
+	taken   bool
+	told    chan struct{}
+	hand    map[int]W // by ticket
+	tickets int
 }
 
-func newDesk() *desk { return &desk{told: make(chan struct{}, 1)} }
+func newDesk[W any]() *desk[W] { return &desk[W]{told: make(chan struct{}, 1), hand: map[int]W{}} }
+
+// take adds a piece of work to what is in hand, until its ticket is released.
+func (d *desk[W]) take(w W) (ticket int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.tickets++
+	d.hand[d.tickets] = w
+	return d.tickets
+}
+
+func (d *desk[W]) release(batch []posted[W]) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, p := range batch {
+		delete(d.hand, p.ticket)
+	}
+}
+
+func (d *desk[W]) inHand() []W {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Collect(maps.Values(d.hand))
+}
 
 // sit takes the desk, or tells whoever sits there to look again.
-func (d *desk) sit() (look <-chan struct{}, first bool) {
+func (d *desk[W]) sit() (look <-chan struct{}, first bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.taken {
@@ -145,7 +169,7 @@ func (d *desk) sit() (look <-chan struct{}, first bool) {
 }
 
 // leave frees the desk; what it was told is the next one's.
-func (d *desk) leave() {
+func (d *desk[W]) leave() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.taken = false
@@ -153,7 +177,7 @@ func (d *desk) leave() {
 }
 
 // leaveUnlessTold frees the desk unless there is reason to look again.
-func (d *desk) leaveUnlessTold() bool {
+func (d *desk[W]) leaveUnlessTold() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hear() {
@@ -163,7 +187,7 @@ func (d *desk) leaveUnlessTold() bool {
 	return true
 }
 
-func (d *desk) hear() bool {
+func (d *desk[W]) hear() bool {
 	select {
 	case <-d.told:
 		return true
