@@ -154,6 +154,8 @@ func attacks() []attack {
 			})},
 		{name: "relay of large messages", function: "relay", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).due,
 			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+		{name: "relay of large events", function: "relay", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).events,
+			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
 		{name: "posts of large messages", function: "deliver", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).dueToURL,
 			once: sends(func(*attacker, int) call {
 				return call{method: "POST", path: "/events/deliver", header: tick("deliver")}
@@ -202,6 +204,14 @@ func (o *target) due() {
 	o.db.exec(insertMessages+`insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, "mallory", 0, "msg.orders.paid", 1500)
 }
 
+// events makes the largest events of tasks that wait to be published.
+func (o *target) events() {
+	o.db.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
+		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), jsonb_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
+	o.db.exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
+	o.db.exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
+}
+
 // dueToURL makes the largest messages that wait to be posted, to a receiver that is slow.
 func (o *target) dueToURL() {
 	receiver := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -219,9 +229,12 @@ func (o *target) dueToURL() {
 	o.t.Cleanup(func() { _ = receiver.Close() })
 	go func() { _ = receiver.Serve(l) }()
 	for n := range 16 {
-		o.db.exec(insertMessages+`insert into message_live (id, kind, lane, remaining_sends) select id, 1, $5::text, 5 from m`, fmt.Sprint("mallory", n), 1,
-			"http://"+l.Addr().String(), 40, fmt.Sprint(n, " ", l.Addr()))
+		sender := fmt.Sprint("mallory", n)
+		o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1::text, sha256(convert_to($1::text, 'UTF8')), '{submitter}', '{}')`, sender)
+		o.db.exec(insertMessages+`insert into message_live (id, kind, caller_id, lane, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
+			sender, 1, "http://"+l.Addr().String(), 40)
 	}
+	o.db.exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each may have a quarter of the places
 }
 
 // inbox fills a user's stream with the largest messages.
