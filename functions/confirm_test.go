@@ -191,6 +191,10 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	unknown, foreign := eve.received(task.NewID().String(), `{}`), eve.received(id, `{}`)
 	require.Equal(t, []int{404, 404}, []int{unknown.status, foreign.status})
 	require.Equal(t, unknown.body["message"], foreign.body["message"])
+	read := func(as *server) int {
+		return as.post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.user, id)).status
+	}
+	require.Equal(t, []int{503, 404}, []int{read(bob), read(eve)})
 	require.NoError(t, hand.Commit(t.Context()))
 	require.Eventually(t, func() bool {
 		status := bob.received(id, `{}`).status

@@ -33,7 +33,9 @@ func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (a
 	ground := who.GroundOf(to.To, fn.ConfirmToken(to.Token))
 	if !found || ground == message.NoGround {
 		c.Log("message", id.String(), "confirmed", "not by its receiver")
-		return nil, p.confirmUnsaved(ctx, who, id)
+		return nil, p.notSaved(ctx, id, "confirm it again later", func(m *store.NewMessage) bool {
+			return who.GroundOf(m.To, "") != message.NoGround
+		})
 	}
 	m, err := p.db.ReceiveMessage(ctx, id, store.Confirmation{Consumer: consumer, Ground: ground, By: c.Operator("")})
 	if err != nil {
@@ -45,10 +47,11 @@ func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (a
 	return nil, nil
 }
 
-// confirmUnsaved answers a confirmation of a message that is not saved. Where
-// messages are delivered before they are saved, their receiver may be earlier than
-// the row: it has to repeat the call.
-func (p *post) confirmUnsaved(ctx context.Context, who message.Confirmer, id task.ID) error {
+// notSaved answers for a message that is not saved. Where messages are delivered
+// before they are saved, a receiver may be earlier than the row: it has to repeat the
+// call. mine tells whether the message is the caller's to know of; to others it does
+// not exist.
+func (p *post) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*store.NewMessage) bool) error {
 	if p.env.Bus() == nil || !p.env.Config.TwoPhase.DeliverBeforeSaved {
 		return noMessage()
 	}
@@ -56,10 +59,10 @@ func (p *post) confirmUnsaved(ctx context.Context, who message.Confirmer, id tas
 	switch {
 	case err != nil:
 		return err
-	case m == nil || who.GroundOf(m.To, "") == message.NoGround:
+	case m == nil || !mine(m):
 		return noMessage()
 	}
 	return &task.Error{
-		Code: task.CodeServerBusy, Message: "this message is not saved yet; confirm it again later", RetryAfter: time.Second,
+		Code: task.CodeServerBusy, Message: "this message is not saved yet; " + repeat, RetryAfter: time.Second,
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -114,7 +115,13 @@ func (p *post) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, 
 		return nil, errStranger()
 	}
 	upTo, _ := task.ParseID(req.UpTo) // valid
-	if err := p.db.MarkRead(ctx, reader, peer, upTo); err != nil {
+	err = p.db.MarkRead(ctx, reader, peer, upTo)
+	if task.CodeOf(err) == task.CodeNotFound {
+		err = p.notSaved(ctx, upTo, "repeat the same call later", func(m *store.NewMessage) bool {
+			return m.To.Kind == message.User && (m.From == reader && m.To.Name == peer || m.From == peer && m.To.Name == reader)
+		})
+	}
+	if err != nil {
 		return nil, err
 	}
 	c.Status(http.StatusNoContent)
