@@ -59,14 +59,15 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 // Socket is one WebSocket of text frames in JSON. The client's frames are worked
 // on one at a time, in their order, and each gets one answer; what a client sends
 // faster than that waits in its connection, as it does while framesAtOnce frames of
-// the same caller are worked on. Each frame to the client is sent at
-// once; one that the client does not take within 10 s ends the socket, so nothing
-// piles up for a slow reader. A ping follows every 15 s.
+// the same caller are worked on. Each frame to the client is sent at once; one that
+// the client does not take within 10 s ends the socket, so nothing piles up for a
+// slow reader. A ping follows every 15 s.
 //
 // The service ends a socket with a close code: 1001 when its time is up or the
 // process ends or what the caller may do was changed, 1008 when the caller was revoked
-// or its token replaced, or after too many pings, pongs or parts of one message, 1009 after a frame that is too large, 1013 after an error of the handler. The frame that is being worked on is
-// answered first; those behind it are not looked at.
+// or its token replaced, or after too many pings, pongs or parts of one message, 1009
+// after a frame that is too large, 1013 after an error of the handler. The frame that
+// is being worked on is answered first; those behind it are not looked at.
 type Socket struct {
 	x      *exchange
 	ctx    context.Context // the handler's
@@ -227,13 +228,14 @@ func (s *Socket) work(hold *holding, body []byte, bad error) (more bool) {
 	if err != nil {
 		return true // as where it is ending
 	}
-	defer done()
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
 	if s.ending {
+		done()
 		return true // the library reads on for the client's close
 	}
 	answer := s.answer(hold, body, bad)
+	done()
 	if err := s.send(answer); err != nil {
 		return false
 	}

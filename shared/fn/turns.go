@@ -17,7 +17,8 @@ func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 // turns lets work of one caller wait for its turn, in the order in which it came, so
 // that however many streams and sockets a caller has, they leave the processors to
 // others. Nothing is refused: what waits is bounded by the places of the caller's
-// streams (see gate), of which each waits for one turn at most.
+// streams (see gate), of which each waits for one turn at most. A turn must not last until
+// a client takes what it is sent: the caller's other clients would wait for it.
 type turns struct {
 	atOnce int64
 
@@ -58,9 +59,8 @@ func (t *turns) take(ctx context.Context, caller string) (done func(), err error
 	return func() { of.free.Release(1); leave() }, nil
 }
 
-// ReadTurn waits until few enough of the caller's streams and sockets read events,
-// from the beginning to the bytes that are sent. done must follow soon: it must not
-// wait for the client.
+// ReadTurn waits until few enough of the caller's streams and sockets read events. The
+// turn lasts until done is called.
 func (c *Call) ReadTurn(ctx context.Context) (done func(), err error) {
 	return c.env.reads.take(ctx, c.Caller.Name)
 }
