@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -60,4 +61,24 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	for _, id := range ids {
 		require.False(t, w.delivered(id, "sent").After(received), "Postgres has learned of it later")
 	}
+}
+
+func TestASubjectThatNobodyStoresHoldsUpNoLaterDeliveryBeforeTheSave(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	silent, err := w.js().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none
+	require.NoError(t, err)
+	require.NoError(t, w.js().Conn().Flush())
+	hand, err := w.looker.owner.Begin(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = hand.Rollback(context.Background()) }()
+	_, err = hand.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, so only push delivers
+	require.NoError(t, err)
+	w.trigger(w.at)
+	sent := w.looker.post("/api/v1/messages", `{"client_msg_id":"m-1","to":"ordres.silent","data":1,"ack":"accepted"}`)
+	require.Equal(t, 202, sent.status, sent.text)
+	_, err = silent.NextMsgWithContext(t.Context())
+	require.NoError(t, err)
+	w.accept("b-1", `1`)
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 1 }, 10*time.Second, 10*time.Millisecond)
 }

@@ -16,6 +16,10 @@ import (
 // so long ago that the stream would not recognise it.
 const recent = time.Minute
 
+// pushLimit bounds how long a batch waits for one subject that nobody stores: the
+// next batch waits meanwhile.
+const pushLimit = 2 * time.Second
+
 // push publishes accepted messages to their receivers before they are saved, in
 // their order. The relay publishes the same send again once they are, under the
 // same MsgID, which the stream recognises within its window; so what cannot be
@@ -37,7 +41,9 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) er
 	tried := time.Now()
 	var delivered []deliveredMessage
 	var away error
-	for i, err := range d.env.Bus().Publish(ctx, messages) {
+	publishing, cancel := context.WithTimeout(ctx, pushLimit)
+	defer cancel()
+	for i, err := range d.env.Bus().Publish(publishing, messages) {
 		switch {
 		case err == nil:
 			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.Print(accepted[i].Fingerprint)})
