@@ -91,9 +91,6 @@ type desk struct {
 	lease      time.Duration
 }
 
-// nothing is the request of a route that takes none.
-type nothing struct{}
-
 func (d *desk) send(ctx context.Context, c *fn.Call, req sendRequest) (any, error) {
 	s := req.subscription(c, d.maxRetries)
 	s.Queue = task.WeChatQueue
