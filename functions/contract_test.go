@@ -110,11 +110,11 @@ func checkExamples(t *testing.T, c *contract, body place, what string) {
 // inQuery gives the types that stand in a query string, by their operations.
 func inQuery() map[string]string {
 	return map[string]string{
-		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest",
+		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest", "taskHistory": "AdminTaskRequest",
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest",
 		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest",
 		"stream":        "StreamRequest",
-		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest",
+		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest", "subscribeLog": "SubscribeDetailRequest",
 		"subscribeStatistics":    "SubscribeStatisticsRequest",
 		"listSubscribeTemplates": "SubscribeTemplatesRequest",
 		"listEndpoints":          "EndpointsRequest", "listDeliveries": "DeliveriesRequest", "listDeadLetters": "ListRequest", "listAlerts": "AlertsRequest",

@@ -182,14 +182,20 @@ func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
 		}
 	}
 	publishAll(t, b, messages...)
-	trimmed, err := b.TrimMessages(t.Context(), n-trimPage, false, judged(verdicts))
-	require.NoError(t, err)
-	require.Equal(t, trimPage*4/5+1, trimmed.Removed, "from there on")
-	require.Zero(t, trimmed.Next, "it has seen the end")
-	trimmed, err = b.TrimMessages(t.Context(), 10*n, false, judged(verdicts))
-	require.NoError(t, err)
-	require.EqualValues(t, n/5, broker.info(js, StreamMessages).State.Msgs, "a place that is not there yet is the beginning")
-	require.Equal(t, n*4/5-trimPage*4/5-1, trimmed.Removed)
+	trim := func(from uint64) (removed int) { // a slow machine may need more than one call
+		t.Helper()
+		for {
+			trimmed, err := b.TrimMessages(t.Context(), from, false, judged(verdicts))
+			require.NoError(t, err)
+			removed += trimmed.Removed
+			if from = trimmed.Next; from == 0 {
+				return removed
+			}
+		}
+	}
+	require.Equal(t, trimPage*4/5+1, trim(n-trimPage), "from there on")
+	require.Equal(t, n*4/5-trimPage*4/5-1, trim(10*n), "a place that is not there yet is the beginning")
+	require.EqualValues(t, n/5, broker.info(js, StreamMessages).State.Msgs)
 }
 
 func noNote(context.Context, uint64, uint64) error { return nil }
