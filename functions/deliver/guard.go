@@ -3,8 +3,11 @@ package deliver
 import (
 	"context"
 	"errors"
+	"net"
 	"net/netip"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/fn"
 )
@@ -14,14 +17,30 @@ import (
 // tried until one of our network is found.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard says which addresses may be called: public ones, and those in networks
-// that an operator allows.
-type guard struct{ allowed fn.Networks }
+// guard says which addresses may be called: public ones that are not this host's,
+// and those in networks that an operator allows. What listens on this host alone
+// may believe whoever reaches it, also at an address that is public.
+type guard struct {
+	allowed    fn.Networks
+	interfaces func() ([]net.Addr, error) // of this host, as net.InterfaceAddrs
+
+	mu    sync.Mutex
+	own   map[netip.Addr]bool
+	asked time.Time // when own was read
+}
+
+// ownFor is for how long the addresses of this host are believed: a new one is
+// refused after this, and many calls at once ask the system once.
+const ownFor = 5 * time.Second
+
+func newGuard(allowed fn.Networks) *guard {
+	return &guard{allowed: allowed, interfaces: net.InterfaceAddrs}
+}
 
 // control is the ControlContext of a net.Dialer, which calls it with each
 // address it is about to connect to: after DNS, so that a name cannot be
 // judged by one address and called at another.
-func (g guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
+func (g *guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !g.permits(to.Addr()) {
 		return errNotPublic
@@ -29,7 +48,7 @@ func (g guard) control(_ context.Context, _, address string, _ syscall.RawConn) 
 	return nil
 }
 
-func (g guard) permits(addr netip.Addr) bool {
+func (g *guard) permits(addr netip.Addr) bool {
 	addr = addr.Unmap().WithZone("") // no prefix contains an address with a zone
 	if g.allowed.Contains(addr) {
 		return true
@@ -38,16 +57,38 @@ func (g guard) permits(addr netip.Addr) bool {
 		embedded := addr.As16()
 		return g.permits(netip.AddrFrom4([4]byte(embedded[12:])))
 	}
-	return addr.IsValid() && !notPublic.Contains(addr)
+	return addr.IsValid() && !NotPublic.Contains(addr) && !g.isOwn(addr)
+}
+
+// isOwn says whether addr is one of this host's; yes, when nobody can say.
+func (g *guard) isOwn(addr netip.Addr) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.own == nil || time.Since(g.asked) > ownFor {
+		all, err := g.interfaces()
+		if err != nil {
+			return true
+		}
+		g.own, g.asked = make(map[netip.Addr]bool, len(all)), time.Now()
+		for _, one := range all {
+			if network, is := one.(*net.IPNet); is {
+				if ip, is := netip.AddrFromSlice(network.IP); is {
+					g.own[ip.Unmap()] = true
+				}
+			}
+		}
+	}
+	return g.own[addr]
 }
 
 // nat64 is how a network without IPv4 reaches every IPv4 host, public ones too.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// notPublic is what the IANA registries of special-purpose addresses do not call
+// NotPublic is what the IANA registries of special-purpose addresses do not call
 // globally reachable. The tunnels that embed an IPv4 address, 6to4 and Teredo,
-// are in it whole: no public server has such an address.
-var notPublic = fn.Networks{
+// are in it whole: no public server has such an address. The network policy of the
+// deployment has the same list.
+var NotPublic = fn.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
 	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT

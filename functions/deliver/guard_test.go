@@ -1,6 +1,7 @@
 package deliver
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"testing"
@@ -42,17 +43,17 @@ func TestOnlyPublicAddressesMayBeCalled(t *testing.T) {
 		"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff",
 	}
 	for _, a := range permitted {
-		require.True(t, guard{}.permits(netip.MustParseAddr(a)), a)
+		require.True(t, newGuard(nil).permits(netip.MustParseAddr(a)), a)
 	}
 	for _, a := range refused {
-		require.False(t, guard{}.permits(netip.MustParseAddr(a)), a)
+		require.False(t, newGuard(nil).permits(netip.MustParseAddr(a)), a)
 	}
-	require.False(t, guard{}.permits(netip.Addr{}))
+	require.False(t, newGuard(nil).permits(netip.Addr{}))
 }
 
 func TestAnOperatorCanAllowANetwork(t *testing.T) {
 	t.Parallel()
-	g := guard{networks(t, "10.1.0.0/16,127.0.0.1,fd00::/8,fe80::/10")}
+	g := newGuard(networks(t, "10.1.0.0/16,127.0.0.1,fd00::/8,fe80::/10"))
 	for _, a := range []string{"10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "127.0.0.1", "fd00::1", "fe80::1%eth0", "8.8.8.8"} {
 		require.True(t, g.permits(netip.MustParseAddr(a)), a)
 	}
@@ -69,12 +70,12 @@ func TestANameIsJudgedByTheAddressDialled(t *testing.T) {
 	_, port, err := net.SplitHostPort(listener.Addr().String())
 	require.NoError(t, err)
 
-	closed := net.Dialer{ControlContext: guard{}.control}
+	closed := net.Dialer{ControlContext: newGuard(nil).control}
 	for _, host := range []string{"localhost", "127.0.0.1", "::ffff:127.0.0.1", "0.0.0.0"} {
 		_, err := closed.DialContext(t.Context(), "tcp", net.JoinHostPort(host, port))
 		require.ErrorIs(t, err, errNotPublic, host)
 	}
-	open := net.Dialer{ControlContext: guard{networks(t, "127.0.0.1")}.control}
+	open := net.Dialer{ControlContext: newGuard(networks(t, "127.0.0.1")).control}
 	conn, err := open.DialContext(t.Context(), "tcp", net.JoinHostPort("localhost", port))
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
@@ -83,7 +84,39 @@ func TestANameIsJudgedByTheAddressDialled(t *testing.T) {
 func TestAnAddressThatCannotBeReadIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "8.8.8.8", "example.com:443", "/run/docker.sock"} {
-		require.ErrorIs(t, guard{}.control(t.Context(), "tcp", address, nil), errNotPublic, address)
+		require.ErrorIs(t, newGuard(nil).control(t.Context(), "tcp", address, nil), errNotPublic, address)
 	}
-	require.NoError(t, guard{}.control(t.Context(), "tcp6", "[2606:4700::1111]:443", nil))
+	require.NoError(t, newGuard(nil).control(t.Context(), "tcp6", "[2606:4700::1111]:443", nil))
+}
+
+func TestPublicAddressesOfThisHostAreRefused(t *testing.T) {
+	t.Parallel()
+	mine := func(allowed string) *guard {
+		g := newGuard(networks(t, allowed))
+		g.interfaces = func() ([]net.Addr, error) {
+			return []net.Addr{
+				&net.IPNet{IP: net.ParseIP("8.9.10.11"), Mask: net.CIDRMask(24, 32)},
+				&net.IPNet{IP: net.ParseIP("2606:4700::5"), Mask: net.CIDRMask(64, 128)},
+			}, nil
+		}
+		return g
+	}
+	own := []string{"8.9.10.11", "::ffff:8.9.10.11", "64:ff9b::8.9.10.11", "2606:4700::5", "2606:4700::5%eth0"}
+	for _, a := range own {
+		require.False(t, mine("").permits(netip.MustParseAddr(a)), a)
+		require.True(t, mine("8.9.10.11,2606:4700::5").permits(netip.MustParseAddr(a)), a)
+	}
+	for _, a := range []string{"8.9.10.12", "2606:4700::6"} {
+		require.True(t, mine("").permits(netip.MustParseAddr(a)), "its neighbour %s", a)
+	}
+
+	g := mine("")
+	before := g.interfaces
+	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
+	g.interfaces = func() ([]net.Addr, error) { return nil, errors.New("the system does not say") }
+	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")), "what was read a moment ago is believed")
+	g.asked = g.asked.Add(-2 * ownFor)
+	require.False(t, g.permits(netip.MustParseAddr("1.1.1.1")), "nobody knows whether it is ours")
+	g.interfaces = before
+	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
 }

@@ -71,7 +71,7 @@ func dnsAnswer(query []byte) []byte {
 func TestNamesOfOurNetworkCannotBeToldFromMissingOnes(t *testing.T) {
 	t.Parallel()
 	p := newPoster(time.Minute, nil)
-	dialer := net.Dialer{Resolver: nameServer(t), ControlContext: guard{}.control}
+	dialer := net.Dialer{Resolver: nameServer(t), ControlContext: newGuard(nil).control}
 	p.transport.DialContext = dialer.DialContext
 	causes := make(chan string, 1)
 	p.hidden = func(host string, cause error) { causes <- host + ": " + cause.Error() }
