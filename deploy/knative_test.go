@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"fmt"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/deliver"
 )
 
 // cluster is what one overlay makes.
@@ -368,6 +371,32 @@ func TestOnlyWhoCallsOutReachesTheInternet(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// What deliver itself refuses to call, a deliver that was taken over cannot reach
+// either. NAT64 embeds an IPv4 address in the last 32 bits of one of IPv6.
+func TestThePolicyOfWhoCallsOutExceptsAllThatIsNotPublic(t *testing.T) {
+	t.Parallel()
+	nat64 := netip.MustParsePrefix("64:ff9b::/96")
+	wants := map[string][]string{}
+	for _, p := range deliver.NotPublic {
+		if p.Addr().Is6() {
+			wants["::/0"] = append(wants["::/0"], p.String())
+			continue
+		}
+		mapped, v4 := nat64.Addr().As16(), p.Addr().As4()
+		copy(mapped[12:], v4[:])
+		wants["0.0.0.0/0"] = append(wants["0.0.0.0/0"], p.String())
+		wants[nat64.String()] = append(wants[nat64.String()], netip.PrefixFrom(netip.AddrFrom16(mapped), nat64.Bits()+p.Bits()).String())
+	}
+	for _, dir := range overlays(t) {
+		policy := cluster(render(t, dir)).of(networkPolicy).named("outgoing")
+		has := map[string][]string{}
+		for _, peer := range list(at(policy, "spec", "egress", 0), "to") {
+			has[text(peer, "ipBlock", "cidr")] = texts(list(peer, "ipBlock", "except"))
+		}
+		require.Equal(t, wants, has, dir)
 	}
 }
 
