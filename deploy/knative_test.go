@@ -312,6 +312,7 @@ func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
 		instances := number(t, pooler, "spec", "instances")
 		bouncer := at(pooler, "spec", "pgbouncer")
 		require.Equal(t, "transaction", text(bouncer, "poolMode"))
+		require.Equal(t, "1", text(bouncer, "parameters", "server_reset_query_always"), "functions share its sessions")
 		require.LessOrEqual(t, asked, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "with one pooler away too")
 		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + seldom
 		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))

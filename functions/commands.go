@@ -104,9 +104,12 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 			fmt.Println(did, cfg.TriggerUser)
 		}
 	}
-	open, err := migrations.OpenToPublic(ctx, conn)
-	if open {
-		fmt.Println("every user of this database may create objects in the schema public: let an administrator run `REVOKE CREATE ON SCHEMA public FROM PUBLIC`")
+	if env.Config.Roles.Hot == "" {
+		return nil
+	}
+	needed, err := migrations.OpenToPublic(ctx, conn)
+	for _, sql := range needed {
+		fmt.Printf("every user of this database may create objects in it: let an administrator run `%s`\n", sql)
 	}
 	return err
 }

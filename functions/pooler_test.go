@@ -1,6 +1,7 @@
 package functions
 
 import (
+	"context"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +30,35 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	h, err := fn.Handler(env, Catalogue()...)
 	require.NoError(t, err)
 	teller{serveHandler(t, h).connect(url), newWitness(t)}.tellAll()
+}
+
+func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
+	t.Parallel()
+	url := pooled(t, sandbox.NewDatabase(t))
+	asHot := func() *pgx.Conn {
+		config, err := pgx.ParseConfig(url)
+		require.NoError(t, err)
+		config.User, config.Password, config.DefaultQueryExecMode = sandbox.Roles.Hot, sandbox.Roles.HotPassword, pgx.QueryExecModeExec
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+		return conn
+	}
+	attacker, next := asHot(), asHot()
+	_, err := attacker.Exec(t.Context(), `create temp view callers as select 1`)
+	require.ErrorContains(t, err, "permission denied to create temporary tables")
+	sessions := map[uint32]bool{}
+	for range 3 {
+		var pid uint32
+		var settings string
+		require.NoError(t, attacker.QueryRow(t.Context(), `select pg_backend_pid(), concat(set_config('synchronous_commit', 'off', false),
+			set_config('search_path', 'pg_temp', false), set_config('default_transaction_read_only', 'on', false))`).Scan(&pid, &settings))
+		sessions[pid] = true
+		require.NoError(t, next.QueryRow(t.Context(), `select pg_backend_pid(), concat_ws(' ', current_setting('synchronous_commit'),
+			current_setting('search_path'), current_setting('default_transaction_read_only'))`).Scan(&pid, &settings))
+		require.Contains(t, sessions, pid, "it was the attacker's")
+		require.Equal(t, "on public, pg_temp off", settings)
+	}
 }
 
 func TestEventsAndMessagesGoTheirWayThroughPgBouncer(t *testing.T) {

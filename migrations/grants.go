@@ -158,21 +158,32 @@ func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	if err != nil {
 		return fmt.Errorf("list what to grant: %w", err)
 	}
-	if _, err := conn.Exec(ctx, "BEGIN;\n"+strings.Join(grantStatements(objects, roles), ";\n")+";\nCOMMIT"); err != nil {
+	var database string // quoted
+	if err := conn.QueryRow(ctx, "SELECT format('%I', current_database())").Scan(&database); err != nil {
+		return fmt.Errorf("name the database: %w", err)
+	}
+	if _, err := conn.Exec(ctx, "BEGIN;\n"+strings.Join(grantStatements(database, objects, roles), ";\n")+";\nCOMMIT"); err != nil {
 		return fmt.Errorf("grant to the roles: %w", err)
 	}
 	return nil
 }
 
-// OpenToPublic tells whether every user may create objects beside ours. Up takes
-// that away where it may: before Postgres 15 the schema belongs to a superuser.
-func OpenToPublic(ctx context.Context, conn *pgx.Conn) (open bool, err error) {
-	err = conn.QueryRow(ctx, "SELECT has_schema_privilege('public', 'public', 'CREATE')").Scan(&open)
-	return open, err
+// OpenToPublic gives the statements that keep every user from creating objects
+// beside ours or temporary ones. Up does that where it may: the database may belong
+// to another user, and before Postgres 15 the schema belongs to a superuser.
+func OpenToPublic(ctx context.Context, conn *pgx.Conn) (needed []string, err error) {
+	rows, err := conn.Query(ctx, `
+SELECT 'REVOKE CREATE ON SCHEMA public FROM PUBLIC' WHERE has_schema_privilege('public', 'public', 'CREATE')
+UNION ALL
+SELECT format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()) WHERE has_database_privilege('public', current_database(), 'TEMPORARY')`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
 // grantStatements is what makes the grants of roles those of the table above.
-func grantStatements(objects map[string]object, roles []role) (statements []string) {
+func grantStatements(database string, objects map[string]object, roles []role) (statements []string) {
 	var names []string
 	for _, r := range roles {
 		names = append(names, r.quoted())
@@ -196,7 +207,8 @@ func grantStatements(objects map[string]object, roles []role) (statements []stri
 			statements = append(statements, fmt.Sprintf("REVOKE ALL ON %s %s FROM %s", as, strings.Join(owned, ", "), from))
 		}
 	}
-	statements = append(statements, "REVOKE CREATE ON SCHEMA public FROM PUBLIC, "+all, "GRANT USAGE ON SCHEMA public TO "+all)
+	statements = append(statements, "REVOKE CREATE ON SCHEMA public FROM PUBLIC, "+all, "GRANT USAGE ON SCHEMA public TO "+all,
+		"REVOKE CREATE, TEMPORARY ON DATABASE "+database+" FROM PUBLIC, "+all)
 	for _, g := range parseGrants() {
 		o, exists := objects[g.object]
 		if !exists {

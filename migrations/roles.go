@@ -39,20 +39,21 @@ type role struct {
 	settings []string
 }
 
-// readable has Postgres write values in the form that pgx reads as text, whatever
-// is set for the database.
-var readable = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1"}
+// common has Postgres write values in the form that pgx reads as text, whatever
+// is set for the database, and find our tables before any temporary one: where
+// pg_temp is not named, it is searched first.
+var common = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1", "search_path=public, pg_temp"}
 
 // byIndex keeps plans that were made while the tables were empty from meeting a
 // burst with sequential scans.
 var byIndex = append([]string{
 	"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
 	"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
-}, readable...)
+}, common...)
 
 var readOnly = append([]string{
 	"default_transaction_read_only=on", "statement_timeout=15s", "idle_in_transaction_session_timeout=10s", "jit=off",
-}, readable...)
+}, common...)
 
 func (r Roles) all() []role {
 	roles := []role{
@@ -126,7 +127,8 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 		set := "ALTER ROLE " + r.quoted() + " RESET ALL"
 		for _, setting := range r.settings {
 			name, value, _ := strings.Cut(setting, "=")
-			set += fmt.Sprintf("; ALTER ROLE %s SET %s = '%s'", r.quoted(), name, value)
+			// A list in one pair of quotes would be one name.
+			set += fmt.Sprintf("; ALTER ROLE %s SET %s = '%s'", r.quoted(), name, strings.ReplaceAll(value, ", ", "', '"))
 		}
 		statements = append(statements, set)
 	}

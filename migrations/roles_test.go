@@ -141,6 +141,39 @@ func as(t *testing.T, database, role, password string) *pgx.Conn {
 	return conn
 }
 
+func TestNoTemporaryTableIsTakenForOneOfOurs(t *testing.T) {
+	t.Parallel()
+	o := newRoles(t)
+	database := sandbox.NewEmptyDatabase(t)
+	owner := connect(t, database)
+	temporary := func(change, of string) {
+		_, err := owner.Exec(t.Context(), fmt.Sprintf(`DO $$ BEGIN EXECUTE format('%s TEMPORARY ON DATABASE %%I %s', current_database()); END $$`, change, of))
+		require.NoError(t, err)
+	}
+	temporary("GRANT", "TO PUBLIC") // as Postgres makes a database
+	needed, err := migrations.OpenToPublic(t.Context(), owner)
+	require.NoError(t, err)
+	require.Regexp(t, `REVOKE TEMPORARY ON DATABASE \w+ FROM PUBLIC`, strings.Join(needed, "; "))
+	_, err = migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	needed, err = migrations.OpenToPublic(t.Context(), owner)
+	require.NoError(t, err)
+	require.Empty(t, needed)
+	logins := map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
+	for role, password := range logins {
+		_, err := as(t, database, role, password).Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
+		require.ErrorContains(t, err, "permission denied to create temporary tables")
+	}
+
+	temporary("GRANT", "TO PUBLIC") // where migrate may not take it away
+	for role, password := range logins {
+		conn := as(t, database, role, password)
+		_, err := conn.Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
+		require.NoError(t, err)
+		require.Equal(t, []string{"public"}, texts(t, conn, `SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = 'callers'::regclass`), role)
+	}
+}
+
 func TestWhatARoleSetsForItselfDoesNotStay(t *testing.T) {
 	t.Parallel()
 	o := newRoles(t)

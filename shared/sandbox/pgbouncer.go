@@ -29,6 +29,7 @@ listen_port = 5432
 auth_type = scram-sha-256
 auth_file = %s
 pool_mode = transaction
+server_reset_query_always = 1
 default_pool_size = 4
 max_client_conn = 1000
 query_wait_timeout = 5

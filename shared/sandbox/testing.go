@@ -139,7 +139,8 @@ func newDatabase(t testing.TB, template func(context.Context, *Postgres) (string
 		t.Fatalf("sandbox: %v", err)
 	}
 	name := "test_" + strings.ToLower(rand.Text()[:12])
-	if err := p.admin(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+strategy); err != nil {
+	// What migrate revoked of the template itself is not copied.
+	if err := p.admin(ctx, "CREATE DATABASE "+name+" TEMPLATE "+from+strategy, "REVOKE TEMPORARY ON DATABASE "+name+" FROM PUBLIC"); err != nil {
 		t.Fatalf("sandbox: create a database: %v", err)
 	}
 	t.Cleanup(func() {

@@ -44,6 +44,18 @@ func TestSettingsOfTheRoleAreNoticed(t *testing.T) {
 	}
 }
 
+func TestSettingsOfASessionAreNoticed(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	for _, sql := range []string{"set synchronous_commit = off", "set search_path = pg_catalog", "set default_transaction_read_only = on"} {
+		_, err := db.hot.Exec(t.Context(), sql)
+		require.NoError(t, err, sql)
+		require.ErrorIs(t, db.Ping(t.Context()), ErrRoleSettings, sql)
+		require.NoError(t, db.Ping(t.Context()), "a session that began after")
+		db.mustSubmit(t, message())
+	}
+}
+
 func TestAWrongPasswordIsATemporaryFault(t *testing.T) {
 	t.Parallel()
 	db := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Roles.HotPassword = "another" })
