@@ -55,8 +55,8 @@ type activator struct {
 	err       error         // why, when nobody asked for it; read it after done
 }
 
-// startActivator serves the port of s.
-func startActivator(s settings, binary string, env []string, nats broker, logs, out io.Writer) (*activator, error) {
+// startActivator serves the port that is held.
+func startActivator(s settings, binary string, env []string, nats broker, at *heldPort, logs, out io.Writer) (*activator, error) {
 	a := &activator{functions: map[string]*function{}, done: make(chan struct{})}
 	for _, name := range routes {
 		if a.functions[name] != nil {
@@ -69,7 +69,7 @@ func startActivator(s settings, binary string, env []string, nats broker, logs, 
 		}
 		a.functions[name] = f
 	}
-	listener, err := net.Listen("tcp", strings.TrimPrefix(s.url(), "http://"))
+	listener, err := net.FileListener(at.socket) // a copy, as the port stays open
 	if err != nil {
 		return nil, errors.Join(err, a.close())
 	}

@@ -282,8 +282,8 @@ func secretsOf(t *testing.T, pid int) []string {
 func TestAProcessHasTheSecretsOfItsFunctionAlone(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	p := h.start(t, "PROCS=1", "PROCS_IDLE=1m", "DEMO_SENDER=false", "SINK=false",
-		"SENDONCE_TRIGGER_USER=admin", "SENDONCE_TRIGGER_PASSWORD=0123456789abcdef", "SENDONCE_OWNER_URL=postgres://not-the-one")
+	p := h.start(t, "PROCS=1", "PROCS_IDLE=1m", "DEMO_SENDER=false", "SINK=false", "SENDONCE_OWNER_URL=postgres://not-the-one")
+	neighbour := h.watchPort(t, p)
 	h.ready(t, p)
 	for function, path := range map[string]string{"admin": "/api/v1/admin/statistics", "wechat": "/events/wechat"} {
 		h.call(t, http.MethodGet, path, "")
@@ -296,4 +296,13 @@ func TestAProcessHasTheSecretsOfItsFunctionAlone(t *testing.T) {
 	} {
 		require.ElementsMatch(t, append(own, "BASIC_AUTH_PASSWORD", "NATS_PASSWORD"), secretsOf(t, started(t, p, function, 1)), function)
 	}
+	require.Equal(t, []string{"NATS_PASSWORD", "SENDONCE_TRIGGER_PASSWORD"}, secretsOf(t, started(t, p, "trigger", 1)), "and not the admin's")
+	_, callers := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
+	require.Contains(t, callers, `"name":"sendonce-trigger","roles":["trigger"]`)
+
+	require.NoError(t, syscall.Kill(started(t, p, "admin", 1), syscall.SIGKILL))
+	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "by itself: signal: killed\n"))
+	status, _ := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
+	require.Equal(t, http.StatusOK, status)
+	require.False(t, neighbour.listens.Load())
 }

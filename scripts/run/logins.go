@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"net/url"
@@ -34,4 +35,23 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	u.User = nil
 	env = slices.DeleteFunc(env, func(pair string) bool { return strings.HasPrefix(pair, "DATABASE_URL=") })
 	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
+}
+
+// triggerCaller adds the caller that the trigger is, which migrate makes: it has the
+// role trigger alone, and a password that the first run makes.
+func (s settings) triggerCaller(env []string) ([]string, error) {
+	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
+	const password = "SENDONCE_TRIGGER_PASSWORD"
+	if s.all[password] != "" || s.all[password+"_FILE"] != "" {
+		return env, nil
+	}
+	file, err := secretFile(s.home, "trigger_password", rand.Text)
+	return append(env, password+"_FILE="+file), err
+}
+
+// withoutAdmin returns env without the admin's password.
+func withoutAdmin(env []string) []string {
+	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
+		return strings.HasPrefix(pair, "BASIC_AUTH_PASSWORD")
+	})
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -50,16 +49,23 @@ func main() {
 // run starts everything, tells out how to use it and returns once ctx is done
 // and all of it has ended, or with the reason why it cannot go on.
 func run(ctx context.Context, s settings, out io.Writer) (err error) {
-	if err := portIsFree(ctx, s); err != nil {
+	s, err = s.withPassword()
+	if err != nil {
 		return err
 	}
+	port, err := holdPort(ctx, s)
+	if err != nil {
+		return err
+	}
+	defer port.close()
+	sink, err := listenForSink(ctx, s, out)
+	if err != nil {
+		return err
+	}
+	defer sink.close()
 	progress(out, "build", "functions")
 	binary := filepath.Join(s.home, "bin", "sendonce")
 	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
-		return err
-	}
-	s, err = s.withPassword()
-	if err != nil {
 		return err
 	}
 	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", binary, false); err != nil {
@@ -95,6 +101,9 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	if env, err = s.triggerCaller(env); err != nil {
+		return err
+	}
 	if err := migrate(ctx, binary, append(env[:len(env):len(env)], owner...), out); err != nil {
 		return orInterrupted(ctx, err)
 	}
@@ -109,7 +118,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	server, err := startServer(s, binary, env, nats, log, out)
+	server, err := startServer(s, binary, env, nats, port, log, out)
 	if err != nil {
 		return err
 	}
@@ -121,16 +130,21 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = accompany(ctx, s, children, s.beside(database, besideNATS), log, out)
+	err = accompany(ctx, s, children, s.beside(database, besideNATS), sink, log, out)
+	if hasEnded(server) {
+		port.refuse()
+	}
 	// The trigger first: what it has under way needs the server.
-	return errors.Join(err, drain("trigger", trigger, out), drain("server", server, out))
+	err = errors.Join(err, drain("trigger", trigger, out))
+	port.refuse()
+	return errors.Join(err, drain("server", server, out))
 }
 
 // migrate makes the schema what the binary needs.
 func migrate(ctx context.Context, binary string, env []string, out io.Writer) error {
 	progress(out, "migrate", "the schema")
 	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = withSecretsOf(env, "migrate")
+	migrate.Env = withoutAdmin(withSecretsOf(env, "migrate"))
 	if text, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, text)
 	}
@@ -148,11 +162,12 @@ type child interface {
 }
 
 // startServer starts what answers on the port.
-func startServer(s settings, binary string, env []string, nats broker, log, out io.Writer) (child, error) {
+func startServer(s settings, binary string, env []string, nats broker, at *heldPort, log, out io.Writer) (child, error) {
 	if s.procs {
-		return startActivator(s, binary, env, nats, log, out)
+		return startActivator(s, binary, env, nats, at, log, out)
 	}
-	return sandbox.Start(sandbox.Command{Path: binary, Env: withSecretsOf(nats.as(bus.UserAll, env), allFunctions()...), Output: &warnings{log: log, out: out}})
+	env = append(withSecretsOf(nats.as(bus.UserAll, env), allFunctions()...), "LISTEN_FDS=1", "LISTEN_PID=")
+	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Listener: at.socket, Output: &warnings{log: log, out: out}})
 }
 
 // startTrigger gives it a port of its own for probes and scrapes, and keeps it up.
@@ -167,7 +182,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 		return nil, err
 	}
 	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
-	env = append(withSecretsOf(env, "trigger"), "LISTEN_FDS=1", "LISTEN_PID=")
+	env = append(withoutAdmin(withSecretsOf(env, "trigger")), "LISTEN_FDS=1", "LISTEN_PID=")
 	return keep("trigger", func() (*sandbox.Process, error) {
 		return sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Output: log})
 	}, out, firstPause)
@@ -175,7 +190,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 
 // accompany waits until the server is ready and then works beside it until ctx
 // is done or a child ends by itself. Meanwhile runEnv is in the home.
-func accompany(ctx context.Context, s settings, children map[string]child, runEnv string, logs, out io.Writer) (err error) {
+func accompany(ctx context.Context, s settings, children map[string]child, runEnv string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
@@ -187,12 +202,12 @@ func accompany(ctx context.Context, s settings, children map[string]child, runEn
 	}
 	defer func() { err = errors.Join(err, os.Remove(name)) }()
 	sinkURL := ""
-	if s.sink {
-		k, err := openSink(starting, s, logs, out)
+	if sink != nil {
+		err := sink.open(starting, logs)
 		switch {
 		case err == nil:
-			defer k.close()
-			sinkURL = k.url
+			defer sink.leave()
+			sinkURL = sink.url
 		case ctx.Err() == nil:
 			progress(out, "sink", "none: "+err.Error())
 		}
@@ -256,30 +271,6 @@ func hasEnded(child child) bool {
 	default:
 		return false
 	}
-}
-
-// portPatience is how long what a killed run has left behind may take to end.
-const portPatience = 3 * time.Second
-
-func portIsFree(ctx context.Context, s settings) error {
-	var config net.ListenConfig
-	var listener net.Listener
-	err := error(syscall.EADDRINUSE)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < portPatience; {
-		if listener, err = config.Listen(ctx, "tcp", strings.TrimPrefix(s.url(), "http://")); err != nil {
-			select {
-			case <-time.After(50 * time.Millisecond):
-			case <-ctx.Done():
-			}
-		}
-	}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("port %d is taken: stop what listens there or set PORT to another", s.port)
-	}
-	if err != nil {
-		return fmt.Errorf("port %d cannot be used: %w", s.port, err)
-	}
-	return listener.Close()
 }
 
 // startPostgres gives the URL of the database to use, and the server to stop.

@@ -14,13 +14,18 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 const (
 	sinkName  = "the sink of make run" // the description of its endpoint, by which a later run knows it
-	sinkLimit = 1 << 20                // bytes of a webhook
+	sinkLimit = 80 << 10               // bytes of a webhook: 64 KiB of data and what is around it
 	sinkEnter = 10 * time.Second       // how long it may take to register
 	sinkLeave = 2 * time.Second        // how long its going may take
+
+	// What a flood of calls may take: about 12 MB of memory.
+	sinkConnections = 128
+	sinkHeader      = 16 << 10 // bytes
 )
 
 // sink receives webhooks and prints what they tell. It is an endpoint of the
@@ -28,7 +33,9 @@ const (
 type sink struct {
 	client   *api.Client
 	out      io.Writer
+	listener net.Listener // nil = the server would not call it
 	url      string
+	opened   bool
 	server   http.Server
 	served   chan struct{} // closed once the port is
 	endpoint string        // its id
@@ -36,11 +43,15 @@ type sink struct {
 	signing  string        // signs what comes because a task or a message names the URL
 }
 
-// openSink registers at a server that is ready. It accepts only afterwards: what
-// comes earlier waits until the secrets are known.
-func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, error) {
+// listenForSink opens the port of the sink, which it has until close, so that nobody
+// else gets the webhooks. It returns nil when s has no sink.
+func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error) {
+	if !s.sink {
+		return nil, nil
+	}
+	k := &sink{client: api.NewClient(s.url(), s.username, s.password), out: out, served: make(chan struct{})}
 	if !s.callsSink() {
-		return nil, fmt.Errorf("the server would not call it: %s does not have %s", outgoing, loopback)
+		return k, nil
 	}
 	// The port after that of the API, so that examples can name it.
 	listener, err := listenLocally(ctx, s.port+1)
@@ -50,18 +61,26 @@ func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, erro
 	if err != nil {
 		return nil, err
 	}
-	k := &sink{
-		client: api.NewClient(s.url(), s.username, s.password), out: out,
-		url: "http://" + listener.Addr().String(), served: make(chan struct{}),
+	k.listener, k.url = listener, "http://"+listener.Addr().String()
+	return k, nil
+}
+
+// open registers at a server that is ready. It accepts only afterwards: what comes
+// earlier waits until the secrets are known. When it fails the port is closed.
+func (k *sink) open(ctx context.Context, logs io.Writer) error {
+	if k.listener == nil {
+		return fmt.Errorf("the server would not call it: %s does not have %s", outgoing, loopback)
 	}
 	if err := k.register(ctx); err != nil {
-		return nil, errors.Join(err, listener.Close())
+		return errors.Join(err, k.listener.Close())
 	}
 	k.server.Handler = k
-	k.server.ReadHeaderTimeout, k.server.ReadTimeout = 5*time.Second, 10*time.Second
+	k.server.ReadHeaderTimeout, k.server.ReadTimeout, k.server.IdleTimeout = 5*time.Second, 10*time.Second, 10*time.Second
+	k.server.MaxHeaderBytes = sinkHeader
 	k.server.ErrorLog = log.New(logs, "", log.LstdFlags)
-	go k.serve(listener)
-	return k, nil
+	k.opened = true
+	go k.serve(sandbox.LimitConnections(k.listener, sinkConnections))
+	return nil
 }
 
 // register makes the endpoint, in place of what a run left that was killed.
@@ -110,13 +129,26 @@ func (k *sink) serve(listener net.Listener) {
 	}
 }
 
-// close takes the endpoint back, if the server still answers, and closes the port.
-func (k *sink) close() {
+// leave takes the endpoint back, if the server still answers.
+func (k *sink) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), sinkLeave)
 	defer cancel()
 	if err := k.unregister(ctx, k.endpoint); err != nil {
 		fmt.Fprintf(k.out, "sink: %v; the next run does it\n", err)
 	}
+}
+
+// close closes the port.
+func (k *sink) close() {
+	if k == nil || k.listener == nil {
+		return
+	}
+	if !k.opened {
+		_ = k.listener.Close()
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sinkLeave)
+	defer cancel()
 	if err := k.server.Shutdown(ctx); err != nil {
 		fmt.Fprintf(k.out, "sink: calls were cut off: %v\n", errors.Join(err, k.server.Close()))
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -83,6 +84,15 @@ func settingsFor(t *testing.T, door *httptest.Server) settings {
 	s, err := parseSettings(map[string]string{"SENDONCE_HOME": t.TempDir(), "PORT": at.Port(), "BASIC_AUTH_PASSWORD": "secret"})
 	require.NoError(t, err)
 	return s
+}
+
+// openSink is a sink that registered at the server of s.
+func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, error) {
+	k, err := listenForSink(ctx, s, out)
+	if err != nil {
+		return nil, err
+	}
+	return k, k.open(ctx, logs)
 }
 
 // tell posts body to a sink as one webhook and gives the status.
@@ -171,6 +181,7 @@ func TestTheSinkLeavesNoEndpointBehind(t *testing.T) {
 	require.Contains(t, known, "made")
 	require.Contains(t, known, "somebody's")
 	before := k.url
+	k.leave()
 	k.close()
 	require.Len(t, server.known(), 1)
 	require.Contains(t, server.known(), "somebody's")
@@ -180,6 +191,7 @@ func TestTheSinkLeavesNoEndpointBehind(t *testing.T) {
 	require.Equal(t, before, k.url, "its URL is that of the run before")
 	require.Empty(t, out.String())
 	door.Close()
+	k.leave()
 	k.close()
 	require.Contains(t, out.String(), "sink: delete endpoint made: ")
 	require.Contains(t, out.String(), "; the next run does it\n")

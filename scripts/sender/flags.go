@@ -19,6 +19,7 @@ const introduction = `sender claims messages from a Sendonce service and sends t
 
   beside make run, started with DEMO_SENDER=false, with SENDONCE_PASSWORD set to what is in .sendonce/secrets/basic_auth_password:
     go run ./scripts/sender
+    (end it before make run: whoever else takes the port then gets the password)
   a provider that takes JSON and answers {"code": 0}:
     go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
       -http-header 'Authorization: Bearer …' -http-body '{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}' -http-ok code=0

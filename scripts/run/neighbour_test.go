@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// neighbour is somebody else on the host who listens on a port as soon as it is free,
+// and then reads the passwords that are sent there.
+type neighbour struct {
+	listens atomic.Bool
+	stolen  atomic.Pointer[string] // the first call with a password
+	done    chan struct{}
+}
+
+// watchPort starts a neighbour, once a run has taken its port.
+func (h house) watchPort(t *testing.T, p *sandbox.Process) *neighbour {
+	t.Helper()
+	require.NoError(t, p.WaitFor(within(t, time.Minute), "build "))
+	n := &neighbour{done: make(chan struct{})}
+	ctx, stop := context.WithCancel(context.Background())
+	t.Cleanup(func() { stop(); <-n.done })
+	go func() {
+		defer close(n.done)
+		n.run(ctx, h.port)
+	}()
+	return n
+}
+
+func (n *neighbour) run(ctx context.Context, port int) {
+	for pause(ctx, 100*time.Microsecond) {
+		listener, err := listenLocally(ctx, port)
+		if err != nil {
+			continue
+		}
+		n.listens.Store(true)
+		context.AfterFunc(ctx, func() { listener.Close() })
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			n.read(conn)
+		}
+	}
+}
+
+func (n *neighbour) read(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	call := make([]byte, 4096)
+	length, _ := conn.Read(call)
+	if call = call[:length]; bytes.Contains(call, []byte("Authorization: ")) {
+		text := string(call)
+		n.stolen.CompareAndSwap(nil, &text)
+	}
+	fmt.Fprint(conn, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+}
+
+// serverPid is the process that serves the port of a run without PROCS=1.
+func (h house) serverPid(t *testing.T) int {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range all {
+		// A process may have ended by now.
+		line, _ := os.ReadFile(file)
+		if string(line) == filepath.Join(h.home, "bin", "sendonce")+"\x00" {
+			pid, err := strconv.Atoi(strings.Split(file, "/")[2])
+			require.NoError(t, err)
+			return pid
+		}
+	}
+	t.Skip("this system does not show the processes")
+	return 0
+}
+
+func TestNobodyElseListensOnThePortOfARun(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t)
+	neighbour := h.watchPort(t, p)
+	h.ready(t, p)
+	require.False(t, neighbour.listens.Load(), "while a run begins")
+	h.send(t, "first", "hello")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
+
+	require.NoError(t, syscall.Kill(h.serverPid(t), syscall.SIGKILL))
+	require.Equal(t, 1, p.ExitCode())
+	require.Contains(t, p.Output(), "make run: the server ended unexpectedly with -1")
+	require.Eventually(t, neighbour.listens.Load, 10*time.Second, time.Millisecond)
+	require.Nil(t, neighbour.stolen.Load(), "nothing of a run calls after it")
+}

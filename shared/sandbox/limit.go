@@ -1,0 +1,54 @@
+package sandbox
+
+import (
+	"net"
+	"slices"
+	"sync"
+)
+
+// LimitConnections returns l with at most n open connections: a further one closes the
+// one that was opened first. So those who only hold connections keep nobody out.
+func LimitConnections(l net.Listener, n int) net.Listener {
+	return &limitedListener{Listener: l, max: n}
+}
+
+type limitedListener struct {
+	net.Listener
+	max int
+
+	mu   sync.Mutex
+	open []*limitedConn // the oldest first
+}
+
+type limitedConn struct {
+	net.Conn
+	of *limitedListener
+}
+
+func (l *limitedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	added := &limitedConn{conn, l}
+	l.mu.Lock()
+	l.open = append(l.open, added)
+	var surplus *limitedConn
+	if len(l.open) > l.max {
+		surplus, l.open = l.open[0], slices.Delete(l.open, 0, 1)
+	}
+	l.mu.Unlock()
+	if surplus != nil {
+		_ = surplus.Conn.Close() // its server finds out
+	}
+	return added, nil
+}
+
+func (c *limitedConn) Close() error {
+	c.of.mu.Lock()
+	if i := slices.Index(c.of.open, c); i >= 0 {
+		c.of.open = slices.Delete(c.of.open, i, i+1)
+	}
+	c.of.mu.Unlock()
+	return c.Conn.Close()
+}
