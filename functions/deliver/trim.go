@@ -26,7 +26,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	failures := []error{d.watchStreams(ctx)} // before anything is removed, else nobody learns how full it was
 	refused := func(stream string) bool { return slices.Contains(now.Refused, stream) }
 	var freed []string
-	events, err := d.env.Bus().TrimEvents(ctx)
+	events, err := d.env.Bus().TrimEvents(ctx, refused(bus.StreamEvents))
 	failures = append(failures, err)
 	if events > 0 {
 		freed = append(freed, bus.StreamEvents)

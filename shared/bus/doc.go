@@ -25,8 +25,9 @@
 // A stream that refuses when it is full must be emptied, so the function deliver
 // trims three of them every five minutes, and within 15 s once one refuses:
 //
-//   - EVENTS loses what deliver has recorded, an hour after it was published, and
-//     15 minutes after once it is half full.
+//   - EVENTS loses what deliver has recorded, an hour after it was published,
+//     15 minutes after once it is half full, and at once when it is nearly full (nine
+//     tenths) or refuses.
 //   - MESSAGES loses what is over: confirmed by all who had to, or given up. It
 //     stays for an hour, 15 minutes once the stream is half full and 2 minutes once
 //     it is nearly full (nine tenths), for others who read it. What needs no

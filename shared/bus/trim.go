@@ -9,16 +9,20 @@ import (
 )
 
 // How long EVENTS keeps an event that deliver has recorded, for whoever else
-// subscribes: at least the window in which a repeat is recognised.
+// subscribes.
 const (
 	eventsKept     = time.Hour
-	eventsKeptFull = 15 * time.Minute // once the stream is half full
+	eventsKeptHalf = 15 * time.Minute // once the stream is half full
 )
 
 // TrimEvents removes from EVENTS what was recorded and is old enough: a stream
-// that refuses when it is full must be emptied by somebody. Events that are not
-// recorded yet stay, however old.
-func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
+// that refuses when it is full must be emptied by somebody. Once it is nearly full,
+// or full says that it has refused an event, whatever was recorded goes: else one
+// caller that fills it in a minute would have everybody's webhooks wait until that
+// is old. A repeat of an event that is gone is still recognised, by NATS until it
+// restarts, and by what was recorded. Events that are not recorded yet stay,
+// however old.
+func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
 	l, stream, err := b.stream(ctx, StreamEvents)
@@ -30,25 +34,38 @@ func (b *Bus) TrimEvents(ctx context.Context) (removed int, err error) {
 		return 0, err
 	}
 	info := stream.CachedInfo()
-	kept := eventsKept
-	if filled(info) > 0.5 {
-		kept = eventsKeptFull
+	recorded = min(recorded, info.State.LastSeq)
+	used := filled(info)
+	switch {
+	case full || used > nearlyFull:
+		return purgeTo(ctx, stream, recorded)
+	case used > 0.5:
+		return purgeOld(ctx, stream, recorded, b.cfg.before(eventsKeptHalf))
 	}
-	return purgeOld(ctx, stream, min(recorded, info.State.LastSeq), b.cfg.before(kept))
+	return purgeOld(ctx, stream, recorded, b.cfg.before(eventsKept))
 }
 
 // purgeOld removes what is older than at up to a place of a stream, and says about
 // how many messages that were.
 func purgeOld(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
-	first := stream.CachedInfo().State.FirstSeq
-	old, err := olderThan(ctx, stream, first, last, at)
-	if err != nil || old == 0 {
+	old, err := olderThan(ctx, stream, stream.CachedInfo().State.FirstSeq, last, at)
+	if err != nil {
 		return 0, err
 	}
-	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(old+1)); err != nil {
+	return purgeTo(ctx, stream, old)
+}
+
+// purgeTo removes everything up to a place of a stream, and says about how many
+// messages that were.
+func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed int, err error) {
+	first := stream.CachedInfo().State.FirstSeq
+	if last < first {
+		return 0, nil
+	}
+	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(last+1)); err != nil {
 		return 0, away(err)
 	}
-	return int(old - first + 1), nil
+	return int(last - first + 1), nil
 }
 
 // stream looks a stream up; nil when there is none.

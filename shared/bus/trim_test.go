@@ -5,6 +5,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,7 +19,7 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 	b, js := newBus(t, broker.server.URL()), broker.js()
 	trim := func(why string) {
 		t.Helper()
-		_, err := b.TrimEvents(t.Context())
+		_, err := b.TrimEvents(t.Context(), false)
 		require.NoError(t, err, why)
 	}
 	trim("nothing is there yet")
@@ -46,6 +47,39 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 	old, err = olderThan(t.Context(), stream, 1, 3, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, old)
+}
+
+// One caller may fill the stream within a minute. The others do not wait until that
+// is old.
+func TestAFullStreamOfEventsLosesWhatIsRecordedAtOnce(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	b.cfg.EventsMB = 1
+	require.NoError(t, b.Ensure(t.Context()))
+	large := func(id string) Message {
+		e := newEvent(id)
+		require.NoError(t, e.SetData("text/plain", strings.Repeat("x", 100_000)))
+		return Message{Subject: "evt.task.succeeded", MsgID: id, Event: e}
+	}
+	for i := range 10 {
+		publishAll(t, b, large(strconv.Itoa(i)))
+	}
+	require.ErrorIs(t, b.Publish(within(t, soon), []Message{large("neighbour")})[0], ErrAway, "it is full")
+	_, err := b.TrimEvents(t.Context(), true)
+	require.NoError(t, err)
+	require.EqualValues(t, 10, broker.info(js, StreamEvents).State.Msgs, "nothing is recorded yet")
+
+	f := newFunction(t, answering(204))
+	route := testRoute()
+	route.Durable = recordRoute
+	runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return broker.settled(js, route) }, "recorded")
+	removed, err := b.TrimEvents(t.Context(), true)
+	require.NoError(t, err)
+	require.Equal(t, 10, removed)
+	publishAll(t, b, large("neighbour"), large("3"))
+	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs, "a repeat of what is gone is recognised")
 }
 
 // inAnHour is a bus for which everything in the streams is an hour older.
