@@ -2,9 +2,11 @@ package store
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -86,7 +88,8 @@ func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordRea
 	defer cancel()
 	rows, err := from.Query(ctx, blockedWordsSQL, unprepared)
 	if err == nil {
-		r.words, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		r.words, err = pgx.CollectRows(rows, foldedWord)
+		r.words = slices.DeleteFunc(r.words, func(word string) bool { return strings.TrimSpace(word) == "" }) // it would match every text
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -100,6 +103,12 @@ func (b *blockedWords) renew(ctx context.Context, from *pgxpool.Pool, r *wordRea
 		}
 	}
 	close(r.done)
+}
+
+// foldedWord folds a row again: it may have been stored when fold kept more.
+func foldedWord(row pgx.CollectableRow) (string, error) {
+	word, err := pgx.RowTo[string](row)
+	return fold(word), err
 }
 
 // forget makes the next use read the list anew.
@@ -124,7 +133,24 @@ func (w wordList) match(text string) bool {
 	return false
 }
 
-// fold makes texts that a reader takes for the same equal: NFKC, case-folded.
+// fold makes texts that a reader takes for the same equal: NFKC, case-folded,
+// without the characters that are not shown.
 func fold(text string) string {
-	return cases.Fold().String(norm.NFKC.String(text))
+	shown := strings.Map(func(r rune) rune {
+		if invisible(r) {
+			return -1
+		}
+		return r
+	}, text)
+	return cases.Fold().String(norm.NFKC.String(shown))
+}
+
+// invisible reports control characters other than white space, and what Unicode calls
+// default ignorable: zero-width spaces, soft hyphens, variation selectors, fillers.
+func invisible(r rune) bool {
+	if r < unicode.MaxASCII {
+		return r < ' ' && !unicode.IsSpace(r)
+	}
+	return unicode.IsControl(r) && !unicode.IsSpace(r) ||
+		unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point) && !unicode.Is(unicode.Prepended_Concatenation_Mark, r)
 }

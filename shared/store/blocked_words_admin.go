@@ -38,7 +38,7 @@ func (db *DB) AddBlockedWord(ctx context.Context, word string, by Operator) (w B
 	folded := fold(word)
 	switch {
 	case strings.TrimSpace(folded) == "":
-		return w, task.Invalid([]task.Field{{Name: "word", Message: "must hold something other than white space"}})
+		return w, task.Invalid([]task.Field{{Name: "word", Message: "must hold something other than white space and invisible characters"}})
 	case len(folded) > maxFolded:
 		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
 	}

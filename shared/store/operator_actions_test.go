@@ -168,7 +168,7 @@ func TestABlockedWordCountsAtOnceAndInEveryFormOfIt(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	require.Equal(t, []string{"blocked.add", "blocked.remove"}, words(db.actions(t, word.subject())))
 
-	for _, bad := range []string{" \t", "\u3000", strings.Repeat("ﷺ", 100)} {
+	for _, bad := range []string{" \t", "\u3000", "\u200b\ufe0f", strings.Repeat("ﷺ", 100)} {
 		_, err = db.AddBlockedWord(ctx, bad, tester)
 		require.Equal(t, task.CodeInvalid, task.CodeOf(err), "%q", bad)
 	}
