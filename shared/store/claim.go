@@ -60,7 +60,7 @@ const claimBody = `
 // claimTold writes the event of a claim.
 const claimTold = `, e as (
     insert into event_outbox (kind, ids)
-    select 'task.processing', array_agg(id) from b told where callback_url is not null or ` + endpointed + ` having count(*) > 0
+    select kind, array_agg(id) from (select b.*, 'task.processing' as kind from b) told where callback_url is not null or ` + endpointed + ` group by kind
 )`
 
 const claimAnswer = `

@@ -73,7 +73,7 @@
 // # Telling
 //
 // Whoever changes a task writes event_outbox in the same commit, one row for each
-// kind of change and flush, when somebody listens: callers and callback URLs are
+// kind of change and flush, when somebody listens to that kind: callers and callback URLs are
 // known from the live row. The id of that row orders the events of one task, as
 // it is taken while the task is locked. The relay publishes and deletes.
 //

@@ -55,11 +55,13 @@ func (m EventMode) tells(c change) bool {
 	return changed && (m == AllEvents || m == FinalEvents && c.after.State.Final())
 }
 
-// endpointed is the condition that the caller of a row told has an endpoint.
-// Beside the task's own callback URL it is what makes an event worth writing. It is
-// asked in the last round trip before the commit: an endpoint that was made while
-// a lock was waited for hears of what comes of it.
-const endpointed = `exists (select from webhook_endpoints e where e.caller_id = told.caller_id and e.url is not null and e.enabled)`
+// endpointed is the condition that the caller of a row told has an endpoint which
+// wants events of its kind, as listenersSQL has it. Beside the task's own callback
+// URL it is what makes an event worth writing: one that nobody wants would only fill
+// the stream. It is asked in the last round trip before the commit: an endpoint that
+// was made while a lock was waited for hears of what comes of it.
+const endpointed = `exists (select from webhook_endpoints e where e.caller_id = told.caller_id and e.url is not null and e.enabled
+    and (e.events = '{}' or told.kind = any(e.events)))`
 
 // insertEventsSQL writes one row for each kind of change in this flush.
 const insertEventsSQL = `

@@ -99,6 +99,22 @@ func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
 	require.EqualValues(t, 2, told.Load())
 }
 
+// A caller that asks for few kinds of events would fill the stream of all with the
+// others.
+func TestAnEventThatNoEndpointAsksForIsNotWritten(t *testing.T) {
+	t.Parallel()
+	db := openAt(t, sandbox.NewDatabase(t), telling(AllEvents))
+	db.mustAddEndpoint(t, 7, "https://seven.example", "task.scheduled")
+	db.mustAddEndpoint(t, 8, "https://eight.example", "task.succeeded", "task.processing")
+	greedy, modest := message(fromCaller(7)), message(fromCaller(8))
+	later := message(fromCaller(7), func(s *Submission) { s.SendAt = time.Now().Add(time.Hour) })
+	db.mustSubmit(t, greedy, modest, later)
+	db.finish(t, 2)
+	kinds, ids := db.outbox(t)
+	require.Equal(t, []string{"task.scheduled", "task.processing", "task.succeeded"}, kinds)
+	require.Equal(t, [][]task.ID{{later.ID}, {modest.ID}, {modest.ID}}, ids)
+}
+
 func TestEveryStepOfATaskIsToldWhenAllAreWanted(t *testing.T) {
 	t.Parallel()
 	for name, pooler := range map[string]bool{"directly": false, "as behind a pooler": true} {

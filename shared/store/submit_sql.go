@@ -210,10 +210,10 @@ const insertKeyed = insertColumns + `, $20::uuid[], $21::uuid[], $22::integer[])
 // insertTold writes the events of insertRows.
 const insertTold = `, e as (
     insert into event_outbox (kind, ids)
-    select case when run_at is null then 'task.pending' else 'task.scheduled' end, array_agg(id)
-    from w told
+    select kind, array_agg(id)
+    from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) told
     where callback_url is not null or ` + endpointed + `
-    group by 1
+    group by kind
 )`
 
 const insertAnswer = `

@@ -123,8 +123,9 @@ const subscribeClaim = `, c as (
 // subscribeTold writes the event of that task.
 const subscribeTold = `, e as (
     insert into event_outbox (kind, ids)
-    select 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1], array[$1]
-    from w cross join (select $8::bigint as caller_id) told where $12 is not null or ` + endpointed + `
+    select kind, array[$1]
+    from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) told
+    where $12 is not null or ` + endpointed + `
 )`
 
 const subscribeAnswer = `
