@@ -62,7 +62,8 @@ type budget struct {
 
 // callerUse is what the calls of one caller hold.
 type callerUse struct {
-	bytes   int64 // without callCharge
+	calls   int64 // callCharge for each
+	bytes   int64 // what they have taken beside that
 	large   int   // large calls at work
 	waiting int
 }
@@ -97,12 +98,12 @@ func (b *budget) enter(caller string, kept bool) (*holding, error) {
 	h := &holding{budget: b, caller: caller, kept: kept}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.callers[h.caller]
-	if u != nil && u.bytes > b.share || b.used+callCharge > b.limit(h, false) {
+	u := b.use(caller)
+	defer b.tidy(caller)
+	if u.calls+u.bytes > b.share || b.used+callCharge > b.limit(h, false) {
 		return nil, errNoMemory()
 	}
-	h.calls = callCharge
-	b.used += callCharge
+	b.chargeCall(h, callCharge)
 	return h, nil
 }
 
@@ -210,6 +211,14 @@ func (b *budget) charge(h *holding, n int64) {
 	b.use(h.caller).bytes += n
 }
 
+// chargeCall is charge for the call itself. A caller is refused further calls by the sum
+// of both, but calls that wait leave its share to what it takes: the largest batch fits.
+func (b *budget) chargeCall(h *holding, n int64) {
+	h.calls += n
+	b.used += n
+	b.use(h.caller).calls += n
+}
+
 // use is the caller's; mu is held, and tidy must follow a release.
 func (b *budget) use(caller string) *callerUse {
 	u := b.callers[caller]
@@ -250,10 +259,11 @@ func (h *holding) release() {
 		return
 	}
 	h.answer(0)
-	h.budget.mu.Lock()
-	defer h.budget.mu.Unlock()
-	h.budget.used -= h.calls
-	h.calls = 0
+	b := h.budget
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.chargeCall(h, -h.calls)
+	b.tidy(h.caller)
 }
 
 // wake grants what fits now: each caller's in their order; mu is held.

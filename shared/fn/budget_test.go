@@ -97,6 +97,22 @@ func TestAnswersThatAreNotReadCount(t *testing.T) {
 	b.mustEnter(t, "mallory")
 }
 
+func TestCallsThatHoldNothingElseCountForTheirCaller(t *testing.T) {
+	t.Parallel()
+	b := newBudget(80)
+	last := b.mustEnter(t, "mallory")
+	for range b.share / callCharge {
+		last = b.mustEnter(t, "mallory")
+	}
+	_, err := b.enter("mallory", false)
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
+	require.NoError(t, last.take(t.Context(), smallestPart, true), "the largest batch still fits")
+	b.mustEnter(t, "ann").release()
+	require.NotContains(t, b.callers, "ann", "nothing is kept of callers without calls")
+	last.release()
+	b.mustEnter(t, "mallory")
+}
+
 func TestPiecesHoldAllItemsInOrder(t *testing.T) {
 	t.Parallel()
 	var items []json.RawMessage

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"net"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -86,6 +87,38 @@ func TestAFloodOfEmptyFramesEndsItsSocket(t *testing.T) {
 			require.Equal(t, websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: c.reason}, attacker.closed())
 			<-sent
 			neighbour.send(`{"client_msg_id":"1","say":"b"}`)
+			require.Contains(t, neighbour.read(), `"b"`, "others go on")
+		})
+	}
+}
+
+// A frame that does not come whole gives back what it was charged, however it ends.
+func TestAFrameThatBreaksOffHoldsNoMemory(t *testing.T) {
+	t.Parallel()
+	const begun, end = "\x81\xfe\x01\x00mask0123456789", "\x88\x80mask"
+	for name, sent := range map[string]string{
+		"within a frame":          begun,
+		"between parts":           "\x01\x82maskab",
+		"by a close":              "\x01\x82maskab" + end,
+		"by a frame of no kind":   "\x01\x82maskab\x83\x80mask",
+		"by too many parts":       "\x01\x80mask" + strings.Repeat("\x00\x80mask", 20_000),
+		"by too many pings in it": "\x01\x80mask" + strings.Repeat("\x89\x80mask", mostControls+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := startHouse(t, nil)
+			runServer(t, h, nil, talker(repeats))
+			var raw net.Conn
+			h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
+				raw, err = new(net.Dialer).DialContext(ctx, network, address)
+				return raw, err
+			}}}, as("submitter", "token"))
+			_, _ = raw.Write([]byte(sent)) // the service may end it before all is sent
+			_ = raw.(*net.TCPConn).CloseWrite()
+			require.Eventually(t, func() bool { return h.env.gate.count() == 0 }, waitAtMost, tick, "the socket has ended")
+			require.Zero(t, h.env.budget.inUse())
+			neighbour := h.dial(nil, as("receiver", "token"))
+			neighbour.send(`{"say":"b"}`)
 			require.Contains(t, neighbour.read(), `"b"`, "others go on")
 		})
 	}

@@ -198,28 +198,30 @@ func (s *Socket) ping() {
 // receive reads frames until the client is gone or the socket ends.
 func (s *Socket) receive() {
 	defer close(s.received)
-	for {
-		hold, body, err := s.read()
-		var closed websocket.CloseError
-		switch {
-		case errors.As(err, &closed):
-			s.closeWith(closed.Code, closed.Reason) // the library has answered it
-			return
-		case errors.Is(err, errParts):
-			return // noted where it was found
-		case errors.As(err, new(*task.Error)):
-		case errors.Is(err, net.ErrClosed):
-			return // here, by a write or a ping that failed and says why
-		case err != nil:
-			_ = s.lose(fmt.Errorf("read a frame: %w", err))
-			return
-		}
-		more := s.work(hold, body, err)
-		hold.release()
-		if !more {
-			return
-		}
+	for s.frame() {
 	}
+}
+
+// frame reads a frame, has it worked on, and says whether to go on. Whatever comes of
+// it, what it was charged is given back.
+func (s *Socket) frame() (more bool) {
+	hold, body, err := s.read()
+	defer hold.release()
+	var closed websocket.CloseError
+	switch {
+	case errors.As(err, &closed):
+		s.closeWith(closed.Code, closed.Reason) // the library has answered it
+		return false
+	case errors.Is(err, errParts):
+		return false // noted where it was found
+	case errors.As(err, new(*task.Error)):
+	case errors.Is(err, net.ErrClosed):
+		return false // here, by a write or a ping that failed and says why
+	case err != nil:
+		_ = s.lose(fmt.Errorf("read a frame: %w", err))
+		return false
+	}
+	return s.work(hold, body, err)
 }
 
 // work answers a frame, or refuses it with bad, and says whether to go on.
