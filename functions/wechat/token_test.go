@@ -78,6 +78,9 @@ func TestARefusedTokenIsReplacedWithinTheAttempt(t *testing.T) {
 			r := client.send(t.Context(), token, booking())
 			require.Equal(t, verdict{class: sent}, r.verdict, r.message)
 			require.Len(t, w.Delivered(), 1)
+			if code == "40014" {
+				return // WeChat keeps no call with a token that it never gave
+			}
 			sends := w.Sends()
 			require.Len(t, sends, 2)
 			require.Equal(t, code, fmt.Sprint(sends[0].Errcode))

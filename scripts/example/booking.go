@@ -66,7 +66,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 	if err := order(); err != nil {
 		return err
 	}
-	asked, delivered, err := atWeChat(ctx, beside["WECHAT_URL"], page)
+	asked, delivered, err := atWeChat(ctx, beside["WECHAT_URL"], beside["WECHAT_LEDGER_SECRET"], page)
 	if err == nil {
 		fmt.Fprintf(out, "at WeChat: calls for it: %d, delivered to %s: %d\n", asked, bookingUser, delivered)
 	}
@@ -74,16 +74,20 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 }
 
 // atWeChat counts in WeChat's ledger what was to open the page.
-func atWeChat(ctx context.Context, url, page string) (asked, delivered int, err error) {
+func atWeChat(ctx context.Context, url, secret, page string) (asked, delivered int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/ledger", nil)
 	if err != nil {
 		return 0, 0, err
 	}
+	req.SetBasicAuth("ledger", secret)
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, 0, fmt.Errorf("read the ledger of WeChat: %w", err)
 	}
 	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return 0, 0, fmt.Errorf("read the ledger of WeChat: it answered %s", res.Status)
+	}
 	var ledger struct {
 		Sends []struct {
 			Page      string `json:"page"`

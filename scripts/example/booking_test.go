@@ -24,7 +24,7 @@ func TestABookingIsOrderedThreeTimesAndSentOnce(t *testing.T) {
 	home := homeOf(t, sendonce.front.URL, database, nats.URL())
 	file, err := os.OpenFile(filepath.Join(home, "run.env"), os.O_APPEND|os.O_WRONLY, 0)
 	require.NoError(t, err)
-	_, err = file.WriteString("WECHAT_URL=" + wechat.URL() + "\n")
+	_, err = file.WriteString("WECHAT_URL=" + wechat.URL() + "\nWECHAT_LEDGER_SECRET=" + sandbox.WeChatSecret + "\n")
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
 

@@ -200,7 +200,7 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.Equal(t, os.FileMode(0o600), told.Mode())
 	text, err := os.ReadFile(runEnv)
 	require.NoError(t, err)
-	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://operator:\S+@\S+\nNATS_POINTS_URL=nats://points:\S+@\S+\nNATS_DOMAIN=sendonce\nWECHAT_URL=http://127\.0\.0\.1:\d+\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+h.password(t)+`\n$`, string(text))
+	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://operator:\S+@\S+\nNATS_POINTS_URL=nats://points:\S+@\S+\nNATS_DOMAIN=sendonce\nWECHAT_URL=http://127\.0\.0\.1:\d+\nWECHAT_LEDGER_SECRET=\w{26}\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+h.password(t)+`\n$`, string(text))
 	h.refusesStrangers(t, string(text))
 	h.refusesWhoGuesses(t)
 	require.NotContains(t, p.Output(), h.password(t))

@@ -24,26 +24,39 @@ func newEncryptionKey() string {
 }
 
 // secretFile gives the path of the file home/secrets/name, which only its owner
-// may read. The first run writes there what fresh returns; later runs keep it. It
-// is there whole or not at all.
+// may read. The first run writes there what fresh returns; later runs keep it.
 func secretFile(home, name string, fresh func() string) (string, error) {
+	path := filepath.Join(home, "secrets", name)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return path, err
+	}
+	return writeSecret(home, name, fresh())
+}
+
+// writeSecret gives the path of the file home/secrets/name, which only its owner may
+// read and which holds text from now on. It is there whole or not at all.
+func writeSecret(home, name, text string) (string, error) {
 	dir := filepath.Join(home, "secrets")
 	path := filepath.Join(dir, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-		return path, err
-	}
 	file, err := os.CreateTemp(dir, name+".*") // with mode 0600
 	if err != nil {
 		return "", err
 	}
-	_, err = file.WriteString(fresh())
+	_, err = file.WriteString(text)
 	if err = errors.Join(err, file.Close()); err != nil {
 		return "", errors.Join(err, os.Remove(file.Name()))
 	}
 	return path, os.Rename(file.Name(), path)
+}
+
+// netrcOf is what curl --netrc-file reads, so that no password is in the arguments of
+// a command, which every user of the machine can see.
+func netrcOf(user, password string) string {
+	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+	return fmt.Sprintf("machine %s login \"%s\" password \"%s\"\n", loopback, quoted.Replace(user), quoted.Replace(password))
 }
 
 // withPassword returns s with the admin's password. Where BASIC_AUTH_PASSWORD is not

@@ -33,6 +33,7 @@ type settings struct {
 	procsIdle    time.Duration     // without a call, until such a process is ended
 	databaseURL  string            // "" = start a private Postgres
 	wechatURL    string            // of the run's own WeChat; "" = there is none
+	wechatSecret string            // opens its ledger
 	all          map[string]string // the whole environment with .env beneath it, for the server
 }
 
@@ -118,7 +119,7 @@ func (s settings) callsSink() bool {
 
 // beside is what whoever works beside the run needs, a NAME=value on each line.
 func (s settings) beside(databaseURL, nats string) string {
-	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL +
+	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 

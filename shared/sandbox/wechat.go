@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -24,7 +25,16 @@ const (
 	WeChatSecret = "a-secret-of-the-sandbox"
 )
 
-const wechatBody = 1 << 20 // bytes of a request
+// What a flood of calls may take: about 15 MB of memory, as no body is read and no call
+// is kept of whoever has never had an access token.
+const (
+	wechatBody        = 1 << 20 // bytes of a message
+	wechatTokenBody   = 4 << 10
+	wechatHeader      = 16 << 10
+	wechatConnections = 512
+	wechatRead        = time.Minute // how long a call may take to come in
+	wechatLine        = 1000        // characters of a message's data in a line of the log
+)
 
 // WeChatOptions says how StartWeChat starts a fake WeChat. The zero value is one
 // where every openid, template and page exists and every user consents.
@@ -38,14 +48,15 @@ type WeChatOptions struct {
 	Pages     []string      // those that exist, without a query; none = all
 	OneTime   bool          // each message needs a Grant of its own
 	Daily     int           // calls with a good token per day of Asia/Shanghai; 0 = any number
+	Keep      int           // calls that the ledger has at most, the newest; 0 = all
 
 	Log func(format string, args ...any) // gets a line of each call, from any goroutine; nil = nobody
 }
 
 // WeChat is a server that behaves like api.weixin.qq.com for subscribe messages
 // and the stable access token, keeps a ledger of what it was asked and what
-// users got, and fails as it is told. GET /ledger shows the ledger. All methods
-// may be called from any goroutine.
+// users got, and fails as it is told. GET /ledger shows the ledger to whoever has the
+// secret as the password of HTTP Basic. All methods may be called from any goroutine.
 type WeChat struct {
 	o      WeChatOptions
 	server *http.Server
@@ -99,8 +110,9 @@ func StartWeChat(ctx context.Context, o WeChatOptions) (*WeChat, error) {
 	mux.HandleFunc("POST /cgi-bin/stable_token", w.token)
 	mux.HandleFunc("POST /cgi-bin/message/subscribe/send", w.send)
 	mux.HandleFunc("GET /ledger", w.ledger)
-	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0)}
-	go func() { _ = w.server.Serve(listener) }()
+	w.server = &http.Server{Handler: w.counted(mux), ErrorLog: log.New(io.Discard, "", 0),
+		ReadHeaderTimeout: wechatRead, ReadTimeout: wechatRead, MaxHeaderBytes: wechatHeader}
+	go func() { _ = w.server.Serve(LimitConnections(listener, wechatConnections)) }()
 	return w, nil
 }
 
@@ -172,7 +184,8 @@ func (w *WeChat) AllowPerDay(n int) {
 	w.o.Daily = n
 }
 
-// Sends gives every call for a message that arrived, the oldest first.
+// Sends gives every call for a message that arrived, the oldest first: those with an
+// access token that was given out at some time, and no more than the option Keep.
 func (w *WeChat) Sends() []WeChatSend {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,7 +208,12 @@ func (w *WeChat) TokenCalls() int {
 	return w.tokenCalls
 }
 
-func (w *WeChat) ledger(rw http.ResponseWriter, _ *http.Request) {
+func (w *WeChat) ledger(rw http.ResponseWriter, r *http.Request) {
+	if _, password, _ := r.BasicAuth(); subtle.ConstantTimeCompare([]byte(password), []byte(w.o.Secret)) != 1 {
+		rw.Header().Set("WWW-Authenticate", "Basic")
+		http.Error(rw, "the password must be the app secret", http.StatusUnauthorized)
+		return
+	}
 	answerWeChat(rw, struct {
 		TokenCalls int          `json:"token_calls"`
 		Sends      []WeChatSend `json:"sends"`
@@ -204,6 +222,11 @@ func (w *WeChat) ledger(rw http.ResponseWriter, _ *http.Request) {
 
 // send is POST /cgi-bin/message/subscribe/send.
 func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
+	token := r.URL.Query().Get("access_token")
+	if refused := w.neverGiven(token); refused.code != 0 {
+		answerWeChat(rw, refused)
+		return
+	}
 	var body struct {
 		OpenID     string          `json:"touser"`
 		TemplateID string          `json:"template_id"`
@@ -217,6 +240,9 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 		State: body.State, Lang: body.Lang}
 	w.mu.Lock()
 	w.sends = append(w.sends, s)
+	if w.o.Keep > 0 && len(w.sends) > w.o.Keep {
+		w.sends = slices.Delete(w.sends, 0, len(w.sends)-w.o.Keep)
+	}
 	f := w.take(func(f wechatFault) bool { return f.hits(s) })
 	w.mu.Unlock()
 
@@ -224,7 +250,7 @@ func (w *WeChat) send(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 		answer := wechatRefusal{f.Errcode, "scripted"}
 		if judged {
-			answer = w.judge(s, r.URL.Query().Get("access_token"), err)
+			answer = w.judge(s, token, err)
 		}
 		s.Errcode, s.Delivered, s.Fault = answer.code, judged && answer.code == 0, f.String()
 		line := *s
@@ -246,7 +272,7 @@ func (s WeChatSend) String() string {
 	if s.Fault != "" {
 		outcome += ", " + s.Fault
 	}
-	return fmt.Sprintf("%s: %s (template %s)", outcome, s.Data, s.TemplateID)
+	return fmt.Sprintf("%s: %.*s (template %s)", outcome, wechatLine, s.Data, s.TemplateID)
 }
 
 // judge says what WeChat makes of a call, and delivers. The caller holds w.mu.

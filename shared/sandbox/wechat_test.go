@@ -73,9 +73,18 @@ func TestWeChatDeliversAndKeepsALedger(t *testing.T) {
 		Data: json.RawMessage(`{"thing1":{"value":"Tea <b>"}}`), Delivered: true}, sends[0])
 	require.Equal(t, sends, w.Delivered())
 
-	res, err := http.Get(w.URL() + "/ledger")
-	require.NoError(t, err)
-	defer res.Body.Close()
+	ledgerOf := func(secret string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, w.URL()+"/ledger", nil)
+		require.NoError(t, err)
+		req.SetBasicAuth("ledger", secret)
+		res, err := http.DefaultClient.Do(req)
+		require.NoError(t, err)
+		t.Cleanup(func() { res.Body.Close() })
+		return res
+	}
+	require.Equal(t, http.StatusUnauthorized, ledgerOf("").StatusCode)
+	require.Equal(t, http.StatusUnauthorized, ledgerOf(WeChatAppID).StatusCode)
+	res := ledgerOf(WeChatSecret)
 	var ledger struct {
 		TokenCalls int `json:"token_calls"`
 		Sends      []map[string]any
@@ -119,6 +128,7 @@ func TestABadTokenIsRefused(t *testing.T) {
 	require.Zero(t, w.sendWith(t, w.tokenFor(t, false).Token, tea).Errcode)
 	require.Equal(t, 40014, w.sendWith(t, "made-up", tea).Errcode)
 	require.Equal(t, 41001, w.sendWith(t, "", tea).Errcode)
+	require.Len(t, w.Sends(), 4, "nothing is kept of whoever never had a token")
 
 	for body, want := range map[string]int{
 		`{"grant_type":"client_credential","appid":"other","secret":"` + WeChatSecret + `"}`: 40013,
@@ -159,6 +169,18 @@ func TestWeChatRefusesWhatTheRealOneRefuses(t *testing.T) {
 	require.Zero(t, w.sendWith(t, token, tea).Errcode)
 	require.Equal(t, 43101, w.sendWith(t, token, tea).Errcode, "the grant is used")
 	require.Len(t, w.Delivered(), 1)
+}
+
+func TestTheLedgerOfWeChatKeepsTheNewestCalls(t *testing.T) {
+	t.Parallel()
+	w := NewWeChat(t, WeChatOptions{Keep: 2})
+	token := w.tokenFor(t, false).Token
+	for _, openID := range []string{"ann", "bob", "cat"} {
+		require.Zero(t, w.sendWith(t, token, strings.ReplaceAll(tea, "ann", openID)).Errcode)
+	}
+	sends := w.Sends()
+	require.Len(t, sends, 2)
+	require.Equal(t, []string{"bob", "cat"}, []string{sends[0].OpenID, sends[1].OpenID})
 }
 
 func TestTheDailyQuotaOfWeChatIsForAll(t *testing.T) {

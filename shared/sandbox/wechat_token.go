@@ -35,15 +35,13 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 		Secret       string `json:"secret"`
 		ForceRefresh bool   `json:"force_refresh"`
 	}
-	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatBody)).Decode(&body)
+	err := json.NewDecoder(http.MaxBytesReader(rw, r.Body, wechatTokenBody)).Decode(&body)
 	w.mu.Lock()
 	w.tokenCalls++
 	f := w.take(func(f wechatFault) bool { return f.Tokens })
 	w.mu.Unlock()
 
 	w.perform(rw, f, func(really bool) any {
-		outcome := "refused a token"
-		defer func() { w.logf("%s %s", outcome, f) }()
 		switch {
 		case !really:
 			return nil
@@ -56,7 +54,8 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 		case body.Secret != w.o.Secret:
 			return wechatRefusal{40125, "invalid appsecret"}
 		}
-		outcome = "gave a token"
+		// Whoever does not know the secret gets no line of the log.
+		w.logf("gave a token %s", f)
 		return w.give(body.ForceRefresh)
 	})
 }
@@ -76,13 +75,22 @@ func (w *WeChat) give(force bool) any {
 	return map[string]any{"access_token": w.newest, "expires_in": int(time.Until(newest.until).Round(time.Second).Seconds())}
 }
 
-// check says whether a token is good. The caller holds w.mu.
-func (w *WeChat) check(value string) wechatRefusal {
-	switch t := w.tokens[value]; {
+// neverGiven refuses what was never an access token.
+func (w *WeChat) neverGiven(value string) wechatRefusal {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
 	case value == "":
 		return wechatRefusal{41001, "access_token missing"}
-	case t == nil:
+	case w.tokens[value] == nil:
 		return wechatRefusal{40014, "invalid access_token"}
+	}
+	return wechatRefusal{}
+}
+
+// check says whether a token that was given is still good. The caller holds w.mu.
+func (w *WeChat) check(value string) wechatRefusal {
+	switch t := w.tokens[value]; {
 	case t.replaced:
 		return wechatRefusal{40001, "invalid credential, access_token is invalid or not latest"}
 	case !time.Now().Before(t.until):

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// flood makes n calls at once with a body of 1 MiB, of which the last byte never comes,
+// and gives what ends them.
+func flood(ctx context.Context, t *testing.T, address string, n int) (end func()) {
+	t.Helper()
+	at, err := url.Parse(address)
+	require.NoError(t, err)
+	body := strings.Repeat(" ", 1<<20-1)
+	var conns []net.Conn
+	var calls sync.WaitGroup
+	for range n {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", at.Host)
+		require.NoError(t, err)
+		conns = append(conns, conn)
+		calls.Go(func() {
+			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+			// Whoever is flooded may hang up.
+			_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at.RequestURI(), len(body)+1)
+			_, _ = io.WriteString(conn, body)
+		})
+	}
+	calls.Wait()
+	return func() {
+		for _, conn := range conns {
+			conn.Close()
+		}
+	}
+}
+
+func TestANeighbourCannotFillTheMemoryOfARun(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	p := h.start(t)
+	h.ready(t, p)
+	sink := regexp.MustCompile(`(?m)^  sink +(\S+)`).FindStringSubmatch(p.Output())
+	wechat := regexp.MustCompile(`(?m)^wechat +curl .* (\S+)/ledger$`).FindStringSubmatch(p.Output())
+	require.Len(t, sink, 2, p.Output())
+	require.Len(t, wechat, 2, p.Output())
+	before := residentMB(t, p.Pid())
+
+	ctx := within(t, time.Minute)
+	send := wechat[1] + "/cgi-bin/message/subscribe/send"
+	for _, address := range []string{sink[1], send, send + "?access_token=made-up", wechat[1] + "/cgi-bin/stable_token"} {
+		end := flood(ctx, t, address, 150)
+		require.Less(t, residentMB(t, p.Pid())-before, 60, address)
+		end()
+	}
+	for range 100 {
+		res, err := http.Post(send, "application/json", strings.NewReader(`{"touser":"`+strings.Repeat("x", 1<<20)+`"}`))
+		if err == nil {
+			res.Body.Close()
+		}
+	}
+	require.Less(t, residentMB(t, p.Pid())-before, 60)
+	require.NotContains(t, p.Output(), "xxxxxx")
+
+	h.book(t)
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "told succeeded "), "the sink goes on")
+}
+
+// residentMB is the memory that a process has now.
+func residentMB(t *testing.T, pid int) int {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("this system does not show the memory of a process")
+	}
+	kb := 0
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	_, err = fmt.Sscan(rest, &kb)
+	require.NoError(t, err)
+	return kb >> 10
+}
