@@ -35,7 +35,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 	l.open = append(l.open, added)
 	var surplus *limitedConn
 	if len(l.open) > l.max {
-		surplus, l.open = l.open[0], slices.Delete(l.open, 0, 1)
+		surplus = l.open[0]
+		l.open = slices.Delete(l.open, 0, 1)
 	}
 	l.mu.Unlock()
 	if surplus != nil {
