@@ -19,13 +19,12 @@ import (
 )
 
 const (
-	dialTimeout   = 2 * time.Second
-	redialWait    = 250 * time.Millisecond
-	redialJitter  = 250 * time.Millisecond
-	writeTimeout  = 3 * time.Second // a stopped server must not hold its callers for longer
-	pingInterval  = 10 * time.Second
-	publishExpiry = 30 * time.Second // when an answer that nobody waits for any more is forgotten
-	closeTimeout  = 5 * time.Second
+	dialTimeout  = 2 * time.Second
+	redialWait   = 250 * time.Millisecond
+	redialJitter = 250 * time.Millisecond
+	writeTimeout = 3 * time.Second // a stopped server must not hold its callers for longer
+	pingInterval = 10 * time.Second
+	closeTimeout = 5 * time.Second
 )
 
 // Config says where NATS is, and how large its streams are. Its fields are
@@ -339,7 +338,7 @@ func (b *Bus) options() []nats.Option {
 }
 
 func (b *Bus) raise(nc *nats.Conn) {
-	js, err := jetstream.New(nc, jetstream.WithPublishAsyncTimeout(publishExpiry))
+	js, err := jetstream.New(nc)
 	if err != nil {
 		b.log.Error("connect to NATS", "error", err)
 		return

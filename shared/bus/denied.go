@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -13,8 +14,10 @@ import (
 // errDenied says that the permissions of our user do not include a subject.
 var errDenied = errors.New("the permissions of this user of NATS do not include the subject")
 
-// deniedLimit bounds how many subjects are remembered: callers choose some.
-const deniedLimit = 1000
+// deniedLimit is how many subjects are remembered at least, the newest, and half
+// of how many at most: callers choose some. It is several times what one Publish
+// has, so none forgets its own before it has seen them.
+const deniedLimit = 4000
 
 // denials remembers to which subjects NATS let us not publish over the present
 // connection. The server says so beside the request, which it never answers, so
@@ -22,29 +25,35 @@ const deniedLimit = 1000
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
-	changed  chan struct{} // closed and replaced when there is another one
+	older    map[string]bool // the deniedLimit before subjects
+	changed  chan struct{}   // closed and replaced when there is another one
 }
 
 func (d *denials) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.subjects = map[string]bool{}
+	d.subjects, d.older = map[string]bool{}, nil
 	if d.changed == nil {
 		d.changed = make(chan struct{})
 	}
 }
 
-// add takes what the server says of a subject that may not be published to.
+// add takes what the server says of a subject that may not be published to, which
+// it quotes as Go does.
 func (d *denials) add(err error) {
-	_, rest, publishing := strings.Cut(err.Error(), `Publish to "`)
-	subject, _, quoted := strings.Cut(rest, `"`)
-	if !errors.Is(err, nats.ErrPermissionViolation) || !publishing || !quoted {
+	_, rest, publishing := strings.Cut(err.Error(), "Publish to ")
+	quoted, malformed := strconv.QuotedPrefix(rest)
+	if !errors.Is(err, nats.ErrPermissionViolation) || !publishing || malformed != nil {
+		return
+	}
+	subject, malformed := strconv.Unquote(quoted)
+	if malformed != nil {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.subjects) >= deniedLimit {
-		clear(d.subjects)
+		d.subjects, d.older = map[string]bool{}, d.subjects
 	}
 	d.subjects[subject] = true
 	close(d.changed)
@@ -55,7 +64,7 @@ func (d *denials) add(err error) {
 func (d *denials) has(subject string) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.subjects[subject], d.changed
+	return d.subjects[subject] || d.older[subject], d.changed
 }
 
 // unless ends ctx when NATS denies the subject.

@@ -66,7 +66,12 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 	}
-	futures, errs := l.sendAll(messages)
+	publisher, err := l.publisher(len(messages))
+	if err != nil {
+		return slices.Repeat([]error{away(err)}, len(messages))
+	}
+	defer publisher.CleanupPublisher()
+	futures, errs := b.sendAll(l, publisher, messages)
 	waiting, cancel := most(ctx)
 	defer cancel()
 	silent, answered := map[int]error{}, false
@@ -80,10 +85,8 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 			continue
 		}
 		errs[i] = classify(err)
-		if errors.Is(err, errDenied) && b.streamOf(messages[i].Subject) == "" {
-			errs[i] = refused(fmt.Errorf("no stream takes the subject %s, or the broker does not permit it", messages[i].Subject))
-		} else if errors.Is(err, errDenied) {
-			errs[i] = streamAway(err) // the settings are wrong, not the message
+		if errors.Is(err, errDenied) {
+			errs[i] = b.notPermitted(messages[i].Subject)
 		}
 		answered = answered || !errors.Is(errs[i], ErrAway) || errors.Is(errs[i], ErrStreamAway)
 	}
@@ -92,6 +95,7 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 		name := cmp.Or(b.streamOf(messages[i].Subject), messages[i].Subject)
 		if verdicts[name] == nil {
 			verdicts[name] = b.lookUp(ctx, l, messages[i].Subject, silent[i], answered)
+			answered = answered || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamAway)
 		}
 		errs[i] = verdicts[name]
 	}
@@ -112,15 +116,28 @@ func most(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 }
 
+// publisher sends n messages over this connection and waits for their answers. It
+// is not shared: what is never answered, as what NATS denies, must not use up the
+// room that the messages of others wait in. Its user cleans it up.
+func (l *link) publisher(n int) (jetstream.JetStream, error) {
+	return jetstream.New(l.conn(), jetstream.WithPublishAsyncMaxPending(n))
+}
+
 // sendAll sends the messages in their order over this connection and no other:
-// what comes after one that cannot be sent must not get ahead of it.
-func (l *link) sendAll(messages []Message) ([]jetstream.PubAckFuture, []error) {
+// what comes after one that cannot be sent must not get ahead of it. What NATS has
+// denied before is not sent.
+func (b *Bus) sendAll(l *link, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
-		if l.ctx.Err() != nil {
+		denied, _ := b.denied.has(messages[i].Subject)
+		switch {
+		case l.ctx.Err() != nil:
 			errs[i] = away(errNotConnected)
-		} else {
-			futures[i], errs[i] = l.send(&messages[i])
+		case denied:
+			errs[i] = b.notPermitted(messages[i].Subject)
+			continue // only this one: others are permitted
+		default:
+			futures[i], errs[i] = send(publisher, &messages[i])
 		}
 		if errors.Is(errs[i], ErrAway) {
 			for j := i + 1; j < len(messages); j++ {
@@ -132,7 +149,16 @@ func (l *link) sendAll(messages []Message) ([]jetstream.PubAckFuture, []error) {
 	return futures, errs
 }
 
-func (l *link) send(m *Message) (jetstream.PubAckFuture, error) {
+// notPermitted is the error of a subject that NATS denies: of a stream of ours the
+// settings are wrong, and not the message.
+func (b *Bus) notPermitted(subject string) error {
+	if b.streamOf(subject) == "" {
+		return refused(fmt.Errorf("no stream takes the subject %s, or the broker does not permit it", subject))
+	}
+	return streamAway(fmt.Errorf("%w: %s", errDenied, subject))
+}
+
+func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, error) {
 	if !publishable(m.Subject) {
 		return nil, refused(fmt.Errorf("%.100q is no subject to publish to", m.Subject))
 	}
@@ -144,7 +170,7 @@ func (l *link) send(m *Message) (jetstream.PubAckFuture, error) {
 	if id == "" {
 		id = m.Event.ID()
 	}
-	f, err := l.js.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()},
+	f, err := publisher.PublishMsgAsync(&nats.Msg{Subject: m.Subject, Header: header, Data: m.Event.Data()},
 		jetstream.WithMsgID(id), jetstream.WithRetryAttempts(0))
 	return f, classify(err)
 }

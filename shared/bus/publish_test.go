@@ -160,8 +160,10 @@ func TestNothingIsSentPastAMessageThatTheConnectionDidNotTake(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	l, err := b.link(t.Context())
 	require.NoError(t, err)
+	publisher, err := l.publisher(3)
+	require.NoError(t, err)
 	l.js.Conn().Close()
-	futures, errs := l.sendAll([]Message{eventMessage("1"), {Subject: "evt.*", Event: newEvent("2")}, eventMessage("3")})
+	futures, errs := b.sendAll(l, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: newEvent("2")}, eventMessage("3")})
 	require.Equal(t, make([]jetstream.PubAckFuture, 3), futures)
 	for _, err := range errs {
 		require.ErrorIs(t, err, ErrAway)

@@ -312,8 +312,11 @@ func TestASubjectThatIsNotPermittedIsRefusedAtOnce(t *testing.T) {
 		require.NoError(t, errs[2])
 		require.Less(t, time.Since(began), soon)
 	}
-	errs := g.bus("submit").Publish(within(t, soon), []Message{{Subject: "msg.orders.paid", Event: newEvent("y")}})
-	require.ErrorIs(t, errs[0], ErrStreamAway, "the settings are wrong, not the message")
+	submit := g.bus("submit")
+	for range 2 {
+		errs := submit.Publish(within(t, soon), []Message{{Subject: "msg.orders.paid", Event: newEvent("y")}})
+		require.ErrorIs(t, errs[0], ErrStreamAway, "the settings are wrong, not the message")
+	}
 }
 
 func TestAStreamThatOnlyTheTriggerMakesIsWaitedFor(t *testing.T) {

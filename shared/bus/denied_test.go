@@ -1,0 +1,44 @@
+package bus
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// NATS denies a publication beside the request, which it leaves without an answer.
+// However many of a caller are denied, those of its neighbours are published
+// meanwhile.
+func TestAFloodOfDeniedMessagesHoldsUpNoOther(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	for name, subject := range map[string]func(n int) string{
+		"to one subject":                         func(int) string { return "zz.same" },
+		"to many subjects":                       func(n int) string { return fmt.Sprintf("zz.%d", n) },
+		"to subjects that NATS writes in quotes": func(n int) string { return fmt.Sprintf(`zz.%d"\'`, n) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			relay, began := g.bus("relay"), time.Now()
+			const batches, size = 12, 500
+			for n := range batches {
+				batch := make([]Message, 0, size+2)
+				for i := range size {
+					batch = append(batch, Message{Subject: subject(n*size + i), Event: newEvent("denied")})
+				}
+				id := fmt.Sprint(t.Name(), n)
+				batch = append(batch, Message{Subject: "msg.orders.paid", Event: newEvent(id)}, Message{Subject: "inbox.ann", Event: newEvent(id)})
+				errs := relay.Publish(within(t, soon), batch)
+				for _, err := range errs[:size] {
+					require.ErrorIs(t, err, ErrRefused)
+				}
+				require.NoError(t, errs[size])
+				require.NoError(t, errs[size+1])
+			}
+			require.Less(t, time.Since(began), soon, "none waits until the time of its batch is over")
+			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "and nothing of them is kept")
+		})
+	}
+}
