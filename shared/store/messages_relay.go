@@ -30,23 +30,26 @@ const anyMessageDueSQL = messageStreams + `
 select exists (select from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `)`
 
 // lockDueMessagesSQL takes what is due for the broker with its body, of each
-// caller and stream the earliest: an equal part of $1 for each pair, and of $2 for
-// each caller where the pause of a stream is over. So however much one caller has
-// waiting, the first messages of every other one are in the same batch. When more
-// than $1 pairs are due, about $1 of them are chosen by chance. The data
-// of all has about 4 MiB: what is beyond is locked but not loaded, and a room of 0
-// says that there may be more. Rows that another relay sends are left to it.
+// caller and stream the earliest: an equal part of $1 for each caller, divided
+// equally among its streams, and of $2 for each caller where the pause of a stream
+// is over. So however much one caller has waiting, and for however many streams,
+// the first messages of every other one are in the same batch. Of more callers or
+// streams than have a place, about as many as have one are chosen by chance. The
+// data of all has about 4 MiB: what is beyond is locked but not loaded, and a room
+// of 0 says that there may be more. Rows that another relay sends are left to it.
 const lockDueMessagesSQL = messageStreams + `, due as materialized (
-    select s.caller_id, s.stream, p.failures, random() as chance, count(*) over () as pairs
+    select s.caller_id, s.stream, p.failures, random() as chance
     from s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
+), shares as materialized (
+    select caller_id, count(*) * count(*) over () as parts from due group by caller_id
 ), probed as materialized (
     select stream, count(*) as callers from due where failures is not null group by stream
 ), l as materialized (
     select x.*, o.failures, case when x.through > o.budget then 0 else o.room end as allowed
     from (
-        select due.*, greatest(coalesce($2 / probed.callers, $1 / pairs), 1) as room, (4 << 20) / least(pairs, $1) as budget
-        from due left join probed on probed.stream = due.stream
-        where chance * pairs < $1
+        select due.*, greatest(coalesce($2 / probed.callers, $1 / parts), 1) as room, (4 << 20) / least(parts, $1) as budget
+        from due join shares using (caller_id) left join probed using (stream)
+        where chance * parts < $1
     ) o cross join lateral (
         select y.*, sum(bytes) over (rows unbounded preceding) as through
         from (

@@ -253,3 +253,28 @@ func (b *broker) sent() int {
 	defer b.mu.Unlock()
 	return len(b.sends)
 }
+
+func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	save := func(caller int64, streams, n int) {
+		db.exec(t, `with m as (
+				insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+				select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), $1, 's', gen_random_uuid(), 0, 's' || stream, 't', '1', false, 5, 1
+				from generate_series(1, $2::integer) stream, generate_series(1, $3::integer) returning id, destination)
+			insert into message_live (id, kind, caller_id, stream, remaining_sends) select id, 0, $1, destination, 5 from m`, caller, streams, n)
+	}
+	save(7, 50, 4)
+	save(8, 1, 120)
+	b, of := always(takes), func(d DueMessage) int64 { return d.CallerID }
+	db.relayDue(t, b)
+	require.Equal(t, map[int64]int{7: 50, 8: 50}, byCaller(b.sends, of), "half of the batch for each")
+	save(7, 250, 1)
+	b.sends = nil
+	db.relayDue(t, b)
+	require.Equal(t, 50, byCaller(b.sends, of)[8], "also when the streams are more than the batch has room for")
+	require.Less(t, byCaller(b.sends, of)[7], 90, "about half of the batch")
+	for db.relayDue(t, b).More {
+	}
+	require.Zero(t, db.count(t, `select count(*) from message_live`), "all are sent")
+}
