@@ -16,7 +16,7 @@ func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
 	locked, other := newReceiver(t, nil), newReceiver(t, nil)
 	secret := w.endpoint(locked.URL).Secret
 	neighbour := w.endpoint(other.URL)
-	w.looker.exec(`update webhook_endpoints set description = secret, secret = 'enc1.00000000.AAAA' where url = $1`, locked.URL)
+	w.looker.exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, locked.URL)
 
 	w.finish()
 	other.event(t, 1, neighbour.Secret)

@@ -43,7 +43,7 @@ func (s *server) text(sql string, args ...any) (text string) {
 func (s *server) keepsSecrets() {
 	s.t.Helper()
 	require.Positive(s.t, s.count(`select count(*) from operator_actions`))
-	require.Zero(s.t, s.count(`select count(*) from operator_actions a where a::text like '%whsec_%' or a::text like '%enc1.%'`))
+	require.Zero(s.t, s.count(`select count(*) from operator_actions a where a::text like '%whsec_%' or a::text like '%enc_.%'`))
 }
 
 const shopURL = `{"url":"https://shop.test/events"}`

@@ -1270,18 +1270,19 @@ END $function$
 CREATE OR REPLACE FUNCTION public.refuse_plain_secrets()
  RETURNS trigger
  LANGUAGE plpgsql
+ SET search_path TO 'public', 'pg_temp'
 AS $function$
 DECLARE
     upgraded boolean;
 BEGIN
     IF TG_TABLE_NAME = 'webhook_endpoints' THEN
-        upgraded := EXISTS (SELECT FROM webhook_endpoints WHERE secret NOT LIKE 'enc1.%' OR old_secret NOT LIKE 'enc1.%');
+        upgraded := EXISTS (SELECT FROM webhook_endpoints WHERE secret NOT LIKE 'enc2.%' OR old_secret NOT LIKE 'enc2.%');
     ELSE
-        upgraded := EXISTS (SELECT FROM provider_tokens WHERE token NOT LIKE 'enc1.%');
+        upgraded := EXISTS (SELECT FROM provider_tokens WHERE token NOT LIKE 'enc2.%');
     END IF;
     IF NOT upgraded THEN
-        RAISE EXCEPTION 'a secret of % is not encrypted', TG_TABLE_NAME
-            USING ERRCODE = 'check_violation', HINT = 'replace processes of versions before encryption';
+        RAISE EXCEPTION 'a secret of % is not encrypted and bound to its row', TG_TABLE_NAME
+            USING ERRCODE = 'check_violation', HINT = 'replace processes of earlier versions';
     END IF;
     RETURN new;
 END
@@ -1324,12 +1325,12 @@ AS $function$
 $function$
 ;
 
-CREATE TRIGGER plain_token_written BEFORE INSERT OR UPDATE OF token ON public.provider_tokens FOR EACH ROW WHEN ((new.token !~~ 'enc1.%'::text)) EXECUTE FUNCTION refuse_plain_secrets();
+CREATE TRIGGER plain_token_written BEFORE INSERT OR UPDATE OF token ON public.provider_tokens FOR EACH ROW WHEN ((new.token !~~ 'enc2.%'::text)) EXECUTE FUNCTION refuse_plain_secrets();
 
 CREATE TRIGGER subscribe_message_logs_archived AFTER INSERT ON public.subscribe_message_logs FOR EACH ROW EXECUTE FUNCTION refuse_archived_subscribe_message();
 
 CREATE TRIGGER subscribe_message_logs_totals AFTER UPDATE ON public.subscribe_message_logs FOR EACH ROW WHEN (((LEAST(old.send_time, new.send_time) < date_trunc('day'::text, now(), 'UTC'::text)) AND ((old.send_time IS DISTINCT FROM new.send_time) OR (old.send_status IS DISTINCT FROM new.send_status)))) EXECUTE FUNCTION move_subscribe_total();
 
-CREATE TRIGGER plain_secrets_added BEFORE INSERT ON public.webhook_endpoints FOR EACH ROW WHEN (((new.secret !~~ 'enc1.%'::text) OR (new.old_secret !~~ 'enc1.%'::text))) EXECUTE FUNCTION refuse_plain_secrets();
+CREATE TRIGGER plain_secrets_added BEFORE INSERT ON public.webhook_endpoints FOR EACH ROW WHEN (((new.secret !~~ 'enc2.%'::text) OR (new.old_secret !~~ 'enc2.%'::text))) EXECUTE FUNCTION refuse_plain_secrets();
 
-CREATE TRIGGER plain_secrets_changed BEFORE UPDATE OF secret, old_secret ON public.webhook_endpoints FOR EACH ROW WHEN (((new.secret !~~ 'enc1.%'::text) OR (new.old_secret !~~ 'enc1.%'::text))) EXECUTE FUNCTION refuse_plain_secrets();
+CREATE TRIGGER plain_secrets_changed BEFORE UPDATE OF secret, old_secret ON public.webhook_endpoints FOR EACH ROW WHEN (((new.secret !~~ 'enc2.%'::text) OR (new.old_secret !~~ 'enc2.%'::text))) EXECUTE FUNCTION refuse_plain_secrets();

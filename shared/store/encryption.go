@@ -13,7 +13,8 @@ import (
 
 const (
 	encryptionKeyBytes = 32 // AES-256
-	encryptedPrefix    = "enc1."
+	encryptedPrefix    = "enc2."
+	earlierPrefix      = "enc1." // of values that are bound to the id of their row alone
 )
 
 // ErrDecrypt means that a stored secret cannot be decrypted: its key is not among
@@ -24,10 +25,11 @@ var ErrDecrypt = errors.New("a stored secret cannot be decrypted")
 // access tokens of providers. The first key encrypts, all decrypt. The zero Keys
 // encrypt nothing.
 //
-// An encrypted value is enc1.<key id>.<base64 of nonce and ciphertext>, AES-256 in
+// An encrypted value is enc2.<key id>.<base64 of nonce and ciphertext>, AES-256 in
 // GCM with a random nonce (NIST SP 800-38D). The row that it belongs to is
-// authenticated with it, so a value that is copied to another row is refused. The
-// key id is the beginning of the key's SHA-256.
+// authenticated with it, so a value that is copied to another row, or whose row is
+// written again for another caller, is refused. The key id is the beginning of the
+// key's SHA-256.
 type Keys struct {
 	ids  []string // newest first
 	aead map[string]cipher.AEAD
@@ -62,6 +64,12 @@ func ParseKeys(text string) (Keys, error) {
 	return k, nil
 }
 
+// rowID is the table and id of a row, without what else a secret of it is bound to.
+func rowID(row string) string {
+	id, _, _ := strings.Cut(row, " ")
+	return id
+}
+
 // encrypt encrypts a secret of a row.
 func (k Keys) encrypt(row, secret string) (string, error) {
 	if len(k.ids) == 0 {
@@ -75,11 +83,14 @@ func (k Keys) encrypt(row, secret string) (string, error) {
 func (k Keys) newestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
 // decrypt reverses encrypt. Rows that were written before there was encryption hold
-// the secret itself.
+// the secret itself, until Reencrypt.
 func (k Keys) decrypt(row, stored string) (string, error) {
 	rest, encrypted := strings.CutPrefix(stored, encryptedPrefix)
 	if !encrypted {
-		return stored, nil
+		if rest, encrypted = strings.CutPrefix(stored, earlierPrefix); !encrypted {
+			return stored, nil
+		}
+		row = rowID(row)
 	}
 	id, text, _ := strings.Cut(rest, ".")
 	aead := k.aead[id]

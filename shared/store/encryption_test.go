@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 func keyText(b byte) string {
@@ -95,7 +96,7 @@ func TestNoStoredSecretIsReadableWithoutTheKey(t *testing.T) {
 	stored := db.stored(t)
 	require.Len(t, stored, 5)
 	for _, text := range stored {
-		require.Regexp(t, `^enc1\.[0-9a-f]{8}\.[A-Za-z0-9+/]+$`, text)
+		require.Regexp(t, `^enc2\.[0-9a-f]{8}\.[A-Za-z0-9+/]+$`, text)
 	}
 	require.Equal(t, "token-in-clear", db.mustToken(t).Value)
 	signing, err := db.SigningSecrets(t.Context(), []int64{7}, fresh)
@@ -122,6 +123,11 @@ func TestNoPlainSecretIsWrittenOnceAllAreEncrypted(t *testing.T) {
 		_, err := db.hot.Exec(t.Context(), sql)
 		require.ErrorContains(t, err, "is not encrypted", sql)
 	}
+	o := owner(t, url)
+	_, err = o.Exec(t.Context(), `create temp table webhook_endpoints (secret text, old_secret text); insert into webhook_endpoints values ('plain')`)
+	require.NoError(t, err)
+	_, err = o.Exec(t.Context(), `update public.webhook_endpoints set secret = 'whsec_mine'`)
+	require.ErrorContains(t, err, "is not encrypted", "a temporary table is not asked")
 
 	_, err = owner(t, url).Exec(t.Context(), `alter table webhook_endpoints disable trigger user; alter table provider_tokens disable trigger user;
 		update webhook_endpoints set secret = 'whsec_before'; update provider_tokens set token = 'before';
@@ -133,6 +139,91 @@ func TestNoPlainSecretIsWrittenOnceAllAreEncrypted(t *testing.T) {
 	}
 	_, err = db.RotateEndpoint(t.Context(), e.ID, nil, "whsec_new", Operator{Name: "shop"})
 	require.NoError(t, err, "the secret before is not encrypted")
+}
+
+func TestASecretIsOfNoUseToAnotherCaller(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.mustHaveCaller(t, 7)
+	db.mustHaveCaller(t, 8)
+	secretOf := func(caller int64) (string, error) {
+		s, err := db.SigningSecret(t.Context(), caller, fresh())
+		return s.Secret, err
+	}
+	_, err := secretOf(7)
+	require.NoError(t, err)
+	neighbour, err := secretOf(0)
+	require.NoError(t, err)
+	db.mustAddEndpoint(t, 9, "https://shop.example")
+
+	// What the role of the functions may do without the key: write the same row again.
+	move := func(from, to int64) {
+		var id task.ID
+		var secret string
+		require.NoError(t, db.hot.QueryRow(t.Context(), `delete from webhook_endpoints where caller_id = $1 returning id, secret`, from).Scan(&id, &secret))
+		_, err := db.hot.Exec(t.Context(), `insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)`, id, to, secret)
+		require.NoError(t, err)
+	}
+	move(7, 8)
+	_, err = secretOf(8)
+	require.ErrorIs(t, err, ErrDecrypt, "the signing secret of another")
+	move(9, 9)
+	_, err = secretOf(9)
+	require.ErrorIs(t, err, ErrDecrypt, "the secret of an endpoint, which nobody is shown again")
+	signing, err := db.SigningSecrets(t.Context(), []int64{0, 8, 9}, fresh)
+	require.NoError(t, err)
+	require.ErrorIs(t, signing[8].Err, ErrDecrypt)
+	require.ErrorIs(t, signing[9].Err, ErrDecrypt)
+	require.Equal(t, Signing{Secrets: []string{neighbour}}, signing[0])
+}
+
+func TestReencryptBindsWhatAnEarlierVersionEncrypted(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	e := db.mustAddEndpoint(t, 7, "https://shop.example")
+	_, err := db.RotateEndpoint(t.Context(), e.ID, nil, "whsec_rotated", Operator{Name: "shop"})
+	require.NoError(t, err)
+	_, err = db.RefreshProviderToken(t.Context(), "wechat", "app", ProviderToken{}, func(context.Context) (ProviderToken, error) {
+		return ProviderToken{"token", time.Hour}, nil
+	})
+	require.NoError(t, err)
+	earlier := func(row, secret string) string {
+		sealed := db.keys.aead[db.keys.ids[0]].Seal(nil, nil, []byte(secret), []byte(row))
+		return earlierPrefix + db.keys.ids[0] + "." + base64.RawStdEncoding.EncodeToString(sealed)
+	}
+	row := "webhook_endpoints/" + e.ID.String()
+	o := owner(t, url)
+	_, err = o.Exec(t.Context(), `alter table webhook_endpoints disable trigger user; alter table provider_tokens disable trigger user`)
+	require.NoError(t, err)
+	_, err = o.Exec(t.Context(), `update webhook_endpoints set secret = $1, old_secret = $2`, earlier(row, "whsec_b"), earlier(row, "whsec_a"))
+	require.NoError(t, err)
+	_, err = o.Exec(t.Context(), `update provider_tokens set token = $1`, earlier(tokenRow("wechat", "app"), "earlier token"))
+	require.NoError(t, err)
+	_, err = o.Exec(t.Context(), `alter table webhook_endpoints enable trigger user; alter table provider_tokens enable trigger user`)
+	require.NoError(t, err)
+
+	signs := func() Signing {
+		s := message(fromCaller(7))
+		db.mustSubmit(t, s)
+		db.told(t, s.ID, 1, "task.succeeded")
+		due := db.mustClaimDeliveries(t)
+		require.Len(t, due, 1)
+		return due[0].Signing
+	}
+	both := Signing{Secrets: []string{"whsec_b", "whsec_a"}}
+	require.Equal(t, both, signs(), "nothing waits for reencrypt")
+	require.Equal(t, "earlier token", db.mustToken(t).Value)
+	done, err := db.Reencrypt(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, Reencrypted{Endpoints: 1, Tokens: 1}, done)
+	for _, text := range db.stored(t) {
+		require.Regexp(t, `^enc2\.`, text)
+	}
+	require.Equal(t, both, signs())
+	require.Equal(t, "earlier token", db.mustToken(t).Value)
+	_, err = db.hot.Exec(t.Context(), `update webhook_endpoints set secret = $1`, earlier(row, "whsec_b"))
+	require.ErrorContains(t, err, "is not encrypted and bound to its row")
 }
 
 func TestReencryptMovesEverySecretToTheNewKey(t *testing.T) {

@@ -21,7 +21,7 @@ type Reencrypted struct {
 
 const (
 	staleEndpointsSQL = `
-select id, secret, old_secret from webhook_endpoints
+select id, caller_id, coalesce(url, ''), secret, old_secret from webhook_endpoints
 where id > $2 and (not starts_with(secret, $1) or not starts_with(old_secret, $1))
 order by id
 limit $3
@@ -35,7 +35,7 @@ where e.id = n.id`
 )
 
 // Reencrypt encrypts with the first key everything that another key encrypted, or
-// none. Run it after a new first key is set everywhere; when it reports no failure
+// none, or that is bound to the id of its row alone. Run it after a new first key is set everywhere; when it reports no failure
 // the older keys can be removed. It may be broken off and run again.
 func (db *DB) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
 	if len(db.keys.ids) == 0 {
@@ -68,14 +68,16 @@ func (db *DB) reencryptEndpoints(ctx context.Context, tx pgx.Tx, after task.ID, 
 	if err != nil {
 		return last, err
 	}
-	var secret string
+	var caller int64
+	var url, secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&last, &secret, &old}, func() error {
-		again, err := db.reencrypt(endpointRow(last), secret)
+	_, err = pgx.ForEachRow(rows, []any{&last, &caller, &url, &secret, &old}, func() error {
+		row := endpointRow(last, caller, url)
+		again, err := db.reencrypt(row, secret)
 		var oldAgain *string
 		if err == nil && old != nil {
 			var text string
-			text, err = db.reencrypt(endpointRow(last), *old)
+			text, err = db.reencrypt(row, *old)
 			oldAgain = &text
 		}
 		if err != nil {
@@ -115,11 +117,11 @@ func (db *DB) reencryptTokens(ctx context.Context, tx pgx.Tx, done *Reencrypted)
 	return tx.SendBatch(ctx, &batch).Close()
 }
 
-// reencrypt names the row in its error.
+// reencrypt names the row in its error, without the URL, which may hold a secret.
 func (db *DB) reencrypt(row, stored string) (string, error) {
 	secret, err := db.keys.decrypt(row, stored)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", row, err)
+		return "", fmt.Errorf("%s: %w", rowID(row), err)
 	}
 	return db.keys.encrypt(row, secret)
 }

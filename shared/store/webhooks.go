@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -77,7 +78,7 @@ func (db *DB) AddEndpoint(ctx context.Context, n NewEndpoint, by Operator) (e En
 			return deed{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
 		}
 		id := task.NewID()
-		secret, err := db.keys.encrypt(endpointRow(id), n.Secret)
+		secret, err := db.keys.encrypt(endpointRow(id, n.CallerID, n.URL), n.Secret)
 		if err != nil {
 			return deed{}, err
 		}
@@ -114,17 +115,17 @@ func (db *DB) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint, er
 const lockEndpointSQL = endpointSQL + ` for update`
 
 // changeEndpoint changes an endpoint under its lock; change gives the statement
-// that does it, "" for none, with what follows the id.
+// that does it, "" for none, with what follows the id, or why not.
 func (db *DB) changeEndpoint(ctx context.Context, id task.ID, of *int64, action string, by Operator,
-	change func(e Endpoint) (sql string, args []any)) (e Endpoint, err error) {
+	change func(e Endpoint) (sql string, args []any, err error)) (e Endpoint, err error) {
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
 		before, err := rowOf[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
 		if err != nil {
 			return deed{}, err
 		}
-		sql, args := change(before)
-		if e = before; sql == "" {
-			return deed{}, nil
+		sql, args, err := change(before)
+		if e = before; err != nil || sql == "" {
+			return deed{}, err
 		}
 		e, err = rowOf[Endpoint](ctx, tx, "endpoint", sql, append([]any{id}, args...)...)
 		return deed{action, e.subject(), before.json(), e.json()}, err
@@ -139,11 +140,11 @@ where id = $1 returning ` + endpointColumns
 // EnableEndpoint has an endpoint told again, what rested too.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) EnableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
-	return db.changeEndpoint(ctx, id, of, "webhook.enable", by, func(e Endpoint) (string, []any) {
+	return db.changeEndpoint(ctx, id, of, "webhook.enable", by, func(e Endpoint) (string, []any, error) {
 		if e.Enabled {
-			return "", nil
+			return "", nil, nil
 		}
-		return enableEndpointSQL, nil
+		return enableEndpointSQL, nil, nil
 	})
 }
 
@@ -154,11 +155,11 @@ where id = $1 returning ` + endpointColumns
 // DisableEndpoint has an endpoint told nothing; what is pending rests.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) DisableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
-	return db.changeEndpoint(ctx, id, of, "webhook.disable", by, func(e Endpoint) (string, []any) {
+	return db.changeEndpoint(ctx, id, of, "webhook.disable", by, func(e Endpoint) (string, []any, error) {
 		if !e.Enabled {
-			return "", nil
+			return "", nil, nil
 		}
-		return disableEndpointSQL, []any{msg.DisabledByHand}
+		return disableEndpointSQL, []any{msg.DisabledByHand}, nil
 	})
 }
 
@@ -171,12 +172,9 @@ where id = $1 returning ` + endpointColumns
 // RotateEndpoint replaces an endpoint's secret; the old one signs too for a day.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secret string, by Operator) (Endpoint, error) {
-	encrypted, err := db.keys.encrypt(endpointRow(id), secret)
-	if err != nil {
-		return Endpoint{}, failed("webhook.rotate", err)
-	}
-	return db.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(Endpoint) (string, []any) {
-		return rotateEndpointSQL, []any{encrypted}
+	return db.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(e Endpoint) (string, []any, error) {
+		encrypted, err := db.keys.encrypt(endpointRow(id, e.CallerID, e.URL), secret)
+		return rotateEndpointSQL, []any{encrypted}, err
 	})
 }
 
@@ -200,8 +198,13 @@ func (db *DB) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by Oper
 	}))
 }
 
-// endpointRow names a row of webhook_endpoints where its secrets are encrypted.
-func endpointRow(id task.ID) string { return "webhook_endpoints/" + id.String() }
+// endpointRow names a row of webhook_endpoints where its secrets are encrypted; url
+// is "" of the row with a caller's signing secret. Who may add and delete rows could
+// else give a secret to another caller, or have an endpoint's secret shown as a
+// caller's own.
+func endpointRow(id task.ID, caller int64, url string) string {
+	return fmt.Sprintf("webhook_endpoints/%s caller %d url %s", id, caller, url)
+}
 
 // SigningSecret signs what a caller has told to callback URLs and what it sends
 // to URLs.
@@ -227,7 +230,7 @@ type execer interface {
 // addSigningSecret gives a caller its first secret; added is false when it has one.
 func (db *DB) addSigningSecret(ctx context.Context, in execer, caller int64, fresh string) (added bool, err error) {
 	id := task.NewID()
-	secret, err := db.keys.encrypt(endpointRow(id), fresh)
+	secret, err := db.keys.encrypt(endpointRow(id, caller, ""), fresh)
 	if err != nil {
 		return false, err
 	}
@@ -255,7 +258,7 @@ func (db *DB) signingSecret(ctx context.Context, caller int64) (s SigningSecret,
 		return s, errNotFound("secret")
 	}
 	if err == nil {
-		s.Secret, err = db.keys.decrypt(endpointRow(id), s.Secret)
+		s.Secret, err = db.keys.decrypt(endpointRow(id, caller, ""), s.Secret)
 	}
 	return s, err
 }
@@ -267,12 +270,12 @@ type Signing struct {
 }
 
 // signing decrypts the secrets of a row of webhook_endpoints.
-func (db *DB) signing(row task.ID, stored string, old *string) (s Signing) {
+func (db *DB) signing(row, stored string, old *string) (s Signing) {
 	for _, text := range []*string{&stored, old} {
 		if text == nil {
 			continue
 		}
-		secret, err := db.keys.decrypt(endpointRow(row), *text)
+		secret, err := db.keys.decrypt(row, *text)
 		if err != nil {
 			return Signing{Err: err}
 		}
@@ -299,7 +302,7 @@ func (db *DB) SigningSecrets(ctx context.Context, callers []int64, fresh func() 
 	var secret string
 	var old *string
 	_, err = pgx.ForEachRow(rows, []any{&id, &caller, &secret, &old}, func() error {
-		found[caller] = db.signing(id, secret, old)
+		found[caller] = db.signing(endpointRow(id, caller, ""), secret, old)
 		return nil
 	})
 	for _, caller := range callers {
@@ -341,7 +344,7 @@ func (db *DB) rotateSigningSecret(ctx context.Context, tx pgx.Tx, caller int64, 
 	if err := tx.QueryRow(ctx, lockSigningSQL, caller).Scan(&id); err != nil {
 		return err
 	}
-	encrypted, err := db.keys.encrypt(endpointRow(id), s.Secret)
+	encrypted, err := db.keys.encrypt(endpointRow(id, caller, ""), s.Secret)
 	if err != nil {
 		return err
 	}

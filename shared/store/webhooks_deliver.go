@@ -205,7 +205,7 @@ update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_in
 from d, webhook_endpoints s
 where w.id = d.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
-    s.secret, case when s.old_secret_until > now() then s.old_secret end`
+    s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
 // anyHash is a value that hashtextextended may give, by chance.
 const anyHash = `((random() - 0.5) * 18446744073709551615)::bigint`
@@ -246,10 +246,11 @@ func (db *DB) ClaimDeliveries(ctx context.Context, places Places, inHand []DueDe
 		return nil, failed("claim deliveries", err)
 	}
 	var d DueDelivery
-	var secret string
+	var owner int64
+	var endpointURL, secret string
 	var old *string
-	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &secret, &old}, func() error {
-		d.Signing = db.signing(d.EndpointID, secret, old)
+	_, err = pgx.ForEachRow(rows, []any{&d.ID, &d.CallerID, &d.EndpointID, &d.Host, &d.EventID, &d.URL, &d.Payload, &d.Claim, &d.Failing, &owner, &endpointURL, &secret, &old}, func() error {
+		d.Signing = db.signing(endpointRow(d.EndpointID, owner, endpointURL), secret, old)
 		due = append(due, d)
 		return nil
 	})
