@@ -79,6 +79,32 @@ func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
 	require.Equal(t, 2, w.looker.count(`select count(distinct caller_id) from stream_usage where stream = 'ACCEPTED'`))
 }
 
+// One submitter fills the stream of accepted messages with some that are rejected.
+// Those of another are accepted all the same, long before the next tick.
+func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1", "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_SAFETY_TICK=10m")
+	greedy, modest := w.looker.caller("greedy", "submitter"), w.looker.caller("modest", "submitter")
+	const accept = `{"client_msg_id":"m-%d","to":"user:bob","data":%q,"ack":"accepted"}`
+	large := strings.Repeat("x", 60_000)
+	n := 0
+	for status := 202; status == 202; n++ { // nothing saves them yet, so the stream fills
+		require.Equal(t, 200, greedy.sendTo(n, "user:bob", "x").status)
+		status = greedy.post(post, fmt.Sprintf(accept, n, large)).status
+	}
+	require.Equal(t, 503, modest.post(post, fmt.Sprintf(accept, 0, large)).status, "it is full")
+	w.trigger(w.at)
+	require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, 0, large)).status == 202 }, patience, 20*time.Millisecond)
+	for m := 1; m < 40; m++ { // more than the stream holds
+		require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, m, "x")).status == 202 }, patience, 20*time.Millisecond)
+		require.Equal(t, 200, greedy.sendTo(n+m, "user:bob", "x").status)
+		if r := greedy.post(post, fmt.Sprintf(accept, n+m, large)); r.status == 429 {
+			break // it has more than its share
+		}
+	}
+	require.Zero(t, w.looker.count(`select count(*) from dead_letters`))
+}
+
 // One submitter has far more waiting than the relay takes at once. The messages of
 // another go on as if it were alone.
 func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {

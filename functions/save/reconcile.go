@@ -8,6 +8,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
 )
 
 const (
@@ -115,6 +116,25 @@ func (s *saver) window(state bus.AcceptState) time.Duration {
 		return min(window, fullWindow)
 	default:
 		return 0
+	}
+}
+
+// forgetParts is of how many parts of the stream each has a look follow: the look
+// after the last part but one finds it nearly full.
+const forgetParts = 16
+
+// forgetInTime wakes this function whenever the batches saved here have filled a
+// part of the stream: its ticks are too far apart for one that is filled within a
+// minute.
+func (s *saver) forgetInTime(rows []*store.NewMessage) {
+	var bytes int64
+	for _, m := range rows {
+		bytes += int64(len(m.Data)) + store.StreamOverhead
+	}
+	part := s.env.Config.Bus.Sizes()[store.StreamAccepted] / forgetParts
+	if s.taken.Add(bytes) >= part {
+		s.taken.Store(0)
+		s.env.SaveAt(time.Time{})
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -37,6 +38,7 @@ type saver struct {
 	db    *store.DB
 	env   *fn.Env
 	order order
+	taken atomic.Int64 // bytes that the stream took since save was last woken to forget
 }
 
 func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
@@ -84,6 +86,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 		metrics.SaveFail.Inc()
 		return err
 	}
+	s.forgetInTime(rows)
 	counts := map[store.Saving]int{}
 	var relay, deliver bool
 	for i, m := range rows {

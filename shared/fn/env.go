@@ -173,6 +173,9 @@ func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 // DeliverAt is RelayAt for deliver: for what is told to URLs.
 func (e *Env) DeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 
+// SaveAt is RelayAt for save, which makes room in the stream of accepted messages.
+func (e *Env) SaveAt(at time.Time) { e.bus.WakeAt(bus.WakeSave, at) }
+
 // MessageDue wakes whoever sends messages of the kind: one is due now.
 func (e *Env) MessageDue(kind message.Kind) {
 	if kind == message.URL {

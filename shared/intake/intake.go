@@ -31,6 +31,7 @@ type Intake struct {
 
 	asking   sync.Mutex // held by who asks what the stream gives
 	promised atomic.Pointer[promise]
+	woken    atomic.Int64 // when save was last woken to make room, in Unix seconds
 }
 
 // New does not touch the network.
@@ -87,12 +88,22 @@ func (in *Intake) take(ctx context.Context, c *fn.Call, req Request, m *store.Ne
 		return accepted, err
 	}
 	c.Log("not_accepted", err.Error())
+	in.makeRoom()
 	if !in.two.FailOpen {
 		return Submitted{}, busy()
 	}
 	saved, err := in.save(m)
 	saved.Ack.Ordering = bestEffort
 	return saved, err
+}
+
+// makeRoom wakes save, once a second at most: the stream may have refused a message
+// because it is full of what is saved.
+func (in *Intake) makeRoom() {
+	now := time.Now().Unix()
+	if last := in.woken.Load(); last != now && in.woken.CompareAndSwap(last, now) {
+		in.env.SaveAt(time.Time{})
+	}
 }
 
 // save commits a message and answers ack saved.

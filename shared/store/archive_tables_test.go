@@ -232,7 +232,7 @@ func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 			"pageMessagesSQL": pageOfIDs, "archiveMessagesSQL": ids, "pageSubscribeLogsSQL": pageOfRows, "archiveSubscribeLogsSQL": numbers,
 			"pageActionsSQL": pageOfRows, "archiveActionsSQL": numbers, "pageDeliveriesSQL": pageOfIDs, "deleteOldDeliveriesSQL": ids,
 			"pageAlertsSQL": pageOfIDs, "deleteOldAlertsSQL": ids, "pagePanicsSQL": pageOfRows, "deleteOldPanicsSQL": numbers,
-			"withdrawArchivedSQL": someIDs, "knownArchivedMessagesSQL": someIDs, "archivedMessageSQL": anID, "fingerprintsSQL": someIDs,
+			"withdrawArchivedSQL": someIDs, "knownArchivedMessagesSQL": someIDs, "archivedMessageSQL": anID, "savedBeforeSQL": someIDs,
 			"finishedMessagesSQL": someIDs,
 			"archivedLogOfSQL":    name + `, 'x', 'o', '{}', ''`, "logSQL": "7", "messageLogSQL": name, "historySQL": "7, 'infinity', " + anID + ", 20",
 		},

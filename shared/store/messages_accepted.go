@@ -18,7 +18,7 @@ type Saving int8
 const (
 	SavedNow     Saving = iota
 	SavedBefore         // a repeat of one that was saved: nothing changed
-	SaveRejected        // its client_msg_id stands for another message: it is a dead letter
+	SaveRejected        // its client_msg_id stands for another message: its sender is told, and it is not kept
 	SavePoisoned        // the database will never take it: it is a dead letter
 )
 
@@ -53,19 +53,15 @@ func isPoison(err error) bool {
 	return len(code) == 5 && (code[:2] == "22" || code[:2] == "23")
 }
 
-func acceptedLetter(m *NewMessage, reason string) DeadLetter {
-	return DeadLetter{
-		Function: "save", EventID: m.ID.String(), EventType: m.Type, Event: string(m.Data), Reason: reason, Attempts: 1,
-	}
-}
-
 // buryAccepted keeps a message that the database will never take as a dead
 // letter, and has its sender told.
 func (db *DB) buryAccepted(ctx context.Context, m *NewMessage, reason string) error {
 	told := &news{db: db}
 	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
-		queueDeadLetter(&batch, acceptedLetter(m, reason))
+		queueDeadLetter(&batch, DeadLetter{
+			Function: "save", EventID: m.ID.String(), EventType: m.Type, Event: string(m.Data), Reason: reason, Attempts: 1,
+		})
 		batch.Queue(rememberRefusedSQL, m.AcceptSeq, m.ID, storable(m.From), storable(m.ClientMsgID))
 		told.expect(batch.Queue(insertAcksSQL, kindRejected, []task.ID{m.ID}))
 		return tx.SendBatch(ctx, &batch).Close()
@@ -112,28 +108,37 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 			return err
 		}
-		prints, err := fingerprints(ctx, tx, fresh, inserted)
+		prints, places, err := savedBefore(ctx, tx, fresh, inserted)
 		if err != nil {
 			return err
 		}
 		out = judgeAccepted(rows, inserted, prints)
 		batch = pgx.Batch{}
 		queueAcks(&batch, told, rows, out)
-		queueStreamUsage(&batch, usageOfAccepted(rows, out))
+		queueStreamUsage(&batch, usageOfAccepted(rows, out, places))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
 	return out, told.after(err)
 }
 
-const fingerprintsSQL = `
-select id, fingerprint from messages where id = any($1::uuid[])
-union all
-select id, fingerprint from archived_messages where id = any($1::uuid[])`
+const savedBeforeSQL = `
+select m.id, m.fingerprint, coalesce(a.accept_seq, 0)
+from (
+    select id, fingerprint from messages where id = any($1::uuid[])
+    union all
+    select id, fingerprint from archived_messages where id = any($1::uuid[])
+) m
+left join lateral (
+    select accept_seq from accepted_messages where accepted_messages.id = m.id and saved_at is not null offset 0
+) a on true`
 
-// fingerprints are those of the rows that were inserted, and of what is saved in
-// place of the others.
-func fingerprints(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]time.Time) (map[task.ID]task.Hash, error) {
-	prints := make(map[task.ID]task.Hash, len(fresh))
+// savedBefore gives the fingerprints of the rows that were inserted, and of what is
+// saved in place of the others; of these also the last place in the stream that was
+// already dealt with.
+func savedBefore(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted map[task.ID]time.Time) (
+	prints map[task.ID]task.Hash, places map[task.ID]int64, err error,
+) {
+	prints, places = make(map[task.ID]task.Hash, len(fresh)), map[task.ID]int64{}
 	var before []task.ID
 	for _, m := range fresh {
 		if _, fresh := inserted[m.ID]; fresh {
@@ -143,19 +148,20 @@ func fingerprints(ctx context.Context, tx pgx.Tx, fresh []*NewMessage, inserted 
 		}
 	}
 	if len(before) == 0 {
-		return prints, nil
+		return prints, places, nil
 	}
-	rows, err := tx.Query(ctx, fingerprintsSQL, before)
+	rows, err := tx.Query(ctx, savedBeforeSQL, before)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var id task.ID
 	var print task.Hash
-	_, err = pgx.ForEachRow(rows, []any{&id, &print}, func() error {
-		prints[id] = print
+	var place int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &print, &place}, func() error {
+		prints[id], places[id] = print, place
 		return nil
 	})
-	return prints, err
+	return prints, places, err
 }
 
 func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints map[task.ID]task.Hash) []Saving {
@@ -173,10 +179,13 @@ func judgeAccepted(rows []*NewMessage, inserted map[task.ID]time.Time, prints ma
 	return out
 }
 
-func usageOfAccepted(rows []*NewMessage, out []Saving) streamUsage {
+// usageOfAccepted counts everything that the stream took, what was rejected and what
+// had been saved before too, but not what comes again because an answer was lost:
+// that is known by its place.
+func usageOfAccepted(rows []*NewMessage, out []Saving, places map[task.ID]int64) streamUsage {
 	usage := streamUsage{}
 	for i, m := range rows {
-		if out[i] == SavedNow {
+		if out[i] == SavedNow || m.AcceptSeq > places[m.ID] {
 			usage.add(StreamAccepted, m.CallerID, len(m.Data))
 		}
 	}
@@ -190,7 +199,6 @@ func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
 	for i, m := range rows {
 		if out[i] == SaveRejected {
 			rejected = append(rejected, m.ID)
-			queueDeadLetter(batch, acceptedLetter(m, "its client_msg_id was used for another message, which was saved first"))
 			continue
 		}
 		saved = append(saved, m.ID)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,32 @@ func TestABatchOfAcceptedMessagesIsJudgedRowByRow(t *testing.T) {
 	require.Equal(t, []Saving{SavedBefore, SavedBefore, SavedNow, SavedBefore, SaveRejected, SaveRejected, SavedBefore, SaveRejected}, out)
 	require.Equal(t, 5, db.count(t, `select count(*) from messages`))
 	require.Equal(t, 5, db.count(t, `select count(*) from message_live`))
-	require.Equal(t, 3, db.count(t, `select count(*) from dead_letters where dead and function = 'save'`))
+	require.Zero(t, db.count(t, `select count(*) from dead_letters`), "the sender is told of what was rejected, and has it")
+}
+
+// What one caller puts into the stream counts for it whatever becomes of it, else it
+// fills the stream with messages that are rejected.
+func TestEveryAcceptedMessageCountsForItsCaller(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	greedy, modest := from(1), from(2)
+	large := data(`"` + strings.Repeat("x", 998) + `"`)
+	db.mustSave(t, reliable("rejected", greedy), reliable("repeated", greedy, large))
+	save := func() {
+		t.Helper()
+		db.mustSaveAccepted(t, accepted(1, "rejected", greedy, large), accepted(2, "repeated", greedy, large), accepted(3, "saved", greedy, large),
+			accepted(4, "other", modest, large))
+	}
+	used := func(caller int64) int {
+		return db.count(t, `select sum(bytes) from stream_usage where stream = 'ACCEPTED' and caller_id = $1`, caller)
+	}
+	save()
+	require.Equal(t, 3*1500, used(1))
+	require.Equal(t, 1500, used(2))
+	save()
+	require.Equal(t, 3*1500, used(1), "what comes again from the same place is not counted again")
+	db.mustSaveAccepted(t, accepted(5, "rejected", greedy, large))
+	require.Equal(t, 4*1500, used(1), "but what the stream took again is")
 }
 
 func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {

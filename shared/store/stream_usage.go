@@ -17,9 +17,9 @@ import (
 // whatever its name is.
 const StreamAccepted = "ACCEPTED"
 
-// streamOverhead is about what a stream keeps of a message beside its data, in
+// StreamOverhead is about what a stream keeps of a message beside its data, in
 // bytes: subject, headers and its own record.
-const streamOverhead = 500
+const StreamOverhead = 500
 
 // streamUsage is how many bytes streams took of callers.
 type streamUsage map[usageKey]int64
@@ -33,7 +33,7 @@ type usageKey struct {
 func (u streamUsage) add(stream string, caller int64, data int) {
 	switch stream {
 	case msg.StreamMessages, msg.StreamUsers, StreamAccepted:
-		u[usageKey{stream, caller}] += int64(data) + streamOverhead
+		u[usageKey{stream, caller}] += int64(data) + StreamOverhead
 	}
 }
 
