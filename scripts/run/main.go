@@ -58,6 +58,10 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer port.close()
+	netrc, err := writeSecret(s.home, "netrc", netrcOf(s.username, s.password))
+	if err != nil {
+		return err
+	}
 	sink, err := listenForSink(ctx, s, out)
 	if err != nil {
 		return err
@@ -130,7 +134,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = accompany(ctx, s, children, s.beside(database, besideNATS), sink, log, out)
+	err = accompany(ctx, s, children, s.beside(database, besideNATS), netrc, sink, log, out)
 	if hasEnded(server) {
 		port.refuse()
 	}
@@ -190,7 +194,7 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 
 // accompany waits until the server is ready and then works beside it until ctx
 // is done or a child ends by itself. Meanwhile runEnv is in the home.
-func accompany(ctx context.Context, s settings, children map[string]child, runEnv string, sink *sink, logs, out io.Writer) (err error) {
+func accompany(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
@@ -213,7 +217,7 @@ func accompany(ctx context.Context, s settings, children map[string]child, runEn
 		}
 	}
 	if ctx.Err() == nil {
-		introduce(out, s, sinkURL)
+		introduce(out, s, netrc, sinkURL)
 	}
 
 	ctx, stop := context.WithCancel(ctx)
@@ -292,10 +296,10 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 	return database, postgres, nil
 }
 
-func introduce(out io.Writer, s settings, sinkURL string) {
-	login, password := fmt.Sprintf(`"%s:$BASIC_AUTH_PASSWORD"`, s.username), "the one of BASIC_AUTH_PASSWORD"
+func introduce(out io.Writer, s settings, netrc, sinkURL string) {
+	password := "the one of BASIC_AUTH_PASSWORD"
 	if s.passwordFile != "" {
-		login, password = fmt.Sprintf(`"%s:$(cat '%s')"`, s.username, s.passwordFile), "in "+s.passwordFile
+		password = "in " + s.passwordFile
 	}
 	if sinkURL != "" {
 		sinkURL = fmt.Sprintf("  sink      %s prints what webhooks tell; a callback_url may name it too\n", sinkURL)
@@ -304,10 +308,10 @@ func introduce(out io.Writer, s settings, sinkURL string) {
   API       %[1]s/api/v1
   user      %[2]s
   password  %[3]s
-%[5]s  try       curl -u %[4]s -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
+%[5]s  try       curl --netrc-file '%[4]s' -H 'Content-Type: application/json' -d '{"phone_number":"13800138000","content":"hello"}' %[1]s/api/v1/sms/send
 
 ready %[1]s
-`, s.url(), s.username, password, login, sinkURL)
+`, s.url(), s.username, password, netrc, sinkURL)
 }
 
 // orInterrupted is nil when err only says that ctx was done: an interrupt before

@@ -55,8 +55,13 @@ func writeSecret(home, name, text string) (string, error) {
 // netrcOf is what curl --netrc-file reads, so that no password is in the arguments of
 // a command, which every user of the machine can see.
 func netrcOf(user, password string) string {
-	quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`)
-	return fmt.Sprintf("machine %s login \"%s\" password \"%s\"\n", loopback, quoted.Replace(user), quoted.Replace(password))
+	word := func(text string) string {
+		if !strings.ContainsAny(text, " \t\"\\#") {
+			return text // as versions of curl before 7.84 need it
+		}
+		return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
+	}
+	return fmt.Sprintf("machine %s login %s password %s\n", loopback, word(user), word(password))
 }
 
 // withPassword returns s with the admin's password. Where BASIC_AUTH_PASSWORD is not

@@ -86,3 +86,9 @@ func TestAReaderKeepsItsSecretsAndAllOtherSettings(t *testing.T) {
 	require.NotContains(t, withSecretsOf(env, allFunctions()...), "SENDONCE_OWNER_URL=c")
 	require.Contains(t, withSecretsOf(env, allFunctions()...), "SENDONCE_ADMIN_PASSWORD_FILE=/b")
 }
+
+func TestANetrcHoldsAnyPassword(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "machine 127.0.0.1 login admin password pa:ss\n", netrcOf("admin", "pa:ss"))
+	require.Equal(t, "machine 127.0.0.1 login admin password \"a \\\"b\\\\c\"\n", netrcOf("admin", `a "b\c`))
+}
