@@ -197,4 +197,31 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 		again.told()
 	}
 	require.Equal(t, ann, s.listen(streams+"ann?after=0").told(), "others miss nothing")
+	fresh := s.listen(streams + "bob?after=0").event()
+	require.Equal(t, []string{"gap", gap.id}, []string{fresh.kind, fresh.id}, "who reads from the beginning is told too")
+}
+
+// One sender floods an inbox. What others sent to it stays, and they send on.
+func TestOneSenderEmptiesNoInbox(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.env = append(o.env, "SENDONCE_INBOX_MESSAGES=100")
+	s, _ := o.house()
+	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
+	first := modest.sendTo(0, "user:vic", "important").data("server_msg_id")
+	refused := 0
+	for n := range 110 {
+		r := greedy.sendTo(n, "user:vic", "x")
+		if r.status == 429 {
+			require.Equal(t, []any{"quota_exceeded", "60"}, []any{r.body["error"], r.header.Get("Retry-After")})
+			refused++
+		}
+	}
+	require.InDelta(t, 85, refused, 1)
+	again := greedy.sendTo(0, "user:vic", "x")
+	require.Equal(t, []any{200, "true"}, []any{again.status, again.header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
+	require.Equal(t, 200, greedy.sendTo(200, "user:zoe", "x").status)
+	require.Equal(t, 200, modest.sendTo(1, "user:vic", "x").status)
+	o.allSent(func() {})
+	require.Equal(t, first, s.listen(streams+"vic?after=0").told())
 }

@@ -45,7 +45,7 @@ type Config struct {
 	DeadLettersMB   int           `envconfig:"SENDONCE_STREAM_DEADLETTERS_MB" default:"32" desc:"MiB for the stream DEADLETTERS, as SENDONCE_STREAM_EVENTS_MB; while it is full, refused events go to the table dead_letters"`
 	MessagesMaxAge  time.Duration `envconfig:"SENDONCE_STREAM_MESSAGES_MAX_AGE" default:"168h" desc:"how long the stream MESSAGES keeps a message at most, 1h to 8760h"`
 	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
-	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"messages that the stream USERS keeps for one user, 100 to 1000000; a newer one takes the place of the oldest, which stays in Postgres"`
+	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"messages that the stream USERS keeps for one user, 100 to 1000000; a newer one takes the place of the oldest, which stays in Postgres; one sender may send a quarter of it to one user within 15 minutes"`
 	AcceptStream    string        `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
 	AcceptShards    int           `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
 

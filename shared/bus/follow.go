@@ -247,11 +247,12 @@ const lookAgain = 20 * time.Second
 // missed says whether messages of the user between safe and next, which was found
 // behind it, may have been removed: next is the oldest that is left, and the inbox
 // is full, or something was removed there. An inbox loses its oldest first: while
-// one from before safe is left, nothing is missing. A follower that reads as fast
-// as messages come asks nothing.
+// one from before safe is left, nothing is missing. One that reads from the beginning
+// may miss what an inbox that is full, or was trimmed, has lost. A follower that reads
+// as fast as messages come asks nothing.
 func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
-	if f.safe == 0 || time.Since(f.current) < lookAgain && (limit <= 0 || next-f.safe < uint64(limit)) {
+	if time.Since(f.current) < lookAgain && (limit <= 0 || next-f.safe < uint64(limit)) {
 		return nil, nil
 	}
 	oldest, err := f.stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(f.subject))

@@ -111,6 +111,12 @@ func TestAnInboxIsBoundedForItself(t *testing.T) {
 	_, gap = next(slow)
 	require.Equal(t, &GapError{After: 154, Next: 255}, gap, "it was overtaken while it read")
 
+	_, gap = next(follow("ann", 0, 0))
+	require.Equal(t, &GapError{After: 0, Next: 255}, gap, "who reads from the beginning is told too")
+	m, gap = next(follow("bob", 0, 0))
+	require.Nil(t, gap)
+	require.EqualValues(t, 2, m.Seq)
+
 	for after, want := range map[uint64]uint64{1: 2, 2: 3, 3: 4} {
 		m, gap := next(follow("bob", after, 0))
 		require.Nil(t, gap, "others miss nothing")

@@ -122,7 +122,7 @@ func (c *Config) storeConfig() store.Config {
 	return store.Config{
 		URL: c.DatabaseURL, Roles: store.Roles(c.Roles), MaxConns: c.MaxConns, Pooler: c.Pooler, StatusOf: statusOf,
 		Events: c.TaskEvents, Backoff: c.RetryBackoff, PhoneCountry: c.PhoneCountry, Keep: store.Retention{TaskDays: c.RetentionDays, LogDays: c.LogDays},
-		Alerts: c.Alerts.rules(), Keys: keys, Waiting: store.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, StreamBytes: c.Bus.Sizes(),
+		Alerts: c.Alerts.rules(), Keys: keys, Waiting: store.Waiting{Items: c.Waiting, Bytes: c.WaitingMB << 20}, WaitingTasks: c.WaitingTasks, StreamBytes: c.Bus.Sizes(), Inbox: c.Bus.InboxMessages,
 	}
 }
 

@@ -201,10 +201,11 @@ insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann'
 			"placeInConversationSQL": `'ann', 'bob', ` + anID,
 			"readCursorSQL":          `'bob', 'ann', 100`,
 			"markReadSQL":            `'bob', 'ann', ` + anID,
+			"sentToUserSQL":          `'ann', 'bob', 5000`,
 		},
 		index: map[string]string{
 			"conversationSQL": "Index Only Scan Backward using messages_between", "placeInConversationSQL": "messages_pkey",
-			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey",
+			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey", "sentToUserSQL": "messages_between",
 		},
 		sorted: []string{"readCursorSQL"},
 	}.require(t)

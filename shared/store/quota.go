@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -113,12 +114,14 @@ type Admission struct {
 	quotas  *quotas
 	caller  int64
 	waiting Waiting
+	sent    func() // counts a message to a user once it is taken in; nil for others
 }
 
 // AdmitMessage counts a message of a caller before it is saved, or accepted by a
 // stream first. The refusal (task.CodeQuota) says that the caller would have more
-// waiting than its quota, or took more than its share of a stream; it must not keep
-// a replay from its answer.
+// waiting than its quota, took more than its share of a stream, or sent more than a
+// quarter of an inbox to its user within 15 minutes; it must not keep a replay from
+// its answer.
 //
 // The count is at most 1 s old (10 s below a tenth of the quota, and longer where
 // counting itself takes more than 50 ms), and knows of other processes only what
@@ -144,8 +147,17 @@ func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, ac
 		return Admission{}, tooMuch(shareRetry,
 			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
 	}
+	var sent func()
+	if m.To.Kind == msg.User && db.inboxes.limit > 0 {
+		pair := inboxPair{m.From, m.To.Name}
+		if db.inboxes.exceeded(pair) {
+			return Admission{}, tooMuch(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
+				"messages to this user are accepted again as these get older", m.From, db.inboxes.limit))
+		}
+		sent = func() { db.inboxes.add(pair) }
+	}
 	if limit == (Waiting{}) {
-		return Admission{}, nil
+		return Admission{sent: sent}, nil
 	}
 	q.awaitCount(ctx, caller.ID, limit)
 	admission, has := q.admit(caller.ID, limit, Waiting{1, int64(len(m.Data))}, 1)
@@ -153,6 +165,7 @@ func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, ac
 		return admission, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
 			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
 	}
+	admission.sent = sent
 	return admission, nil
 }
 
@@ -187,7 +200,7 @@ func (q *quotas) admit(caller int64, limit, each Waiting, n int) (_ Admission, h
 		more = more.plus(each)
 	}
 	e.underWay = e.underWay.plus(more)
-	return Admission{q, caller, more}, had
+	return Admission{quotas: q, caller: caller, waiting: more}, had
 }
 
 // String names the limits that there are.
@@ -287,10 +300,14 @@ func (e *estimate) forgetSaved(to int64) {
 }
 
 // Saved says that what was admitted is committed and was not before.
-func (a Admission) Saved() { a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) }) }
+func (a Admission) Saved() {
+	a.countSent()
+	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
+}
 
 // Accepted says that a stream took the message at this place, and had not before.
 func (a Admission) Accepted(seq int64) {
+	a.countSent()
 	a.change(func(e *estimate) {
 		last := len(e.unsaved) - 1
 		if last < 0 || time.Since(e.unsaved[last].begun) > countEvery && last+1 < maxUnsaved {
@@ -305,6 +322,12 @@ func (a Admission) Accepted(seq int64) {
 // End says that the call that brought it is over.
 func (a Admission) End() {
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
+}
+
+func (a Admission) countSent() {
+	if a.sent != nil {
+		a.sent()
+	}
 }
 
 func (a Admission) change(change func(*estimate)) {

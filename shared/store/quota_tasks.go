@@ -114,5 +114,5 @@ func (db *DB) withinQuota(caller Caller, n int, submit func(fit int, refusal *ta
 			"tasks are accepted again when some of these are finished", had.plus(admission.waiting).Items, limit.Items))
 	}
 	saved := submit(fit, refusal)
-	Admission{q, caller.ID, Waiting{Items: int64(saved)}}.Saved()
+	Admission{quotas: q, caller: caller.ID, waiting: Waiting{Items: int64(saved)}}.Saved()
 }

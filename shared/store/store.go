@@ -27,6 +27,7 @@ type Config struct {
 	Waiting      Waiting               // messages that each caller may have waiting; 0 = no limit
 	WaitingTasks int64                 // tasks of each caller that may be not final; 0 = no limit
 	StreamBytes  map[string]int64      // the size of each stream of which no caller may take more than a share
+	Inbox        int                   // messages that a user's inbox holds; no sender may send more than a quarter within 15 minutes; 0 = no limit
 	OnEvents     func()                // called after a commit that wrote events to be relayed; nil = nobody listens
 	OnFailed     func()                // called after a commit of failures that count for alerts; nil = nobody listens
 
@@ -45,6 +46,7 @@ type DB struct {
 	messages                  *coalescer[*NewMessage, SavedMessage]
 	messageQuotas, taskQuotas quotas
 	shares                    streamShares
+	inboxes                   inboxShares
 	blocked                   blockedWords
 	floors                    claimFloors
 	giving                    givingQueues
@@ -90,6 +92,7 @@ func Open(cfg Config) (*DB, error) {
 		return of, 0, err
 	}
 	db.shares.look = db.sharesExceeded(cfg.StreamBytes)
+	db.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, saved: db.sentToUser}
 	return db, nil
 }
 
