@@ -33,6 +33,15 @@ func natsIn(t testing.TB, o sandbox.NATSOptions) *sandbox.NATS {
 // natsFor is natsIn where the stream of accepted messages has a name of its own.
 func natsFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
 	t.Helper()
+	n := natsThatMayDeny(t, o, accepted)
+	t.Cleanup(func() { require.Empty(t, n.Violations()) })
+	return n
+}
+
+// natsThatMayDeny is natsFor for a test in which a component asks for what its user
+// may not do.
+func natsThatMayDeny(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
+	t.Helper()
 	users := bus.Users(accepted, "ordres.>")
 	passwords := map[string]string{}
 	for _, u := range users {
@@ -40,9 +49,7 @@ func natsFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS
 	}
 	o.Config = bus.PasswordConfig(passwords) + bus.ServerConfig(users, "")
 	o.User, o.Password = bus.UserOperator, natsPassword
-	n := sandbox.NATSIn(t, o)
-	t.Cleanup(func() { require.Empty(t, n.Violations()) })
-	return n
+	return sandbox.NATSIn(t, o)
 }
 
 // natsURL is the URL of a server of newNATS for one user.
