@@ -17,6 +17,9 @@ const (
 	metricsForAll   = "open"
 )
 
+// metricsConnections is how many connections the port of /metrics alone may have.
+const metricsConnections = 32
+
 // metricsPort is the port of /metrics alone; "" when it is on that of the calls.
 func (c *Config) metricsPort() string {
 	if c.Metrics == metricsForAdmin || c.Metrics == metricsForAll {
@@ -72,13 +75,10 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 		dropBody(w, r)
 		e.Metrics().scrape(w)
 	})
-	server := &http.Server{
-		Handler: mux, ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
-	}
-	context.AfterFunc(ctx, func() { _ = server.Close() })
+	server := newBoundedServer(e, mux, metricsConnections)
+	context.AfterFunc(ctx, func() { _ = server.http.Close() })
 	go func() {
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.accept(l); !errors.Is(err, http.ErrServerClosed) {
 			e.Log.Error("metrics", "cause", err.Error())
 		}
 	}()

@@ -3,6 +3,7 @@ package fn
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,20 @@ func TestMetricsHaveAPortOfTheirOwn(t *testing.T) {
 	require.Contains(t, r.body, "sendonce_http_requests_total")
 	require.Equal(t, 404, own.call("PUT", "/api/v1/empty", "").status, "and calls are not on theirs")
 	require.ErrorContains(t, h.env.serveMetrics(t.Context()), "SENDONCE_METRICS")
+
+	var closed atomic.Int64
+	for range 2 * metricsConnections {
+		w := own.wire(t)
+		go func() {
+			_, _ = w.answers.ReadByte() // nothing is sent before the end
+			closed.Add(1)
+		}()
+	}
+	require.Eventually(t, func() bool { return closed.Load() >= metricsConnections }, waitAtMost/2, tick, "few connections may be open")
+	require.Equal(t, 200, own.call("GET", "/metrics", "").status, "and a further one is answered")
+	w := own.wire(t)
+	w.send(headerOf("/metrics", maxHeaderLines+1))
+	require.Equal(t, 431, w.status())
 }
 
 func TestWhoMayReadMetricsIsAPortOrAWord(t *testing.T) {

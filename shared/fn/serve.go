@@ -33,6 +33,10 @@ type server struct {
 }
 
 func newServer(env *Env, h http.Handler) *server {
+	return newBoundedServer(env, h, env.gate.places()+idleConnections)
+}
+
+func newBoundedServer(env *Env, h http.Handler, connections int) *server {
 	s := &server{env: env, lastCalls: lastCalls, http: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
@@ -43,9 +47,10 @@ func newServer(env *Env, h http.Handler) *server {
 		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
 		Protocols:         new(http.Protocols),
 	}}
-	open := newConnections(env.gate.places() + idleConnections)
+	open := newConnections(connections)
 	s.http.ConnContext = open.add
 	s.http.ConnState = func(conn net.Conn, state http.ConnState) {
+		conn.(*headerConn).state(state)
 		if state == http.StateClosed || state == http.StateHijacked {
 			open.remove(conn)
 		}
@@ -63,6 +68,9 @@ func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error 
 	return newServer(env, h).run(ctx, l)
 }
 
+// accept answers the connections of l until the server is closed.
+func (s *server) accept(l net.Listener) error { return s.http.Serve(headerListener{l}) }
+
 // run serves on l until ctx ends, then drains: l is closed, so whoever dials
 // knows that nothing was done and asks the next instance. Calls over connections
 // that are open are answered all the same, each as the last of its connection;
@@ -71,7 +79,7 @@ func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error 
 func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("listening", "address", l.Addr().String(), "version", Version())
 	failed := make(chan error, 1)
-	go func() { failed <- s.http.Serve(l) }()
+	go func() { failed <- s.accept(l) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve: %w", err)

@@ -1,0 +1,99 @@
+package fn
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// wire is a connection that sends what it is told.
+type wire struct {
+	t       *testing.T
+	conn    net.Conn
+	answers *bufio.Reader
+}
+
+func (h *house) wire(t *testing.T) *wire {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(waitAtMost)))
+	return &wire{t, conn, bufio.NewReader(conn)}
+}
+
+func (w *wire) send(text string) {
+	w.t.Helper()
+	_, err := io.WriteString(w.conn, text)
+	require.NoError(w.t, err)
+}
+
+func (w *wire) status() int {
+	w.t.Helper()
+	res, err := http.ReadResponse(w.answers, nil)
+	require.NoError(w.t, err)
+	_, err = io.Copy(io.Discard, res.Body)
+	require.NoError(w.t, err)
+	return res.StatusCode
+}
+
+// headerOf is a header of n lines without its end.
+func headerOf(path string, n int) string {
+	return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("A:\r\n", n-1)
+}
+
+func TestAHeaderOfTooManyLinesIsRefusedBeforeItsEnd(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	for name, sent := range map[string]string{
+		"at once":                         headerOf("/", maxHeaderLines+1),
+		"of empty lines":                  strings.Repeat("\n", maxHeaderLines+2),
+		"with line ends alone":            strings.ReplaceAll(headerOf("/", maxHeaderLines+1), "\r", ""),
+		"after another request":           headerOf("/", 1) + "\r\n" + headerOf("/", 4*maxHeaderLines),
+		"after another request's body":    headerOf("/", 1) + "Content-Length: 2\r\n\r\n{}" + headerOf("/", 4*maxHeaderLines),
+		"after a body of unknown length":  headerOf("/", 1) + "Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n" + headerOf("/", 4*maxHeaderLines),
+		"after an empty line of a client": headerOf("/", 1) + "\r\n\r\n" + headerOf("/", 4*maxHeaderLines),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := h.wire(t)
+			w.send(sent)
+			if strings.HasPrefix(name, "after") {
+				require.Equal(t, 404, w.status())
+			}
+			require.Equal(t, 431, w.status())
+			_, err := w.answers.ReadByte()
+			require.ErrorIs(t, err, io.EOF, "the connection is closed")
+			require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "others go on")
+		})
+	}
+}
+
+func TestLinesAreCountedInEachHeaderByItselfAndInNoBody(t *testing.T) {
+	t.Parallel()
+	h := startHouse(t, nil)
+	runServer(t, h, nil, greeter())
+	w := h.wire(t)
+	request := func(body string) string {
+		head := "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\n"
+		head += fmt.Sprintf("Content-Length: %d\r\n", len(body))
+		return head + strings.Repeat("A:\r\n", maxHeaderLines-4) + "\r\n" + body
+	}
+	for _, lines := range []int{0, 100, 300, 1000, 20_000} {
+		body := strings.Repeat("\n", lines) + `{"name":"a"}` + strings.Repeat("\r\n", lines)
+		w.send(request(body))
+		require.Equal(t, 200, w.status(), "%d", lines)
+	}
+	w.send(strings.Repeat(request(`{"name":"a"}`), 3))
+	for range 3 {
+		require.Equal(t, 200, w.status(), "also without a wait for the answer before")
+	}
+}
