@@ -40,7 +40,8 @@ func (c *Call) PathValue(name string) string { return c.r.PathValue(name) }
 // Query gives the query string's parameters; malformed pairs are left out.
 func (c *Call) Query() url.Values { return c.r.URL.Query() }
 
-// RequestHeader gives the headers of the request. They must not be changed.
+// RequestHeader gives the headers of the request. They must not be changed. A call that
+// waits, or has begun to answer a stream, has none any more.
 func (c *Call) RequestHeader() http.Header { return c.r.Header }
 
 // Header gives the headers of the answer, to be added to. They are sent with
@@ -62,7 +63,23 @@ func (c *Call) Correlate(clientMsgID string) { c.correlation = cut(clientMsgID, 
 // Wait makes this one of the calls that wait, which have a bound of their own: call
 // it before a long poll waits. An error says that there are too many; the poll may
 // then answer with what is there already, and else with the error.
-func (c *Call) Wait() error { return c.seat.wait() }
+func (c *Call) Wait() error {
+	if err := c.seat.wait(); err != nil {
+		return err
+	}
+	c.dropHeaders()
+	return nil
+}
+
+// dropHeaders keeps nothing of the headers but what frames of a Socket are authenticated
+// by: they may be much larger than what a call is charged that waits for long.
+func (c *Call) dropHeaders() {
+	kept := http.Header{}
+	if given, ok := c.r.Header["Authorization"]; ok {
+		kept["Authorization"] = given
+	}
+	c.r.Header, c.r.Trailer = kept, nil
+}
 
 // May says whether the caller has the role, or is an admin without queues. An admin
 // with queues is one on the routes that are WithinQueues and nowhere else: it needs

@@ -2,6 +2,7 @@ package fn
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 )
 
@@ -96,4 +98,41 @@ func TestLinesAreCountedInEachHeaderByItselfAndInNoBody(t *testing.T) {
 	for range 3 {
 		require.Equal(t, 200, w.status(), "also without a wait for the answer before")
 	}
+}
+
+// What waits for long keeps of its header only what it is authenticated by.
+func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
+	t.Parallel()
+	kept := make(chan http.Header, 3)
+	waiting := HTTP("waiting", func(*Env, struct{}) Routes {
+		return Routes{
+			"POST /poll": Raw(Submitter, func(_ context.Context, c *Call) (any, error) {
+				err := c.Wait()
+				kept <- c.RequestHeader()
+				return nil, err
+			}),
+			"GET /stream": WithSocket(Stream(Submitter, func(_ context.Context, c *Call, _ struct{}, w *EventWriter) error {
+				err := w.Mark("1")
+				kept <- c.RequestHeader()
+				return err
+			}), nil, func(_ context.Context, c *Call, _ struct{}, s *Socket) error {
+				err := s.Open(1000, repeats)
+				kept <- c.RequestHeader()
+				return err
+			}),
+		}
+	})
+	h := startHouse(t, nil)
+	runServer(t, h, nil, waiting, greeter())
+	large := header("X-Large", strings.Repeat("a", 10_000))
+	require.Equal(t, 200, h.call("POST", "/poll", "", large).status)
+	require.Equal(t, 200, h.call("GET", "/stream", "", large).status)
+	r := h.request("GET", "/stream", "", large)
+	conn, _, err := websocket.Dial(t.Context(), r.URL.String(), &websocket.DialOptions{HTTPHeader: r.Header})
+	require.NoError(t, err)
+	defer func() { _ = conn.CloseNow() }()
+	for range 3 {
+		require.Equal(t, http.Header{"Authorization": {"Basic YWRtaW46c2VjcmV0"}}, <-kept)
+	}
+	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
 }

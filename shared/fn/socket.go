@@ -120,6 +120,7 @@ func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
 	if err != nil {
 		return err
 	}
+	s.x.call.dropHeaders()
 	conn.SetReadLimit(-1) // read has its own, which says what is accepted
 	w.conn.excess = func() { s.flooded(errParts) }
 	s.conn, s.raw, s.take, s.maxFrame, s.received = conn, w.conn, take, maxFrame, make(chan struct{})

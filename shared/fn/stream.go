@@ -103,6 +103,7 @@ func (w *EventWriter) write(chunk []byte) error {
 
 // begin answers 200; mu is held.
 func (w *EventWriter) begin() {
+	w.x.call.dropHeaders()
 	h := w.x.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
