@@ -764,7 +764,11 @@ CREATE INDEX task_done_failed ON public.task_done USING btree (id) WHERE (status
 
 CREATE INDEX task_done_reported ON public.task_done USING brin (reported_at) WITH (pages_per_range='32', autosummarize='on');
 
-CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE (due_at IS NOT NULL);
+CREATE INDEX task_live_due ON public.task_live USING btree (due_at) WHERE ((state <> 2) AND (due_at IS NOT NULL));
+
+CREATE INDEX task_live_due_queues ON public.task_live USING btree (hashtextextended(queue, (0)::bigint), queue, due_at) WHERE ((state <> 2) AND (due_at IS NOT NULL));
+
+CREATE INDEX task_live_leases ON public.task_live USING btree (due_at) WHERE (state = 2);
 
 CREATE INDEX task_live_ready ON public.task_live USING btree (queue, priority, retry_count, id) WHERE (state = 1);
 

@@ -57,7 +57,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 			verdicts[string(verdict)] += n
 		}
 		next = swept.Next
-		if rows += swept.Rows; swept.Rows < batchRows {
+		if rows += swept.Rows; !swept.More {
 			break
 		}
 	}

@@ -104,8 +104,8 @@ const (
 )
 
 // Claim hands out up to req.Limit tasks. When there are fewer it first lets
-// what fell due happen, up to 100 rows, and looks again, so that pollers alone
-// keep the job going. touched says what that made pending and this claim left, for whoever
+// what fell due happen, of its own queue and then some of all, and looks again, so that
+// pollers alone keep the job going. touched says what that made pending and this claim left, for whoever
 // waits.
 // What was claimed is returned even when the second look fails: it must reach
 // its sender; and touched is returned with the error when nothing was.
@@ -124,7 +124,7 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 	if err != nil || len(claimed) == req.Limit || !hope && !due {
 		return claimed, nil, failed("claim", err)
 	}
-	swept, err := db.Sweep(ctx, promoteRows)
+	swept, err := db.sweep(ctx, promoteRows, req.Queue)
 	if err == nil && swept.Pending[req.Queue] > 0 {
 		var more []Claimed
 		more, err = db.claimOnce(ctx, req, req.Limit-len(claimed))
@@ -183,7 +183,7 @@ func (g *givingQueues) set(queue string, gave bool) {
 // maxGiving bounds the queues that are remembered.
 const maxGiving = 1000
 
-// promoteRows bounds what a claim promotes for itself.
+// promoteRows bounds what a claim promotes of its queue, and of all.
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {

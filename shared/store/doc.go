@@ -96,7 +96,8 @@
 // with that id, so the second sees the first.
 //
 // A retry that RETRY_BACKOFF lets wait is scheduled, as one that was released for
-// a while: the domain says until when, and task_live_due finds it.
+// a while: the domain says until when. Sweep takes what fell due of each queue in turn
+// (task_live_due_queues), so no queue waits behind what another has due.
 //
 // # Alerts (seed 000, the last section)
 //
@@ -183,7 +184,7 @@
 // idx_receive_logs_created_at, idx_send_logs_task_id, idx_report_logs_task_id,
 // idx_sms_tasks_phone (on tasks (phone_number, id)). Replaced:
 //
-//	idx_sms_tasks_status          task_live_ready, task_live_due, task_done_failed
+//	idx_sms_tasks_status          task_live_ready, task_live_due, task_live_leases, task_done_failed
 //	idx_sms_tasks_created_at      the primary key of tasks: a UUIDv7 is in order of creation
 //	idx_sms_tasks_processing_app  none: live claims are few, and are found by id
 //	idx_default_sms_phone         the unique constraint of default_sms_data.phone_number

@@ -181,7 +181,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"anythingSQL":        `'default'`,
 			"claimAboveSQL":      `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
 			"claimAboveToldSQL":  `'default', 10, 'app', interval '1 minute', false, '{}', 1, 0, array[5]::smallint[], array[0]::smallint[], array['00000000-0000-0000-0000-000000000000']::uuid[]`,
-			"lockDueSQL":         `100`,
+			"lockDueSQL":         `100, 'default'`,
 			"queuePauseSQL":      `'q1'`,
 			"endPauseSQL":        `'q1'`,
 			"releasedSQL":        `'t', 'wechat', null, 100`,
@@ -205,7 +205,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 		index: map[string]string{
 			"claimSQL": "task_live_ready", "claimToldSQL": "task_live_ready", "claimAboveSQL": "task_live_ready", "claimAboveToldSQL": "task_live_ready",
 			"anythingSQL": "task_live_ready",
-			"lockDueSQL":  "task_live_due", "dueSQL": "task_live_due",
+			"lockDueSQL":  "task_live_due_queues", "dueSQL": "task_live_due",
 		},
 		sorted: []string{"claimSQL", "claimToldSQL", "claimAboveSQL", "claimAboveToldSQL"},
 	}.require(t)

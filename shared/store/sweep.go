@@ -9,15 +9,59 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// lockDueSQL takes what fell due, whatever it is. Rows that another sweep, a
+// timed keeps the tasks that time changes, apart from those with a lease.
+const timed = `state <> 2 and due_at is not null`
+
+// lockDueSQL takes what fell due, whatever it is. Of queue $2 that is up to $1 tasks,
+// of each other queue an equal part of $1, and of the leases that ended $1 / 2, each
+// the earliest. So however much one queue has due, the first tasks of the others
+// are in the same batch. It looks at $1 queues in the order of their hash, starting by
+// chance, and at the one whose task is due first: neither very many queues nor what is
+// far from due keep one from being found. Queue ” is none. One queue is written
+// as a range, as only the index of queues has that order. Rows that another sweep, a
 // claim or a report holds are left to them.
-const lockDueSQL = `select ` + liveColumns + `, now() from task_live l where l.due_at <= now() order by l.due_at limit $1 for update skip locked`
+const lockDueSQL = `
+with recursive turn (hash, queue, due_at) as (
+    select ` + anyHash + `, ''::text collate "C", null::timestamptz
+    union
+    select n.hash, n.queue, n.due_at from turn cross join lateral (
+        (select hashtextextended(l.queue, 0) as hash, l.queue::text, l.due_at from task_live l
+        where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) > (turn.hash, turn.queue)
+        order by hashtextextended(l.queue, 0), l.queue, l.due_at limit 1)
+        union all
+        (select hashtextextended(l.queue, 0), l.queue::text, l.due_at from task_live l where ` + timed + `
+        order by hashtextextended(l.queue, 0), l.queue, l.due_at limit 1)
+        limit 1
+    ) n
+), due as materialized (
+    select hashtextextended(queue, 0) as hash, queue, case when queue = $2 then $1 else greatest($1 / count(*) over (), 1) end as room
+    from (
+        select queue from (select queue, due_at from turn where queue <> '' limit $1) near where due_at <= now()
+        union (select queue::text from task_live where ` + timed + ` and due_at <= now() order by due_at limit 1)
+        union select $2::text collate "C" where $2 <> ''
+    ) q
+), l as (
+    select * from (select * from task_live where state = 2 and due_at <= now() order by due_at limit greatest($1 / 2, 1) for update skip locked) lapsed
+    union all
+    select mine.* from due cross join lateral (
+        select * from task_live l
+        where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) >= (due.hash, due.queue)
+            and (hashtextextended(l.queue, 0), l.queue, l.due_at) <= (due.hash, due.queue, now())
+        order by hashtextextended(l.queue, 0), l.queue, l.due_at
+        limit due.room
+        for update skip locked
+    ) mine
+)
+select ` + liveColumns + `, now() from l`
 
 // dueSQL tells when a pause and a task fall due first, and what time it is. It
 // spares the idle poll a transaction.
 const (
 	dueSQL     = `select ` + dueColumns
-	dueColumns = `(select min(until) from queue_pauses), (select due_at from task_live where due_at is not null order by due_at limit 1), now()`
+	dueColumns = `(select min(until) from queue_pauses), least(
+    (select due_at from task_live where state = 2 order by due_at limit 1),
+    (select due_at from task_live where ` + timed + ` order by due_at limit 1)
+), now()`
 )
 
 // nextDue is what dueSQL tells; nil = never.
@@ -45,21 +89,25 @@ type Touched map[string]int
 // Swept is what one batch of a sweep did.
 type Swept struct {
 	Rows     int
+	More     bool // something more may be due
 	Pending  Touched
 	Verdicts map[task.Verdict]int
 	Next     time.Time // when the next task falls due or pause ends, or what is due already and in other hands; zero = none does
 }
 
-// Sweep settles up to limit tasks that fell due, earliest first: it promotes
-// scheduled tasks, recovers zombies and expires what is past its time, in one
-// transaction; and it lets go on the queues whose pause is over. Any number of
-// sweeps may run at once. Nothing more is due when fewer than limit rows were
-// settled. Pending is given with an error too: the answer to the commit may be all
-// that was lost, and the next sweep would find nothing to tell of.
-func (db *DB) Sweep(ctx context.Context, limit int) (swept Swept, err error) {
+// Sweep settles tasks that fell due: it promotes scheduled tasks, recovers zombies
+// and expires what is past its time, in one transaction; and it lets go on the queues
+// whose pause is over. Of what is due it takes about limit tasks, an equal part of each
+// queue, and half as many ended leases. Any number of sweeps may run at once. Pending is
+// given with an error too: the answer to the commit may be all that was lost, and the
+// next sweep would find nothing to tell of.
+func (db *DB) Sweep(ctx context.Context, limit int) (Swept, error) { return db.sweep(ctx, limit, "") }
+
+// sweep is Sweep with up to limit tasks of one queue besides; "" = none.
+func (db *DB) sweep(ctx context.Context, limit int, queue string) (swept Swept, err error) {
 	pending := Touched{}
 	err = db.withPartitions(ctx, func() error {
-		swept, err = db.sweepOnce(ctx, limit, pending)
+		swept, err = db.sweepOnce(ctx, limit, queue, pending)
 		return err
 	})
 	swept.Pending = pending
@@ -67,7 +115,7 @@ func (db *DB) Sweep(ctx context.Context, limit int) (swept Swept, err error) {
 }
 
 // sweepOnce adds to pending what is committed, or may be.
-func (db *DB) sweepOnce(ctx context.Context, limit int, pending Touched) (Swept, error) {
+func (db *DB) sweepOnce(ctx context.Context, limit int, queue string, pending Touched) (Swept, error) {
 	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
@@ -90,7 +138,7 @@ func (db *DB) sweepOnce(ctx context.Context, limit int, pending Touched) (Swept,
 	var logs []verdictLog
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(lockDueSQL, limit).Query(func(rows pgx.Rows) error {
+	batch.Queue(lockDueSQL, limit, queue).Query(func(rows pgx.Rows) error {
 		return scanTasks(rows, func(t task.Task, now time.Time) {
 			after, verdict := t.Due(db.backoff, now)
 			changes = append(changes, change{t, after})
@@ -120,6 +168,6 @@ func (db *DB) sweepOnce(ctx context.Context, limit int, pending Touched) (Swept,
 			}
 		}
 	}
-	swept.Next = due.at()
+	swept.Next, swept.More = due.at(), due.isPast(due.task)
 	return swept, rollbackOn(conn.Conn(), err)
 }
