@@ -25,6 +25,14 @@ type limitedConn struct {
 	of *limitedListener
 }
 
+// SetLinger is net.TCPConn's, so that a test may still reset the connection.
+func (c *limitedConn) SetLinger(seconds int) error {
+	if tcp, ok := c.Conn.(*net.TCPConn); ok {
+		return tcp.SetLinger(seconds)
+	}
+	return nil
+}
+
 func (l *limitedListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 const (
 	flushRows  = 500              // rows in one transaction
 	shortRows  = 50               // rows in a transaction of the flusher that is kept for callers without one
-	flushers   = 2                // transactions under way at once beside that one, and as many that run rows alone
+	flushers   = 2                // transactions under way at once beside that one, and of one caller's rows that are run alone
 	maxQueued  = 10_000           // rows waiting; more are refused
 	flushLimit = 15 * time.Second // a flush with all its tries, rows run alone included
 )
@@ -51,7 +51,7 @@ type entry[In, Out any] struct {
 }
 
 func newCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Context, rows []In, alone bool) ([]Out, error)) *coalescer[In, Out] {
-	return &coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newTurns(flushers, flushers/2)}
+	return &coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newTurns(flushers+1, flushers)}
 }
 
 // do runs the rows, which are of one caller, each with its own answer or error in

@@ -11,7 +11,7 @@ import (
 
 // turnWait is how long a call waits for its turn. Then it is answered that the service
 // is overloaded.
-const turnWait = 2 * time.Second
+const turnWait = 10 * time.Second
 
 // turns shares places among callers. One caller has at most share of them at once; of
 // the callers that wait, the one served longest ago is next.
