@@ -46,7 +46,7 @@ func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
 // budget shares out the memory that calls hold. A call takes what it will need
 // before it reads its body; rows of pages and answers are added as they are made.
 //
-// One caller holds at most a share of the whole, a quarter or the largest batch, and its
+// One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
 // large calls get half the processors; further ones wait for a moment with their bodies
 // unread, and are then refused with 503. All large calls together leave a quarter to
 // small ones, and these leave an eighth to admins and the trigger.
@@ -76,10 +76,11 @@ type turn struct {
 	granted chan struct{}
 }
 
-func newBudget(megabytes int) *budget {
+// newBudget is a budget of which one caller may hold the part callerShare.
+func newBudget(megabytes int, callerShare float64) *budget {
 	total := int64(megabytes) * mebibyte
 	return &budget{
-		total: total, share: max(total/4, min(smallestPart, total/2)), largeAtOnce: max(runtime.GOMAXPROCS(0)/2, 1), callers: map[string]*callerUse{},
+		total: total, share: max(int64(callerShare*float64(total)), min(smallestPart, total/2)), largeAtOnce: max(runtime.GOMAXPROCS(0)/2, 1), callers: map[string]*callerUse{},
 	}
 }
 

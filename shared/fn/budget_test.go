@@ -20,7 +20,7 @@ func (b *budget) mustEnter(t *testing.T, caller string) *holding {
 
 func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80)
+	b := newBudget(80, 0.25)
 	b.largeAtOnce = 10
 	greedy := b.mustEnter(t, "mallory")
 	require.NoError(t, greedy.take(t.Context(), 15*mebibyte, true))
@@ -32,9 +32,19 @@ func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").takeNow(10*mebibyte)))
 }
 
+// With SENDONCE_CALLER_SHARE=1 a thousand sender apps of one caller may claim at once.
+func TestACallerWithTheWholeShareMayUseAllMemory(t *testing.T) {
+	t.Parallel()
+	const claims, tasksOfAClaim = 1000, 40 << 10
+	b := newBudget(80, 1)
+	for range claims {
+		require.NoError(t, b.mustEnter(t, "apps").takeNow(tasksOfAClaim))
+	}
+}
+
 func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80)
+	b := newBudget(80, 0.25)
 	b.largeAtOnce = 1
 	first, second := b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
 	require.NoError(t, first.take(t.Context(), mebibyte, true))
@@ -56,7 +66,7 @@ func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
 // for admins and the trigger.
 func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80)
+	b := newBudget(80, 0.25)
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	for i := range 10 {
@@ -87,7 +97,7 @@ func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 // Who does not read answers holds them, and is refused further calls.
 func TestAnswersThatAreNotReadCount(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80)
+	b := newBudget(80, 0.25)
 	slow := b.mustEnter(t, "mallory")
 	slow.answer(21 * mebibyte)
 	_, err := b.enter("mallory", false)
@@ -99,7 +109,7 @@ func TestAnswersThatAreNotReadCount(t *testing.T) {
 
 func TestCallsThatHoldNothingElseCountForTheirCaller(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80)
+	b := newBudget(80, 0.25)
 	last := b.mustEnter(t, "mallory")
 	for range b.share / callCharge {
 		last = b.mustEnter(t, "mallory")

@@ -50,11 +50,11 @@ type Config struct {
 	Pooler         bool            `envconfig:"SENDONCE_DATABASE_POOLER" default:"false" desc:"true behind PgBouncer in transaction mode: nothing is prepared"`
 	MaxCalls       int             `envconfig:"SENDONCE_MAX_CALLS" default:"1024" desc:"calls that one instance works on at once, without those that wait; further ones are answered 503. Admins have 32 more, the trigger's events 256 of their own"`
 	MaxWaiting     int             `envconfig:"SENDONCE_MAX_WAITING" default:"2048" desc:"waiting polls, streams and WebSockets that one instance holds at once; further ones are answered 503"`
-	CallerShare    float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"part of SENDONCE_MAX_CALLS, and of SENDONCE_MAX_WAITING, that one caller may have at once, more than 0 and at most 1; beyond it 429"`
+	CallerShare    float64         `envconfig:"SENDONCE_CALLER_SHARE" default:"0.25" desc:"part of SENDONCE_MAX_CALLS, of SENDONCE_MAX_WAITING and of SENDONCE_MEMORY_MB that one caller may have at once, more than 0 and at most 1; beyond it 429, or 503 where it is memory"`
 	Waiting        int64           `envconfig:"SENDONCE_CALLER_WAITING_MESSAGES" default:"100000" desc:"messages that one caller may have waiting to be delivered or confirmed; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
 	WaitingMB      int64           `envconfig:"SENDONCE_CALLER_WAITING_MB" default:"64" desc:"MiB of data of these messages; best a quarter of the smallest of the streams MESSAGES and of accepted messages, or less; 0 = no limit"`
 	WaitingTasks   int64           `envconfig:"SENDONCE_CALLER_WAITING_TASKS" default:"1000000" desc:"tasks of SMS and subscribe messages that one caller may have unfinished; further ones are answered 429; 0 = no limit; a caller may have a limit of its own"`
-	MemoryMB       int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB that the bodies, pages and answers of the calls under way may take in one instance, a caller's at most a quarter; further calls are answered 503. A container needs three times that; Go's garbage collector keeps to twice that unless GOMEMLIMIT is set"`
+	MemoryMB       int             `envconfig:"SENDONCE_MEMORY_MB" default:"80" desc:"MiB that the bodies, pages and answers of the calls under way may take in one instance; further calls are answered 503. A container needs three times that; Go's garbage collector keeps to twice that unless GOMEMLIMIT is set"`
 	DrainTimeout   time.Duration   `envconfig:"SENDONCE_DRAIN_TIMEOUT" default:"25s" desc:"how long calls under way may take after SIGTERM"`
 	Roles          Roles           `ignored:"true"` // has settings of its own
 	Bus            bus.Config      `ignored:"true"` // likewise

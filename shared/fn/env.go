@@ -67,7 +67,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), budget: newBudget(cfg.MemoryMB), guesses: newGuesses(),
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), budget: newBudget(cfg.MemoryMB, cfg.CallerShare), guesses: newGuesses(),
 		frames: newTurns(framesAtOnce), reads: newTurns(readsAtOnce()), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
