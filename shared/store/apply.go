@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,6 +35,9 @@ from task_done d cross join lateral (select * from tasks where tasks.id = d.id o
 where d.id = any($1::uuid[])
 order by d.id
 for update of d`
+
+// tasksExistSQL finds the tasks that are live or done.
+const tasksExistSQL = `select id from tasks where id = any($1::uuid[])`
 
 // taskScan reads liveColumns or doneColumns followed by now() into a task.
 type taskScan struct {
@@ -79,7 +83,23 @@ func orZero(t *time.Time) time.Time {
 // locked is the set of tasks that a transaction holds, and its now.
 type locked struct {
 	tasks map[task.ID]task.Task
+	exist map[task.ID]bool // of the others, those that are live or done
 	now   time.Time
+}
+
+// of returns one task. found is false when it is archived or there is none. errBusy when
+// others changed it each time before it could be locked.
+func (l locked) of(id task.ID) (t task.Task, found bool, err error) {
+	t, found = l.tasks[id]
+	if !found && l.exist[id] {
+		err = errBusy()
+	}
+	return t, found, err
+}
+
+// missing returns those of the tasks that are not held.
+func (l locked) missing(ids []task.ID) []task.ID {
+	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, held := l.tasks[id]; return held })
 }
 
 // How long a flush waits for the rows of others; a row that is run alone has
@@ -89,9 +109,13 @@ const (
 	lockPatienceAlone = "20ms"
 )
 
+// lockRounds is how often lockTasks looks for a task in both tables. A task is missed
+// when it moves twice in each round.
+const lockRounds = 5
+
 // lockTasks begins a transaction and locks the tasks, in one round trip when all
-// are live: else it looks among the finished ones, and then for those that came
-// back to life between the two looks.
+// are live. It looks for the others in both tables, and again for those that exist and
+// moved between the two while it waited for their locks.
 func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience string) (locked, error) {
 	held := locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {
@@ -105,18 +129,17 @@ func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience stri
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return held, err
 	}
-	for _, sql := range []string{lockDoneSQL, lockLiveSQL} {
-		missing := slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, found := held.tasks[id]; return found })
-		if len(missing) == 0 {
-			break
-		}
-		rows, err := conn.Query(ctx, sql, missing)
-		if err != nil {
+	missing := held.missing(ids)
+	for round := 0; round < lockRounds && len(missing) > 0; round++ {
+		held.exist = map[task.ID]bool{}
+		var batch pgx.Batch
+		batch.Queue(lockDoneSQL, missing).Query(keep)
+		batch.Queue(lockLiveSQL, missing).Query(keep)
+		batch.Queue(tasksExistSQL, missing).Query(collectSet(held.exist))
+		if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 			return held, err
 		}
-		if err := keep(rows); err != nil {
-			return held, err
-		}
+		missing = held.missing(slices.Collect(maps.Keys(held.exist)))
 	}
 	return held, nil
 }
@@ -335,9 +358,12 @@ func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now 
 
 func (db *DB) decideOne(ctx context.Context, conn *pgx.Conn, held locked, id task.ID, how func(task.Task, time.Time) (task.Task, error),
 	extra func(*pgx.Batch, task.Task, task.Task)) (task.Task, error) {
-	before, ok := held.tasks[id]
-	if !ok {
-		return before, errNotFound("task")
+	before, found, err := held.of(id)
+	if err == nil && !found {
+		err = errNotFound("task")
+	}
+	if err != nil {
+		return before, err
 	}
 	after, err := how(before, held.now)
 	if err == nil && before.State.Final() && !after.State.Final() {

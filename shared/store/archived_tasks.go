@@ -33,7 +33,7 @@ func (db *DB) archived(ctx context.Context, ids ...task.ID) ([]Detail, error) {
 func (db *DB) reportArchived(ctx context.Context, reports []*Report, out []Reported) {
 	var ids []task.ID
 	for i, r := range reports {
-		if !out[i].Found {
+		if !out[i].Found && out[i].err == nil {
 			ids = append(ids, r.TaskID)
 		}
 	}

@@ -191,6 +191,7 @@ insert into provider_tokens (provider, app_id, token, expires_at, version) selec
 			"dueSQL":             "",
 			"lockLiveSQL":        someIDs,
 			"lockDoneSQL":        someIDs,
+			"tasksExistSQL":      someIDs,
 			"deleteLiveSQL":      someIDs,
 			"updateLiveSQL":      someIDs + `, array[1]::smallint[], array[1]::smallint[], array[null]::timestamptz[], array[1]::smallint[], array['']::text[], array['']::text[]`,
 			"extendSQL":          anID + `, 'app', 0, 60, false, array[]::text[], 0`,

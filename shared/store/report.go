@@ -111,8 +111,11 @@ func decideReports(held locked, reports []*Report, backoff task.Backoff) ([]Repo
 	now := make(map[task.ID]task.Task, len(held.tasks))
 	logs := make([]verdictLog, 0, len(reports))
 	for i, r := range reports {
-		t, ok := held.tasks[r.TaskID]
-		if !ok || !r.mayOf(t) {
+		t, found, err := held.of(r.TaskID)
+		if err != nil {
+			out[i] = Reported{err: err}
+		}
+		if !found || !r.mayOf(t) {
 			continue
 		}
 		if newer, touched := now[r.TaskID]; touched {

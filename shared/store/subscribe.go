@@ -263,9 +263,12 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 	if err != nil {
 		return out, err
 	}
+	before, found, err := held.of(newest)
+	if err != nil {
+		return out, err
+	}
 	var owner int64
 	var same bool
-	before, found := held.tasks[newest]
 	err = conn.QueryRow(ctx, lockLogSQL, out.ID, s.TemplateID, s.ReceiverOpenID, string(s.Data), s.Page).Scan(&out.TaskID, &out.Status, &owner, &same)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -380,6 +383,10 @@ func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subsc
 	if err != nil {
 		return out, err
 	}
+	before, found, err := held.of(l.TaskID)
+	if err != nil {
+		return out, err
+	}
 	if l.Archived {
 		if _, err := conn.Exec(ctx, restoreLogSQL, id); err != nil {
 			return out, err
@@ -387,7 +394,6 @@ func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subsc
 	}
 	var newest task.ID
 	err = conn.QueryRow(ctx, lockLogTaskSQL, id).Scan(&newest, &l.Status, &s.Lang, &s.MiniprogramState)
-	before, found := held.tasks[newest]
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // it was archived meanwhile
 		return out, errBusy()
