@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -21,7 +22,7 @@ func (r *actionsRequest) Validate() []task.Field {
 }
 
 func (d *desk) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
-	rows, more, err := d.db.Actions(ctx, req.Subject, int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
 }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -102,7 +103,7 @@ type desk struct {
 type nothing struct{}
 
 // rules are fn's with those that only an operator needs.
-type rules struct{ fn.Rules }
+type rules struct{ decode.Rules }
 
 // listRequest is api.ListRequest with its rules.
 type listRequest api.ListRequest

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -47,7 +48,7 @@ func parsePlace(text string) (store.AlertPlace, bool) {
 
 func (d *desk) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
 	after, _ := parsePlace(req.After) // valid
-	rows, more, err := d.db.Alerts(ctx, c.Caller.Queues, after, fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Alerts(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, alertResponse, placeOf), err
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -36,7 +37,7 @@ func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (an
 }
 
 func (d *desk) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.BlockedWords(ctx, int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int32 { return w.ID }), err
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -139,7 +140,7 @@ func newToken() (token string, hash []byte) {
 }
 
 func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.Callers(ctx, limits(c), int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Callers(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {

@@ -5,13 +5,14 @@ import (
 	"net/http"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 func (d *desk) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.DeadLetters(ctx, int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 

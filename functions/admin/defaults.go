@@ -6,6 +6,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -59,7 +60,7 @@ func (r *defaultsRequest) Validate() []task.Field {
 }
 
 func (d *desk) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
-	rows, more, err := d.db.Defaults(ctx, d.phone(req.PhoneNumber), req.IsSent, int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Defaults(ctx, d.phone(req.PhoneNumber), req.IsSent, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int32 { return row.ID }), err
 }
 

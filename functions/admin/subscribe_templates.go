@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -48,7 +49,7 @@ func parseTemplatePlace(text string) (place store.TemplatePlace, ok bool) {
 	}
 	place.TemplateID = parts[2]
 	if parts[0] != "" {
-		at, ok := fn.ParseMicros(parts[0])
+		at, ok := decode.ParseMicros(parts[0])
 		if !ok {
 			return place, false
 		}
@@ -69,7 +70,7 @@ func (d *desk) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTem
 		return nil, errQueue(task.WeChatQueue)
 	}
 	after, _ := parseTemplatePlace(req.After) // valid
-	templates, more, err := d.db.SubscribeTemplates(ctx, after, fn.LimitOf(req.Limit))
+	templates, more, err := d.db.SubscribeTemplates(ctx, after, decode.PageLimit(req.Limit))
 	page := fn.PageOf(templates, more, func(t store.SubscribeTemplate) api.SubscribeTemplate { return d.templateResponse(c, t) }, templatePlace)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -36,7 +37,7 @@ func (r *tasksRequest) Validate() []task.Field {
 
 // filter makes the store's filter of a valid request, but for its phone number.
 func (r *tasksRequest) filter() store.TaskFilter {
-	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: fn.LimitOf(r.Limit)}
+	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: decode.PageLimit(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
 		f.State = &state
 	}

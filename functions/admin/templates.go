@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -42,7 +43,7 @@ func (r *templatesRequest) Validate() []task.Field {
 }
 
 func (d *desk) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
-	rows, more, err := d.db.Templates(ctx, req.Active, int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, templateResponse, func(t store.Template) int32 { return t.ID }), err
 }
 
@@ -121,7 +122,7 @@ type previewRequest api.PreviewRequest
 // Validate names every field whose value is not acceptable.
 func (r *previewRequest) Validate() []task.Field {
 	_, fields := r.values()
-	bad := fn.Rules(fields)
+	bad := decode.Rules(fields)
 	bad.When(r.TemplateContent != "", "template_content", "must not be given: the template of the path is previewed")
 	return bad
 }
@@ -132,7 +133,7 @@ type draftRequest api.PreviewRequest
 // Validate names every field whose value is not acceptable.
 func (r *draftRequest) Validate() []task.Field {
 	_, fields := (*previewRequest)(r).values()
-	bad := fn.Rules(fields)
+	bad := decode.Rules(fields)
 	bad.Text("template_content", r.TemplateContent, maxTemplateContent)
 	return bad
 }

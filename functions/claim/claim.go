@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -77,7 +78,7 @@ type claimRequest api.ClaimRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *claimRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.App(r.AppID)
 	bad.Between("limit", r.Limit, 1, maxLimit)
 	bad.Between("wait", r.Wait, 0, maxWait)
@@ -91,7 +92,7 @@ type extendRequest api.ExtendRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *extendRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.App(r.AppID)
 	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
 	return bad

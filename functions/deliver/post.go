@@ -14,11 +14,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // contentType is that of a CloudEvent in its structured mode.
@@ -178,19 +177,7 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 // printable is the beginning of s as one line that any log, page and database
 // takes.
-func printable(s string) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case r == utf8.RuneError || !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, s)
-	runes := []rune(strings.Join(strings.Fields(s), " "))
-	return string(runes[:min(len(runes), excerptRunes)])
-}
+func printable(s string) string { return text.Cut(text.Line(s), excerptRunes) }
 
 // fault says in a few words why a public address, or one that an operator allows,
 // gave no answer. It leaves out what errors tell of addresses: ours and those that a

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -13,7 +14,7 @@ import (
 )
 
 const (
-	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + fn.UserRule
+	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + decode.UserRule
 	memberRule = "must be one of the two names in between"
 )
 
@@ -23,7 +24,7 @@ type members [2]string
 // membersOf reads what between holds.
 func membersOf(between string) (pair members, ok bool) {
 	a, b, _ := strings.Cut(between, ",")
-	return members{a, b}, fn.ValidUser(a) && fn.ValidUser(b) && a != b
+	return members{a, b}, decode.ValidUser(a) && decode.ValidUser(b) && a != b
 }
 
 // other is the member that name talks to; ok is false when name is none.
@@ -43,7 +44,7 @@ type conversationRequest api.ConversationRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *conversationRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	_, ok := membersOf(r.Between)
 	bad.When(!ok, "between", pairRule)
 	bad.PageByID(r.Limit, r.After)
@@ -58,7 +59,7 @@ func (p *post) conversation(ctx context.Context, c *fn.Call, req conversationReq
 		return nil, errStranger()
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, err := p.db.Conversation(ctx, pair[0], pair[1], after, fn.LimitOf(req.Limit))
+	found, err := p.db.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this conversation"}})
 	}
@@ -90,7 +91,7 @@ type readRequest api.ReadRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *readRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	pair, ok := membersOf(r.Between)
 	bad.When(!ok, "between", pairRule)
 	_, isMember := pair.other(r.Reader)

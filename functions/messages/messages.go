@@ -30,6 +30,7 @@ import (
 	"net/http"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/message"
@@ -103,7 +104,7 @@ func (p *post) message(ctx context.Context, c *fn.Call, _ nothing) (any, error) 
 func (p *post) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, error) {
 	key := c.PathValue("client_msg_id")
 	if !task.ValidKey(key) {
-		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: fn.KeyRule}})
+		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: decode.KeyRule}})
 	}
 	from, err := c.ActFor(req.From)
 	if err != nil {

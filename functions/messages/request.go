@@ -2,7 +2,7 @@ package messages
 
 import (
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -11,7 +11,7 @@ type byKeyRequest api.MessageByKeyRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *byKeyRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.User("from", r.From)
 	return bad
 }
@@ -24,7 +24,7 @@ type receivedRequest api.ReceivedRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *receivedRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.User("consumer", r.Consumer)
 	bad.AtMost("token", r.Token, maxToken)
 	return bad

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -24,7 +25,7 @@ type stuckRequest api.StuckRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *stuckRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.When(!isStuckKind(r.Kind), "kind", "is required: it "+kindRule)
 	bad.PageByID(r.Limit, r.After)
 	age(&bad, r.OlderThanSeconds)
@@ -35,14 +36,14 @@ func isStuckKind(kind string) bool {
 	return kind == message.Sending.String() || kind == message.Sent.String()
 }
 
-func age(bad *fn.Rules, seconds int64) {
+func age(bad *decode.Rules, seconds int64) {
 	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
 }
 
 func (p *post) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, more, err := p.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, fn.LimitOf(req.Limit))
+	found, more, err := p.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(found, more, wire, func(m store.MessageDetail) task.ID { return m.ID }), err
 }
 
@@ -51,7 +52,7 @@ type redriveRequest api.RedriveRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *redriveRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad
 }
@@ -61,7 +62,7 @@ type abandonRequest api.AbandonRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *abandonRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
 	return bad
 }
@@ -101,7 +102,7 @@ type abandonStuckRequest api.MessageBulkRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *redriveStuckRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.When(r.Kind != "" && !isStuckKind(r.Kind), "kind", kindRule)
 	bad.When(r.Kind == "" && r.IDs == nil, "kind", "is required unless ids are given: it "+kindRule)
 	bad.When(r.IDs != nil && (len(r.IDs) < 1 || len(r.IDs) > maxBulk), "ids", fmt.Sprintf("must hold 1 to %d ids", maxBulk))
@@ -117,7 +118,7 @@ func (r *redriveStuckRequest) Validate() []task.Field {
 
 // Validate names every field whose value is not acceptable.
 func (r *abandonStuckRequest) Validate() []task.Field {
-	bad := fn.Rules((*redriveStuckRequest)(r).Validate())
+	bad := decode.Rules((*redriveStuckRequest)(r).Validate())
 	bad.When(r.Reason == "", "reason", "is required")
 	return bad
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -55,7 +56,7 @@ type batchRequest api.ReportBatchRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *reportRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.App(r.AppID)
 	return append(bad, r.validate()...)
 }
@@ -63,7 +64,7 @@ func (r *reportRequest) Validate() []task.Field {
 // Validate names every field whose value is not acceptable; the items are
 // judged one by one.
 func (r *batchRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.App(r.AppID)
 	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must hold 1 to 1000 items")
 	return bad
@@ -71,7 +72,7 @@ func (r *batchRequest) Validate() []task.Field {
 
 // validate judges all but the app, which may be the batch's.
 func (r *reportRequest) validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.When(r.TaskID == "", "task_id", "is required")
 	bad.AtMost("error_code", r.ErrorCode, 50)
 	bad.When(r.Status != nil && *r.Status != 2 && *r.Status != 3, "status", "must be 2 (SUCCESS) or 3 (FAILED)")
@@ -170,7 +171,7 @@ func (r *itemRequest) Validate() []task.Field { return (*reportRequest)(r).valid
 
 func readItem(c *fn.Call, raw json.RawMessage, app string) (*store.Report, error) {
 	var item itemRequest
-	if err := fn.Decode(raw, &item); err != nil {
+	if err := decode.Object(raw, &item); err != nil {
 		return nil, err
 	}
 	if item.AppID != "" && item.AppID != app {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/task"
@@ -31,7 +32,7 @@ func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *
 // otherwise.
 func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, error) {
 	var req intake.Request
-	bad := fn.Decode(c.Body, &req)
+	bad := decode.Object(c.Body, &req)
 	c.Correlate(req.ClientMsgID)
 	switch {
 	case !c.May(fn.Submitter):

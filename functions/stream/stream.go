@@ -20,6 +20,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/store"
@@ -33,7 +34,7 @@ type Config struct {
 
 // Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.When(c.Max < 5*time.Second || c.Max > 55*time.Minute, "SENDONCE_STREAM_MAX", "must be between 5s and 55m")
 	return bad
 }
@@ -65,7 +66,7 @@ type request api.StreamRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *request) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.When(r.After != nil && *r.After < 0, "after", positionIs)
 	return bad
 }
@@ -99,8 +100,8 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 // position is where to begin: after the event that the client saw last, or else
 // where the call says.
 func position(c *fn.Call, req request) (*uint64, error) {
-	var bad fn.Rules
-	bad.When(!fn.ValidUser(c.PathValue("user")), "user", fn.UserRule)
+	var bad decode.Rules
+	bad.When(!decode.ValidUser(c.PathValue("user")), "user", decode.UserRule)
 	var after *uint64
 	if req.After != nil {
 		after = new(uint64(*req.After))

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -40,7 +40,7 @@ func (r *batchRequest) Validate() []task.Field {
 // the moment (times that passed) is pastTime's: it must not keep a replay
 // from its answer.
 func (r *sendRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
 	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", keyRule)
@@ -55,7 +55,7 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-func (r *sendRequest) validateText(bad *fn.Rules) {
+func (r *sendRequest) validateText(bad *decode.Rules) {
 	named := r.TemplateID != 0 || r.TemplateName != ""
 	templated := named || r.Params != nil
 	bad.When(r.TemplateID > math.MaxInt32, "template_id", "must be the id of a template")
@@ -76,7 +76,7 @@ func (r *sendRequest) validateText(bad *fn.Rules) {
 	}
 }
 
-func (r *sendRequest) validateTimes(bad *fn.Rules) {
+func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.TTL("ttl_seconds", r.TTLSeconds)
 	bad.When(r.TTLSeconds != nil && r.ExpiresAt != nil, "expires_at", "must not be given together with ttl_seconds")
 	bad.When(r.SendAt != nil && r.ExpiresAt != nil && !r.ExpiresAt.After(*r.SendAt), "expires_at", "must be after send_at")
@@ -86,14 +86,14 @@ func (r *sendRequest) validateTimes(bad *fn.Rules) {
 
 // pastTime refuses what this moment makes senseless; nil when nothing does.
 func (r *sendRequest) pastTime(now time.Time) *task.Error {
-	var bad fn.Rules
-	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(fn.Farthest)), "send_at", "must be at most a year ahead")
-	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*fn.Farthest)), "expires_at", "must be at most two years ahead")
+	var bad decode.Rules
+	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
+	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.Farthest)), "expires_at", "must be at most two years ahead")
 	bad.When(r.ExpiresAt != nil && !r.ExpiresAt.After(now), "expires_at", "has passed")
 	return task.Invalid(bad)
 }
 
-func (r *sendRequest) validateMetadata(bad *fn.Rules) {
+func (r *sendRequest) validateMetadata(bad *decode.Rules) {
 	if r.Metadata == nil {
 		return
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -88,7 +89,7 @@ func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 // spoils another.
 func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 	var req batchRequest
-	err := fn.Decode(c.Body, &req)
+	err := decode.Object(c.Body, &req)
 	if len(c.RequestHeader().Values("Idempotency-Key")) > 0 {
 		err = addField(err, task.Field{Name: "Idempotency-Key", Message: "must not be sent with a batch; give each item its own idempotency_key"})
 	}
@@ -169,7 +170,7 @@ func response(out store.Submitted) api.SendResponse {
 func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Submission {
 	sub := s.submission(c, raw)
 	var req sendRequest
-	err := fn.Decode(raw, &req)
+	err := decode.Object(raw, &req)
 	key, bad := oneKey(req.IdempotencyKey, keyHeader)
 	if bad != nil {
 		err = addField(err, *bad)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -33,7 +34,7 @@ type sentRequest api.SubscribeSentRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *sentRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
 	number(&bad, "business_id", r.BusinessID)
 	bad.Text("template_type", r.TemplateType, maxType)
@@ -71,7 +72,7 @@ type logsRequest api.SubscribeLogsRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *logsRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Text("business_type", r.BusinessType, maxType)
 	number(&bad, "business_id", r.BusinessID)
 	bad.Page(r.Limit)
@@ -83,7 +84,7 @@ func (d *desk) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, erro
 		return nil, err
 	}
 	business, _ := req.BusinessID.Uint64() // it decoded
-	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), int64(req.After), fn.LimitOf(req.Limit))
+	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) int64 { return l.ID }), err
 }
 
@@ -92,7 +93,7 @@ type failuresRequest api.SubscribeFailuresRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *failuresRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Between("limit", r.Limit, 1, maxFailures)
 	_, ok := parseLogPlace(r.After)
 	bad.When(!ok, "after", "must be the next_after of the page before")
@@ -105,7 +106,7 @@ func parseLogPlace(text string) (place store.LogPlace, ok bool) {
 		return place, true
 	}
 	at, id, _ := strings.Cut(text, ".")
-	if place.At, ok = fn.ParseMicros(at); !ok {
+	if place.At, ok = decode.ParseMicros(at); !ok {
 		return place, false
 	}
 	var err error
@@ -128,7 +129,7 @@ type statisticsRequest api.SubscribeStatisticsRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *statisticsRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Time("since", r.Since)
 	return bad
 }
@@ -165,7 +166,7 @@ type detailRequest api.SubscribeDetailRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *detailRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	_, ok := parseSendPlace(r.After)
 	bad.When(!ok, "after", "must be the next_after of the page before")
 	return bad
@@ -177,7 +178,7 @@ func parseSendPlace(text string) (place store.SendPlace, ok bool) {
 		return place, true
 	}
 	at, id, _ := strings.Cut(text, ".")
-	if place.At, ok = fn.ParseMicros(at); !ok {
+	if place.At, ok = decode.ParseMicros(at); !ok {
 		return place, false
 	}
 	var err error

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -15,7 +16,7 @@ type recordRequest api.SubscribeRecordRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *recordRequest) Validate() []task.Field {
-	bad := fn.Rules((*sendRequest)(&r.SubscribeRequest).Validate())
+	bad := decode.Rules((*sendRequest)(&r.SubscribeRequest).Validate())
 	bad.App(r.AppID)
 	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
 	bad.When(r.SendAt != nil, "send_at", "must not be given: who records a message sends it now")
@@ -51,7 +52,7 @@ type statusRequest api.SubscribeStatusRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *statusRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.App(r.AppID)
 	bad.When(r.ClaimID == 0, "claim_id", "is required: the claim_id that record gave")
 	bad.When(r.SendStatus == nil && r.Outcome == "", "send_status", "is required: 1 (sent), 2 (failed) or 0 (lengthens the lease), unless outcome is given")

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -33,7 +34,7 @@ type sendRequest api.SubscribeRequest
 // Validate names every field whose value is not acceptable. What depends on the
 // moment is tooFar's: it must not keep a repeat from its answer.
 func (r *sendRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
 	bad.Text("template_type", r.TemplateType, maxType)
 	bad.Text("business_type", r.BusinessType, maxType)
@@ -57,19 +58,19 @@ func (r *sendRequest) Validate() []task.Field {
 }
 
 // number asks for a number; what is none did not decode.
-func number(bad *fn.Rules, field string, n api.Number) {
+func number(bad *decode.Rules, field string, n api.Number) {
 	bad.When(n == "", field, "is required: an integer between 0 and 18446744073709551615")
 }
 
 // oneOf holds an optional word to those that WeChat takes.
-func oneOf(bad *fn.Rules, field, word string, known ...string) {
+func oneOf(bad *decode.Rules, field, word string, known ...string) {
 	bad.When(word != "" && !slices.Contains(known, word), field, fmt.Sprintf("must be one of %s", strings.Join(known, ", ")))
 }
 
 // tooFar refuses a send time that this moment makes senseless; nil when it does not.
 func (r *sendRequest) tooFar(now time.Time) *task.Error {
-	var bad fn.Rules
-	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(fn.Farthest)), "send_at", "must be at most a year ahead")
+	var bad decode.Rules
+	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
 	return task.Invalid(bad)
 }
 

@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -192,7 +193,7 @@ type resendRequest api.SubscribeResendRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *resendRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)
 	bad.When(r.Force && r.Reason == "", "reason", "is required with force: say why the message is sent twice")
 	return bad

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
@@ -19,7 +20,7 @@ type deliveriesRequest api.DeliveriesRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *deliveriesRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
 	_, known := message.ParseDeliveryState(r.State)
 	bad.When(r.State != "" && !known, "state", "must be pending, delivered or failed")
@@ -35,7 +36,7 @@ func (o *office) deliveries(ctx context.Context, c *fn.Call, req deliveriesReque
 	if err != nil {
 		return nil, err
 	}
-	f := store.DeliveryFilter{Of: of, State: req.State, Limit: fn.LimitOf(req.Limit)}
+	f := store.DeliveryFilter{Of: of, State: req.State, Limit: decode.PageLimit(req.Limit)}
 	f.EndpointID, _ = task.ParseID(req.EndpointID) // these are valid, or absent and zero
 	f.After, _ = task.ParseID(req.After)
 	if id, err := task.ParseID(req.TaskID); err == nil {

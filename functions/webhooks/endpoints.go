@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -24,8 +25,8 @@ type endpointRequest api.EndpointRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *endpointRequest) Validate() []task.Field {
-	var bad fn.Rules
-	bad.When(!fn.ValidURL(r.URL), "url", "is required: "+fn.URLRule)
+	var bad decode.Rules
+	bad.When(!decode.ValidURL(r.URL), "url", "is required: "+decode.URLRule)
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
 		at := fmt.Sprintf("events[%d]", i)
@@ -62,7 +63,7 @@ type endpointsRequest api.EndpointsRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *endpointsRequest) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
 	return bad
 }
@@ -73,7 +74,7 @@ func (o *office) endpoints(ctx context.Context, c *fn.Call, req endpointsRequest
 		return nil, err
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	rows, more, err := o.db.Endpoints(ctx, of, after, fn.LimitOf(req.Limit))
+	rows, more, err := o.db.Endpoints(ctx, of, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, endpointResponse, func(e store.Endpoint) task.ID { return e.ID }), err
 }
 

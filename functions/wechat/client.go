@@ -14,7 +14,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
+
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 const (
@@ -174,22 +175,12 @@ func read(res *http.Response, a *answer) error {
 
 // clean makes one printable line of a text that may quote the token or our
 // secret, without them.
-func (c *client) clean(text, token string) string {
-	text = strings.Map(func(r rune) rune {
-		switch {
-		case unicode.IsSpace(r):
-			return ' '
-		case r == unicode.ReplacementChar || !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, text)
-	text = strings.Join(strings.Fields(text), " ")
+func (c *client) clean(answer, token string) string {
+	answer = text.Line(answer)
 	for _, secret := range []string{token, c.secret} {
 		if secret != "" {
-			text = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(text)
+			answer = strings.NewReplacer(secret, "***", url.QueryEscape(secret), "***").Replace(answer)
 		}
 	}
-	runes := []rune(text)
-	return string(runes[:min(len(runes), messageRunes)])
+	return text.Cut(answer, messageRunes)
 }

@@ -27,6 +27,7 @@ import (
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -43,7 +44,7 @@ type Config struct {
 
 // Validate checks what the types alone cannot.
 func (c *Config) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.When(c.BaseURL.Scheme != "http" && c.BaseURL.Scheme != "https" || c.BaseURL.Host == "", "WECHAT_BASE_URL", "must be a URL such as https://api.weixin.qq.com")
 	bad.When(c.AppID != "" && c.Secret == "", "WECHAT_APP_SECRET", "must be set where WECHAT_APP_ID is")
 	bad.When(c.Timeout < time.Second || c.Timeout > 10*time.Second, "WECHAT_TIMEOUT", "must be between 1s and 10s")

@@ -5,12 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"strings"
 	"time"
-	"unicode"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sender"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 const demoApp = "demo-sender"
@@ -42,14 +41,7 @@ func (d demoSender) print(ctx context.Context) error {
 }
 
 // printable keeps a message from moving the cursor of the terminal.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
-}
+func printable(s string) string { return text.Printable(s, ' ') }
 
 // pause waits for d and tells whether ctx is still alive.
 func pause(ctx context.Context, d time.Duration) bool {

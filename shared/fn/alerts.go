@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -21,7 +22,7 @@ type Alerts struct {
 
 // Validate checks what the types alone cannot.
 func (a *Alerts) Validate() []task.Field {
-	var bad Rules
+	var bad decode.Rules
 	for _, rate := range a.FailureRate {
 		bad.When(rate >= 1, "ALERT_FAILURE_RATE", "must be less than 1: it is a part of the finished tasks")
 	}

@@ -136,14 +136,3 @@ func TestPiecesHoldAllItemsInOrder(t *testing.T) {
 	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
 	require.Equal(t, []int{1, 1, 1, 2, 1}, lengths)
 }
-
-func TestAListOfTooManyElementsIsRefusedWithoutBeingBuilt(t *testing.T) {
-	t.Parallel()
-	raw := []byte(`{"words":["a"`)
-	for range 100_000 {
-		raw = append(raw, `,"a"`...)
-	}
-	s, bad := decode(string(append(raw, `]}`...)))
-	require.Equal(t, []task.Field{{Name: "words", Message: tooMany}}, bad)
-	require.Len(t, s.Words, maxElements)
-}

@@ -5,8 +5,10 @@ import (
 	"net/url"
 	"slices"
 
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // A Call is one authenticated request as a function sees it. It belongs to one
@@ -58,7 +60,7 @@ func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
 
 // Correlate says about which message a frame of a Socket is, for the answer to
 // one that is refused.
-func (c *Call) Correlate(clientMsgID string) { c.correlation = cut(clientMsgID, 255) }
+func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
 // Wait makes this one of the calls that wait, which have a bound of their own: call
 // it before a long poll waits. An error says that there are too many; the poll may
@@ -117,24 +119,7 @@ func (c *Call) MayUseBusinessType(name string) bool {
 	return len(c.Caller.BusinessTypes) == 0 || slices.Contains(c.Caller.BusinessTypes, name)
 }
 
-// decodeInto fills req from the query string, the body, or the one over the
-// other, and names all that is wrong at once.
-func (c *Call) decodeInto(p *plan, req any, query, body bool) error {
-	d := decoder{}
-	if query {
-		d.query(p, c.r.URL.RawQuery, req)
-		if c.r.Method == http.MethodGet && len(c.Body) > 0 {
-			d.failBody("must be empty on GET")
-			body = false
-		}
-	} else {
-		d.query(structPlan[struct{}](), c.r.URL.RawQuery, &struct{}{})
-	}
-	if body {
-		d.body(p, c.Body, req)
-	}
-	if bad := d.finish(req); bad != nil {
-		return bad
-	}
-	return nil
+// request is what decode reads a request from.
+func (c *Call) request() decode.Request {
+	return decode.Request{Method: c.r.Method, Query: c.r.URL.RawQuery, Body: c.Body}
 }

@@ -12,9 +12,9 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // exchange is one request on its way through fn: what the function sees of it
@@ -43,7 +43,7 @@ func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *ex
 	x.call = Call{
 		RequestID: requestID(r.Header.Get("X-Request-Id")),
 		SourceIP:  env.Config.TrustedProxies.source(r.RemoteAddr, r.Header.Values("X-Forwarded-For")),
-		UserAgent: cut(r.UserAgent(), 500),
+		UserAgent: text.Cut(r.UserAgent(), 500),
 		env:       env,
 		r:         r,
 		answer:    w.Header(),
@@ -71,15 +71,6 @@ func validRequestID(id string) bool {
 	return strings.IndexFunc(id, func(c rune) bool {
 		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
 	}) < 0
-}
-
-// cut gives at most n characters of s as valid UTF-8.
-func cut(s string, n int) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	if utf8.RuneCountInString(s) <= n {
-		return s
-	}
-	return string([]rune(s)[:n])
 }
 
 // readBody takes the whole body within the route's bound, once there is room for

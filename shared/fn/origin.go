@@ -5,8 +5,10 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"unicode"
 
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // crossOrigin keeps web pages of other origins from changing anything with the
@@ -39,7 +41,7 @@ func (c *crossOrigin) check(r *http.Request, changes bool) error {
 		r = &judged
 	}
 	if c.Check(r) != nil {
-		return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of another origin (%s) may not call this; SENDONCE_STREAM_ORIGINS can allow an origin", printable(originOf(r.Header))))
+		return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of another origin (%s) may not call this; SENDONCE_STREAM_ORIGINS can allow an origin", text.Cut(text.Printable(originOf(r.Header), unicode.ReplacementChar), 64)))
 	}
 	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/decode"
 )
 
 const (
@@ -62,13 +64,13 @@ func (r Route) WithinQueues() Route { r.within = true; return r }
 func (r Route) Timeout(d time.Duration) Route { r.timeout = d; return r }
 
 // JSON answers calls whose body is one JSON object, decoded strictly into Req
-// (see Decode). What handle returns becomes the answer's data; nil leaves it
+// (see decode.Object). What handle returns becomes the answer's data; nil leaves it
 // out.
 func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
-	plan := structPlan[Req]()
+	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
 		var req Req
-		if err := c.decodeInto(plan, &req, false, true); err != nil {
+		if err := plan.Body(c.request(), &req); err != nil {
 			return nil, err
 		}
 		return handle(ctx, c, req)
@@ -79,10 +81,10 @@ func JSON[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 // if there is one, is decoded over it, so GET and POST on one path can share a
 // handler.
 func Query[Req any](role Role, handle func(ctx context.Context, c *Call, req Req) (any, error)) Route {
-	plan := structPlan[Req]()
+	plan := decode.PlanOf[Req]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
 		var req Req
-		if err := c.decodeInto(plan, &req, true, len(c.Body) > 0); err != nil {
+		if err := plan.Parameters(c.request(), &req); err != nil {
 			return nil, err
 		}
 		return handle(ctx, c, req)
@@ -101,9 +103,9 @@ func List[Req any](role Role, handle func(ctx context.Context, c *Call, req Req)
 // decoded: for a function that must keep even what it refuses. Query parameters
 // are refused.
 func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Route {
-	plan := structPlan[struct{}]()
+	plan := decode.PlanOf[struct{}]()
 	return newRoute(role, func(ctx context.Context, c *Call) (any, error) {
-		if err := c.decodeInto(plan, &struct{}{}, true, false); err != nil {
+		if err := plan.Parameters(decode.Request{Query: c.r.URL.RawQuery}, &struct{}{}); err != nil {
 			return nil, err
 		}
 		return handle(ctx, c)

@@ -18,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -38,11 +39,11 @@ const (
 // route's error is. After that its return ends the socket, with a close code that
 // says why.
 func WithSocket[Req any](r Route, origins []string, handle func(ctx context.Context, c *Call, req Req, s *Socket) error) Route {
-	plan := structPlan[Req]()
+	plan := decode.PlanOf[Req]()
 	r.origins = origins
 	r.socket = func(ctx context.Context, c *Call, s *Socket) error {
 		var req Req
-		if err := c.decodeInto(plan, &req, true, false); err != nil {
+		if err := plan.Parameters(c.request(), &req); err != nil {
 			return err
 		}
 		return handle(ctx, c, req, s)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -28,7 +29,7 @@ type saying struct {
 // repeats answers a frame with what it says.
 func repeats(_ context.Context, c *Call) (any, error) {
 	var req saying
-	bad := Decode(c.Body, &req)
+	bad := decode.Object(c.Body, &req)
 	c.Correlate(req.ClientMsgID)
 	if bad != nil {
 		return nil, bad

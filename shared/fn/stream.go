@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/decode"
 )
 
 const (
@@ -28,10 +30,10 @@ const (
 // What handle returns before it has written is answered as every other route's
 // error is; after that it can only be logged.
 func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Req, w *EventWriter) error) Route {
-	plan := structPlan[Req]()
+	plan := decode.PlanOf[Req]()
 	r := newRoute(role, func(ctx context.Context, c *Call) (any, error) {
 		var req Req
-		if err := c.decodeInto(plan, &req, true, false); err != nil {
+		if err := plan.Parameters(c.request(), &req); err != nil {
 			return nil, err
 		}
 		return nil, handle(ctx, c, req, c.events)

@@ -7,8 +7,11 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"unicode"
 
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // asksForSocket tells whether a client wants a WebSocket.
@@ -29,7 +32,7 @@ func hasToken(h http.Header, name, token string) bool {
 // another origin: it would send the credentials of its user along.
 func (x *exchange) checkUpgrade(origins []string) error {
 	h := x.r.Header
-	var bad Rules
+	var bad decode.Rules
 	if h.Get("Sec-WebSocket-Version") != "13" {
 		x.w.Header().Set("Sec-WebSocket-Version", "13")
 		bad.When(true, "Sec-WebSocket-Version", "must be 13")
@@ -46,5 +49,5 @@ func (x *exchange) checkUpgrade(origins []string) error {
 	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, x.r.Host) {
 		return nil
 	}
-	return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of the origin %s may not open a socket here", printable(origin)))
+	return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of the origin %s may not open a socket here", text.Cut(text.Printable(origin, unicode.ReplacementChar), 64)))
 }

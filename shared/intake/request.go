@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -29,10 +29,10 @@ type Request api.MessageRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *Request) Validate() []task.Field {
-	var bad fn.Rules
+	var bad decode.Rules
 	bad.User("from", r.From)
-	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+fn.KeyRule)
-	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", fn.KeyRule)
+	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+decode.KeyRule)
+	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", decode.KeyRule)
 	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are the service's own")
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
 	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"sync"
+
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // NewConsole makes a Gateway that prints each message on a line of its own
@@ -17,7 +19,7 @@ func NewConsole(w io.Writer) Gateway {
 		if err := ctx.Err(); err != nil {
 			return notSent(err)
 		}
-		if _, err := fmt.Fprintf(w, "sent to %s: %s\n", mask(m.PhoneNumber), printable(m.Content)); err != nil {
+		if _, err := fmt.Fprintf(w, "sent to %s: %s\n", mask(m.PhoneNumber), text.Printable(m.Content, ' ')); err != nil {
 			return Result{Message: err.Error()} // part of the line may show
 		}
 		return Result{Outcome: OK}
@@ -26,7 +28,7 @@ func NewConsole(w io.Writer) Gateway {
 
 // mask hides the middle of a phone number, or all of a short one.
 func mask(phone string) string {
-	digits := []rune(printable(phone))
+	digits := []rune(text.Printable(phone, ' '))
 	switch {
 	case len(digits) >= 8:
 		return string(digits[:3]) + "****" + string(digits[len(digits)-4:])

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // HTTPConfig says how a provider is called and how its answer is understood.
@@ -134,5 +136,5 @@ func released(r Result, asked time.Duration) Result {
 
 // excerpt is the beginning of an answer, for people.
 func excerpt(body []byte) string {
-	return strings.TrimSpace(cut(printable(string(body[:min(len(body), 4*mostMessage)])), mostMessage))
+	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*mostMessage)]), ' '), mostMessage))
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 // requestTemplate makes the request of a message.
@@ -115,11 +117,11 @@ func (r requestTemplate) of(ctx context.Context, m Message) (*http.Request, erro
 		return nil, err
 	}
 	for name, value := range r.header {
-		text, err := expand(value, m, printable)
+		line, err := expand(value, m, func(s string) string { return text.Printable(s, ' ') })
 		if err != nil {
 			return nil, err
 		}
-		req.Header.Set(name, text)
+		req.Header.Set(name, line)
 	}
 	return req, nil
 }

@@ -5,12 +5,11 @@ import (
 	"errors"
 	"math"
 	"net/http"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 const (
@@ -26,7 +25,7 @@ const (
 func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest {
 	status, at := func(s int) *int { return &s }, at.UTC()
 	report := api.ReportRequest{
-		TaskID: t.TaskID, ClaimID: t.ClaimID, ErrorCode: cut(printable(result.Code), mostCode), ErrorMessage: cut(result.Message, mostMessage),
+		TaskID: t.TaskID, ClaimID: t.ClaimID, ErrorCode: text.Cut(text.Printable(result.Code, ' '), mostCode), ErrorMessage: text.Cut(result.Message, mostMessage),
 	}
 	switch result.Outcome {
 	case OK:
@@ -42,22 +41,6 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 		report.Outcome = "unknown"
 	}
 	return report
-}
-
-// cut keeps the first n characters.
-func cut(text string, n int) string {
-	runes := []rune(text)
-	return string(runes[:min(n, len(runes))])
-}
-
-// printable has a space in the place of everything that does not show.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
 }
 
 // pending is a report that the server has not answered.

@@ -1,46 +1,78 @@
-package fn
+package decode
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 const (
 	maxDepth  = 20
 	tooDeep   = "must not be nested deeper than 20 levels"
-	maxFields = 200 // bad fields told in one answer; each costs the caller a few bytes and us a line
+	maxFields = 200 // bad fields in one answer: a caller can cause one with a few bytes
 
 	maxElements = 10_000 // of one list or object
 	tooMany     = "must have at most 10000 elements"
 )
 
-// Decode fills dst, a pointer to a struct, from one JSON object and names
-// every bad field at once: unknown or given twice, of the wrong type, out of
-// range, nested too deep, of too many elements, text that Postgres cannot hold (NUL, half of a
-// surrogate pair, broken UTF-8). Names are those of the json tags, in exact
-// case; nested ones read items[3].phone_number; "body" is the whole. null
-// counts as absent. Where dst has Validate() []task.Field, its verdicts are
-// told with the rest, except on what did not decode. What a json.RawMessage
-// holds is looked at for its text and depth only; it is a part of raw, which must
-// not be changed afterwards. In a list of them nothing is looked at, null is kept, and
-// each must be decoded by a call of its own, so that a bad one is refused alone.
+// Object fills dst, a pointer to a struct, from one JSON object. The error names every bad
+// field.
 //
-// Everything that Decode takes, encoding/json takes too, with the same values.
-func Decode(raw []byte, dst any) *task.Error {
+// Names are those of the json tags, in exact case; nested ones read items[3].phone_number,
+// and "body" is the whole. null counts as absent. If dst has Validate() []task.Field, its
+// result is added, except for fields that could not be decoded.
+//
+// A json.RawMessage is checked for text and depth only, and aliases raw, which must not be
+// changed afterwards. In a list of them nothing is checked and null is kept: each element
+// must be decoded by a call of its own, so that a bad one is refused alone.
+func Object(raw []byte, dst any) *task.Error {
 	d := decoder{}
 	d.body(planOf(reflect.TypeOf(dst).Elem()), raw, dst)
 	return d.finish(dst)
 }
 
-// decoder walks JSON that is known to be well formed, so a step never has to
-// doubt the syntax, only the sense.
+// Request is what a call sends.
+type Request struct {
+	Method string
+	Query  string // without the question mark
+	Body   []byte
+}
+
+// Body fills dst from the body, as Object does. The call must have no parameters.
+func (p *Plan) Body(r Request, dst any) *task.Error {
+	d := decoder{}
+	d.query(noParameters, r.Query, &struct{}{})
+	d.body(p, r.Body, dst)
+	return d.finish(dst)
+}
+
+// Parameters fills dst from the query string, and from the body over it if there is one,
+// which GET must not have. The errors are as for Object; a parameter that is given twice is
+// one too.
+func (p *Plan) Parameters(r Request, dst any) *task.Error {
+	d := decoder{}
+	d.query(p, r.Query, dst)
+	switch {
+	case len(r.Body) == 0:
+	case r.Method == http.MethodGet:
+		d.failBody("must be empty on GET")
+	default:
+		d.body(p, r.Body, dst)
+	}
+	return d.finish(dst)
+}
+
+// decoder reads JSON that is known to be well formed: it checks types and values, never
+// the syntax.
 type decoder struct {
 	raw  []byte
 	pos  int
@@ -54,13 +86,13 @@ type step struct {
 	index int // in a list, when name is ""
 }
 
-func (d *decoder) body(p *plan, raw []byte, dst any) {
+func (d *decoder) body(p *Plan, raw []byte, dst any) {
 	if len(raw) == 0 {
 		d.failBody("must be a JSON object, it is empty")
 		return
 	}
 	if !json.Valid(raw) {
-		d.failBody(broken(raw))
+		d.failBody(syntaxProblem(raw))
 		return
 	}
 	d.raw, d.pos = raw, 0
@@ -72,8 +104,8 @@ func (d *decoder) body(p *plan, raw []byte, dst any) {
 	d.object(p, reflect.ValueOf(dst).Elem())
 }
 
-// broken says where JSON stops being well formed.
-func broken(raw []byte) string {
+// syntaxProblem describes where JSON stops being well formed.
+func syntaxProblem(raw []byte) string {
 	var whole json.RawMessage
 	err := json.Unmarshal(raw, &whole)
 	var syntax *json.SyntaxError
@@ -83,7 +115,7 @@ func broken(raw []byte) string {
 	return fmt.Sprintf("is not valid JSON: %v", err)
 }
 
-// finish adds what dst's own Validate finds and gives the verdict.
+// finish adds what dst's own Validate returns, and returns all bad fields.
 func (d *decoder) finish(dst any) *task.Error {
 	whole := slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == "body" || f.Name == "query" })
 	if v, ok := dst.(interface{ Validate() []task.Field }); ok && !whole {
@@ -97,7 +129,7 @@ func (d *decoder) finish(dst any) *task.Error {
 	return task.Invalid(d.bad)
 }
 
-// overlaps says whether one name is the other or lies within it.
+// overlaps reports whether one name equals the other or is nested in it.
 func overlaps(a, b string) bool {
 	if len(a) > len(b) {
 		a, b = b, a
@@ -118,9 +150,9 @@ func (d *decoder) fail(message string) {
 		case s.name == "":
 			name.WriteString("[" + strconv.Itoa(s.index) + "]")
 		case i > 0:
-			name.WriteString("." + printable(s.name))
+			name.WriteString("." + shown(s.name))
 		default:
-			name.WriteString(printable(s.name))
+			name.WriteString(shown(s.name))
 		}
 	}
 	if name.Len() == 0 {
@@ -129,7 +161,7 @@ func (d *decoder) fail(message string) {
 	d.note(name.String(), message)
 }
 
-// note keeps the first verdict on each name.
+// note keeps the first message about each name.
 func (d *decoder) note(name, message string) {
 	if slices.ContainsFunc(d.bad, func(f task.Field) bool { return f.Name == name }) {
 		return
@@ -148,3 +180,6 @@ func (d *decoder) failAt(name, message string) {
 	d.fail(message)
 	d.path = d.path[:len(d.path)-1]
 }
+
+// shown is a name that the caller wrote, as an error message may contain it.
+func shown(name string) string { return text.Cut(text.Printable(name, unicode.ReplacementChar), 64) }

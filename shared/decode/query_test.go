@@ -1,7 +1,6 @@
-package fn
+package decode
 
 import (
-	"reflect"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,21 +9,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestATypeThatDecodesItselfIsReadFromTheQueryAsFromAJSONString(t *testing.T) {
+func TestAParameterIsDecodedAsAJSONString(t *testing.T) {
 	t.Parallel()
 	type asked struct {
 		ID    api.Number `json:"id"`
 		Other api.Number `json:"other"`
 	}
-	plan := planOf(reflect.TypeFor[asked]())
+	plan := PlanOf[asked]()
 	var good, bad asked
-	d := decoder{}
-	d.query(plan, "id=9007199254740993", &good)
-	require.Nil(t, d.finish(&good))
+	require.Nil(t, plan.Parameters(Request{Query: "id=9007199254740993"}, &good))
 	require.EqualValues(t, "9007199254740993", good.ID)
 	require.Empty(t, good.Other)
-	d = decoder{}
-	d.query(plan, "id=1e3&other=%22", &bad)
 	const want = "must be an integer between 0 and 18446744073709551615, as digits in a string or as a number without fraction and exponent"
-	require.Equal(t, []task.Field{{Name: "id", Message: want}, {Name: "other", Message: want}}, d.finish(&bad).Fields)
+	require.Equal(t, []task.Field{{Name: "id", Message: want}, {Name: "other", Message: want}}, plan.Parameters(Request{Query: "id=1e3&other=%22"}, &bad).Fields)
 }

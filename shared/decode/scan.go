@@ -1,4 +1,4 @@
-package fn
+package decode
 
 import (
 	"bytes"
@@ -22,8 +22,8 @@ func (d *decoder) space() {
 	}
 }
 
-// more moves from an opening bracket, or from behind a member, to the next
-// member; or behind the closing bracket, which it answers with false.
+// more moves from an opening bracket, or from the end of a member, to the next member. It
+// returns false at the closing bracket, and moves behind it.
 func (d *decoder) more() bool {
 	d.space()
 	c := d.raw[d.pos]
@@ -48,7 +48,7 @@ func (d *decoder) key() (name []byte, problem string) {
 	return name, problem
 }
 
-// text reads the string at pos. The result may be a part of the input.
+// text reads the string at pos. The result may alias the input.
 func (d *decoder) text() (s []byte, problem string) {
 	d.pos++
 	start, plain := d.pos, true
@@ -70,9 +70,9 @@ func (d *decoder) text() (s []byte, problem string) {
 	return unquote(s)
 }
 
-// unquote resolves the escapes of a well-formed JSON string. encoding/json
-// would put U+FFFD for half of a surrogate pair and for broken UTF-8, and so
-// save another text than was sent.
+// unquote resolves the escapes of a well-formed JSON string. encoding/json replaces half
+// of a surrogate pair and broken UTF-8 by U+FFFD; here they are a problem, because the
+// text that is stored must be the one that was sent.
 func unquote(s []byte) (text []byte, problem string) {
 	if !utf8.Valid(s) {
 		return bytes.ToValidUTF8(s, []byte("\uFFFD")), badUTF8
@@ -128,13 +128,13 @@ func hex4(s []byte) (r rune) {
 	return r
 }
 
-// skip passes over the value at pos and gives its bytes.
-func (d *decoder) skip() []byte { return d.pass(false) }
+// skip moves behind the value at pos and returns its bytes.
+func (d *decoder) skip() []byte { return d.skipValue(false) }
 
-// checked does as skip and notes what is wrong with any string in the value.
-func (d *decoder) checked() []byte { return d.pass(true) }
+// skipChecked is skip that also notes strings and nesting that are not accepted.
+func (d *decoder) skipChecked() []byte { return d.skipValue(true) }
 
-func (d *decoder) pass(check bool) []byte {
+func (d *decoder) skipValue(check bool) []byte {
 	start, depth := d.pos, 0
 	for {
 		switch d.raw[d.pos] {

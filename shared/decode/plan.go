@@ -1,4 +1,4 @@
-package fn
+package decode
 
 import (
 	"encoding"
@@ -30,52 +30,52 @@ const (
 	kindStruct
 )
 
-// plan is what decoding must know of a Go type, worked out once.
-type plan struct {
+// Plan is how to decode one Go type, computed once.
+type Plan struct {
 	kind   kind
 	typ    reflect.Type
-	want   string           // what a caller may give, as "must be a string"
-	elem   *plan            // of a pointer, slice or map
+	want   string           // what is accepted, as "must be a string"
+	elem   *Plan            // of a pointer, slice or map
 	fields map[string]field // of a struct, by the names of its json tags
 }
 
 type field struct {
 	name  string
-	bit   uint64 // its own among the struct's fields: 64 at most
+	bit   uint64 // a different one for each field of the struct: at most 64 fields
 	index []int
-	*plan
+	*Plan
 }
 
-// plans remembers the plan of every type decoded so far. It is a memo of facts
-// about types, which never change; nothing can be configured through it.
-var plans sync.Map // reflect.Type -> *plan
+// plans caches the plan of each type.
+var plans sync.Map // reflect.Type -> *Plan
 
-// structPlan is the plan of a request type, which must be a struct.
-func structPlan[T any]() *plan { return planOf(reflect.TypeFor[T]()) }
+var noParameters = PlanOf[struct{}]()
 
-// planOf panics for a type that no request may hold: a mistake that shows at
-// the first start.
-func planOf(t reflect.Type) *plan {
+// PlanOf is the plan of a request type. It panics if the type cannot be decoded, so that
+// the mistake shows at the first start.
+func PlanOf[T any]() *Plan { return planOf(reflect.TypeFor[T]()) }
+
+func planOf(t reflect.Type) *Plan {
 	if p, ok := plans.Load(t); ok {
-		return p.(*plan)
+		return p.(*Plan)
 	}
 	if t.Kind() != reflect.Struct {
-		panic(fmt.Sprintf("fn: cannot decode into %s, a struct is needed", t))
+		panic(fmt.Sprintf("decode: cannot decode into %s, a struct is needed", t))
 	}
-	p := compile(t, map[reflect.Type]*plan{})
+	p := compile(t, map[reflect.Type]*Plan{})
 	plans.Store(t, p)
 	return p
 }
 
-// compile works out t; open holds the plans under way, so that a type may
-// contain itself.
-func compile(t reflect.Type, open map[reflect.Type]*plan) *plan {
+// compile makes the plan of t. open has the plans that are being made, so that a type
+// may contain itself.
+func compile(t reflect.Type, open map[reflect.Type]*Plan) *Plan {
 	if p := open[t]; p != nil {
 		return p
 	}
-	p := &plan{typ: t}
+	p := &Plan{typ: t}
 	open[t] = p
-	if p.named() {
+	if p.special() {
 		return p
 	}
 	switch t.Kind() {
@@ -106,13 +106,14 @@ func compile(t reflect.Type, open map[reflect.Type]*plan) *plan {
 		p.addFields(t, nil, open)
 	}
 	if p.want == "" && p.kind != kindPointer || t.Kind() == reflect.Interface && t.NumMethod() > 0 || t.Kind() == reflect.Map && t.Key().Kind() != reflect.String {
-		panic(fmt.Sprintf("fn: a request cannot hold a %s", t))
+		panic(fmt.Sprintf("decode: a request cannot hold a %s", t))
 	}
 	return p
 }
 
-// named plans the types that know how to decode themselves.
-func (p *plan) named() bool {
+// special fills in the plan of a type that is not decoded by its kind, and reports
+// whether it is one.
+func (p *Plan) special() bool {
 	pointer := reflect.PointerTo(p.typ)
 	switch {
 	case p.typ == reflect.TypeFor[json.RawMessage]():
@@ -131,7 +132,7 @@ func (p *plan) named() bool {
 	return true
 }
 
-func (p *plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*plan) {
+func (p *Plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*Plan) {
 	for i := range t.NumField() {
 		f := t.Field(i)
 		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -146,12 +147,12 @@ func (p *plan) addFields(t reflect.Type, prefix []int, open map[reflect.Type]*pl
 			name = f.Name
 		}
 		if _, twice := p.fields[name]; twice || len(p.fields) == 64 || strings.Contains(options, "string") {
-			panic(fmt.Sprintf("fn: %s.%s: a name twice, the option string, or more than 64 fields", p.typ, f.Name))
+			panic(fmt.Sprintf("decode: %s.%s: a name twice, the option string, or more than 64 fields", p.typ, f.Name))
 		}
 		member := compile(f.Type, open)
 		if f.Tag.Get("text") == "any" {
-			member = &plan{kind: kindRepaired, typ: f.Type, want: member.want}
+			member = &Plan{kind: kindRepaired, typ: f.Type, want: member.want}
 		}
-		p.fields[name] = field{name: name, bit: 1 << len(p.fields), index: index, plan: member}
+		p.fields[name] = field{name: name, bit: 1 << len(p.fields), index: index, Plan: member}
 	}
 }

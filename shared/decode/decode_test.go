@@ -1,4 +1,4 @@
-package fn
+package decode
 
 import (
 	"bytes"
@@ -59,21 +59,21 @@ func (s *shape) Validate() []task.Field {
 	return bad
 }
 
-func decode(raw string) (shape, []task.Field) {
+func decodeShape(raw string) (shape, []task.Field) {
 	var s shape
-	if err := Decode([]byte(raw), &s); err != nil {
+	if err := Object([]byte(raw), &s); err != nil {
 		return s, err.Fields
 	}
 	return s, nil
 }
 
-func TestAGoodObjectDecodesAsEncodingJSONDoes(t *testing.T) {
+func TestObjectDecodesAsEncodingJSON(t *testing.T) {
 	t.Parallel()
 	raw := ` {"text":"您的<验证码>\n\u4f60\ud83d\ude00\/\"", "maybe":"", "flag":true, "count":12, "tiny":127,
 		"size":18446744073709551615, "ratio":1.5e3, "at":"2023-12-01T10:00:00Z", "number":1e400, "raw": {"a": [1, null]},
 		"any":["x",1.0,true,null,{}], "data":{"a":{"b":9007199254740993}, "n":null}, "labels":{"k":"v","none":null},
 		"words":[], "inner":{"phone_number":"138"}, "items":[{"phone_number":"139","next":{"next":null}}], "outer":"o"}  `
-	got, bad := decode(raw)
+	got, bad := decodeShape(raw)
 	require.Empty(t, bad)
 	var want shape
 	standard := json.NewDecoder(strings.NewReader(raw))
@@ -83,9 +83,9 @@ func TestAGoodObjectDecodesAsEncodingJSONDoes(t *testing.T) {
 	require.Equal(t, json.Number("9007199254740993"), got.Data["a"].(map[string]any)["b"])
 }
 
-func TestEveryBadFieldIsNamedAtOnce(t *testing.T) {
+func TestObjectNamesEveryBadField(t *testing.T) {
 	t.Parallel()
-	_, bad := decode(`{"text":1,"maybe":[],"flag":"yes","count":1.5,"tiny":300,"size":-1,"ratio":"1","at":"yesterday","number":"1",
+	_, bad := decodeShape(`{"text":1,"maybe":[],"flag":"yes","count":1.5,"tiny":300,"size":-1,"ratio":"1","at":"yesterday","number":"1",
 		"data":[],"labels":{"a":1,"b":"x","b":"y"},"words":["a",null,3],"inner":"x","items":[{},{"phone_number":7,"Phone_number":"1"}],
 		"TEXT":"x","flag":false,"nope":{"deep":[1,"]}"]}}`)
 	require.Equal(t, []task.Field{
@@ -111,7 +111,7 @@ func TestEveryBadFieldIsNamedAtOnce(t *testing.T) {
 	}, bad)
 }
 
-func TestOneBadValueIsToldForWhatItIs(t *testing.T) {
+func TestObjectDescribesTheBadValue(t *testing.T) {
 	t.Parallel()
 	for raw, want := range map[string]task.Field{
 		``:                                {Name: "body", Message: "must be a JSON object, it is empty"},
@@ -146,49 +146,49 @@ func TestOneBadValueIsToldForWhatItIs(t *testing.T) {
 		`{"text":null,"text":"b"}`:        {Name: "text", Message: "is given twice"},
 		`{"Hidden":"x"}`:                  {Name: "Hidden", Message: "is not a known field"},
 	} {
-		_, bad := decode(raw)
+		_, bad := decodeShape(raw)
 		require.Equal(t, []task.Field{want}, bad, "%q", raw)
 	}
 }
 
 func TestNullCountsAsAbsent(t *testing.T) {
 	t.Parallel()
-	s, bad := decode(`{"text":null,"maybe":null,"flag":null,"count":null,"size":null,"at":null,"raw":null,"any":null,"data":null,"words":null,"inner":null,"items":null}`)
+	s, bad := decodeShape(`{"text":null,"maybe":null,"flag":null,"count":null,"size":null,"at":null,"raw":null,"any":null,"data":null,"words":null,"inner":null,"items":null}`)
 	require.Empty(t, bad)
 	require.Equal(t, shape{}, s)
 }
 
-func TestNestingIsBounded(t *testing.T) {
+func TestNestingIsLimited(t *testing.T) {
 	t.Parallel()
 	nested := func(field string, n int) string {
 		return `{"` + field + `":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}`
 	}
 	for _, field := range []string{"any", "raw"} {
-		_, bad := decode(nested(field, maxDepth-1))
+		_, bad := decodeShape(nested(field, maxDepth-1))
 		require.Empty(t, bad, field)
-		_, bad = decode(nested(field, maxDepth))
+		_, bad = decodeShape(nested(field, maxDepth))
 		require.Len(t, bad, 1, field)
 		require.Equal(t, tooDeep, bad[0].Message)
 	}
-	_, bad := decode(`{"inner":` + strings.Repeat(`{"next":`, 500) + `{}` + strings.Repeat(`}`, 501))
+	_, bad := decodeShape(`{"inner":` + strings.Repeat(`{"next":`, 500) + `{}` + strings.Repeat(`}`, 501))
 	require.Len(t, bad, 1)
 	require.Equal(t, tooDeep, bad[0].Message)
-	_, bad = decode(nested("any", 20_000))
+	_, bad = decodeShape(nested("any", 20_000))
 	require.Len(t, bad, 1, "what encoding/json finds too deep is refused as a whole")
 	require.Equal(t, "body", bad[0].Name)
 }
 
-func TestWhatValidateFindsIsToldWithTheRest(t *testing.T) {
+func TestObjectAddsTheResultOfValidate(t *testing.T) {
 	t.Parallel()
-	_, bad := decode(`{"text":"` + strings.Repeat("x", 201) + `","count":-1,"flag":7}`)
+	_, bad := decodeShape(`{"text":"` + strings.Repeat("x", 201) + `","count":-1,"flag":7}`)
 	require.Equal(t, []task.Field{
 		{Name: "flag", Message: "must be true or false"},
 		{Name: "text", Message: "must have at most 200 characters"},
 		{Name: "count", Message: "must not be negative"},
 	}, bad)
-	t.Run("but not about a field that did not decode", func(t *testing.T) {
+	t.Run("except for fields that were not decoded", func(t *testing.T) {
 		t.Parallel()
-		_, bad := decode(`{"count":-1,"count":-2,"inner":{"phone_number":1,"next":{}}}`)
+		_, bad := decodeShape(`{"count":-1,"count":-2,"inner":{"phone_number":1,"next":{}}}`)
 		require.Equal(t, []task.Field{
 			{Name: "count", Message: "is given twice"},
 			{Name: "inner.phone_number", Message: "must be a string"},
@@ -196,51 +196,51 @@ func TestWhatValidateFindsIsToldWithTheRest(t *testing.T) {
 	})
 }
 
-func TestTheListOfBadFieldsIsBounded(t *testing.T) {
+func TestTheNumberOfBadFieldsIsLimited(t *testing.T) {
 	t.Parallel()
 	var raw strings.Builder
 	for i := range 5000 {
 		fmt.Fprintf(&raw, `,"f%d":1`, i)
 	}
-	_, bad := decode("{" + raw.String()[1:] + "}")
+	_, bad := decodeShape("{" + raw.String()[1:] + "}")
 	require.Len(t, bad, maxFields+1)
 	require.Equal(t, task.Field{Name: "body", Message: "has further bad fields"}, bad[maxFields])
 
-	_, bad = decode(`{"` + strings.Repeat("长", 5000) + `":1}`)
+	_, bad = decodeShape(`{"` + strings.Repeat("长", 5000) + `":1}`)
 	require.Equal(t, strings.Repeat("长", 64), bad[0].Name)
 }
 
-func TestTwoDecodesShareNothing(t *testing.T) {
+func TestDecodedValuesShareNoMemory(t *testing.T) {
 	t.Parallel()
 	raw := []byte(`{"text":"first","raw":{"a":1},"words":["w"]}`)
 	var first, second shape
-	require.Nil(t, Decode(raw, &first))
+	require.Nil(t, Object(raw, &first))
 	require.Equal(t, "first", first.Text)
 	require.JSONEq(t, `{"a":1}`, string(first.Raw))
 	_ = append(first.Raw, "and more"...)
 	require.Contains(t, string(raw), `{"a":1},"words"`, "a raw value cannot grow into what follows it")
 	require.Equal(t, []string{"w"}, first.Words)
-	require.Nil(t, Decode([]byte(`{}`), &second))
+	require.Nil(t, Object([]byte(`{}`), &second))
 	require.Equal(t, shape{}, second)
 }
 
-func TestARequestTypeThatCannotBeDecodedStopsTheStart(t *testing.T) {
+func TestPlanOfPanicsForATypeThatCannotBeDecoded(t *testing.T) {
 	t.Parallel()
-	require.Panics(t, func() { structPlan[struct{ C chan int }]() })
-	require.Panics(t, func() { structPlan[struct{ M map[int]string }]() })
-	require.Panics(t, func() { structPlan[struct{ E error }]() })
+	require.Panics(t, func() { PlanOf[struct{ C chan int }]() })
+	require.Panics(t, func() { PlanOf[struct{ M map[int]string }]() })
+	require.Panics(t, func() { PlanOf[struct{ E error }]() })
 	require.Panics(t, func() {
-		structPlan[struct {
+		PlanOf[struct {
 			N int `json:"n,string"`
 		}]()
 	})
 	require.Panics(t, func() {
-		structPlan[struct {
+		PlanOf[struct {
 			A int
 			B int `json:"A"`
 		}]()
 	})
-	require.Panics(t, func() { structPlan[string]() })
+	require.Panics(t, func() { PlanOf[string]() })
 }
 
 // id reads a number or a string, as senders of large numbers need.
@@ -265,36 +265,35 @@ func (c *color) UnmarshalText(text []byte) error {
 	return nil
 }
 
-func TestTypesThatDecodeThemselvesSayWhatTheyTake(t *testing.T) {
+func TestTypesThatDecodeThemselvesReturnTheMessage(t *testing.T) {
 	t.Parallel()
 	var got struct {
 		ID    id     `json:"id"`
 		Other id     `json:"other"`
 		Color *color `json:"color"`
 	}
-	require.Nil(t, Decode([]byte(`{"id":9007199254740993,"other":"7","color":"ffffff"}`), &got))
+	require.Nil(t, Object([]byte(`{"id":9007199254740993,"other":"7","color":"ffffff"}`), &got))
 	require.Equal(t, id("9007199254740993"), got.ID)
 	require.Equal(t, color("ffffff"), *got.Color)
-	err := Decode([]byte(`{"id":[1],"other":"\u0000","color":"white"}`), &got)
+	err := Object([]byte(`{"id":[1],"other":"\u0000","color":"white"}`), &got)
 	require.Equal(t, []task.Field{
 		{Name: "id", Message: "must be a number or a string of digits"},
 		{Name: "other", Message: badText},
 		{Name: "color", Message: "must be six hexadecimal digits"},
 	}, err.Fields)
-	err = Decode([]byte(`{"color":1}`), &got)
+	err = Object([]byte(`{"color":1}`), &got)
 	require.Equal(t, []task.Field{{Name: "color", Message: "must be a string"}}, err.Fields)
 }
 
-func TestAQueryFillsEveryKindOfScalar(t *testing.T) {
+func TestParametersFillEveryKindOfScalar(t *testing.T) {
 	t.Parallel()
 	var s shape
-	d := decoder{}
-	d.query(planOf(reflect.TypeFor[shape]()), "text=a%26b&maybe=&flag=0&count=-1&size=1&ratio=0.5&at=2023-12-01T10:00:00Z&outer=o", &s)
-	require.Empty(t, d.bad)
-	require.Equal(t, shape{Text: "a&b", Maybe: new(string), Count: -1, Size: 1, Ratio: 0.5,
+	plan := PlanOf[shape]()
+	require.Nil(t, plan.Parameters(Request{Query: "text=a%26b&maybe=&flag=0&tiny=-1&size=1&ratio=0.5&at=2023-12-01T10:00:00Z&outer=o"}, &s))
+	require.Equal(t, shape{Text: "a&b", Maybe: new(string), Tiny: -1, Size: 1, Ratio: 0.5,
 		At: time.Date(2023, 12, 1, 10, 0, 0, 0, time.UTC), embedded: embedded{Outer: "o"}}, s)
-	d = decoder{}
-	d.query(planOf(reflect.TypeFor[shape]()), "count=&size=007&ratio=NaN&at=now&words=a&inner=b&data=c", &s)
+	s = shape{}
+	bad := plan.Parameters(Request{Query: "count=&size=007&ratio=NaN&at=now&words=a&inner=b&data=c"}, &s)
 	require.Equal(t, []task.Field{
 		{Name: "at", Message: "must be an RFC 3339 time such as 2023-12-01T10:00:00Z"},
 		{Name: "count", Message: "must be an integer"},
@@ -303,12 +302,12 @@ func TestAQueryFillsEveryKindOfScalar(t *testing.T) {
 		{Name: "ratio", Message: "must be a number"},
 		{Name: "size", Message: "must be an integer that is not negative"},
 		{Name: "words", Message: "cannot be given in the query string"},
-	}, d.bad)
+	}, bad.Fields)
 }
 
-// FuzzDecodeTakesNothingThatEncodingJSONRefuses also holds the values of what
+// FuzzObjectAcceptsNoMoreThanEncodingJSON also holds the values of what
 // both take against each other.
-func FuzzDecodeTakesNothingThatEncodingJSONRefuses(f *testing.F) {
+func FuzzObjectAcceptsNoMoreThanEncodingJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, ` { "text" : "a" , "count" : 1 } `, `{"text":"\ud83d\ude00\u0041\\\"\/\b\f\n\r\t"}`, `{"any":[1,{"a":null}],"raw":[[]]}`,
 		`{"items":[{"phone_number":"1","next":{}}],"labels":{"a":"b"}}`, `{"at":"2023-12-01T10:00:00Z","number":-0.0e+1}`,
@@ -319,7 +318,7 @@ func FuzzDecodeTakesNothingThatEncodingJSONRefuses(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		before := bytes.Clone(raw)
 		var got, want shape
-		err := Decode(raw, &got)
+		err := Object(raw, &got)
 		require.Equal(t, before, raw, "the input is not written to")
 		if err != nil {
 			require.NotEmpty(t, err.Fields)
@@ -347,13 +346,13 @@ type sendRequest struct {
 	Source      string `json:"source"`
 }
 
-func BenchmarkDecodeOfASmallObject(b *testing.B) {
+func BenchmarkObject(b *testing.B) {
 	raw := []byte(`{"phone_number":"13800138000","content":"code=123456&name=张三","use_template":false,"source":"system_a"}`)
-	b.Run("fn", func(b *testing.B) {
+	b.Run("decode", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			var req sendRequest
-			if err := Decode(raw, &req); err != nil {
+			if err := Object(raw, &req); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -369,7 +368,7 @@ func BenchmarkDecodeOfASmallObject(b *testing.B) {
 	})
 }
 
-func TestATextThatMayNotBeRefusedIsRepaired(t *testing.T) {
+func TestTextWithTheTagAnyIsRepaired(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[string]string{
 		`{"any":"plain 中"}`:       "plain 中",
@@ -381,11 +380,22 @@ func TestATextThatMayNotBeRefusedIsRepaired(t *testing.T) {
 		var dst struct {
 			Any string `json:"any" text:"any"`
 		}
-		require.Nil(t, Decode([]byte(given), &dst), given)
+		require.Nil(t, Object([]byte(given), &dst), given)
 		require.Equal(t, want, dst.Any, given)
 	}
 	var dst struct {
 		Any string `json:"any" text:"any"`
 	}
-	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Decode([]byte(`{"any":1}`), &dst).Fields)
+	require.Equal(t, []task.Field{{Name: "any", Message: "must be a string"}}, Object([]byte(`{"any":1}`), &dst).Fields)
+}
+
+func TestAListOfTooManyElementsIsNotBuilt(t *testing.T) {
+	t.Parallel()
+	raw := []byte(`{"words":["a"`)
+	for range 100_000 {
+		raw = append(raw, `,"a"`...)
+	}
+	s, bad := decodeShape(string(append(raw, `]}`...)))
+	require.Equal(t, []task.Field{{Name: "words", Message: tooMany}}, bad)
+	require.Len(t, s.Words, maxElements)
 }

@@ -1,4 +1,4 @@
-package fn
+package decode
 
 import (
 	"encoding"
@@ -10,11 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 )
 
-// value decodes the JSON value at pos into v and stands behind it afterwards.
-func (d *decoder) value(p *plan, v reflect.Value) {
+// value decodes the JSON value at pos into v and moves behind it.
+func (d *decoder) value(p *Plan, v reflect.Value) {
 	c := d.raw[d.pos]
 	if c == 'n' {
 		d.skip() // null is absent
@@ -26,36 +25,36 @@ func (d *decoder) value(p *plan, v reflect.Value) {
 		d.value(p.elem, to.Elem())
 		v.Set(to)
 	case kindRaw:
-		raw := d.checked()
+		raw := d.skipChecked()
 		v.SetBytes(raw[:len(raw):len(raw)])
 	case kindUnmarshaler:
-		d.told(p, v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.checked()))
+		d.check(p, v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(d.skipChecked()))
 	case kindAny:
 		if x := d.any(); x != nil {
 			v.Set(reflect.ValueOf(x))
 		}
 	case kindString, kindText:
 		if c != '"' {
-			d.wrong(p)
+			d.wrongType(p)
 			return
 		}
 		d.string(p, v)
 	case kindRepaired:
 		if c != '"' {
-			d.wrong(p)
+			d.wrongType(p)
 			return
 		}
 		d.repaired(v)
 	case kindBool:
 		if c != 't' && c != 'f' {
-			d.wrong(p)
+			d.wrongType(p)
 			return
 		}
 		v.SetBool(c == 't')
 		d.skip()
 	case kindInt, kindUint, kindFloat, kindNumber:
 		if c != '-' && (c < '0' || c > '9') {
-			d.wrong(p)
+			d.wrongType(p)
 			return
 		}
 		if problem := p.number(v, string(d.skip())); problem != "" {
@@ -66,9 +65,9 @@ func (d *decoder) value(p *plan, v reflect.Value) {
 	}
 }
 
-func (d *decoder) container(p *plan, v reflect.Value, c byte) {
+func (d *decoder) container(p *Plan, v reflect.Value, c byte) {
 	if p.kind == kindSlice && c != '[' || p.kind != kindSlice && c != '{' {
-		d.wrong(p)
+		d.wrongType(p)
 		return
 	}
 	if len(d.path) >= maxDepth {
@@ -86,20 +85,20 @@ func (d *decoder) container(p *plan, v reflect.Value, c byte) {
 	}
 }
 
-// wrong notes a value of another type than p wants and passes over it.
-func (d *decoder) wrong(p *plan) {
+// wrongType notes a value of another type than p wants, and skips it.
+func (d *decoder) wrongType(p *Plan) {
 	d.fail(p.want)
 	d.skip()
 }
 
-// told notes what a type that decodes itself says.
-func (d *decoder) told(p *plan, err error) {
-	if problem := p.verdict(err); problem != "" {
+// check notes the error of a type that decodes itself.
+func (d *decoder) check(p *Plan, err error) {
+	if problem := p.message(err); problem != "" {
 		d.fail(problem)
 	}
 }
 
-func (p *plan) verdict(err error) string {
+func (p *Plan) message(err error) string {
 	switch {
 	case err == nil:
 		return ""
@@ -109,7 +108,7 @@ func (p *plan) verdict(err error) string {
 	return err.Error()
 }
 
-func (d *decoder) object(p *plan, v reflect.Value) {
+func (d *decoder) object(p *Plan, v reflect.Value) {
 	var seen uint64
 	for d.more() {
 		key, problem := d.key()
@@ -124,16 +123,16 @@ func (d *decoder) object(p *plan, v reflect.Value) {
 		default:
 			seen |= f.bit
 			d.path = append(d.path, step{name: f.name})
-			d.value(f.plan, v.FieldByIndex(f.index))
+			d.value(f.Plan, v.FieldByIndex(f.index))
 			d.path = d.path[:len(d.path)-1]
 		}
 	}
 }
 
-func (d *decoder) list(p *plan, v reflect.Value) {
+func (d *decoder) list(p *Plan, v reflect.Value) {
 	items := reflect.MakeSlice(p.typ, 0, 0)
 	for i := 0; d.more(); i++ {
-		if d.beyond(i) {
+		if d.overLimit(i) {
 			d.skip()
 			continue
 		}
@@ -144,7 +143,7 @@ func (d *decoder) list(p *plan, v reflect.Value) {
 			raw := d.skip()
 			items.Index(i).SetBytes(raw[:len(raw):len(raw)])
 		case d.raw[d.pos] == 'n' && k != kindPointer && k != kindAny:
-			d.wrong(p.elem)
+			d.wrongType(p.elem)
 		default:
 			d.value(p.elem, items.Index(i))
 		}
@@ -153,20 +152,20 @@ func (d *decoder) list(p *plan, v reflect.Value) {
 	v.Set(items)
 }
 
-// beyond says whether the element i of the value at hand is one too many. What
-// follows is passed over: a few bytes each would become many times as much.
-func (d *decoder) beyond(i int) bool {
+// overLimit reports whether the element i of a list or object is one too many. The rest is
+// skipped: each element takes a few bytes in the body and many times that when decoded.
+func (d *decoder) overLimit(i int) bool {
 	if i == maxElements {
 		d.fail(tooMany)
 	}
 	return i >= maxElements
 }
 
-func (d *decoder) mapping(p *plan, v reflect.Value) {
+func (d *decoder) mapping(p *Plan, v reflect.Value) {
 	m := reflect.MakeMap(p.typ)
 	for i := 0; d.more(); i++ {
 		raw, problem := d.key()
-		if d.beyond(i) {
+		if d.overLimit(i) {
 			d.skip()
 			continue
 		}
@@ -189,8 +188,8 @@ func (d *decoder) mapping(p *plan, v reflect.Value) {
 	v.Set(m)
 }
 
-// any decodes as encoding/json does into an empty interface, but keeps numbers
-// as they were written.
+// any decodes as encoding/json does into an empty interface, with numbers as
+// json.Number.
 func (d *decoder) any() any {
 	switch c := d.raw[d.pos]; c {
 	case '"':
@@ -216,29 +215,29 @@ func (d *decoder) any() any {
 }
 
 // planOfAny is how an empty interface holds an object or a list.
-func planOfAny(open byte) *plan {
-	element := &plan{kind: kindAny, typ: reflect.TypeFor[any]()}
+func planOfAny(open byte) *Plan {
+	element := &Plan{kind: kindAny, typ: reflect.TypeFor[any]()}
 	if open == '{' {
-		return &plan{kind: kindMap, typ: reflect.TypeFor[map[string]any](), elem: element}
+		return &Plan{kind: kindMap, typ: reflect.TypeFor[map[string]any](), elem: element}
 	}
-	return &plan{kind: kindSlice, typ: reflect.TypeFor[[]any](), elem: element}
+	return &Plan{kind: kindSlice, typ: reflect.TypeFor[[]any](), elem: element}
 }
 
 // string sets v, a string or a type that reads text, from the string at pos.
-func (d *decoder) string(p *plan, v reflect.Value) {
+func (d *decoder) string(p *Plan, v reflect.Value) {
 	s, problem := d.text()
 	switch {
 	case problem != "":
 		d.fail(problem)
 	case p.kind == kindText:
-		d.told(p, v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
+		d.check(p, v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText(s))
 	default:
 		v.SetString(string(s))
 	}
 }
 
-// repaired reads a text that must not be refused: what Postgres cannot hold of
-// it becomes U+FFFD, as encoding/json makes of broken UTF-8.
+// repaired reads a text that must not be refused: what Postgres cannot store becomes
+// U+FFFD.
 func (d *decoder) repaired(v reflect.Value) {
 	start := d.pos
 	s, problem := d.text()
@@ -254,8 +253,8 @@ func (d *decoder) repaired(v reflect.Value) {
 	v.SetString(strings.ReplaceAll(text, "\x00", "\uFFFD"))
 }
 
-// number sets v from the text of a JSON number and says what is wrong with it.
-func (p *plan) number(v reflect.Value, s string) string {
+// number sets v from the text of a JSON number, or returns what is wrong with it.
+func (p *Plan) number(v reflect.Value, s string) string {
 	var err error
 	switch p.kind {
 	case kindInt:
@@ -285,8 +284,8 @@ func (p *plan) number(v reflect.Value, s string) string {
 	return p.want
 }
 
-// bounds says between which numbers a value of p's type must lie.
-func (p *plan) bounds() string {
+// bounds is the message for a number that p's type cannot hold.
+func (p *Plan) bounds() string {
 	unused := 64 - p.typ.Bits()
 	switch p.kind {
 	case kindInt:
@@ -295,15 +294,4 @@ func (p *plan) bounds() string {
 		return fmt.Sprintf("must be an integer between 0 and %d", uint64(math.MaxUint64)>>unused)
 	}
 	return "must be a number that a floating-point value can hold"
-}
-
-// printable makes a caller's text fit for an error message.
-func printable(s string) string {
-	s = strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return unicode.ReplacementChar
-	}, s)
-	return cut(s, 64)
 }

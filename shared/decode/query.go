@@ -1,4 +1,4 @@
-package fn
+package decode
 
 import (
 	"encoding"
@@ -11,9 +11,9 @@ import (
 	"unicode/utf8"
 )
 
-// query fills dst from a query string under the rules of Decode: unknown,
-// repeated and badly typed parameters are all named.
-func (d *decoder) query(p *plan, raw string, dst any) {
+// query fills dst from a query string. Unknown, repeated and badly typed parameters are
+// bad fields.
+func (d *decoder) query(p *Plan, raw string, dst any) {
 	if raw == "" {
 		return
 	}
@@ -38,8 +38,8 @@ func (d *decoder) query(p *plan, raw string, dst any) {
 	}
 }
 
-// fromText sets v from a parameter and says what is wrong with it.
-func (p *plan) fromText(v reflect.Value, s string) string {
+// fromText sets v from a parameter, or returns what is wrong with it.
+func (p *Plan) fromText(v reflect.Value, s string) string {
 	switch {
 	case !utf8.ValidString(s):
 		return badUTF8
@@ -53,13 +53,13 @@ func (p *plan) fromText(v reflect.Value, s string) string {
 	case kindString:
 		v.SetString(s)
 	case kindText:
-		return p.verdict(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
+		return p.message(v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(s)))
 	case kindUnmarshaler: // what a JSON string of the text would be
 		text, err := json.Marshal(s)
 		if err != nil {
 			return err.Error()
 		}
-		return p.verdict(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text))
+		return p.message(v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(text))
 	case kindBool:
 		return p.boolean(v, s)
 	case kindInt, kindUint, kindFloat:
@@ -73,7 +73,7 @@ func (p *plan) fromText(v reflect.Value, s string) string {
 	return ""
 }
 
-func (p *plan) boolean(v reflect.Value, s string) string {
+func (p *Plan) boolean(v reflect.Value, s string) string {
 	switch s {
 	case "true", "1":
 		v.SetBool(true)

@@ -1,4 +1,4 @@
-package fn
+package decode
 
 import (
 	"fmt"
@@ -10,34 +10,33 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Rules collects the bad fields of a request, for its Validate: what the types
-// alone cannot express.
+// Rules collects the bad fields of a request, for its Validate method.
 type Rules []task.Field
 
-// When notes field as bad where is holds; message says what would be accepted.
-func (r *Rules) When(is bool, field, message string) {
-	if is {
+// When adds a bad field if the condition holds. message says what is accepted.
+func (r *Rules) When(bad bool, field, message string) {
+	if bad {
 		*r = append(*r, task.Field{Name: field, Message: message})
 	}
 }
 
-// AtMost holds a text to a number of characters.
+// AtMost limits the number of characters of a text.
 func (r *Rules) AtMost(field, text string, limit int) {
 	r.When(utf8.RuneCountInString(text) > limit, field, fmt.Sprintf("must be at most %d characters", limit))
 }
 
-// Text asks for 1 to limit characters that are not all white space.
+// Text requires 1 to limit characters that are not all white space.
 func (r *Rules) Text(field, text string, limit int) {
 	r.When(strings.TrimSpace(text) == "" || utf8.RuneCountInString(text) > limit,
 		field, fmt.Sprintf("is required: 1 to %d characters, not only white space", limit))
 }
 
-// Between holds an optional number to its bounds, both included.
+// Between limits an optional number, both bounds included.
 func (r *Rules) Between(field string, n *int, low, high int) {
 	r.When(n != nil && (*n < low || *n > high), field, fmt.Sprintf("must be between %d and %d", low, high))
 }
 
-// What the name of a user, and the id that a client gives to a message, must be.
+// What is accepted as the name of a user, and as the id that a client gives a message.
 const (
 	UserRule = "must be 1 to 50 characters of A-Z a-z 0-9 . _ -"
 	KeyRule  = "must be 1 to 255 characters of A-Z a-z 0-9 . _ : -"
@@ -45,26 +44,26 @@ const (
 
 const maxUser = 50
 
-// ValidUser tells whether a user may have this name.
+// ValidUser reports whether a user may have this name.
 func ValidUser(name string) bool { return task.ValidName(name, maxUser) }
 
-// User holds an optional name of a user to what a caller may be called.
+// User checks an optional name of a user.
 func (r *Rules) User(field, name string) {
 	r.When(name != "" && !ValidUser(name), field, UserRule)
 }
 
-// App asks for the name of a sender app (seed 001 section 3.1: 50 characters).
+// App requires the name of a sender app, which the original SMS API limits to 50 characters.
 func (r *Rules) App(app string) { r.Text("app_id", app, 50) }
 
 // Farthest is how far ahead a task may be sent, and how long it may wait for that.
 const Farthest = 366 * 24 * time.Hour
 
-// Time holds an optional time to what the database can keep.
+// Time limits an optional time to what the database can store.
 func (r *Rules) Time(field string, t *time.Time) {
 	r.When(t != nil && (t.UTC().Year() < 1 || t.UTC().Year() > 9999), field, "must lie between the years 1 and 9999")
 }
 
-// TTL holds an optional number of seconds that a task may wait to be sent.
+// TTL limits the optional number of seconds that a task may wait to be sent.
 func (r *Rules) TTL(field string, seconds *int64) {
 	r.When(seconds != nil && (*seconds < 1 || *seconds > int64(Farthest/time.Second)), field, "must be between 1 and 31622400")
 }
@@ -72,37 +71,37 @@ func (r *Rules) TTL(field string, seconds *int64) {
 // URLRule is what every URL must be that the service may call.
 const URLRule = "an https or http URL without user name, fragment and blanks, with a port from 1 to 65535 if any, at most 2000 bytes"
 
-// ValidURL tells whether a URL may be called.
+// ValidURL reports whether the service may call a URL, by its form.
 func ValidURL(text string) bool {
 	to, err := message.ParseAddress(text)
 	return err == nil && to.Kind == message.URL
 }
 
-// Callback holds an optional URL that is told of a task to the rules of endpoints.
+// Callback checks an optional URL for the events of one task, as the URL of an endpoint.
 func (r *Rules) Callback(field, callback string) {
 	r.When(callback != "" && !ValidURL(callback), field, "must be "+URLRule)
 }
 
-// OnUnknown holds an optional policy to its words.
+// OnUnknown checks an optional policy for tasks whose outcome is not known.
 func (r *Rules) OnUnknown(field, word string) {
 	_, known := task.ParsePolicy(word)
 	r.When(word != "" && !known, field, "must be resend, hold or fail")
 }
 
-// SMSQueue is Queue, and keeps out what is for subscribe messages alone.
+// SMSQueue is Queue without the queues of subscribe messages; instead says who serves those.
 func (r *Rules) SMSQueue(field, queue, instead string) {
 	r.Queue(field, queue)
 	r.When(task.IsSubscription(queue), field, "is for subscribe messages: "+instead)
 }
 
-// Phone asks for a phone number.
+// Phone requires a phone number.
 func (r *Rules) Phone(phone string) {
 	_, problem := task.Country("").Phone(phone)
 	r.When(problem != "", "phone_number", problem)
 }
 
-// PhoneParameter holds an optional phone number of a query string to its form.
-// One that begins with a space was written with a + that was not escaped.
+// PhoneParameter checks an optional phone number of a query string. One that begins with a
+// space was written with a + that was not escaped.
 func (r *Rules) PhoneParameter(phone string) {
 	switch {
 	case strings.HasPrefix(phone, " "):
@@ -112,7 +111,7 @@ func (r *Rules) PhoneParameter(phone string) {
 	}
 }
 
-// Queue holds an optional queue to its alphabet.
+// Queue checks the name of an optional queue.
 func (r *Rules) Queue(field, queue string) {
 	r.When(queue != "" && !task.ValidName(queue, task.MaxQueueBytes), field, "must be 1 to 63 characters of A-Z a-z 0-9 . _ -")
 }
