@@ -24,10 +24,10 @@ test: check ## format, vet, lint, every test on a private Postgres, and beside t
 
 # Function and package of each target. What fails is written to testdata/fuzz there: keep it, so that it is tested for ever.
 FUZZ := FuzzBodies:functions FuzzQueries:functions FuzzKeys:functions FuzzEvents:functions FuzzVerifyWebhook:shared/api FuzzSettings:shared/fn
-# How often each is called: about 10 s on two busy cores. A time would also do, as 10m, but Go 1.26 sometimes fails when it is over.
+# Inputs for each target: about 10 s on two busy cores. A duration such as 10m works too, but Go 1.26 sometimes fails when it has passed.
 FUZZTIME ?= 5000x
 
-# A minute, which is the default, is what the first input that reaches something new would be made smaller for.
+# By default Go spends up to a minute on making an input that reached new code smaller.
 fuzz: ## each fuzz target with 5,000 inputs; FUZZTIME=1000000x for more
 	@mkdir -p .sendonce
 	@for target in $(FUZZ); do \
@@ -95,4 +95,4 @@ golden: ## rewrite what is generated: the schema's golden file, README's setting
 	go test ./functions -run TestReadme -update
 	go test ./deploy -run 'TestTheExampleEnvironment|TestTheUsersOfNATS' -update
 
-.PHONY: help run example booking test fuzz vuln check openapi faults cluster attack attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
+.PHONY: help run example booking test fuzz vuln check openapi faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden
