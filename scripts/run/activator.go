@@ -63,7 +63,7 @@ func startActivator(s settings, binary string, env []string, nats broker, at *he
 			continue
 		}
 		f := &function{name: name, binary: binary, rest: s.procsIdle, log: logs, out: out}
-		f.env = append(withSecretsOf(nats.as(name, env), name), "FUNCTION_TARGET="+name, "LISTEN_FDS=1", "LISTEN_PID=")
+		f.env = append(withSecretsOf(nats.as(name, env), name), "FUNCTION_TARGET="+name)
 		if err := f.listen(); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
 		}

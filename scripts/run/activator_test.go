@@ -185,11 +185,14 @@ func TestProcessesEndWithARunThatIsKilled(t *testing.T) {
 	h := newHouse(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
-	submit := started(t, p, "submit", 1)
+	children := []int{started(t, p, "submit", 1), started(t, p, "trigger", 1)}
 	require.NoError(t, p.Kill())
-	require.Eventually(t, func() bool { return isGone(submit) }, 20*time.Second, 20*time.Millisecond)
 	again := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
+	for _, pid := range children {
+		require.Eventually(t, func() bool { return isGone(pid) }, 4*time.Second, time.Millisecond, "without a drain")
+	}
 	h.ready(t, again)
+	require.NotContains(t, again.Output(), "is taken", "each port is that of the killed run")
 }
 
 func TestAFunctionThatCannotStartSaysWhy(t *testing.T) {

@@ -49,6 +49,11 @@ func main() {
 // run starts everything, tells out how to use it and returns once ctx is done
 // and all of it has ended, or with the reason why it cannot go on.
 func run(ctx context.Context, s settings, out io.Writer) (err error) {
+	lock, err := lockHome(ctx, s.home)
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
 	s, err = s.withPassword()
 	if err != nil {
 		return err
@@ -170,8 +175,8 @@ func startServer(s settings, binary string, env []string, nats broker, at *heldP
 	if s.procs {
 		return startActivator(s, binary, env, nats, at, log, out)
 	}
-	env = append(withSecretsOf(nats.as(bus.UserAll, env), allFunctions()...), "LISTEN_FDS=1", "LISTEN_PID=")
-	return sandbox.Start(sandbox.Command{Path: binary, Env: env, Listener: at.socket, Output: &warnings{log: log, out: out}})
+	env = withSecretsOf(nats.as(bus.UserAll, env), allFunctions()...)
+	return startSendonce(binary, nil, env, at.socket, &warnings{log: log, out: out})
 }
 
 // startTrigger gives it a port of its own for probes and scrapes, and keeps it up.
@@ -186,9 +191,9 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 		return nil, err
 	}
 	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
-	env = append(withoutAdmin(withSecretsOf(env, "trigger")), "LISTEN_FDS=1", "LISTEN_PID=")
+	env = withoutAdmin(withSecretsOf(env, "trigger"))
 	return keep("trigger", func() (*sandbox.Process, error) {
-		return sandbox.Start(sandbox.Command{Path: binary, Args: []string{"trigger"}, Env: env, Listener: socket, Output: log})
+		return startSendonce(binary, []string{"trigger"}, env, socket, log)
 	}, out, firstPause)
 }
 

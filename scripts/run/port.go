@@ -20,8 +20,8 @@ import (
 
 const refusedAtOnce = 128 // connections
 
-// portTimeout is how long what a killed run has left behind may take to end.
-const portTimeout = 3 * time.Second
+// leftoverTimeout is how long what a killed run has left behind may take to end.
+const leftoverTimeout = 3 * time.Second
 
 // heldPort is the port of the API. It is open from the first moment of a run to the
 // last one, whether or not a server runs: whoever else could listen there would be
@@ -37,7 +37,7 @@ type heldPort struct {
 func holdPort(ctx context.Context, s settings) (*heldPort, error) {
 	var listener *net.TCPListener
 	err := error(syscall.EADDRINUSE)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < portTimeout; {
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < leftoverTimeout; {
 		if listener, err = listenLocally(ctx, s.port); err != nil {
 			pause(ctx, 50*time.Millisecond)
 		}
@@ -53,6 +53,19 @@ func holdPort(ctx context.Context, s settings) (*heldPort, error) {
 		return nil, errors.Join(err, listener.Close())
 	}
 	return &heldPort{listener: listener, socket: socket}, nil
+}
+
+// lockHome keeps other runs out of home, until the file is closed or this process ends.
+func lockHome(ctx context.Context, home string) (*os.File, error) {
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return nil, err
+	}
+	for began := time.Now(); ; {
+		lock, err := sandbox.LockFile(filepath.Join(home, "lock"), "another one")
+		if err == nil || time.Since(began) >= leftoverTimeout || !pause(ctx, 50*time.Millisecond) {
+			return lock, err
+		}
+	}
 }
 
 // refuse answers 503 to all further connections, as no server accepts them any more.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -20,14 +21,25 @@ type process struct {
 	transport *http.Transport
 }
 
-// startProcess starts binary with listener as the socket that it is activated with.
+// startProcess starts a function on listener.
 func startProcess(binary string, env []string, listener *os.File, log io.Writer) (*process, error) {
-	p, err := sandbox.Start(sandbox.Command{Path: binary, Env: env, Listener: listener, Output: log})
+	p, err := startSendonce(binary, nil, env, listener, log)
 	if err != nil {
 		return nil, err
 	}
 	// One connection for each call: none is left over when the process is to end.
 	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, nil
+}
+
+// startSendonce starts binary with listener as the socket that it is activated with.
+// When this process is killed, so is the child, without a drain: the ports of the run
+// are free from that moment on, and the child would send its passwords to whoever
+// takes them.
+func startSendonce(binary string, args, env []string, listener *os.File, log io.Writer) (*sandbox.Process, error) {
+	return sandbox.Start(sandbox.Command{
+		Path: binary, Args: args, Env: append(env[:len(env):len(env)], "LISTEN_FDS=1", "LISTEN_PID="), Listener: listener, Output: log,
+		OrphanSignal: syscall.SIGKILL,
+	})
 }
 
 // RoundTrip is one call. The kernel takes connections whether or not a process

@@ -53,7 +53,7 @@ func openPlace(dir, parent string, as *syscall.Credential) (_ *place, err error)
 	if dir, err = filepath.EvalSymlinks(dir); err != nil {
 		return nil, err
 	}
-	if p.lock, err = lockFile(filepath.Join(dir, "lock")); err != nil {
+	if p.lock, err = LockFile(filepath.Join(dir, "lock"), "a Postgres"); err != nil {
 		return nil, err
 	}
 	if err := p.settle(dir); err != nil {
@@ -63,9 +63,10 @@ func openPlace(dir, parent string, as *syscall.Credential) (_ *place, err error)
 	return p, nil
 }
 
-// lockFile takes the lock at path or says who has it. Other users may not open it:
+// LockFile takes the lock at path, until the file is closed or this process ends, or
+// says which process has it, as what runs there already. Other users may not open it:
 // any open file can be locked.
-func lockFile(path string) (*os.File, error) {
+func LockFile(path, what string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -81,8 +82,8 @@ func lockFile(path string) (*os.File, error) {
 			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 		pid, _ := os.ReadFile(path)
-		return nil, fmt.Errorf("a Postgres is running in %s already, started by process %s: stop that first or use another directory",
-			filepath.Dir(path), strings.TrimSpace(string(pid)))
+		return nil, fmt.Errorf("%s is running in %s already, started by process %s: stop that first or use another directory",
+			what, filepath.Dir(path), strings.TrimSpace(string(pid)))
 	}
 	if err := f.Truncate(0); err != nil {
 		f.Close()

@@ -203,13 +203,13 @@ func TestOtherUsersCannotTakeTheLock(t *testing.T) {
 	old := filepath.Join(dir, "of-an-earlier-version")
 	require.NoError(t, os.WriteFile(old, nil, 0o644))
 	for _, name := range []string{old, filepath.Join(dir, "new")} {
-		f, err := lockFile(name)
+		f, err := LockFile(name, "a Postgres")
 		require.NoError(t, err)
 		defer f.Close()
 		info, err := os.Stat(name)
 		require.NoError(t, err)
 		require.Equal(t, os.FileMode(0o600), info.Mode(), name)
-		_, err = lockFile(name)
+		_, err = LockFile(name, "a Postgres")
 		require.ErrorContains(t, err, "a Postgres is running", "the owner still sees who has it")
 	}
 }
