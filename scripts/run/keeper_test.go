@@ -1,13 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
+	"net/http"
 	"os"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,24 +16,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// terminal is what a run prints.
-type terminal struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *terminal) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *terminal) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
-}
-
 func shell(script string) func() (*sandbox.Process, error) {
 	return func() (*sandbox.Process, error) {
 		return sandbox.Start(sandbox.Command{Path: "/bin/sh", Args: []string{"-c", script}, Env: os.Environ()})
@@ -43,8 +24,8 @@ func shell(script string) func() (*sandbox.Process, error) {
 
 func TestWhatKeepsDyingIsStartedEverMoreSeldom(t *testing.T) {
 	t.Parallel()
-	var out terminal
-	k, err := keep("it", shell("exit 1"), &out, time.Millisecond)
+	out := &lines{}
+	k, err := keep("it", shell("exit 1"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 32ms") }, 20*time.Second, time.Millisecond)
 	code, err := k.Terminate(time.Second)
@@ -59,8 +40,8 @@ func TestWhatKeepsDyingIsStartedEverMoreSeldom(t *testing.T) {
 
 func TestWhatRefusesItsSettingsIsNotStartedAgain(t *testing.T) {
 	t.Parallel()
-	var out terminal
-	k, err := keep("it", shell("echo SETTING is wrong; exit 2"), &out, time.Millisecond)
+	out := &lines{}
+	k, err := keep("it", shell("echo SETTING is wrong; exit 2"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Equal(t, 2, k.ExitCode())
 	require.Equal(t, "SETTING is wrong\n", k.Output())
@@ -69,8 +50,8 @@ func TestWhatRefusesItsSettingsIsNotStartedAgain(t *testing.T) {
 
 func TestWhatIsToldToEndHasNoSuccessor(t *testing.T) {
 	t.Parallel()
-	var out terminal
-	k, err := keep("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), &out, time.Millisecond)
+	out := &lines{}
+	k, err := keep("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.NoError(t, k.current().WaitFor(within(t, 20*time.Second), "up"))
 	code, err := k.Terminate(20 * time.Second)
@@ -83,7 +64,9 @@ func TestWhatIsToldToEndHasNoSuccessor(t *testing.T) {
 func TestAKilledTriggerIsStartedAgain(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t)
-	p := h.start(t)
+	metrics, err := sandbox.FreePort()
+	require.NoError(t, err)
+	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // which the server has, not the trigger
 	h.ready(t, p)
 	started := regexp.MustCompile(`(?m)^start     trigger \(pid (\d+)\)$`)
 	triggers := func() []int {
@@ -108,4 +91,7 @@ func TestAKilledTriggerIsStartedAgain(t *testing.T) {
 		return regexp.MustCompile(`told succeeded.*` + id).MatchString(p.Output())
 	}, 30*time.Second, 10*time.Millisecond, "the webhook of the task comes to the sink")
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address[1]), "on the same port")
+	require.NoError(t, p.WaitReady(within(t, 20*time.Second), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
+	status, _ := h.call(t, http.MethodGet, "/metrics", "")
+	require.Equal(t, http.StatusNotFound, status)
 }

@@ -192,6 +192,9 @@ func startTrigger(ctx context.Context, s settings, binary string, env []string, 
 	}
 	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
 	env = withoutAdmin(withSecretsOf(env, "trigger"))
+	if s.hasMetricsPort() { // which the server has
+		env = append(env, metrics+"=open")
+	}
 	return keep("trigger", func() (*sandbox.Process, error) {
 		return startSendonce(binary, []string{"trigger"}, env, socket, log)
 	}, out, firstPause)

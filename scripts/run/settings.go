@@ -17,6 +17,7 @@ import (
 
 const (
 	outgoing = "SENDONCE_OUTGOING_NETWORKS"
+	metrics  = "SENDONCE_METRICS"
 	loopback = "127.0.0.1"
 )
 
@@ -85,6 +86,9 @@ func parseSettings(all map[string]string) (settings, error) {
 	if s.procsIdle, err = time.ParseDuration(get("PROCS_IDLE", "15s")); err != nil || s.procsIdle <= 0 {
 		bad = append(bad, fmt.Errorf("PROCS_IDLE is %q: it must be a duration above 0, as 15s", all["PROCS_IDLE"]))
 	}
+	if s.procs && s.hasMetricsPort() {
+		bad = append(bad, fmt.Errorf("%s is %q: with PROCS=1 it must be admin or open, as each function is a process of its own", metrics, all[metrics]))
+	}
 	if strings.ContainsAny(s.username+s.password, "\n\r") {
 		bad = append(bad, errors.New("BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD must be of one line"))
 	}
@@ -95,6 +99,12 @@ func parseSettings(all map[string]string) (settings, error) {
 		bad = append(bad, fmt.Errorf("SENDONCE_HOME: %w", err))
 	}
 	return s, errors.Join(bad...)
+}
+
+// hasMetricsPort says that /metrics of the server is to be on a port of its own.
+func (s settings) hasMetricsPort() bool {
+	_, err := strconv.Atoi(s.all[metrics])
+	return err == nil
 }
 
 func (s settings) url() string { return "http://" + loopback + ":" + strconv.Itoa(s.port) }
@@ -150,8 +160,8 @@ func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	if all[outgoing] == "" {
 		all[outgoing] = loopback
 	}
-	if all["SENDONCE_METRICS"] == "" {
-		all["SENDONCE_METRICS"] = "open"
+	if all[metrics] == "" {
+		all[metrics] = "open"
 	}
 	all["PORT"] = strconv.Itoa(s.port)
 	all["BASIC_AUTH_USERNAME"] = s.username

@@ -58,6 +58,8 @@ BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
 		_, err := parseSettings(map[string]string{"PORT": port})
 		require.ErrorContains(t, err, "from 1 to 65535")
 	}
+	_, err = parseSettings(map[string]string{"PROCS": "1", "SENDONCE_METRICS": "9464"})
+	require.EqualError(t, err, `SENDONCE_METRICS is "9464": with PROCS=1 it must be admin or open, as each function is a process of its own`)
 }
 
 func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
