@@ -84,6 +84,10 @@ func (s teller) tellOfWebhooks() {
 	require.Equal(s.t, "failed", shop.get(200, deliveries+"/"+delivery).data("state"))
 	shop.post(409, deliveries+"/"+delivery+"/resend", "")
 	s.get(200, root+"actions?subject=webhook/"+id)
+
+	closed := bank.post(200, endpoints, `{"url":"https://bank.test/events"}`)
+	s.post(200, fmt.Sprintf("%scallers/%v/revoke", root, closed.data("caller_id")), "")
+	s.post(409, fmt.Sprintf("%s/%v/enable", endpoints, closed.data("id")), "")
 }
 
 // incident makes an alert that is over, or is still open, and gives its id.

@@ -193,6 +193,31 @@ func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 	require.Equal(t, 204, s.do("DELETE", at, "").status)
 }
 
+func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	shop, bank := s.caller("shop", "submitter"), s.caller("bank", "submitter")
+	at, _ := shop.register(shopURL)
+	neighbour, _ := bank.register(shopURL)
+	require.Equal(t, 200, shop.get(secret).status)
+	owner := s.get(at).data("caller_id")
+	callbacks := s.text(`select id::text from webhook_endpoints where url is null and caller_id = $1::text::bigint`, owner)
+	callback := deliveries + "/" + s.record(callbacks, task.NewID())
+	require.Equal(t, 200, s.post(callback+"/resend", "").status)
+	require.Equal(t, 200, s.post(neighbour+"/disable", "").status)
+	require.Equal(t, 200, s.post(fmt.Sprintf("%scallers/%v/revoke", root, owner), "").status)
+	for _, path := range []string{at + "/enable", callback + "/resend"} {
+		refused := s.post(path, "")
+		require.Equal(t, 409, refused.status, path)
+		require.Equal(t, "conflict", refused.body["error"])
+		require.Contains(t, refused.text, "its caller is revoked")
+	}
+	require.Equal(t, false, s.get(at).data("enabled"))
+	require.Equal(t, []string{"webhook.create"}, s.done("webhook/"+at[len(endpoints)+1:]))
+	require.Equal(t, 204, s.do("DELETE", at, "").status)
+	require.Equal(t, 200, s.post(neighbour+"/enable", "").status)
+}
+
 func TestWhatIsNoEndpointAndNoListIsNamed(t *testing.T) {
 	t.Parallel()
 	s := serve(t)

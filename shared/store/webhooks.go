@@ -114,16 +114,28 @@ func (db *DB) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint, er
 
 const lockEndpointSQL = endpointSQL + ` for update`
 
+const isRevokedSQL = `select exists (select from callers where id = $1 and revoked_at is not null)`
+
+// refuseRevoked refuses what would have something posted to a caller that is revoked.
+func refuseRevoked(ctx context.Context, tx pgx.Tx, caller int64) error {
+	var revoked bool
+	err := tx.QueryRow(ctx, isRevokedSQL, caller).Scan(&revoked)
+	if err == nil && revoked {
+		err = task.Refuse(task.CodeConflict, "its caller is revoked: no event is posted to it any more")
+	}
+	return err
+}
+
 // changeEndpoint changes an endpoint under its lock; change gives the statement
 // that does it, "" for none, with what follows the id, or why not.
 func (db *DB) changeEndpoint(ctx context.Context, id task.ID, of *int64, action string, by Operator,
-	change func(e Endpoint) (sql string, args []any, err error)) (e Endpoint, err error) {
+	change func(tx pgx.Tx, e Endpoint) (sql string, args []any, err error)) (e Endpoint, err error) {
 	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
 		before, err := rowOf[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
 		if err != nil {
 			return deed{}, err
 		}
-		sql, args, err := change(before)
+		sql, args, err := change(tx, before)
 		if e = before; err != nil || sql == "" {
 			return deed{}, err
 		}
@@ -137,12 +149,12 @@ const enableEndpointSQL = `
 update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null, failing_since = null
 where id = $1 returning ` + endpointColumns
 
-// EnableEndpoint has an endpoint told again, what rested too.
-// task.CodeNotFound as for Endpoint.
+// EnableEndpoint has events posted to an endpoint again, those that rested too.
+// task.CodeNotFound as for Endpoint; task.CodeConflict when its caller is revoked.
 func (db *DB) EnableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
-	return db.changeEndpoint(ctx, id, of, "webhook.enable", by, func(e Endpoint) (string, []any, error) {
-		if e.Enabled {
-			return "", nil, nil
+	return db.changeEndpoint(ctx, id, of, "webhook.enable", by, func(tx pgx.Tx, e Endpoint) (string, []any, error) {
+		if err := refuseRevoked(ctx, tx, e.CallerID); err != nil || e.Enabled {
+			return "", nil, err
 		}
 		return enableEndpointSQL, nil, nil
 	})
@@ -155,7 +167,7 @@ where id = $1 returning ` + endpointColumns
 // DisableEndpoint has an endpoint told nothing; what is pending rests.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) DisableEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) (Endpoint, error) {
-	return db.changeEndpoint(ctx, id, of, "webhook.disable", by, func(e Endpoint) (string, []any, error) {
+	return db.changeEndpoint(ctx, id, of, "webhook.disable", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
 		if !e.Enabled {
 			return "", nil, nil
 		}
@@ -172,7 +184,7 @@ where id = $1 returning ` + endpointColumns
 // RotateEndpoint replaces an endpoint's secret; the old one signs too for a day.
 // task.CodeNotFound as for Endpoint.
 func (db *DB) RotateEndpoint(ctx context.Context, id task.ID, of *int64, secret string, by Operator) (Endpoint, error) {
-	return db.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(e Endpoint) (string, []any, error) {
+	return db.changeEndpoint(ctx, id, of, "webhook.rotate", by, func(_ pgx.Tx, e Endpoint) (string, []any, error) {
 		encrypted, err := db.keys.encrypt(endpointRow(id, e.CallerID, e.URL), secret)
 		return rotateEndpointSQL, []any{encrypted}, err
 	})

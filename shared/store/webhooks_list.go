@@ -85,7 +85,7 @@ select e.enabled from webhook_endpoints e
 where e.id = (select endpoint_id from webhook_deliveries where id = $1 and ($2::bigint is null or caller_id = $2))
 for key share`
 	lockDeliverySQL = `
-select state, attempts, claims, next_at, now()
+select caller_id, state, attempts, claims, next_at, now()
 from webhook_deliveries
 where id = $1 and ($2::bigint is null or caller_id = $2)
 for update`
@@ -95,10 +95,11 @@ update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = 
 
 // Resend has an event told again under its own id, at once, whatever became of
 // it before. task.CodeNotFound as for Delivery; task.CodeConflict while its
-// endpoint is disabled or when it was deleted.
+// endpoint is disabled, when it was deleted, or when its caller is revoked.
 func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (Delivery, error) {
 	err := db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
 		type row struct {
+			CallerID int64
 			State    msg.DeliveryState
 			Attempts int16
 			Claims   int32
@@ -115,6 +116,9 @@ func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (D
 		}
 		if !enabled.Enabled {
 			return deed{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
+		}
+		if err := refuseRevoked(ctx, tx, r.CallerID); err != nil {
+			return deed{}, err
 		}
 		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: orZero(r.NextAt)}
 		after := before.Resend(r.Now)
