@@ -913,7 +913,7 @@ COMMENT ON COLUMN archived_tasks.ended IS 'That of task_done, as task_live.ended
 
 COMMENT ON COLUMN archived_tasks.claimed_by IS 'That of task_done.';
 
-COMMENT ON TABLE blocked_words IS 'Words that no message may hold. word as typed; folded (NFKC, case-folded) is what texts are searched for.';
+COMMENT ON TABLE blocked_words IS 'Words that no message may hold. word as typed; folded (without invisible characters, NFKC, case-folded) is what texts are searched for.';
 
 COMMENT ON TABLE callers IS 'Who may call. The pair of the environment is caller 0 and has no row. Rows are never removed.';
 
