@@ -86,10 +86,10 @@ func (s *sweeper) archived(c *fn.Call, a store.Archived) {
 		c.Log("archived", a.Rows)
 	}
 	for table, n := range a.Rows {
-		metrics.Rows.Add(table, n)
+		metrics.Rows.Add(n, table)
 	}
 	for i, row := range a.Failed {
-		metrics.Failed.Add(row.Table, 1)
+		metrics.Failed.Inc(row.Table)
 		if i >= maxNamed {
 			continue
 		}

@@ -4,172 +4,151 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/metrics"
 	"github.com/sendonce/sendonce/shared/store"
 )
 
 const (
-	// maxScrapes bounds what callers without a password can make us do at once.
+	// maxScrapes bounds the scrapes at once, as they may need no password.
 	maxScrapes = 4
-	// glanceTimeout is well below the 10 s that a scraper waits by default.
-	glanceTimeout = time.Second
+	// gaugeTimeout is well below the 10 s that a scraper waits by default.
+	gaugeTimeout = time.Second
 )
 
-// Metrics is what this process has counted since its start: what GET /metrics
-// shows, to anybody if SENDONCE_METRICS says so. So no label may hold what callers choose: a route stands
-// under its pattern, never under its path. All of it may be used by many
-// goroutines at once.
+// Buckets go from 0.1 ms, reading one message of a stream, to 10 s, the deadline of most
+// routes.
+var (
+	millisecondBuckets = []float64{0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000}
+	secondBuckets      = []float64{0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10}
+	lagBuckets         = append(millisecondBuckets[4:len(millisecondBuckets):len(millisecondBuckets)], 30_000, 60_000, 300_000, 900_000, 3_600_000)
+)
+
+// Metrics is what this process has counted since its start: what GET /metrics shows, to
+// anybody if SENDONCE_METRICS says so. So no label may hold text that callers choose: a
+// route is shown by its pattern, never by its path. All of it may be used by several
+// goroutines.
 type Metrics struct {
 	TwoPhase      TwoPhaseMetrics
 	Archive       ArchiveMetrics
-	WebhookFailed *Counter // calls of webhooks and callbacks that were not answered 2xx
+	WebhookFailed *metrics.Counter // calls of webhooks and callbacks that were not answered 2xx
 
 	log       *slog.Logger
-	calls     *outcomes
-	accepted  glance[bus.AcceptState]
-	endpoints glance[store.UnhealthyEndpoints]
-	streams   glance[[]string]
+	registry  *metrics.Registry
+	requests  *metrics.Counter
+	durations *metrics.Histogram
+	accepted  cachedGauge[bus.AcceptState]
+	endpoints cachedGauge[store.UnhealthyEndpoints]
+	streams   cachedGauge[[]string]
 	scrapes   chan struct{} // has one for each that is under way
-
-	mu      sync.Mutex
-	tellers []func(page) // what scrapes ask
 }
 
-// TwoPhaseMetrics says whether acknowledging before saving is worth it, and
-// whether Postgres keeps up.
+// TwoPhaseMetrics show whether acknowledging before saving is worth it, and whether
+// Postgres keeps up.
 type TwoPhaseMetrics struct {
-	AcceptedWrite Timing // from publishing a message to the stream until that has it
-	AcceptedAck   Timing // from a call's begin until its `accepted` can be answered
+	AcceptedWrite Timing // from publishing a message to the stream until it is stored there
+	AcceptedAck   Timing // from the start of a call until its `accepted` can be answered
 	DBQueue       Timing // how long a message on the saved path waited for Postgres
-	SaveLag       Timing // from accepted to saved; shown as quantiles of the last 5 to 10 minutes
+	SaveLag       Timing // from accepted to saved
 
-	PublishFail *Counter // messages that the stream did not take
-	SaveFail    *Counter // batches that Postgres did not take; they come again
-	DeliverFail *Counter // messages not published to their receiver; they come again
-	DupDB       *Counter // accepted messages whose row was there already
+	PublishFail *metrics.Counter // messages that the stream did not take
+	SaveFail    *metrics.Counter // batches that Postgres did not take; they come again
+	DeliverFail *metrics.Counter // messages not published to their receiver; they come again
+	DupDB       *metrics.Counter // accepted messages whose row existed already
 
-	ReorderByAcceptSeq *Counter // messages that came after one with a greater accept_seq
-	ReorderByFrom      *Counter // those of them whose predecessor was of the same sender
+	ReorderByAcceptSeq *metrics.Counter // messages that came after one with a greater accept_seq
+	ReorderByFrom      *metrics.Counter // those of them whose predecessor was of the same sender
 }
 
-// ArchiveMetrics says what left the main tables, by table.
+// ArchiveMetrics count what left the main tables, by table.
 type ArchiveMetrics struct {
-	Rows   *CounterBy // that were moved to an archive table or deleted
-	Failed *CounterBy // tries to archive a row that the database refused
+	Rows   *metrics.Counter // moved to an archive table, or deleted
+	Failed *metrics.Counter // rows that the database refused to archive, each time
 }
 
-// Timing takes durations and shows them in milliseconds.
-type Timing struct{ ms interface{ observe(float64) } }
+// Timing counts durations in milliseconds.
+type Timing struct{ milliseconds *metrics.Histogram }
 
-// Observe counts one duration. A negative one, which two machines' clocks can
-// make, counts as 0.
+// Observe counts one duration. A negative one, which the clocks of two machines can make,
+// counts as 0.
 func (t Timing) Observe(d time.Duration) {
-	t.ms.observe(float64(max(d, 0)) / float64(time.Millisecond))
+	t.milliseconds.Observe(float64(max(d, 0)) / float64(time.Millisecond))
 }
 
-// OnScrape has scrapes ask for the state of the stream of accepted messages, at
-// most once a second and for at most 1 s: bus.Bus.Accepting is made for it. It is
-// not shown while ask fails. A later call replaces ask.
-func (m *Metrics) OnScrape(ask func(context.Context) (bus.AcceptState, error)) {
-	m.accepted.mu.Lock()
-	defer m.accepted.mu.Unlock()
-	m.accepted.ask = ask
+// OnScrape has scrapes show the stream of accepted messages, which read reads at most once
+// a second and for at most 1 s. It is not shown while read fails. A later call replaces read.
+func (m *Metrics) OnScrape(read func(context.Context) (bus.AcceptState, error)) { m.accepted.set(read) }
+
+// OnScrapeEndpoints has scrapes show how many webhook endpoints fail, as OnScrape does.
+func (m *Metrics) OnScrapeEndpoints(read func(context.Context) (store.UnhealthyEndpoints, error)) {
+	m.endpoints.set(read)
 }
 
-// OnScrapeEndpoints has scrapes ask how many webhook endpoints fail, as OnScrape does.
-func (m *Metrics) OnScrapeEndpoints(ask func(context.Context) (store.UnhealthyEndpoints, error)) {
-	m.endpoints.mu.Lock()
-	defer m.endpoints.mu.Unlock()
-	m.endpoints.ask = ask
-}
-
-// OnScrapeStreams has scrapes ask which streams are paused, as OnScrape does.
-func (m *Metrics) OnScrapeStreams(ask func(context.Context) ([]string, error)) {
-	m.streams.mu.Lock()
-	defer m.streams.mu.Unlock()
-	m.streams.ask = ask
-}
+// OnScrapeStreams has scrapes show which streams are paused, as OnScrape does.
+func (m *Metrics) OnScrapeStreams(read func(context.Context) ([]string, error)) { m.streams.set(read) }
 
 func newMetrics(env *Env) *Metrics {
+	r := metrics.New("sendonce_")
 	m := &Metrics{
-		log:      env.Log,
-		accepted: glance[bus.AcceptState]{log: env.Log, what: "the stream of accepted messages"},
-		scrapes:  make(chan struct{}, maxScrapes),
+		TwoPhase:      newTwoPhaseMetrics(r),
+		WebhookFailed: r.Counter("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx."),
+		Archive: ArchiveMetrics{
+			Rows:   r.Counter("archived_rows_total", "Rows that sweep moved to an archive table, or deleted, because they were old.", "table"),
+			Failed: r.Counter("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table.", "table"),
+		},
+		log:       env.Log,
+		registry:  r,
+		requests:  r.Counter("http_requests_total", "Calls that were answered; route is none for paths that nobody has.", "function", "route", "status"),
+		durations: r.Histogram("http_request_seconds", "Time from a call's begin to its answer, waiting polls included.", secondBuckets, "function", "route"),
+		accepted:  cachedGauge[bus.AcceptState]{log: env.Log, what: "the stream of accepted messages"},
+		endpoints: cachedGauge[store.UnhealthyEndpoints]{log: env.Log, what: "the state of webhook endpoints"},
+		streams:   cachedGauge[[]string]{log: env.Log, what: "the list of paused streams"},
+		scrapes:   make(chan struct{}, maxScrapes),
 	}
-	m.endpoints.log, m.endpoints.what = env.Log, "the state of webhook endpoints"
-	m.streams.log, m.streams.what = env.Log, "the list of paused streams"
-	m.TwoPhase = newTwoPhaseMetrics(m)
-	m.Archive = newArchiveMetrics(m)
-	m.WebhookFailed = m.count("webhook_failed_total", "Calls of webhooks and callbacks that were not answered with a 2xx.")
-	m.calls = newOutcomes("route",
-		described{"http_requests_total", "Calls that were answered; route is none for paths that nobody has."},
-		described{"http_request_seconds", "Time from a call's begin to its answer, waiting polls included."})
-	m.tellAlso(m.calls.tell)
-	m.tellAlso(func(p page) { env.tell(p, &m.accepted) })
-	m.tellAlso(m.tellEndpoints)
-	m.tellAlso(m.tellStreams)
+	r.Collect(env.collect)
+	r.Collect(m.collect)
 	return m
 }
 
-func newTwoPhaseMetrics(m *Metrics) TwoPhaseMetrics {
-	timing := func(name, help string) Timing {
-		d := newDistribution(buckets(1000))
-		m.tellAlso(func(p page) { d.tell(p, described{name, help}, nil) })
-		return Timing{d}
-	}
-	lag := newRecent(10 * time.Minute)
-	m.tellAlso(func(p page) {
-		lag.tell(p, described{"save_lag_ms", "Milliseconds from accepted to saved, over the last 5 to 10 minutes."})
-	})
+func newTwoPhaseMetrics(r *metrics.Registry) TwoPhaseMetrics {
+	timing := func(name, help string, bounds []float64) Timing { return Timing{r.Histogram(name, help, bounds)} }
 	return TwoPhaseMetrics{
-		AcceptedWrite:      timing("accepted_write_ms", "Milliseconds until the stream had a message."),
-		AcceptedAck:        timing("accepted_ack_ms", "Milliseconds until a message could be acknowledged as accepted."),
-		DBQueue:            timing("db_queue_ms", "Milliseconds that a message on the saved path waited for Postgres."),
-		SaveLag:            Timing{lag},
-		PublishFail:        m.count("publish_fail_total", "Messages that the stream did not take."),
-		SaveFail:           m.count("save_fail_total", "Batches of accepted messages that Postgres did not take."),
-		DeliverFail:        m.count("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
-		DupDB:              m.count("dup_db_total", "Accepted messages whose row was there already."),
-		ReorderByAcceptSeq: m.count("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
-		ReorderByFrom:      m.count("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
+		AcceptedWrite:      timing("accepted_write_ms", "Milliseconds until the stream had a message.", millisecondBuckets),
+		AcceptedAck:        timing("accepted_ack_ms", "Milliseconds until a message could be acknowledged as accepted.", millisecondBuckets),
+		DBQueue:            timing("db_queue_ms", "Milliseconds that a message on the saved path waited for Postgres.", millisecondBuckets),
+		SaveLag:            timing("save_lag_ms", "Milliseconds from accepted to saved.", lagBuckets),
+		PublishFail:        r.Counter("publish_fail_total", "Messages that the stream did not take."),
+		SaveFail:           r.Counter("save_fail_total", "Batches of accepted messages that Postgres did not take."),
+		DeliverFail:        r.Counter("deliver_fail_total", "Accepted messages that could not be published to their receiver."),
+		DupDB:              r.Counter("dup_db_total", "Accepted messages whose row was there already."),
+		ReorderByAcceptSeq: r.Counter("reorder_by_accept_seq_total", "Messages that came after one with a greater accept_seq."),
+		ReorderByFrom:      r.Counter("reorder_by_from_total", "Messages that came after one of the same sender with a greater accept_seq."),
 	}
-}
-
-// count makes a counter that scrapes show.
-func (m *Metrics) count(name, help string) *Counter {
-	c := new(Counter)
-	m.tellAlso(func(p page) { p.tell(counter, name, help, float64(c.n.Load()), nil) })
-	return c
-}
-
-func newArchiveMetrics(m *Metrics) ArchiveMetrics {
-	count := func(name, help string) *CounterBy {
-		c := &CounterBy{label: "table", counts: map[string]uint64{}}
-		m.tellAlso(func(p page) { c.tell(p, name, help) })
-		return c
-	}
-	return ArchiveMetrics{
-		Rows:   count("archived_rows_total", "Rows that sweep moved to an archive table, or deleted, because they were old."),
-		Failed: count("archive_failed_rows_total", "Tries to archive a row that the database refused; the row stays in its table."),
-	}
-}
-
-// tellAlso has scrapes from now on show what tell says too.
-func (m *Metrics) tellAlso(tell func(page)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.tellers = append(m.tellers, tell)
 }
 
 // answered counts a call that is over.
 func (m *Metrics) answered(x *exchange) {
-	m.calls.add(outcome{x.function, x.route, x.status}, time.Since(x.start))
+	m.requests.Inc(x.function, x.route, statusLabel(x.status))
+	m.durations.Observe(time.Since(x.start).Seconds(), x.function, x.route)
 }
 
-// scrape answers with all that there is to tell.
+// statusLabel is "none" for a call without an answer. The most frequent status costs no
+// allocation.
+func statusLabel(status int) string {
+	switch status {
+	case 0:
+		return "none"
+	case http.StatusOK:
+		return "200"
+	}
+	return strconv.Itoa(status)
+}
+
+// scrape answers with all metrics.
 func (m *Metrics) scrape(w http.ResponseWriter) {
 	select {
 	case m.scrapes <- struct{}{}:
@@ -178,88 +157,83 @@ func (m *Metrics) scrape(w http.ResponseWriter) {
 		http.Error(w, "too many scrapes at once", http.StatusServiceUnavailable)
 		return
 	}
-	m.mu.Lock()
-	tellers := m.tellers
-	m.mu.Unlock()
-	p := page{}
-	for _, tell := range tellers {
-		tell(p)
-	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	if _, err := w.Write(p.text()); err != nil {
+	if err := m.registry.Write(w); err != nil {
 		m.log.Warn("a scrape cannot be answered", "cause", err.Error())
 	}
 }
 
-// glance asks at most once a second, whoever scrapes.
-type glance[T any] struct {
+// cachedGauge is a value that is read when it is shown, at most once a second.
+type cachedGauge[T any] struct {
 	log  *slog.Logger
-	what string // is asked
+	what string // is read, for the log
 
-	mu    sync.Mutex
-	ask   func(context.Context) (T, error) // nil: it concerns nobody here
-	asked time.Time
-	last  T
-	known bool
+	mu     sync.Mutex
+	read   func(context.Context) (T, error) // nil where this process does not show it
+	readAt time.Time
+	value  T
+	known  bool // reading succeeded
 }
 
-func (l *glance[T]) look() (now T, known bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ask == nil || time.Since(l.asked) < time.Second {
-		return l.last, l.known
+func (g *cachedGauge[T]) set(read func(context.Context) (T, error)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.read = read
+}
+
+func (g *cachedGauge[T]) get() (value T, known bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.read == nil || time.Since(g.readAt) < time.Second {
+		return g.value, g.known
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), glanceTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), gaugeTimeout)
 	defer cancel()
 	var err error
-	if l.last, err = l.ask(ctx); err != nil {
-		l.log.Warn(l.what+" cannot be asked", "cause", err.Error())
+	if g.value, err = g.read(ctx); err != nil {
+		g.log.Warn(g.what+" cannot be read", "cause", err.Error())
 	}
-	l.known = err == nil
-	l.asked = time.Now()
-	return l.last, l.known
+	g.known = err == nil
+	g.readAt = time.Now()
+	return g.value, g.known
 }
 
-// tell looks up what is not counted.
-func (e *Env) tell(p page, accepted *glance[bus.AcceptState]) {
-	p.tell(gauge, "http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.gate.count()), nil)
-	for pool, n := range e.gate.taken() {
-		p.tell(gauge, "calls_taken", "Places for calls that are taken, by kind.", float64(n), labels{"kind": pool})
+// collect shows the state of this process.
+func (e *Env) collect(s *metrics.Scrape) {
+	s.Gauge("http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.gate.count()))
+	for kind, n := range e.gate.taken() {
+		s.Gauge("calls_taken", "Places for calls that are taken, by kind.", float64(n), "kind", kind)
 	}
-	p.tell(gauge, "memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()), nil)
-	p.tell(counter, "bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()), nil)
-	if e.db != nil {
-		for pool, s := range e.db.Stats() {
-			in := labels{"pool": pool}
-			for state, n := range map[string]int32{"busy": s.AcquiredConns(), "idle": s.IdleConns(), "connecting": s.ConstructingConns()} {
-				p.tell(gauge, "db_connections", "Connections to Postgres.", float64(n), labels{"pool": pool, "state": state})
-			}
-			p.tell(gauge, "db_connections_max", "Connections to Postgres that there may be.", float64(s.MaxConns()), in)
-			p.tell(counter, "db_waits_total", "Times that no connection was idle.", float64(s.EmptyAcquireCount()), in)
-			p.tell(counter, "db_wait_seconds_total", "Time spent waiting for a connection.", s.EmptyAcquireWaitTime().Seconds(), in)
-		}
-	}
-	if b, known := accepted.look(); known {
-		p.tell(gauge, "stream_len", "Messages in the stream of accepted messages, saved ones that are kept to recognise repeats included.", float64(b.Messages), nil)
-		for durable, n := range b.Pending {
-			p.tell(gauge, "pending", "Accepted messages that a durable has not taken for good.", float64(n), labels{"durable": durable})
-		}
-	}
-}
-
-func (m *Metrics) tellEndpoints(p page) {
-	n, known := m.endpoints.look()
-	if !known {
+	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()))
+	s.Counter("bus_dropped_hints_total", "Wake-ups that could not be sent when they were due.", float64(e.bus.Dropped()))
+	if e.db == nil {
 		return
 	}
-	for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
-		p.tell(gauge, "webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), labels{"state": state})
+	for pool, n := range e.db.Stats() {
+		for state, n := range map[string]int32{"busy": n.AcquiredConns(), "idle": n.IdleConns(), "connecting": n.ConstructingConns()} {
+			s.Gauge("db_connections", "Connections to Postgres.", float64(n), "pool", pool, "state", state)
+		}
+		s.Gauge("db_connections_max", "Connections to Postgres that there may be.", float64(n.MaxConns()), "pool", pool)
+		s.Counter("db_waits_total", "Times that no connection was idle.", float64(n.EmptyAcquireCount()), "pool", pool)
+		s.Counter("db_wait_seconds_total", "Time spent waiting for a connection.", n.EmptyAcquireWaitTime().Seconds(), "pool", pool)
 	}
 }
 
-func (m *Metrics) tellStreams(p page) {
-	paused, _ := m.streams.look()
+// collect shows what functions registered.
+func (m *Metrics) collect(s *metrics.Scrape) {
+	if b, known := m.accepted.get(); known {
+		s.Gauge("stream_len", "Messages in the stream of accepted messages, saved ones that are kept to recognise repeats included.", float64(b.Messages))
+		for durable, n := range b.Pending {
+			s.Gauge("pending", "Accepted messages that a durable has not acknowledged.", float64(n), "durable", durable)
+		}
+	}
+	if n, known := m.endpoints.get(); known {
+		for state, n := range map[string]int{"failing": n.Failing, "disabled": n.Disabled} {
+			s.Gauge("webhook_endpoints", "Registered webhook endpoints that fail or are disabled.", float64(n), "state", state)
+		}
+	}
+	paused, _ := m.streams.get()
 	for _, name := range paused {
-		p.tell(gauge, "stream_paused", "1 while a stream takes nothing: it is full, has no leader or does not answer.", 1, labels{"stream": name})
+		s.Gauge("stream_paused", "1 while a stream takes nothing: it is full, has no leader or does not answer.", 1, "stream", name)
 	}
 }

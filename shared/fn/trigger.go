@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/metrics"
 )
 
 // RunTrigger carries events by routes until ctx ends, and returns when what was
@@ -16,19 +17,24 @@ import (
 //     routes; it names those that do not run and says why.
 //   - /metrics has what was carried beside what every process counts.
 func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bus.Route) error {
-	m := e.Metrics()
-	deliveries := newOutcomes("durable",
-		described{"trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer."},
-		described{"trigger_delivery_seconds", "Time from a POST's begin to its answer, or to giving it up."})
-	m.tellAlso(deliveries.tell)
+	r := e.Metrics().registry
+	deliveries := r.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer.", "function", "durable", "status")
+	durations := r.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its answer, or to giving it up.", secondBuckets, "function", "durable")
 	cfg.DrainTimeout = e.Config.DrainTimeout
-	cfg.OnDelivery = func(d bus.Delivery) { deliveries.add(outcome{d.Function, d.Durable, d.Status}, d.Took) }
+	cfg.OnDelivery = func(d bus.Delivery) {
+		deliveries.Inc(d.Function, d.Durable, statusLabel(d.Status))
+		durations.Observe(d.Took.Seconds(), d.Function, d.Durable)
+	}
 	t, err := bus.NewTrigger(e.bus, cfg, routes)
 	if err != nil {
 		return err
 	}
-	m.tellAlso(carried{t, &glance[bus.Backlog]{log: e.Log, what: "the backlog of the functions", ask: t.Backlog},
-		&glance[map[string]float64]{log: e.Log, what: "how full the streams are", ask: t.StreamsUsed}}.tell)
+	gauges := triggerGauges{
+		trigger: t,
+		backlog: &cachedGauge[bus.Backlog]{log: e.Log, what: "the backlog of the functions", read: t.Backlog},
+		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams", read: t.StreamsUsed},
+	}
+	r.Collect(gauges.collect)
 	probes, err := newSite(e, nil)
 	if err != nil {
 		return err
@@ -58,56 +64,56 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 	return <-served
 }
 
-// carried is what a trigger says of itself, and NATS of its events, at a scrape.
-type carried struct {
+// triggerGauges show the state of a trigger, and what NATS has for it.
+type triggerGauges struct {
 	trigger *bus.Trigger
-	backlog *glance[bus.Backlog]
-	used    *glance[map[string]float64]
+	backlog *cachedGauge[bus.Backlog]
+	used    *cachedGauge[map[string]float64]
 }
 
-// tell asks NATS only while there is a connection.
-func (c carried) tell(p page) {
-	connected := c.trigger.Connected()
-	p.tell(gauge, "trigger_connected", "1 while there is a connection to NATS.", truth(connected), nil)
-	var backlog bus.Backlog // without a route: nobody knows
+// collect reads from NATS only while there is a connection.
+func (g triggerGauges) collect(s *metrics.Scrape) {
+	connected := g.trigger.Connected()
+	s.Gauge("trigger_connected", "1 while there is a connection to NATS.", oneIf(connected))
+	var backlog bus.Backlog // without a route: not known
 	if connected {
-		backlog, _ = c.backlog.look()
-		used, _ := c.used.look() // where some streams do not answer, those that do
+		backlog, _ = g.backlog.get()
+		used, _ := g.used.get() // of the streams that answered
 		for stream, part := range used {
-			p.tell(gauge, "stream_used_ratio", "The part of its bytes that a stream uses, 0 to 1.", part, labels{"stream": stream})
+			s.Gauge("stream_used_ratio", "The part of its bytes that a stream uses, 0 to 1.", part, "stream", stream)
 		}
 	}
-	for _, r := range c.trigger.Routes() {
-		of := labels{"function": r.Function, "durable": r.Durable}
-		p.tell(gauge, "trigger_pulling", "1 while events are asked for.", truth(r.Pulling), of)
+	for _, r := range g.trigger.Routes() {
+		of := []string{"function", r.Function, "durable", r.Durable}
+		s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), of...)
 		if r.Stopped != nil {
-			p.tell(gauge, "trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
-				labels{"function": r.Function, "durable": r.Durable, "reason": bus.ReasonOf(r.Stopped)})
+			s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
+				"function", r.Function, "durable", r.Durable, "reason", bus.ReasonOf(r.Stopped))
 		}
-		p.tell(gauge, "trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.UnderWay), of)
-		p.tell(counter, "trigger_delivered_total", "Events that a function took.", float64(r.Acked), of)
-		p.tell(counter, "trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of)
-		p.tell(counter, "trigger_denied_total", "POSTs answered 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of)
-		p.tell(counter, "trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), of)
-		p.tell(counter, "trigger_set_aside_total", "Events that a function refused and nobody could keep as dead letters: their stream still has them.", float64(r.SetAside), of)
+		s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.UnderWay), of...)
+		s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
+		s.Counter("trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of...)
+		s.Counter("trigger_denied_total", "POSTs answered 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of...)
+		s.Counter("trigger_dead_letters_total", "Events that a function refused.", float64(r.DeadLettered), of...)
+		s.Counter("trigger_set_aside_total", "Events that a function refused and that could not be kept as dead letters: their stream still has them.", float64(r.SetAside), of...)
 		if b, known := backlog.Routes[r.Durable]; known {
-			p.tell(gauge, "trigger_waiting", "Events that no trigger was given yet.", float64(b.Waiting), of)
-			p.tell(gauge, "trigger_unsettled", "Events that triggers were given, those included that wait to come again.", float64(b.Unsettled), of)
-			p.tell(gauge, "trigger_redelivered", "Events among the unsettled that were given more than once.", float64(b.Redelivered), of)
+			s.Gauge("trigger_waiting", "Events that no trigger was given yet.", float64(b.Waiting), of...)
+			s.Gauge("trigger_unsettled", "Events that triggers were given, those included that wait to come again.", float64(b.Unsettled), of...)
+			s.Gauge("trigger_redelivered", "Events among the unsettled that were given more than once.", float64(b.Redelivered), of...)
 		}
 	}
-	for stream, err := range c.trigger.Streams() {
+	for stream, err := range g.trigger.Streams() {
 		if err != nil {
-			p.tell(gauge, "trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
-				labels{"stream": stream, "reason": bus.ReasonOf(err)})
+			s.Gauge("trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
+				"stream", stream, "reason", bus.ReasonOf(err))
 		}
 	}
 	if backlog.Routes != nil {
-		p.tell(gauge, "dead_letters", "Events that functions refused, in the stream DEADLETTERS.", float64(backlog.DeadLetters), nil)
+		s.Gauge("dead_letters", "Events that functions refused, in the stream DEADLETTERS.", float64(backlog.DeadLetters))
 	}
 }
 
-func truth(b bool) float64 {
+func oneIf(b bool) float64 {
 	if b {
 		return 1
 	}

@@ -1,0 +1,119 @@
+package metrics
+
+import (
+	"errors"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+	"github.com/stretchr/testify/require"
+)
+
+// example is a registry with a metric of each kind.
+func example() (*Registry, *Counter, *Histogram) {
+	r := New("test_")
+	c := r.Counter("calls_total", "Calls.", "route", "status")
+	h := r.Histogram("call_seconds", "Time of a call.", []float64{0.1, 1}, "route")
+	r.Counter("failures_total", "Failures.")
+	r.Histogram("lag_seconds", "Lag.", []float64{1})
+	r.Collect(func(s *Scrape) { s.Gauge("waiting_tasks", "Tasks that wait.", 7, "queue", "default") })
+	return r, c, h
+}
+
+func text(t *testing.T, r *Registry) string {
+	t.Helper()
+	var b strings.Builder
+	require.NoError(t, r.Write(&b))
+	return b.String()
+}
+
+func TestWrite(t *testing.T) {
+	t.Parallel()
+	r, c, h := example()
+	c.Inc("/b", "200")
+	c.Add(2, "/a", "404")
+	h.Observe(0.1, "/a")
+	h.Observe(0.5, "/a")
+	h.Observe(5, "/a")
+	require.Equal(t, `# HELP test_call_seconds Time of a call.
+# TYPE test_call_seconds histogram
+test_call_seconds_bucket{route="/a",le="0.1"} 1
+test_call_seconds_bucket{route="/a",le="1"} 2
+test_call_seconds_bucket{route="/a",le="+Inf"} 3
+test_call_seconds_sum{route="/a"} 5.6
+test_call_seconds_count{route="/a"} 3
+# HELP test_calls_total Calls.
+# TYPE test_calls_total counter
+test_calls_total{route="/a",status="404"} 2
+test_calls_total{route="/b",status="200"} 1
+# HELP test_failures_total Failures.
+# TYPE test_failures_total counter
+test_failures_total 0
+# HELP test_lag_seconds Lag.
+# TYPE test_lag_seconds histogram
+test_lag_seconds_bucket{le="1"} 0
+test_lag_seconds_bucket{le="+Inf"} 0
+test_lag_seconds_sum 0
+test_lag_seconds_count 0
+# HELP test_waiting_tasks Tasks that wait.
+# TYPE test_waiting_tasks gauge
+test_waiting_tasks{queue="default"} 7
+`, text(t, r))
+}
+
+func TestLabelValuesAreEscaped(t *testing.T) {
+	t.Parallel()
+	r, c, _ := example()
+	odd := "a\\b \"c\"\né{}"
+	c.Inc(odd, "200")
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+	families, err := parser.TextToMetricFamilies(strings.NewReader(text(t, r)))
+	require.NoError(t, err)
+	require.Equal(t, odd, families["test_calls_total"].GetMetric()[0].GetLabel()[0].GetValue())
+}
+
+func TestCountsFromManyGoroutines(t *testing.T) {
+	t.Parallel()
+	r, c, h := example()
+	var all sync.WaitGroup
+	for range 100 {
+		all.Go(func() {
+			c.Inc("/a", "200")
+			h.Observe(1, "/a")
+			text(t, r)
+		})
+	}
+	all.Wait()
+	require.Contains(t, text(t, r), `test_calls_total{route="/a",status="200"} 100`)
+	require.Contains(t, text(t, r), `test_call_seconds_count{route="/a"} 100`)
+}
+
+func TestCountingAllocatesNothing(t *testing.T) {
+	r, c, h := example()
+	c.Inc("/a", "200")
+	h.Observe(1, "/a")
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		c.Inc("/a", "200")
+		h.Observe(1, "/a")
+	}))
+	require.NotNil(t, r)
+}
+
+// promtool is in Debian's package prometheus.
+func TestPromtoolAcceptsTheText(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("promtool"); errors.Is(err, exec.ErrNotFound) {
+		t.Skip("promtool is not installed")
+	}
+	r, c, h := example()
+	c.Inc("/a", "200")
+	h.Observe(1, "/a")
+	check := exec.CommandContext(t.Context(), "promtool", "check", "metrics")
+	check.Stdin = strings.NewReader(text(t, r))
+	out, err := check.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Empty(t, string(out))
+}
