@@ -1,7 +1,7 @@
 # The race detector needs a C compiler; Go says with CGO_ENABLED whether there is one.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT ?= $(shell git describe --always --dirty --exclude "*" 2>/dev/null)
 
 .DEFAULT_GOAL := help
 
@@ -82,7 +82,7 @@ bench-two-phase: ## latency of accepted and saved messages, with a stalled datab
 bench-cold: ## how long each function takes from its start to its first answer, first query included, and its idle memory
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -cold $(BENCH)
 
-BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.version=$(VERSION)'
+BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.commit=$(COMMIT)'
 
 build: ## the one binary, in bin/sendonce
 	$(BUILD) -o bin/sendonce ./functions/sendonce

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 var update = flag.Bool("update", false, "rewrite what is generated in compose/.env.example")
@@ -320,7 +321,7 @@ func TestTheExampleEnvironmentHasEverySettingThatMayBeSetThere(t *testing.T) {
 		require.NoError(t, os.WriteFile(envFile, []byte(head+generated+b.String()), 0o644))
 		return
 	}
-	require.Equal(t, b.String(), tail, "run make golden")
+	sandbox.RequireGolden(t, envFile, tail, b.String(), "go test ./deploy -run TestTheExampleEnvironment -update")
 
 	file, err := os.ReadFile("compose/compose.yaml")
 	require.NoError(t, err)
@@ -328,7 +329,7 @@ func TestTheExampleEnvironmentHasEverySettingThatMayBeSetThere(t *testing.T) {
 	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(string(file), -1) {
 		asked[match[1]] = true
 	}
-	told := map[string]bool{"VERSION": true, "SECRETS": true} // which `up` tells
+	told := map[string]bool{"COMMIT": true, "SECRETS": true} // which `up` tells
 	for _, match := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(head, -1) {
 		told[match[1]] = true
 	}

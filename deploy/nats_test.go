@@ -100,7 +100,7 @@ func TestTheUsersOfNATSAreThoseOfTheCode(t *testing.T) {
 		}
 		has, err := os.ReadFile(path)
 		require.NoError(t, err)
-		require.Equal(t, want, string(has), "run make golden")
+		sandbox.RequireGolden(t, path, string(has), want, "go test ./deploy -run TestTheUsersOfNATS -update")
 	}
 }
 

@@ -25,7 +25,7 @@ func TestTheSchemaIsTheGoldenOne(t *testing.T) {
 	}
 	want, err := os.ReadFile(golden)
 	require.NoError(t, err)
-	require.Equal(t, string(want), got, "a migration changed the schema: look at the difference and run with -update")
+	sandbox.RequireGolden(t, golden, string(want), got, "go test ./migrations -update")
 }
 
 // ours are the relations of the schema less the partitions, whose names depend

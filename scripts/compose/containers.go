@@ -105,7 +105,7 @@ func (s *stack) command(ctx context.Context, name string, args ...string) *exec.
 	cmd.Dir = s.composeDir()
 	cmd.Env = append(os.Environ(),
 		"CONTAINERS_CONF="+s.path("containers.conf"), "CONTAINERS_STORAGE_CONF="+s.path("storage.conf"),
-		"VERSION=compose-test")
+		"COMMIT=compose-test")
 	// An engine that is told to end leaves nothing half done.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second

@@ -233,10 +233,10 @@ func ready(ctx context.Context, client *http.Client, url string) error {
 }
 
 // Compile builds the package with the import path pkg into the file binary, as
-// `make build` does, version included, so that what is tested and measured is what
+// `make build` does, commit included, so that what is tested and measured is what
 // is released; race turns the race detector on instead.
 func Compile(ctx context.Context, pkg, binary string, race bool) error {
-	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.version=" + version(ctx)
+	stamp := "-ldflags=-s -w -X github.com/sendonce/sendonce/shared/fn.commit=" + commit(ctx)
 	flags, env := []string{"-trimpath", stamp}, append(os.Environ(), "CGO_ENABLED=0")
 	if race {
 		flags, env = []string{"-race"}, nil
@@ -249,14 +249,14 @@ func Compile(ctx context.Context, pkg, binary string, race bool) error {
 	return nil
 }
 
-// version is VERSION of the Makefile.
-func version(ctx context.Context) string {
-	if set := os.Getenv("VERSION"); set != "" {
+// commit is COMMIT of the Makefile.
+func commit(ctx context.Context) string {
+	if set := os.Getenv("COMMIT"); set != "" {
 		return set
 	}
-	described, err := exec.CommandContext(ctx, "git", "describe", "--tags", "--always", "--dirty").Output()
+	described, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude", "*").Output()
 	if err != nil {
-		return "dev" // no git, or no repository
+		return "" // no git, or no repository
 	}
 	return strings.TrimSpace(string(described))
 }
