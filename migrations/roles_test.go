@@ -29,12 +29,8 @@ func TestHotPlansByIndex(t *testing.T) {
 
 func TestEachRoleHasAPasswordOfItsOwn(t *testing.T) {
 	t.Parallel()
-	o := newRoles(t)
-	database := sandbox.NewEmptyDatabase(t)
-	owner := connect(t, database)
-	_, err := migrations.Up(t.Context(), owner, o)
-	require.NoError(t, err)
-	logins := map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
+	o, database, owner := migrated(t)
+	logins := loginsOf(o)
 	for role := range logins {
 		for of, password := range logins {
 			conn, err := login(t, database, role, password)
@@ -49,7 +45,7 @@ func TestEachRoleHasAPasswordOfItsOwn(t *testing.T) {
 
 	before := o.ReadPassword
 	o.HotPassword, o.ReadPassword = "", "another"
-	_, err = migrations.Up(t.Context(), owner, o)
+	_, err := migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
 	for role, password := range map[string]string{o.Hot: logins[o.Hot], o.Read: "another"} {
 		as(t, database, role, password)
@@ -124,6 +120,22 @@ func newRoles(t *testing.T) migrations.Roles {
 	return o
 }
 
+// loginsOf gives the password of each role.
+func loginsOf(o migrations.Roles) map[string]string {
+	return map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
+}
+
+// migrated is a new database with all tables and new roles, and a session of its owner.
+func migrated(t *testing.T) (o migrations.Roles, database string, owner *pgx.Conn) {
+	t.Helper()
+	o = newRoles(t)
+	database = sandbox.NewEmptyDatabase(t)
+	owner = connect(t, database)
+	_, err := migrations.Up(t.Context(), owner, o)
+	require.NoError(t, err)
+	return o, database, owner
+}
+
 func login(t *testing.T, database, role, password string) (*pgx.Conn, error) {
 	t.Helper()
 	config, err := pgx.ParseConfig(database)
@@ -159,7 +171,7 @@ func TestNoTemporaryTableIsTakenForOneOfOurs(t *testing.T) {
 	needed, err = migrations.OpenToPublic(t.Context(), owner)
 	require.NoError(t, err)
 	require.Empty(t, needed)
-	logins := map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
+	logins := loginsOf(o)
 	for role, password := range logins {
 		_, err := as(t, database, role, password).Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
 		require.ErrorContains(t, err, "permission denied to create temporary tables")
@@ -176,16 +188,13 @@ func TestNoTemporaryTableIsTakenForOneOfOurs(t *testing.T) {
 
 func TestWhatARoleSetsForItselfDoesNotStay(t *testing.T) {
 	t.Parallel()
-	o := newRoles(t)
-	database := sandbox.NewEmptyDatabase(t)
-	owner := connect(t, database)
-	_, err := migrations.Up(t.Context(), owner, o)
-	require.NoError(t, err)
+	o, database, owner := migrated(t)
 	const settingsSQL = `SELECT unnest(setconfig) || CASE WHEN setdatabase = 0 THEN '' ELSE ' in the database' END FROM pg_db_role_setting
 		WHERE setrole = $1::regrole ORDER BY 1`
 	before := texts(t, owner, settingsSQL, o.Hot)
 
 	hot := as(t, database, o.Hot, o.HotPassword)
+	var err error
 	for _, sql := range []string{
 		"SET synchronous_commit = off", "SET default_transaction_read_only = on", "SET search_path = pg_temp",
 		"SET statement_timeout = 1", "RESET enable_seqscan", "PASSWORD 'x'",
@@ -210,13 +219,9 @@ func TestWhatARoleSetsForItselfDoesNotStay(t *testing.T) {
 
 func TestMigrateNamesWhoHoldsItsLock(t *testing.T) {
 	t.Parallel()
-	o := newRoles(t)
-	database := sandbox.NewEmptyDatabase(t)
-	owner := connect(t, database)
-	_, err := migrations.Up(t.Context(), owner, o)
-	require.NoError(t, err)
+	o, database, owner := migrated(t)
 	hot := as(t, database, o.Hot, o.HotPassword)
-	_, err = hot.Exec(t.Context(), "SELECT pg_advisory_lock($1)", migrations.LockID)
+	_, err := hot.Exec(t.Context(), "SELECT pg_advisory_lock($1)", migrations.LockID)
 	require.NoError(t, err)
 
 	_, err = owner.Exec(t.Context(), "SET lock_timeout = '50ms'")

@@ -252,10 +252,9 @@ func TestTheMetricsOfEachProcessCanBeAskedFor(t *testing.T) {
 		require.NotContains(t, metrics, called)
 	}
 
-	told := regexp.MustCompile(`(?m)^trigger +(http://127\.0\.0\.1:\d+)/metrics$`).FindStringSubmatch(p.Output())
-	require.NotNil(t, told, p.Output())
-	require.NoError(t, p.WaitReady(within(t, 20*time.Second), told[1]+"/readyz"))
-	res, err := http.Get(told[1] + "/metrics")
+	trigger := says(t, p, `trigger +(http://127\.0\.0\.1:\d+)/metrics`)
+	require.NoError(t, p.WaitReady(within(t, 20*time.Second), trigger+"/readyz"))
+	res, err := http.Get(trigger + "/metrics")
 	require.NoError(t, err)
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)

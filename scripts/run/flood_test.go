@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -50,15 +49,12 @@ func TestANeighbourCannotFillTheMemoryOfARun(t *testing.T) {
 	h := newHouse(t)
 	p := h.start(t)
 	h.ready(t, p)
-	sink := regexp.MustCompile(`(?m)^  sink +(\S+)`).FindStringSubmatch(p.Output())
-	wechat := regexp.MustCompile(`(?m)^wechat +curl .* (\S+)/ledger$`).FindStringSubmatch(p.Output())
-	require.Len(t, sink, 2, p.Output())
-	require.Len(t, wechat, 2, p.Output())
+	sink, wechat := says(t, p, `sink +(http\S+) .*`), says(t, p, `wechat +curl .* (\S+)/ledger`)
 	before := residentMB(t, p.Pid())
 
 	ctx := within(t, time.Minute)
-	send := wechat[1] + "/cgi-bin/message/subscribe/send"
-	for _, address := range []string{sink[1], send, send + "?access_token=made-up", wechat[1] + "/cgi-bin/stable_token"} {
+	send := wechat + "/cgi-bin/message/subscribe/send"
+	for _, address := range []string{sink, send, send + "?access_token=made-up", wechat + "/cgi-bin/stable_token"} {
 		end := flood(ctx, t, address, 150)
 		require.Less(t, residentMB(t, p.Pid())-before, 60, address)
 		end()

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"os"
 	"regexp"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -68,21 +67,10 @@ func TestAKilledTriggerIsStartedAgain(t *testing.T) {
 	require.NoError(t, err)
 	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // which the server has, not the trigger
 	h.ready(t, p)
-	started := regexp.MustCompile(`(?m)^start     trigger \(pid (\d+)\)$`)
-	triggers := func() []int {
-		var pids []int
-		for _, line := range started.FindAllStringSubmatch(p.Output(), -1) {
-			pid, err := strconv.Atoi(line[1])
-			require.NoError(t, err)
-			pids = append(pids, pid)
-		}
-		return pids
-	}
-	address := regexp.MustCompile(`(?m)^trigger   (\S+)$`).FindStringSubmatch(p.Output())
-	require.Len(t, triggers(), 1)
-	require.NoError(t, syscall.Kill(triggers()[0], syscall.SIGKILL))
-	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) by itself: signal: killed; starts again in 200ms\n", triggers()[0])))
-	require.Eventually(t, func() bool { return len(triggers()) == 2 }, 20*time.Second, 5*time.Millisecond)
+	address, first := says(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
+	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
+	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) by itself: signal: killed; starts again in 200ms\n", first)))
+	started(t, p, "trigger", 2)
 
 	answer := h.send(t, "after", "hello")
 	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(answer)[1]
@@ -90,7 +78,7 @@ func TestAKilledTriggerIsStartedAgain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return regexp.MustCompile(`told succeeded.*` + id).MatchString(p.Output())
 	}, 30*time.Second, 10*time.Millisecond, "the webhook of the task comes to the sink")
-	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address[1]), "on the same port")
+	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address), "on the same port")
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
 	status, _ := h.call(t, http.MethodGet, "/metrics", "")
 	require.Equal(t, http.StatusNotFound, status)

@@ -175,6 +175,15 @@ func (h house) refusesWhoGuesses(t *testing.T) {
 	}
 }
 
+// says is what stands in the brackets of pattern in the one line of a run that
+// matches it.
+func says(t *testing.T, p *sandbox.Process, pattern string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^ *`+pattern+`$`).FindAllStringSubmatch(p.Output(), -1)
+	require.Len(t, found, 1, p.Output())
+	return found[0][1]
+}
+
 // tries does what the terminal proposes.
 func (h house) tries(t *testing.T, p *sandbox.Process) {
 	t.Helper()
@@ -182,9 +191,7 @@ func (h house) tries(t *testing.T, p *sandbox.Process) {
 		t.Log("there is no curl")
 		return
 	}
-	line := regexp.MustCompile(`(?m)^  try +(curl .*)$`).FindStringSubmatch(p.Output())
-	require.Len(t, line, 2, p.Output())
-	answer, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(line[1], "curl ", "curl -sS ", 1)).CombinedOutput()
+	answer, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(says(t, p, `try +(curl .*)`), "curl ", "curl -sS ", 1)).CombinedOutput()
 	require.NoError(t, err, "%s", answer)
 	require.Contains(t, string(answer), `"code":200`)
 }

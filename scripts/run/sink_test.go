@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -95,6 +94,18 @@ func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, erro
 	return k, k.open(ctx, logs)
 }
 
+// newSink is a sink that registered at a server of its own, and what it prints.
+func newSink(t *testing.T) (*registry, *sink, *lines) {
+	t.Helper()
+	server, out := &registry{signing: api.NewWebhookSecret()}, &lines{}
+	door := httptest.NewServer(server)
+	t.Cleanup(door.Close)
+	k, err := openSink(t.Context(), settingsFor(t, door), out, out)
+	require.NoError(t, err)
+	t.Cleanup(k.close)
+	return server, k, out
+}
+
 // tell posts body to a sink as one webhook and gives the status.
 func tell(t *testing.T, to, body string, at time.Time, secret string) int {
 	t.Helper()
@@ -113,13 +124,7 @@ func tell(t *testing.T, to, body string, at time.Time, secret string) int {
 
 func TestTheSinkPrintsWhatItIsToldAndWhoSignedIt(t *testing.T) {
 	t.Parallel()
-	server := &registry{signing: api.NewWebhookSecret()}
-	door := httptest.NewServer(server)
-	defer door.Close()
-	out := &lines{}
-	k, err := openSink(t.Context(), settingsFor(t, door), out, out)
-	require.NoError(t, err)
-	defer k.close()
+	server, k, out := newSink(t)
 	endpoint := server.known()["made"]
 	require.Equal(t, k.url, endpoint.URL)
 	require.Empty(t, endpoint.Events, "it is told everything")
@@ -150,13 +155,7 @@ func TestTheSinkPrintsWhatItIsToldAndWhoSignedIt(t *testing.T) {
 
 func TestTheSinkPrintsForOtherEndpointsToo(t *testing.T) {
 	t.Parallel()
-	server := &registry{signing: api.NewWebhookSecret()}
-	door := httptest.NewServer(server)
-	defer door.Close()
-	out := &lines{}
-	k, err := openSink(t.Context(), settingsFor(t, door), out, out)
-	require.NoError(t, err)
-	defer k.close()
+	server, k, out := newSink(t)
 	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
 	require.Equal(t, http.StatusNoContent, tell(t, k.url+"/mine", event, time.Now(), api.NewWebhookSecret()))
 	require.Equal(t, http.StatusNoContent, tell(t, k.url+"/mine", event, time.Now(), server.signing))
@@ -218,22 +217,21 @@ func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
 	h := newHouse(t)
 	p := h.start(t)
 	h.ready(t, p)
-	at := regexp.MustCompile(`(?m)^  sink +(\S+)`).FindStringSubmatch(p.Output())
-	require.Len(t, at, 2, p.Output())
+	at := says(t, p, `sink +(http\S+) .*`)
 	toldOf := func(p *sandbox.Process, key, more, by string) {
 		t.Helper()
 		id := strings.Trim(idOf(t, h.send(t, key, "hello", more)), `"`)
 		require.NoError(t, p.WaitFor(within(t, 30*time.Second), "told succeeded "+id+" ("+by+" verified)\n"))
 	}
 	toldOf(p, "first", "", "webhook")
-	toldOf(p, "second", `,"callback_url":"`+at[1]+`"`, "callback")
-	require.Equal(t, []string{at[1]}, h.endpoints(t))
+	toldOf(p, "second", `,"callback_url":"`+at+`"`, "callback")
+	require.Equal(t, []string{at}, h.endpoints(t))
 	require.NoError(t, p.Kill())
 
 	p = h.start(t, "PROCS=1")
 	h.ready(t, p)
 	toldOf(p, "third", "", "webhook")
-	require.Equal(t, []string{at[1]}, h.endpoints(t), "that of the killed run is gone")
+	require.Equal(t, []string{at}, h.endpoints(t), "that of the killed run is gone")
 
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)

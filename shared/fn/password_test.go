@@ -97,14 +97,22 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 	require.False(t, right, "and wrong ones cost nothing either from then on")
 }
 
-func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
-	t.Parallel()
+// whileOneIsComputed has a hash of "secret" whose turn another password has.
+func whileOneIsComputed(t *testing.T, test func(*testing.T, *passwordHash)) {
+	t.Helper()
 	text, err := hashPassword("secret", leastIterations)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		h, err := parsePasswordHash(text)
 		require.NoError(t, err)
 		h.turn <- struct{}{}
+		test(t, h)
+	})
+}
+
+func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
+	t.Parallel()
+	whileOneIsComputed(t, func(t *testing.T, h *passwordHash) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() {
@@ -160,12 +168,7 @@ func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
 // Whatever one address tries, another is next in turn.
 func TestOneAddressDoesNotKeepOthersFromTheirTurn(t *testing.T) {
 	t.Parallel()
-	text, err := hashPassword("secret", leastIterations)
-	require.NoError(t, err)
-	synctest.Test(t, func(t *testing.T) {
-		h, err := parsePasswordHash(text)
-		require.NoError(t, err)
-		h.turn <- struct{}{}
+	whileOneIsComputed(t, func(t *testing.T, h *passwordHash) {
 		var all sync.WaitGroup
 		for range 100 {
 			all.Go(func() { _ = h.pretend(t.Context(), "wrong", 1, time.Now()) })
