@@ -107,7 +107,7 @@ func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 	if env.Config.Roles.Hot == "" {
 		return nil
 	}
-	needed, err := migrations.OpenToPublic(ctx, conn)
+	needed, err := migrations.MissingRevokes(ctx, conn)
 	for _, sql := range needed {
 		fmt.Printf("every user of this database may create objects in it: let an administrator run `%s`\n", sql)
 	}

@@ -263,14 +263,14 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 
 	lift := root + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
 	require.Equal(t, []string{"reason"}, s.post(lift, `{}`).fields())
-	require.Equal(t, []string{"caller_id"}, s.post(lift, `{"reason":"mended","caller_id":-1}`).fields())
-	require.Equal(t, 404, s.post(lift, `{"reason":"mended","caller_id":"7"}`).status, "it is paused for another caller")
-	lifted := s.post(lift, `{"reason":"mended","caller_id":"0"}`)
+	require.Equal(t, []string{"caller_id"}, s.post(lift, `{"reason":"corrected","caller_id":-1}`).fields())
+	require.Equal(t, 404, s.post(lift, `{"reason":"corrected","caller_id":"7"}`).status, "it is paused for another caller")
+	lifted := s.post(lift, `{"reason":"corrected","caller_id":"0"}`)
 	require.Equal(t, 200, lifted.status, lifted.text)
 	require.EqualValues(t, 1, lifted.data("due_tasks"))
 	require.Empty(t, s.get(root+"subscribe-templates").data("templates"))
 	require.Equal(t, id, claim()[0].ID.String())
-	require.Equal(t, 404, s.post(lift, `{"reason":"mended"}`).status)
+	require.Equal(t, 404, s.post(lift, `{"reason":"corrected"}`).status)
 }
 
 func (s teller) tellOfPauses() {
@@ -299,8 +299,8 @@ func (s teller) tellOfPauses() {
 	}
 	require.Equal(s.t, []string{"b", "b.预", "c", "a"}, pages)
 	s.get(400, root+"subscribe-templates?after=1.2")
-	s.post(200, root+"subscribe-templates/c/resume", `{"reason":"mended","caller_id":"0"}`)
+	s.post(200, root+"subscribe-templates/c/resume", `{"reason":"corrected","caller_id":"0"}`)
 	s.post(400, root+"subscribe-templates/b/resume", `{}`)
-	s.post(200, root+"subscribe-templates/b/resume", `{"reason":"mended"}`)
-	s.post(404, root+"subscribe-templates/b/resume", `{"reason":"mended"}`)
+	s.post(200, root+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
+	s.post(404, root+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
 }

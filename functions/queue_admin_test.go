@@ -248,7 +248,7 @@ func TestQueueAdminTakesNoUsersName(t *testing.T) {
 	first := hostile.get(callers + "?limit=1")
 	require.Contains(t, first.text, `"hostile"`)
 	second := hostile.get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.data("next_after")))
-	require.Contains(t, second.text, `"hostile.1"`, "no page is empty, or tells of others, because of what is left out")
+	require.Contains(t, second.text, `"hostile.1"`, "no page is empty, or shows others, because some callers are left out")
 	require.Nil(t, second.data("next_after"))
 	require.Equal(t, 200, s.callerWith("bob", `"roles":["receiver"]`).get("/api/v1/messages?between=ann,bob").status, "an admin without queues gives bob his name")
 }

@@ -198,7 +198,7 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 	}
 	require.Equal(t, ann, s.listen(streams+"ann?after=0").told(), "others miss nothing")
 	fresh := s.listen(streams + "bob?after=0").event()
-	require.Equal(t, []string{"gap", gap.id}, []string{fresh.kind, fresh.id}, "who reads from the beginning is told too")
+	require.Equal(t, []string{"gap", gap.id}, []string{fresh.kind, fresh.id}, "a reader from the beginning gets it too")
 }
 
 // One sender floods an inbox. What others sent to it stays, and they send on.

@@ -25,7 +25,7 @@ const (
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
 // columns x and y alone, r(!x,y) for all columns but x and y. Locking a row takes UPDATE of
 // some column, so w(id) means to lock. In logs, audit entries, tasks,
-// subscribe messages and events the database alone gives ids and times: a role that could write the coming ids
+// subscribe messages and events only the database sets ids and times: a role that could write ids in advance
 // would make the inserts of all others fail.
 //
 // The functions add to logs and to operator_actions and change nothing in them;
@@ -168,10 +168,10 @@ func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	return nil
 }
 
-// OpenToPublic gives the statements that keep every user from creating objects
-// beside ours or temporary ones. Up does that where it may: the database may belong
+// MissingRevokes returns the statements that keep every user from creating objects,
+// temporary ones included, in the database. Up does that where it may: the database may belong
 // to another user, and before Postgres 15 the schema belongs to a superuser.
-func OpenToPublic(ctx context.Context, conn *pgx.Conn) (needed []string, err error) {
+func MissingRevokes(ctx context.Context, conn *pgx.Conn) (needed []string, err error) {
 	rows, err := conn.Query(ctx, `
 SELECT 'REVOKE CREATE ON SCHEMA public FROM PUBLIC' WHERE has_schema_privilege('public', 'public', 'CREATE')
 UNION ALL

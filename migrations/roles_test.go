@@ -163,12 +163,12 @@ func TestNoTemporaryTableIsTakenForOneOfOurs(t *testing.T) {
 		require.NoError(t, err)
 	}
 	temporary("GRANT", "TO PUBLIC") // as Postgres makes a database
-	needed, err := migrations.OpenToPublic(t.Context(), owner)
+	needed, err := migrations.MissingRevokes(t.Context(), owner)
 	require.NoError(t, err)
 	require.Regexp(t, `REVOKE TEMPORARY ON DATABASE \w+ FROM PUBLIC`, strings.Join(needed, "; "))
 	_, err = migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
-	needed, err = migrations.OpenToPublic(t.Context(), owner)
+	needed, err = migrations.MissingRevokes(t.Context(), owner)
 	require.NoError(t, err)
 	require.Empty(t, needed)
 	logins := loginsOf(o)

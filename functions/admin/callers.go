@@ -152,7 +152,7 @@ func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, e
 	return page, err
 }
 
-// limits are those of the admin who calls, or nil for one without queues.
+// limits returns those of the calling admin, or nil for one without queues.
 func limits(c *fn.Call) *store.StoredCaller {
 	if !c.HasQueues() {
 		return nil
@@ -211,7 +211,7 @@ func callerResponse(row store.StoredCaller) api.CallerResponse {
 	return api.CallerResponse{
 		ID: api.ID(row.ID), Name: row.Name, Roles: notNil(row.Roles), Queues: notNil(row.Queues), BusinessTypes: notNil(row.BusinessTypes), Receives: notNil(row.Receives),
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
-		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // of no row where there was an error
+		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil where there is no row because of an error
 		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
 	}
 }

@@ -47,10 +47,10 @@ func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (a
 	return nil, nil
 }
 
-// notSaved answers for a message that is not saved. Where messages are delivered
-// before they are saved, a receiver may be earlier than the row: it has to repeat the
-// call. mine tells whether the message is the caller's to know of; to others it does
-// not exist.
+// notSaved is the error for a message that is not in the database. Where messages are
+// delivered before they are saved, a receiver may call before the row is there: it has
+// to repeat the call. mine reports whether the caller may know of the message; for
+// others it does not exist.
 func (p *post) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*store.NewMessage) bool) error {
 	if p.env.Bus() == nil || !p.env.Config.TwoPhase.DeliverBeforeSaved {
 		return noMessage()

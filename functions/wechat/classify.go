@@ -52,7 +52,7 @@ func (c class) String() string {
 const (
 	awayFor      = 15 * time.Second // until something that was not there is tried again
 	throttledFor = time.Minute      // WeChat counts calls by the minute
-	templateFor  = time.Hour        // until somebody looks whether a template is still paused; who lifts that waits for nothing
+	templateFor  = time.Hour        // until the next check whether a template is still paused; lifting the pause makes its messages due at once
 	clockSlack   = time.Minute      // what WeChat's clock may be behind ours
 )
 

@@ -55,8 +55,8 @@ func (b *batch) stopped() *result {
 	return b.trouble
 }
 
-// strike counts an error that the template is to blame for, or the data or page
-// that its caller gives; three in a row pause it for this caller.
+// strike counts an error caused by the template, or by the data or page that the
+// caller gave; three in a row pause the template for this caller.
 func (b *batch) strike(ctx context.Context, template store.CallerTemplate, r result) {
 	paused, err := b.db.StrikeTemplate(ctx, template, "WeChat answered "+r.code+": "+r.message)
 	b.fail(err)

@@ -18,7 +18,7 @@ const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
 	bodyFactor  = 10       // what a body of up to a piece is turned into
-	eventFactor = 4        // what a batch of events is turned into: it is not worked on by pieces
+	eventFactor = 4        // what a batch of events is turned into: it is not divided into pieces
 	rowFactor   = 4        // a row of a page is read, converted and encoded
 )
 
@@ -40,7 +40,7 @@ func (r *Route) bodyCharge(n int64) int64 {
 	return pieceCharge(n)
 }
 
-// pieceCharge is what n bytes cost that are worked on by pieces.
+// pieceCharge is what a body of n bytes costs that is worked on in pieces.
 func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
 
 // budget shares out the memory that calls hold. A call takes what it will need
@@ -57,7 +57,7 @@ type budget struct {
 	mu      sync.Mutex
 	used    int64
 	callers map[string]*callerUse
-	waiting []*turn // in the order of their coming
+	waiting []*turn // in order of arrival
 }
 
 // callerUse is what the calls of one caller hold.
@@ -132,18 +132,19 @@ func (h *holding) take(ctx context.Context, n int64, large bool) error {
 	if t == nil {
 		return err
 	}
-	patience := time.NewTimer(turnWait)
-	defer patience.Stop()
+	timeout := time.NewTimer(turnWait)
+	defer timeout.Stop()
 	select {
 	case <-t.granted:
 		return nil
-	case <-patience.C:
+	case <-timeout.C:
 	case <-ctx.Done():
 	}
 	return b.leave(ctx, t)
 }
 
-// join grants a turn at once, or returns it to be waited for unless too many are.
+// join grants a turn at once, or returns it when the call has to wait. It refuses a call
+// when too many of its caller wait, or when it could never be granted.
 func (b *budget) join(t *turn) (*turn, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -220,7 +221,7 @@ func (b *budget) chargeCall(h *holding, n int64) {
 	b.use(h.caller).calls += n
 }
 
-// use is the caller's; mu is held, and tidy must follow a release.
+// use returns what a caller holds; mu is held, and tidy must follow a release.
 func (b *budget) use(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
@@ -267,7 +268,7 @@ func (h *holding) release() {
 	b.tidy(h.caller)
 }
 
-// wake grants what fits now: each caller's in their order; mu is held.
+// wake grants the turns that fit now, those of one caller in their order; mu is held.
 func (b *budget) wake() {
 	var passed map[string]bool
 	left := b.waiting[:0]
@@ -300,6 +301,9 @@ func (c *Call) Reserve(ctx context.Context, n int) error {
 	return c.hold.take(ctx, int64(n), false)
 }
 
+// Unreserve gives back all that the call has taken, when it only waits from now on.
+func (c *Call) Unreserve() { c.hold.answer(0) }
+
 // limitMemory has the garbage collector keep to twice what calls may hold, unless
 // GOMEMLIMIT says otherwise.
 func limitMemory(cfg *Config) {
@@ -307,6 +311,3 @@ func limitMemory(cfg *Config) {
 		debug.SetMemoryLimit(2 * int64(cfg.MemoryMB) * mebibyte)
 	}
 }
-
-// Unreserve gives back all that the call has taken: it only waits from now on.
-func (c *Call) Unreserve() { c.hold.answer(0) }

@@ -33,7 +33,7 @@ type Call struct {
 
 	correlation string // of a frame of a Socket
 	badFields   int    // named in the answer to a batch
-	itemsFailed int    // of a batch, by errors that are ours to mend
+	itemsFailed int    // of a batch, by errors of the service
 }
 
 // PathValue gives the part of the path that matched {name} in the pattern.
@@ -73,8 +73,8 @@ func (c *Call) Wait() error {
 	return nil
 }
 
-// dropHeaders keeps nothing of the headers but what frames of a Socket are authenticated
-// by: they may be much larger than what a call is charged that waits for long.
+// dropHeaders keeps only the header that frames of a Socket are authenticated by: all
+// headers may be much larger than what a waiting call is charged.
 func (c *Call) dropHeaders() {
 	kept := http.Header{}
 	if given, ok := c.r.Header["Authorization"]; ok {

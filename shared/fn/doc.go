@@ -48,8 +48,8 @@
 //     and secrets. The route's pattern stands for the path.
 //   - What a caller has open does not outlive it: a stream or socket sends nothing,
 //     and a poll claims nothing, for a caller that was revoked or changed (revoke.go).
-//   - No body is read before there is room for it (see budget). One caller holds a
-//     quarter of the room at most.
+//   - No body is read before there is memory for it (see budget). One caller holds a
+//     quarter of that memory at most.
 //   - Nobody's body is read before their credentials were checked. The 10 s that it
 //     may take begin with the call; that of a refused call is given 1 s, after which
 //     its connection is closed.

@@ -23,8 +23,8 @@ const (
 	lastRead       = 500 * time.Millisecond
 )
 
-// What a socket is closed with whose client sends too much that is no message. The
-// library answers or drops all that by itself, so there is nothing else to stop it.
+// Why a socket is closed whose client sends too much that is no message. The library
+// answers or drops such frames itself, so nothing else limits them.
 var (
 	errControls = fmt.Errorf("more than %d pings and pongs within %v", mostControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
@@ -42,7 +42,7 @@ func (s *Socket) control() bool {
 	return true
 }
 
-// flooded ends the socket, of which nothing more is read.
+// flooded ends the socket and stops reading from it.
 func (s *Socket) flooded(err error) {
 	s.raw.end(0)
 	s.closeWith(websocket.StatusPolicyViolation, err.Error())
@@ -51,10 +51,10 @@ func (s *Socket) flooded(err error) {
 	s.flood = cmp.Or(s.flood, err)
 }
 
-// meteredConn is the connection of a socket, of which no more is read than is allowed.
+// meteredConn is the connection of a socket, from which no more is read than is allowed.
 type meteredConn struct {
 	net.Conn
-	excess func() // is called by the reader that wants more
+	excess func() // is called when a reader wants more
 
 	mu    sync.Mutex
 	left  int64 // bytes
@@ -75,8 +75,8 @@ func (c *meteredConn) set(n int64, end bool) {
 	}
 }
 
-// Read is net.Conn's. A reader that may have no more waits for a moment: what a
-// connection was sent last is lost if it is closed while there is something to read.
+// Read is net.Conn's. A reader that may have no more waits for a moment: if the
+// connection is closed while there is something to read, what was sent last is lost.
 func (c *meteredConn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	left := c.left
@@ -93,7 +93,7 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hijacker keeps the connection, whose deadline bounds what the library does not.
+// hijacker keeps the connection: deadlines on it bound what the library does not.
 type hijacker struct {
 	http.ResponseWriter
 	status int

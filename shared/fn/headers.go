@@ -13,10 +13,10 @@ const (
 	// ahead is how many bytes are read at once where the end of the header or body is
 	// not known: no more than that of the next request is read without being counted.
 	ahead      = 512
-	readBuffer = 4 << 10 // of net/http: what reads more at once is a body that knows its end
+	readBuffer = 4 << 10 // of net/http: only a body of known length is read in larger pieces
 )
 
-// errHeaderLines is of the kind that net/http gives no answer of its own to.
+// errHeaderLines is a net.OpError, to which net/http sends no answer itself.
 var errHeaderLines = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("a header of too many lines")}
 
 const headerRefusal = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n" +
@@ -46,7 +46,7 @@ type headerConn struct {
 
 // headerLines is what is known of the header of one request.
 type headerLines struct {
-	ended   bool // what is read now belongs to the request
+	ended   bool // what is read now is the body
 	lines   int  // that have ended
 	started bool // the header has had a line that is not empty
 	length  int  // of the line that has not ended
@@ -65,14 +65,14 @@ func (c *headerConn) state(s http.ConnState) {
 	}
 }
 
-// Read is net.Conn's. Who sends too many lines is answered, and cut off a moment later:
-// what a connection was sent last is lost if it is closed while there is something to read.
+// Read is net.Conn's. A client that sends too many lines is answered, and cut off a moment
+// later: if a connection is closed while there is something to read, the answer is lost.
 func (c *headerConn) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {
 		p = p[:min(len(p), ahead)]
 	}
 	if c.refused {
-		return 0, errHeaderLines // net/http asks again after some errors
+		return 0, errHeaderLines // net/http reads again after some errors
 	}
 	n, err := c.Conn.Read(p)
 	if c.header.ended || c.header.count(p[:n]) {

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wire is a connection that sends what it is told.
+// wire is a connection over which a test sends raw text.
 type wire struct {
 	t       *testing.T
 	conn    net.Conn
@@ -100,7 +100,7 @@ func TestLinesAreCountedInEachHeaderByItselfAndInNoBody(t *testing.T) {
 	}
 }
 
-// What waits for long keeps of its header only what it is authenticated by.
+// A call that waits keeps of its headers only what it is authenticated by.
 func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
 	t.Parallel()
 	kept := make(chan http.Header, 3)

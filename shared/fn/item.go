@@ -10,8 +10,7 @@ import (
 )
 
 const (
-	// Piece is how many bytes of a batch are worked on at a time. The rest is held as
-	// it came.
+	// Piece is how many bytes of a batch are decoded and worked on at a time.
 	Piece = 512 << 10
 
 	// maxBatchFields bounds the bad fields in the answer to one batch.
@@ -48,7 +47,7 @@ func CheckItem(item json.RawMessage) *task.Error {
 }
 
 // Item is the answer to one item of a batch, shaped as if it had been sent
-// alone. An error that is ours to mend goes to the call's log line: the first ones of a
+// alone. An error of the service goes to the call's log line: the first ones of a
 // batch, which are most often the same, and how many there were.
 func (c *Call) Item(data any, err error) api.BatchItem {
 	if err == nil {
@@ -64,8 +63,8 @@ func (c *Call) Item(data any, err error) api.BatchItem {
 	return api.BatchItem{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: c.itemFields(refusal.Fields)}
 }
 
-// itemFields names the bad fields of an item. Once many are named, the first one of
-// each further item must do.
+// itemFields names the bad fields of an item; once a batch has maxBatchFields of them,
+// only the first one of each further item.
 func (c *Call) itemFields(fields []task.Field) []api.Field {
 	if c.badFields += len(fields); c.badFields <= maxBatchFields || len(fields) < 2 {
 		return wireFields(fields)

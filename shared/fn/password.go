@@ -28,7 +28,7 @@ const (
 	hashRule          = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
 	passwordTurn      = 2 * time.Second // how long a call waits for others whose passwords are computed
 	passwordShare     = 4               // after a wrong password nothing is computed for so many times as long
-	passwordLanes     = 256             // addresses that share one wait for each other
+	addressQueues     = 256             // addresses are divided among so many, by their hash
 	maxPasswordLength = 1024
 )
 
@@ -41,7 +41,7 @@ type passwordHash struct {
 	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
 	computed atomic.Int64                      // how often a hash was computed
 	turn     chan struct{}                     // full while a password is computed or just was, in vain
-	lanes    [passwordLanes]chan struct{}      // full while a call from such an address waits for turn
+	queues   [addressQueues]chan struct{}      // full while a call from one of its addresses waits for turn
 }
 
 func parsePasswordHash(text string) (*passwordHash, error) {
@@ -55,8 +55,8 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 		return nil, errors.New(hashRule)
 	}
 	h := &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, turn: make(chan struct{}, 1)}
-	for i := range h.lanes {
-		h.lanes[i] = make(chan struct{}, 1)
+	for i := range h.queues {
+		h.queues[i] = make(chan struct{}, 1)
 	}
 	return h, nil
 }
@@ -65,13 +65,13 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 // a second or more, so the right one is computed once in a process, and wrong ones one
 // at a time with pauses: guessing takes at most a fifth of a core. source stands for the
 // address of the call, which began at began: one address does not keep the others
-// waiting. An error says that others were before this call for too long.
+// waiting. An error says that this call waited too long for its turn.
 func (h *passwordHash) matches(ctx context.Context, password string, source uint64, began time.Time) (bool, error) {
 	return h.compute(ctx, password, source, began, true)
 }
 
 // pretend does the work of matches with a wrong password, for other names than the
-// admin's: the time of an answer must not tell which of them that is.
+// admin's: the time of an answer must not show which name is the admin's.
 func (h *passwordHash) pretend(ctx context.Context, password string, source uint64, began time.Time) error {
 	_, err := h.compute(ctx, password, source, began, false)
 	return err
@@ -90,8 +90,8 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 	}
 	limit := time.NewTimer(time.Until(began.Add(passwordTurn)))
 	defer limit.Stop()
-	lane := h.lanes[source%passwordLanes]
-	for _, next := range []chan struct{}{lane, h.turn} {
+	queue := h.queues[source%addressQueues]
+	for _, next := range []chan struct{}{queue, h.turn} {
 		select {
 		case next <- struct{}{}:
 		case <-limit.C:
@@ -99,8 +99,8 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}
-		if next == lane {
-			defer func() { <-lane }()
+		if next == queue {
+			defer func() { <-queue }()
 		}
 	}
 	if known := h.matched.Load(); known != nil {

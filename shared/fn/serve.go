@@ -55,8 +55,8 @@ func newBoundedServer(env *Env, h http.Handler, connections int) *server {
 			open.remove(conn)
 		}
 	}
-	// No gateway of ours speaks HTTP/2 without TLS, and net/http does not limit the rate of its
-	// control frames: anybody could send them without end.
+	// The gateways of deploy/ use HTTP/1.1, and net/http does not limit the rate of control
+	// frames of HTTP/2: anybody could send them without end.
 	s.http.Protocols.SetHTTP1(true)
 	return s
 }

@@ -79,8 +79,8 @@ func (s *site) add(p *place) (err error) {
 func (s *site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	boundWrites(w, r)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	// The context of a connection is cancelled when reading from it failed. If it is used
-	// again all the same, each further call is cancelled before it begins.
+	// The context of a connection is cancelled when reading from it failed. Further calls
+	// over it would be cancelled before they begin, so it is closed.
 	if s.env.gate.isDraining() || r.Context().Err() != nil {
 		w.Header().Set("Connection", "close")
 	}

@@ -215,7 +215,7 @@ func (s *Socket) frame() (more bool) {
 		s.closeWith(closed.Code, closed.Reason) // the library has answered it
 		return false
 	case errors.Is(err, errParts):
-		return false // noted where it was found
+		return false // flooded has noted it
 	case errors.As(err, new(*task.Error)):
 	case errors.Is(err, net.ErrClosed):
 		return false // here, by a write or a ping that failed and says why
@@ -243,7 +243,7 @@ func (s *Socket) work(hold *holding, body []byte, bad error) (more bool) {
 	if err := s.send(answer); err != nil {
 		return false
 	}
-	if isTooLarge(bad) {
+	if task.CodeOf(bad) == codeTooLarge {
 		s.closeWith(websocket.StatusMessageTooBig, bad.Error()) // the rest of it is not read
 		return false
 	}
@@ -268,7 +268,7 @@ func (s *Socket) read() (hold *holding, body []byte, err error) {
 		reader := bodyReader{hold: hold, charge: pieceCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
-	if isBusy(err) { // the rest must be read before the next frame
+	if task.CodeOf(err) == task.CodeServerBusy { // the rest must be read before the next frame
 		if _, lost := io.Copy(io.Discard, limited); lost != nil {
 			return hold, nil, lost
 		}
@@ -286,11 +286,6 @@ func (s *Socket) read() (hold *holding, body []byte, err error) {
 
 func tooLargeFrame(max int64) error {
 	return task.Refuse(codeTooLarge, fmt.Sprintf("a frame must have at most %d bytes", max))
-}
-
-func isTooLarge(err error) bool {
-	var refusal *task.Error
-	return errors.As(err, &refusal) && refusal.Code == codeTooLarge
 }
 
 // answer has a frame worked on as the call that it is.
@@ -314,7 +309,7 @@ func (s *Socket) answer(hold *holding, body []byte, bad error) (answer any) {
 	if err == nil {
 		// The token may have been revoked since the socket was opened.
 		x.call.Caller, err = x.authenticate(ctx, false)
-		if isUnauthenticated(err) {
+		if task.CodeOf(err) == codeUnauthenticated {
 			s.closeWith(websocket.StatusPolicyViolation, err.Error())
 		}
 	}
@@ -329,16 +324,6 @@ func (s *Socket) answer(hold *holding, body []byte, bad error) (answer any) {
 		return x.refuseFrame(err)
 	}
 	return answer
-}
-
-func isBusy(err error) bool {
-	var refusal *task.Error
-	return errors.As(err, &refusal) && refusal.Code == task.CodeServerBusy
-}
-
-func isUnauthenticated(err error) bool {
-	var refusal *task.Error
-	return errors.As(err, &refusal) && refusal.Code == codeUnauthenticated
 }
 
 // refuseFrame is the frame that says why another one was refused.
@@ -395,7 +380,7 @@ func (x *exchange) whyEnd(err error) *websocket.CloseError {
 	switch {
 	case x.env.gate.isDraining():
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}
-	case isUnauthenticated(err):
+	case task.CodeOf(err) == codeUnauthenticated:
 		return &websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: err.Error()}
 	case isRefusal(err):
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: err.Error()}

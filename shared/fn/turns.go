@@ -8,17 +8,18 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// How much of one caller's streams and sockets is worked on at once in one process.
-// Frames mostly wait for the database, reads of events mostly compute.
+// framesAtOnce and readsAtOnce are how many frames, and reads of events, of one caller
+// are worked on at once in one process. Frames mostly wait for the database, reads
+// mostly compute.
 const framesAtOnce = 8
 
 func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
-// turns lets work of one caller wait for its turn, in the order in which it came, so
-// that however many streams and sockets a caller has, they leave the processors to
+// turns limits how much work of one caller is done at once; the rest waits in order of
+// arrival. So however many streams and sockets a caller has, they leave the processors to
 // others. Nothing is refused: what waits is bounded by the places of the caller's
-// streams (see gate), of which each waits for one turn at most. A turn must not last until
-// a client takes what it is sent: the caller's other clients would wait for it.
+// streams (see gate), of which each waits for one turn at most. A turn must end
+// before something is sent to a client: the caller's other clients would wait for it.
 type turns struct {
 	atOnce int64
 

@@ -196,7 +196,7 @@ func TestAStalePidThatBelongsToAnotherProcessIsNotTrusted(t *testing.T) {
 	require.False(t, gone(bystander.Process.Pid)(), "the bystander is left alone")
 }
 
-// Whoever may open a file may lock it.
+// Any user who may open a file may lock it.
 func TestOtherUsersCannotTakeTheLock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

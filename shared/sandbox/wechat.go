@@ -26,7 +26,7 @@ const (
 )
 
 // What a flood of calls may take: about 15 MB of memory, as no body is read and no call
-// is kept of whoever has never had an access token.
+// is kept of a client that never had an access token.
 const (
 	wechatBody        = 1 << 20 // bytes of a message
 	wechatTokenBody   = 4 << 10
@@ -55,8 +55,8 @@ type WeChatOptions struct {
 
 // WeChat is a server that behaves like api.weixin.qq.com for subscribe messages
 // and the stable access token, keeps a ledger of what it was asked and what
-// users got, and fails as it is told. GET /ledger shows the ledger to whoever has the
-// secret as the password of HTTP Basic. All methods may be called from any goroutine.
+// users got, and fails as it is told. GET /ledger shows the ledger and needs the secret as
+// the password of HTTP Basic. All methods may be called from any goroutine.
 type WeChat struct {
 	o      WeChatOptions
 	server *http.Server

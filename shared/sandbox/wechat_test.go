@@ -128,7 +128,7 @@ func TestABadTokenIsRefused(t *testing.T) {
 	require.Zero(t, w.sendWith(t, w.tokenFor(t, false).Token, tea).Errcode)
 	require.Equal(t, 40014, w.sendWith(t, "made-up", tea).Errcode)
 	require.Equal(t, 41001, w.sendWith(t, "", tea).Errcode)
-	require.Len(t, w.Sends(), 4, "nothing is kept of whoever never had a token")
+	require.Len(t, w.Sends(), 4, "nothing is kept of a client that never had a token")
 
 	for body, want := range map[string]int{
 		`{"grant_type":"client_credential","appid":"other","secret":"` + WeChatSecret + `"}`: 40013,

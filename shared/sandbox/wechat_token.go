@@ -54,7 +54,7 @@ func (w *WeChat) token(rw http.ResponseWriter, r *http.Request) {
 		case body.Secret != w.o.Secret:
 			return wechatRefusal{40125, "invalid appsecret"}
 		}
-		// Whoever does not know the secret gets no line of the log.
+		// Only calls with the right secret are logged.
 		w.logf("gave a token %s", f)
 		return w.give(body.ForceRefresh)
 	})

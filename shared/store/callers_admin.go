@@ -220,8 +220,8 @@ where id > $1 and ($2::text is null or name::text = $2::text or starts_with(name
 order by id limit $3`
 
 // Callers lists the callers by id, revoked ones too. after is the last id of
-// the page before, 0 for the first page. limits are those of the operator, or nil: only
-// names are held to them, so that no page tells of other ids; see Manages for the rest.
+// the page before, 0 for the first page. limits are those of the operator, or nil: they
+// select by name alone, so that no page shows other ids; see Manages for the rest.
 func (db *DB) Callers(ctx context.Context, limits *StoredCaller, after int64, limit int) (page []StoredCaller, more bool, err error) {
 	var name *string
 	if limits != nil {

@@ -22,8 +22,8 @@ const (
 // on a timer, so a lone call waits for nobody. A call is released only after
 // its own commit. There are goroutines only while there is work.
 //
-// Callers share it fairly. Rows wait in one line for each caller, and a flush takes
-// an equal part of each line. One more flusher is kept for callers with no row in a
+// Callers share it fairly. Rows wait in a queue for each caller, and a flush takes
+// an equal part of each queue. One more flusher is kept for callers with no row in a
 // flush under way: it takes few rows, so that a single row never waits for a large
 // flush of others. A flush that fails is divided by callers before it is divided by
 // rows.
@@ -35,7 +35,7 @@ type coalescer[In, Out any] struct {
 	caller func(In) int64
 
 	mu       sync.Mutex
-	waiting  lines[*entry[In, Out]]
+	waiting  callerQueues[*entry[In, Out]]
 	underWay map[int64]int // flushes that have rows of a caller; no entry for none
 	running  int           // flushers, without the short one
 	short    bool          // the one kept for callers without a flush is running

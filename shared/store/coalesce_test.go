@@ -115,7 +115,7 @@ func TestARowWaitsForNoLargeFlushOfAnotherCaller(t *testing.T) {
 
 func TestEachFlushTakesAnEqualPartOfEveryCaller(t *testing.T) {
 	t.Parallel()
-	var l lines[int64]
+	var l callerQueues[int64]
 	take := func(limit int) map[int64]int {
 		of := map[int64]int{}
 		for _, caller := range l.take(limit, anyCaller) {

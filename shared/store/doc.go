@@ -164,10 +164,10 @@
 //
 // # Fairness between callers
 //
-// Rows of group commit wait in one line for each caller (lines), and every flush takes
-// an equal part of each. For connections, callers take turns (turns): WithCaller says
-// whose turn a call uses, and one caller has at most half of a pool. What is not of one
-// caller needs no turn: flushes, events, and what several calls wait for.
+// Rows of group commit wait in a queue for each caller (callerQueues), and every flush
+// takes an equal part of each. For connections, callers take turns (turns): WithCaller
+// says whose turn a call uses, and one caller has at most half of a pool. Work for
+// several callers needs no turn: flushes, events, and what several calls wait for.
 //
 // # Keys (seed 003)
 //

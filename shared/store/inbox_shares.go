@@ -31,7 +31,7 @@ type inboxPair struct{ sender, user string }
 
 type inboxShare struct {
 	byMinute [inboxMinutes]int // taken in here, the minute m at m % inboxMinutes
-	minute   int64             // that byMinute has come to
+	minute   int64             // the newest in byMinute
 
 	others  int // saved by other processes
 	counted time.Time
@@ -50,7 +50,7 @@ func (s *inboxShare) here(now time.Time) (n int) {
 	return n
 }
 
-// few is how many messages of a pair are not worth a question to the database.
+// few is up to how many messages of a pair the database is not queried.
 func (i *inboxShares) few() int { return i.limit / 250 }
 
 // exceeded reports whether the sender has sent as much to the user as it may.
@@ -92,7 +92,7 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 }
 
 // add counts a message that was saved or accepted. Where there are too many pairs it
-// forgets those of few messages, which the database knows.
+// forgets those of few messages, or all: the saved messages are still in the database.
 func (i *inboxShares) add(pair inboxPair) {
 	if i.limit == 0 {
 		return

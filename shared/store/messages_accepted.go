@@ -18,7 +18,7 @@ type Saving int8
 const (
 	SavedNow     Saving = iota
 	SavedBefore         // a repeat of one that was saved: nothing changed
-	SaveRejected        // its client_msg_id stands for another message: its sender is told, and it is not kept
+	SaveRejected        // its client_msg_id stands for another message: its sender gets the ack rejected, and it is not kept
 	SavePoisoned        // the database will never take it: it is a dead letter
 )
 

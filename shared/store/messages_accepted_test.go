@@ -33,7 +33,7 @@ func TestABatchOfAcceptedMessagesIsJudgedRowByRow(t *testing.T) {
 	require.Equal(t, []Saving{SavedBefore, SavedBefore, SavedNow, SavedBefore, SaveRejected, SaveRejected, SavedBefore, SaveRejected}, out)
 	require.Equal(t, 5, db.count(t, `select count(*) from messages`))
 	require.Equal(t, 5, db.count(t, `select count(*) from message_live`))
-	require.Zero(t, db.count(t, `select count(*) from dead_letters`), "the sender is told of what was rejected, and has it")
+	require.Zero(t, db.count(t, `select count(*) from dead_letters`), "the sender gets an ack, and still has the message")
 }
 
 // What one caller puts into the stream counts for it whatever becomes of it, else it

@@ -12,8 +12,8 @@ import (
 // countTasksSQL counts the tasks of every caller that are not final. task_live has no
 // index by caller, which each submission, claim and report would have to keep: its
 // pages are read instead, and of a table larger than $1 bytes so many of them at
-// random. What such a sample may overstate (twice its standard error, at about 64 rows a
-// page) is taken off, so that a caller below its quota is hardly ever refused.
+// random. Twice the standard error of a sample, at about 64 rows a page, is
+// subtracted, so that a caller below its quota is hardly ever refused.
 const countTasksSQL = `
 with s as materialized (
     select least(1, $1::float8 / greatest(pg_relation_size('task_live'), 1)) as part

@@ -17,7 +17,7 @@ const timed = `state <> 2 and due_at is not null`
 // the earliest. So however much one queue has due, the first tasks of the others
 // are in the same batch. It looks at $1 queues in the order of their hash, starting by
 // chance, and at the one whose task is due first: neither very many queues nor what is
-// far from due keep one from being found. Queue ” is none. One queue is written
+// far from due keep one from being found. An empty $2 is no queue. One queue is written
 // as a range, as only the index of queues has that order. Rows that another sweep, a
 // claim or a report holds are left to them.
 const lockDueSQL = `
@@ -100,7 +100,7 @@ type Swept struct {
 // whose pause is over. Of what is due it takes about limit tasks, an equal part of each
 // queue, and half as many ended leases. Any number of sweeps may run at once. Pending is
 // given with an error too: the answer to the commit may be all that was lost, and the
-// next sweep would find nothing to tell of.
+// next sweep would not find these tasks again.
 func (db *DB) Sweep(ctx context.Context, limit int) (Swept, error) { return db.sweep(ctx, limit, "") }
 
 // sweep is Sweep with up to limit tasks of one queue besides; "" = none.

@@ -21,7 +21,7 @@ type turns struct {
 	mu      sync.Mutex
 	taken   int
 	by      map[int64]int // by caller; no entry for none
-	waiting lines[turn]
+	waiting callerQueues[turn]
 }
 
 // turn is a call that waits for a place.
@@ -58,7 +58,7 @@ func (t *turns) take(ctx context.Context, caller int64) error {
 	return nil // it was granted meanwhile
 }
 
-// give returns a place and grants the turns that may follow.
+// give frees a place and grants the next turns.
 func (t *turns) give(caller int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -84,8 +84,8 @@ func (t *turns) grant(caller int64) {
 	t.by[caller]++
 }
 
-// callerKey is where a context keeps the caller that a call is of, and turnKey is where
-// it and a connection keep the caller whose turn they use.
+// callerKey is the key of the caller of a call in its context; turnKey is that of the
+// caller whose turn an Acquire uses.
 type (
 	callerKey struct{}
 	turnKey   struct{}
