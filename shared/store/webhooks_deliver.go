@@ -13,104 +13,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// ToldEvent is an event as its receivers get it.
-type ToldEvent struct {
-	ID      string
-	Kind    string // task.<state>, webhook.disabled, alert.raised or alert.cleared
-	Type    string
-	Subject task.ID // the task, the endpoint or the alert
-	Payload string  // the body of each POST
-}
-
-// listenersSQL finds who is told: of a task, or of an endpoint that was disabled,
-// the caller's enabled endpoints that want the kind; of an alert those of all
-// admins without queues, the built-in one included. A caller that was revoked is told nothing.
-const listenersSQL = `
-select o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
-from (
-    select subject.*, exists (select from callers c where c.id = subject.caller_id and c.revoked_at is not null) as revoked
-    from (
-        select caller_id, callback_url from tasks where id = $1
-        union all
-        select caller_id, callback_url from archived_tasks where id = $1
-        union all
-        select caller_id, null from webhook_endpoints where id = $1
-        union all
-        select admins.id, null from (select from alerts where id = $1) alert
-        cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
-    ) subject
-) o
-left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled and not o.revoked
-    and (e.events = '{}' or $2::text = any(e.events))`
-
-// insertDeliveriesSQL keeps the endpoints from being deleted meanwhile.
-const insertDeliveriesSQL = `
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane)
-select t.id, $3, t.endpoint_id, e.caller_id, $4, $5, t.url, $6, case when e.url is null then t.host else '' end
-from unnest($1::uuid[], $2::uuid[], $7::text[], $8::text[]) as t (id, endpoint_id, url, host)
-join (select id, caller_id, url from webhook_endpoints where id = any($2::uuid[]) order by id for key share) e on e.id = t.endpoint_id
-on conflict (event_id, endpoint_id) do nothing`
-
-// callbackEndpointSQL gives the row that a caller's callbacks belong to.
-const callbackEndpointSQL = `select id from webhook_endpoints where caller_id = $1 and url is null`
-
-// RecordEvent makes sure that an event will be told to everyone who is to hear
-// of it, once each however often it is recorded, and gives how many these are;
-// fresh makes the signing secret of a caller that has none yet.
-// task.CodeNotFound when the event's subject does not exist.
-func (db *DB) RecordEvent(ctx context.Context, e ToldEvent, fresh func() string) (told int, err error) {
-	l, err := db.listeners(ctx, e)
-	if err == nil && l.callback != "" {
-		err = db.addCallback(ctx, l, fresh)
-	}
-	if err != nil || len(l.endpoints) == 0 {
-		return 0, failed("record event", err)
-	}
-	ids := column(l.endpoints, func(task.ID) task.ID { return task.NewID() })
-	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, e.Type, e.Subject, e.Payload, l.urls, column(l.urls, hostOf))
-	return len(ids), failed("record event", err)
-}
-
-// listeners is who is told of an event.
-type listeners struct {
-	caller    int64     // whose event it is; without meaning for an alert, which is all admins'
-	callback  string    // the task's own URL; "" = none
-	endpoints []task.ID // and their URLs
-	urls      []string
-}
-
-func (db *DB) listeners(ctx context.Context, e ToldEvent) (*listeners, error) {
-	rows, err := db.hot.Query(ctx, listenersSQL, e.Subject, e.Kind)
-	if err != nil {
-		return nil, err
-	}
-	var l listeners
-	var callback, url *string
-	var id *task.ID
-	tag, err := pgx.ForEachRow(rows, []any{&l.caller, &callback, &id, &url}, func() error {
-		l.callback = orEmpty(callback)
-		if id != nil {
-			l.endpoints, l.urls = append(l.endpoints, *id), append(l.urls, *url)
-		}
-		return nil
-	})
-	if err == nil && tag.RowsAffected() == 0 {
-		err = errNotFound("subject of this event")
-	}
-	return &l, err
-}
-
-// addCallback adds the task's own URL, under the row of the caller's secret.
-func (db *DB) addCallback(ctx context.Context, l *listeners, fresh func() string) error {
-	if _, err := db.SigningSecrets(ctx, []int64{l.caller}, fresh); err != nil {
-		return err
-	}
-	var id task.ID
-	err := db.hot.QueryRow(ctx, callbackEndpointSQL, l.caller).Scan(&id)
-	l.endpoints, l.urls = append(l.endpoints, id), append(l.urls, l.callback)
-	return err
-}
-
 // Lane is what a receiver that does not answer may keep waiting: the deliveries
 // of one endpoint, or of a caller's callbacks to one host.
 type Lane struct {
@@ -136,21 +38,25 @@ with recursive source (caller_id, endpoint_id, next_at) as (
 const openSources = ` join webhook_endpoints e on e.id = s.endpoint_id
     where e.enabled and not exists (select from callers where callers.id = s.caller_id and callers.revoked_at is not null)`
 
-// claimDeliveriesSQL takes what is due. Of each endpoint it considers the earliest
-// deliveries, and of a caller's callbacks, which may have any number of hosts, also
-// those of 64 hosts, chosen by chance where there are more: so neither a host with
-// much due nor very many hosts keep one from being found. Places go to the callers in
-// turn, to the lanes of each caller in turn, and to the earliest of a lane. One lane is
-// written as a range, as only the index of hosts has that order.
-const claimDeliveriesSQL = deliverySources + `, hand as materialized (
+// claimDeliveriesSQL claims what is due. Each CTE narrows the one before it.
+const claimDeliveriesSQL = deliverySources +
+	// in_hand: the deliveries that this process has under way.
+	`, in_hand as materialized (
     select * from unnest($2::bigint[], $3::uuid[], $4::text[], $5::boolean[]) as h (caller_id, endpoint_id, host, failing)
-), busy as materialized (
-    select caller_id, count(*) as n, count(*) filter (where failing) as failing from hand group by caller_id
-), open as materialized (
+)` +
+	// busy: how many of these each caller has.
+	`, busy as materialized (
+    select caller_id, count(*) as n, count(*) filter (where failing) as failing from in_hand group by caller_id
+)` +
+	// open: the endpoints with something due, of callers that have a place left.
+	`, open as materialized (
     select s.caller_id, s.endpoint_id, e.url is null as callbacks, e.failing_since is not null as failing,
         coalesce(b.n, 0) as busy, coalesce(b.failing, 0) as busy_failing, ` + anyHash + ` as start
     from source s left join busy b on b.caller_id = s.caller_id` + openSources + ` and s.next_at <= now() and coalesce(b.n, 0) < $7
-), found as (
+)` +
+	// due: the earliest of each endpoint and, so that no host hides another one, the earliest of each of 64 hosts of callbacks. Where
+	// there are more hosts, start chooses the 64. One host is written as a range, as only the index of hosts has that order.
+	`, due as (
     select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
     from open o cross join lateral (
         select id, lane, next_at from webhook_deliveries
@@ -160,12 +66,12 @@ const claimDeliveriesSQL = deliverySources + `, hand as materialized (
     union
     select o.caller_id, o.endpoint_id, o.failing, o.busy, o.busy_failing, w.id, w.lane, w.next_at
     from open o cross join lateral (
-        with recursive l (hash, lane) as (
+        with recursive host (hash, lane) as (
             select o.start, ''
             union
-            select n.hash, n.lane from l cross join lateral (
+            select n.hash, n.lane from host cross join lateral (
                 (select hashtextextended(lane, 0) as hash, lane from webhook_deliveries
-                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id and (hashtextextended(lane, 0), lane) > (l.hash, l.lane)
+                where state = 0 and lane <> '' and endpoint_id = o.endpoint_id and (hashtextextended(lane, 0), lane) > (host.hash, host.lane)
                 order by hashtextextended(lane, 0), lane limit 1)
                 union all
                 (select hashtextextended(lane, 0), lane from webhook_deliveries
@@ -174,36 +80,47 @@ const claimDeliveriesSQL = deliverySources + `, hand as materialized (
                 limit 1
             ) n
         )
-        select hash, lane from l where lane <> '' limit 64
-    ) l cross join lateral (
+        select hash, lane from host where lane <> '' limit 64
+    ) host cross join lateral (
         select id, lane, next_at from webhook_deliveries
         where state = 0 and lane <> '' and endpoint_id = o.endpoint_id
-            and (hashtextextended(lane, 0), lane) >= (l.hash, l.lane) and (hashtextextended(lane, 0), lane, next_at) <= (l.hash, l.lane, now())
+            and (hashtextextended(lane, 0), lane) >= (host.hash, host.lane)
+            and (hashtextextended(lane, 0), lane, next_at) <= (host.hash, host.lane, now())
         order by hashtextextended(lane, 0), lane, next_at limit $6
     ) w
     where o.callbacks
-), of_lane as (
-    select found.*, coalesce(h.n, 0) + row_number() over (partition by found.endpoint_id, found.lane order by found.next_at) as place
-    from found left join (select endpoint_id, host, count(*) as n from hand group by endpoint_id, host) h
-        on h.endpoint_id = found.endpoint_id and h.host = found.lane
-), of_failing as (
+)` +
+	// by_lane: place counts the deliveries of a lane, those in hand first, then the earliest.
+	`, by_lane as (
+    select due.*, coalesce(h.n, 0) + row_number() over (partition by due.endpoint_id, due.lane order by due.next_at) as place
+    from due left join (select endpoint_id, host, count(*) as n from in_hand group by endpoint_id, host) h
+        on h.endpoint_id = due.endpoint_id and h.host = due.lane
+)` +
+	// by_failing: what a lane may have. place_failing counts the failing endpoints of a caller.
+	`, by_failing as (
     select *, case when failing then busy_failing + row_number() over (partition by caller_id, failing order by random()) else 0 end as place_failing
-    from of_lane where place <= case when failing then 1 else $6 end
-), of_all_failing as (
+    from by_lane where place <= case when failing then 1 else $6 end
+)` +
+	// of_failing: what the failing endpoints of a caller may have. number counts those of all callers, in turn.
+	`, of_failing as (
     select *, row_number() over (partition by failing order by place_failing, random()) as number
-    from of_failing where place_failing <= greatest($8 / 4, 1)
-), of_caller as (
+    from by_failing where place_failing <= greatest($8 / 4, 1)
+)` +
+	// by_caller: what all failing endpoints may have. place counts the deliveries of a caller, its lanes in turn.
+	`, by_caller as (
     select id, busy + row_number() over (partition by caller_id order by place, random()) as place
-    from of_all_failing where not failing or number <= $8 - (select count(*) from hand where hand.failing)
-), d as materialized (
-    select x.id from (select id from of_caller where place <= $7 order by place, random()) p cross join lateral (
+    from of_failing where not failing or number <= $8 - (select count(*) from in_hand where in_hand.failing)
+)` +
+	// claimed: what a caller may have, the callers in turn, without those that another process has locked.
+	`, claimed as materialized (
+    select x.id from (select id from by_caller where place <= $7 order by place, random()) p cross join lateral (
         select w.id from webhook_deliveries w where w.id = p.id and w.state = 0 and w.next_at <= now() for update skip locked
     ) x
     limit $1
 )
 update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $9)
-from d, webhook_endpoints s
-where w.id = d.id and s.id = w.endpoint_id
+from claimed, webhook_endpoints s
+where w.id = claimed.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
