@@ -11,6 +11,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // A caller whose polls take all that it may have is stopped there: others claim, submit
@@ -60,4 +61,41 @@ func TestPollsOfOneCallerLeavePlacesForOthers(t *testing.T) {
 	revoked := admin.post(fmt.Sprintf("/api/v1/admin/callers/%d/revoke", admin.count(`select id from callers where name = 'greedy'`)), "")
 	require.Equal(t, 200, revoked.status, revoked.text)
 	require.Equal(t, 401, greedy.get(path).status)
+}
+
+// Calls of one caller that wait for a lock hold half of the connections to Postgres at most.
+func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	_, h := environment(t, url, func(c *fn.Config) { c.MaxConns = 4 })
+	admin := serveHandler(t, h).connect(url)
+	greedy, honest := admin.caller("greedy", "sender"), admin.caller("honest", "sender")
+	require.Equal(t, 200, admin.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
+	id := greedy.get("/api/v1/sms/tasks/pending?app_id=app").list()[0]["task_id"]
+	extend := func(s *server, id any) int {
+		return s.post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).status
+	}
+	tx, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `select from task_live for update`)
+	require.NoError(t, err)
+
+	statuses := make(chan int, 8)
+	for range cap(statuses) {
+		go func() { statuses <- extend(greedy, id) }()
+	}
+	waiting := func() int {
+		return admin.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+	}
+	require.Eventually(t, func() bool { return waiting() == 2 }, patience, time.Millisecond)
+	for range 20 {
+		answer := make(chan int, 1)
+		go func() { answer <- extend(honest, task.NewID()) }()
+		require.Equal(t, 404, inTime(t, 5*time.Second, answer, "another caller's call"))
+		require.Equal(t, 2, waiting())
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+	for range cap(statuses) {
+		require.Equal(t, 200, <-statuses)
+	}
 }
