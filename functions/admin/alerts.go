@@ -19,7 +19,7 @@ func (r *alertsRequest) Validate() []task.Field {
 	var bad rules
 	bad.Page(r.Limit)
 	_, ok := parsePlace(r.After)
-	bad.When(!ok, "after", "must be the next_after of the page before")
+	bad.After(ok)
 	return bad.Rules
 }
 

@@ -25,7 +25,7 @@ func (r *pausedTemplatesRequest) Validate() []task.Field {
 	var bad rules
 	bad.Page(r.Limit)
 	_, ok := parseTemplatePlace(r.After)
-	bad.When(!ok, "after", "must be the next_after of the page before")
+	bad.After(ok)
 	return bad.Rules
 }
 

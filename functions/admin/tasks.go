@@ -73,7 +73,7 @@ type taskRequest api.AdminTaskRequest
 func (r *taskRequest) Validate() []task.Field {
 	var bad rules
 	_, ok := parseTimelinePlace(r.After)
-	bad.When(!ok, "after", "must be the next_after of the page before")
+	bad.After(ok)
 	return bad.Rules
 }
 

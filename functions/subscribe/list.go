@@ -96,22 +96,28 @@ func (r *failuresRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Between("limit", r.Limit, 1, maxFailures)
 	_, ok := parseLogPlace(r.After)
-	bad.When(!ok, "after", "must be the next_after of the page before")
+	bad.After(ok)
 	return bad
 }
 
 // parseLogPlace reads what follows a failure: its time in microseconds and its id.
 func parseLogPlace(text string) (place store.LogPlace, ok bool) {
+	place.At, place.ID, ok = parsePlace(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
+	return place, ok
+}
+
+// parsePlace reads the time in microseconds and the id of the row that ends a page;
+// text is "" for the first page.
+func parsePlace[ID any](text string, parse func(string) (ID, error)) (at time.Time, id ID, ok bool) {
 	if text == "" {
-		return place, true
+		return at, id, true
 	}
-	at, id, _ := strings.Cut(text, ".")
-	if place.At, ok = decode.ParseMicros(at); !ok {
-		return place, false
+	micros, rest, _ := strings.Cut(text, ".")
+	if at, ok = decode.ParseMicros(micros); !ok {
+		return at, id, false
 	}
-	var err error
-	place.ID, err = strconv.ParseInt(id, 10, 64)
-	return place, err == nil
+	id, err := parse(rest)
+	return at, id, err == nil
 }
 
 func (d *desk) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
@@ -168,22 +174,14 @@ type detailRequest api.SubscribeDetailRequest
 func (r *detailRequest) Validate() []task.Field {
 	var bad decode.Rules
 	_, ok := parseSendPlace(r.After)
-	bad.When(!ok, "after", "must be the next_after of the page before")
+	bad.After(ok)
 	return bad
 }
 
 // parseSendPlace reads what follows a send: its time in microseconds and its task.
 func parseSendPlace(text string) (place store.SendPlace, ok bool) {
-	if text == "" {
-		return place, true
-	}
-	at, id, _ := strings.Cut(text, ".")
-	if place.At, ok = decode.ParseMicros(at); !ok {
-		return place, false
-	}
-	var err error
-	place.TaskID, err = task.ParseID(id)
-	return place, err == nil
+	place.At, place.TaskID, ok = parsePlace(text, task.ParseID)
+	return place, ok
 }
 
 // detail gives a message with a page of its sends, newest first, each with what became

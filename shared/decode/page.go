@@ -19,7 +19,12 @@ func (r *Rules) Page(limit *int) { r.Between("limit", limit, 1, maxLimit) }
 func (r *Rules) PageByID(limit *int, after string) {
 	r.Page(limit)
 	_, err := task.ParseID(after)
-	r.When(after != "" && err != nil, "after", "must be the next_after of the page before")
+	r.After(after == "" || err == nil)
+}
+
+// After refuses an after that names no row of the list.
+func (r *Rules) After(ok bool) {
+	r.When(!ok, "after", "must be the next_after of the page before")
 }
 
 // PageLimit is the number of rows of a page, given the limit of its request.
