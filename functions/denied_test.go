@@ -16,7 +16,7 @@ import (
 func TestMessagesThatNATSDeniesHoldUpNoNeighbour(t *testing.T) {
 	t.Parallel()
 	url, nats := sandbox.NewDatabase(t), natsThatMayDeny(t, sandbox.NATSOptions{Dir: t.TempDir()}, bus.StreamAccepted)
-	require.NoError(t, ensureStreams(t, nats))
+	require.NoError(t, ensureStreams(t, nats.URL()))
 	_, h := environment(t, url, func(c *fn.Config) { c.Bus.URL, c.Bus.Replicas = natsURL(t, nats.URL(), "relay"), 1 })
 	s := serveHandler(t, h).connect(url)
 	s.exec(`with m as (

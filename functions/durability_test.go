@@ -17,7 +17,8 @@ func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 	start := func(more ...string) *sandbox.Process {
 		return startProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
 	}
-	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process")) // makes the stream
+	require.NoError(t, ensureStreams(t, nats.URL()))
+	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
 	for asked, remedy := range map[string]string{
 		"host":            `gives process: set sync_interval: always`,
 		"replicated":      `gives process: keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream), or ask for less`,
@@ -52,6 +53,7 @@ func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	require.True(t, s.ReadyForConnections(20*time.Second))
+	require.NoError(t, ensureStreams(t, s.ClientURL()))
 	w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
 	w.env = settings(w.database, "NATS_URL="+s.ClientURL(), "TWO_PHASE_ENABLED=true",
 		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
@@ -84,6 +86,7 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 				require.Equal(t, c.before, answer.data("ack"))
 			}
 			natsIn(t, broker)
+			require.NoError(t, ensureStreams(t, nats.URL()))
 			require.Eventually(t, func() bool {
 				return w.looker.post(post, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).status == 202
 			}, patience, 100*time.Millisecond)

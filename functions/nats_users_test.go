@@ -63,10 +63,10 @@ func natsURL(t testing.TB, at, user string) string {
 	return u.String()
 }
 
-// ensureStreams makes the streams, as the trigger does.
-func ensureStreams(t testing.TB, n *sandbox.NATS) error {
+// ensureStreams makes the streams of a server at that URL, as the trigger does.
+func ensureStreams(t testing.TB, at string) error {
 	t.Helper()
-	b, err := bus.Open(bus.Config{URL: natsURL(t, n.URL(), bus.UserTrigger), Replicas: 1}, sandbox.Log(t))
+	b, err := bus.Open(bus.Config{URL: natsURL(t, at, bus.UserTrigger), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	defer b.Close()
 	return b.Ensure(t.Context())

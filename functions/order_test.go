@@ -37,6 +37,7 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 	o := openPostOffice(t)
 	relay := o.at(o.start("relay"))
 	tick := func() { require.Equal(t, 204, relay.tick("relay").status) }
+	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	ids := []string{o.save("msg.orders.paid", once)}
 	o.allSent(tick)
 
@@ -118,6 +119,7 @@ func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
 		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 1, Duplicates: time.Minute,
 	})
 	require.NoError(t, err)
+	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	o.save("msg.orders.paid", once)
 	o.save("user:bob")
 	o.allSent(tick) // it is full now

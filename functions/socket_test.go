@@ -385,6 +385,7 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
 	t.Parallel()
 	o := newPostOffice(t)
+	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	s := o.at(o.start("")).connect(o.url) // without a trigger: its sweep would archive beside the test's
 	c := s.talk("ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}

@@ -112,6 +112,10 @@ func (o *postOffice) house(env ...string) (*server, *sandbox.Process) {
 	p := startProcess(o.t, o.bin, append(append([]string{}, o.env...), env...))
 	at := address(o.t, p)
 	o.trigger(at)
+	if o.nats != nil {
+		js := o.broker()
+		require.Eventually(o.t, func() bool { _, err := js.Stream(o.t.Context(), "USERS"); return err == nil }, patience, 5*time.Millisecond)
+	}
 	o.client.BaseURL = at
 	return o.at(at), p
 }

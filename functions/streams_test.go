@@ -81,7 +81,7 @@ func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
 	s := serveHandler(t, h).connect(url)
-	require.NoError(t, ensureStreams(t, broker))
+	require.NoError(t, ensureStreams(t, broker.URL()))
 	wake, err := jetStreamAt(t, broker.URL()).Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	scheduled := func(function string) func() bool {

@@ -202,17 +202,6 @@ func TestWhatCannotBeAcceptedIsRefused(t *testing.T) {
 	require.Nil(t, found)
 }
 
-func TestAMissingStreamIsMadeAndNothingIsClaimed(t *testing.T) {
-	t.Parallel()
-	broker := newBroker(t)
-	b := newBus(t, broker.server.URL())
-	_, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
-	require.ErrorIs(t, err, ErrAway)
-	accepted, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
-	require.NoError(t, err)
-	require.Equal(t, Accepted{Seq: 1, Fingerprint: "print of x"}, accepted)
-}
-
 func TestAcceptEndsInTime(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)

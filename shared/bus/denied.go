@@ -1,9 +1,7 @@
 package bus
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -65,24 +63,4 @@ func (d *denials) has(subject string) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.subjects[subject] || d.older[subject], d.changed
-}
-
-// unless ends ctx when NATS denies the subject.
-func (d *denials) unless(ctx context.Context, subject string) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		for {
-			denied, changed := d.has(subject)
-			if denied {
-				cancel(fmt.Errorf("%w: %s", errDenied, subject))
-				return
-			}
-			select {
-			case <-changed:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return ctx, func() { cancel(context.Canceled) }
 }

@@ -57,9 +57,10 @@
 //
 // Sizes and ages are settings, and the settings rule: Ensure creates what is
 // missing and has NATS change what differs, a limit that somebody set by hand
-// included. Only subjects that somebody added and further copies stay. What NATS
-// does not change (storage, a size for which there is no room) is logged once,
-// with what to do, and the stream is used as it is. A smaller size removes nothing
+// included; sources, a mirror, republishing and a transform of subjects, which none
+// has, go with a warning. Only subjects that somebody added and further copies
+// stay. What NATS does not change (storage, a size for which there is no room) is
+// logged once, with what to do, and the stream is used as it is. A smaller size removes nothing
 // from a stream that refuses when it is full, and waits until that holds half of it
 // at most; a lower age removes what is older.
 //
@@ -70,9 +71,11 @@
 //
 // Where NATS has users, each component is one of them, and Users lists what each
 // may do: publish wake-ups, and what is its work. ServerConfig makes the
-// configuration of the server of it. The trigger changes streams; other components
-// only make one that is missing and that they publish to or read. Replies go to
-// subjects that begin with the name of the user, so none reads another's.
+// configuration of the server of it. Only the trigger makes and changes streams,
+// as whoever does chooses where else their messages come from (sources, mirror) and
+// go to (republish). What others publish to a stream that is missing is away until
+// the trigger has made it, within 10 s. Replies go to subjects that begin with the
+// name of the user, so none reads another's.
 //
 // NATS does not check where an answer goes: a request may name any subject for
 // it, a request of the JetStream API included, and so may a consumer that pushes.

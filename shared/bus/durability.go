@@ -66,23 +66,19 @@ func (d *Durability) Decode(word string) (err error) {
 	return err
 }
 
-// Durability asks what the stream of accepted messages gives, and makes the
-// stream if it is missing. monitors are the monitoring URLs of NATS servers,
-// separated by commas, as http://host:8222: each server that keeps a copy must
-// say there that it syncs every write, else the loss of power is not survived.
-// With an error, ErrAway, the stream gives perhaps more than what is returned
-// beside it.
+// Durability asks what the stream of accepted messages gives. monitors are the
+// monitoring URLs of NATS servers, separated by commas, as http://host:8222: each
+// server that keeps a copy must say there that it syncs every write, else the loss
+// of power is not survived. With an error, ErrAway, the stream gives perhaps more
+// than what is returned beside it.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
 	has, err := b.acceptInfo(ctx)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err := b.makeAccepted(ctx); err != nil {
-			return 0, away(err)
-		}
-		has, err = b.acceptInfo(ctx)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return 0, away(errMissing(b.cfg.acceptStream()))
+	case err != nil:
 		return 0, err
 	}
 	if has.Config.Storage != jetstream.FileStorage {
@@ -107,14 +103,6 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 		return gives, away(err)
 	}
 	return gives, nil
-}
-
-func (b *Bus) makeAccepted(ctx context.Context) error {
-	l, err := b.link(ctx)
-	if err != nil {
-		return err
-	}
-	return b.make(ctx, l, b.cfg.acceptStream())
 }
 
 func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {

@@ -76,6 +76,7 @@ func TestPowerLossIsSurvivedOnlyWhereTheServerSaysThatItSyncs(t *testing.T) {
 	for syncs, want := range map[bool]Durability{true: DurableHost, false: DurableProcess} {
 		url, monitor := monitored(t, syncs)
 		b := newBus(t, url)
+		require.NoError(t, b.Ensure(within(t, soon)))
 		gives, err := b.Durability(within(t, soon), monitor+"/")
 		require.NoError(t, err)
 		require.Equal(t, want, gives)
@@ -90,12 +91,14 @@ func TestWhatAnotherServerSaysCountsForNothing(t *testing.T) {
 	url, own := monitored(t, false)
 	_, other := monitored(t, true)
 	b := newBus(t, url)
+	require.NoError(t, b.Ensure(within(t, soon)))
 	gives, err := b.Durability(within(t, soon), own+", "+other)
 	require.NoError(t, err)
 	require.Equal(t, DurableProcess, gives)
 
 	url, _ = monitored(t, true)
 	b = newBus(t, url)
+	require.NoError(t, b.Ensure(within(t, soon)))
 	l, err := b.await(within(t, soon))
 	require.NoError(t, err)
 	name := l.js.Conn().ConnectedServerName()
@@ -154,6 +157,7 @@ func TestNobodyPromisesWhileNATSIsAway(t *testing.T) {
 
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(within(t, soon)))
 	gives, err = b.Durability(within(t, soon), "http://127.0.0.1:1")
 	require.ErrorIs(t, err, ErrAway, "the monitor")
 	require.Equal(t, DurableProcess, gives)

@@ -2,8 +2,10 @@ package bus
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"reflect"
@@ -94,30 +96,18 @@ func (b *Bus) Ensure(ctx context.Context) error {
 
 // ensure is Ensure for the one of our streams that has this name.
 func (b *Bus) ensure(ctx context.Context, l *link, name string) error {
-	if wants := b.wanted(l, name); wants != nil {
-		return b.ensureStream(ctx, l, *wants)
-	}
-	return nil
-}
-
-// make makes the one of our streams that has this name, and leaves one that is
-// there as it is: only the trigger changes streams.
-func (b *Bus) make(ctx context.Context, l *link, name string) error {
-	wants := b.wanted(l, name)
-	if wants == nil {
-		return nil
-	}
-	_, err := b.makeStream(ctx, l, *wants)
-	return err
-}
-
-// wanted is the one of our streams that has this name; nil when none has.
-func (b *Bus) wanted(l *link, name string) *jetstream.StreamConfig {
 	all := streams(&b.cfg, l.schedules)
 	if i := slices.IndexFunc(all, func(s jetstream.StreamConfig) bool { return s.Name == name }); i >= 0 {
-		return &all[i]
+		return b.ensureStream(ctx, l, all[i])
 	}
 	return nil
+}
+
+// errMissing says that one of our streams is not there. Whoever makes a stream
+// chooses where else its messages come from and go to, so the trigger does it
+// alone, and all others wait for it.
+func errMissing(stream string) error {
+	return fmt.Errorf("stream %s is missing: the trigger makes it", stream)
 }
 
 // streamOf is the name of the one of our streams that takes subject, "" when
@@ -146,14 +136,10 @@ func (b *Bus) ensureStream(ctx context.Context, l *link, wants jetstream.StreamC
 func (b *Bus) makeStream(ctx context.Context, l *link, wants jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := l.js.Stream(ctx, wants.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		permitted, stop := b.denied.unless(ctx, "$JS.API.STREAM.CREATE."+wants.Name)
-		defer stop()
-		s, err = l.js.CreateStream(permitted, wants)
+		s, err = l.js.CreateStream(ctx, wants)
 		switch {
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
 			s, err = l.js.Stream(ctx, wants.Name)
-		case err != nil && errors.Is(context.Cause(permitted), errDenied):
-			return nil, fmt.Errorf("stream %s is missing, which the trigger makes: %w", wants.Name, context.Cause(permitted))
 		case err != nil:
 			return nil, b.cannotMake(ctx, l, wants, err)
 		}
@@ -301,7 +287,11 @@ func (b *Bus) change(ctx context.Context, js jetstream.JetStream, has, wants *je
 		return "", err
 	}
 	for _, f := range fields {
-		b.log.Info("changed a stream as the settings ask for", "stream", wants.Name, "field", f.name, "from", f.text(has), "to", f.text(wants))
+		level := slog.LevelInfo
+		if f.text(wants) == none { // messages came from elsewhere, or went there
+			level = slog.LevelWarn
+		}
+		b.log.Log(ctx, level, "changed a stream as the settings ask for", "stream", wants.Name, "field", f.name, "from", f.text(has), "to", f.text(wants))
 	}
 	*has = next
 	return "", nil
@@ -370,8 +360,22 @@ type streamField struct {
 	at   func(*jetstream.StreamConfig) any // a pointer to it
 }
 
+// none is the text of a field that is not set.
+const none = "none"
+
 func (f streamField) text(c *jetstream.StreamConfig) string {
-	return fmt.Sprint(reflect.ValueOf(f.at(c)).Elem().Interface())
+	value := reflect.ValueOf(f.at(c)).Elem()
+	switch kind := value.Kind(); {
+	case kind != reflect.Pointer && kind != reflect.Slice:
+		return fmt.Sprint(value.Interface())
+	case value.IsNil():
+		return none
+	}
+	text, err := json.Marshal(value.Interface())
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
 }
 
 func (f streamField) copy(to, from *jetstream.StreamConfig) {
@@ -396,6 +400,11 @@ var streamFields = []streamField{
 	{"num_replicas", func(c *jetstream.StreamConfig) any { return &c.Replicas }},
 	{"allow_direct", func(c *jetstream.StreamConfig) any { return &c.AllowDirect }},
 	{"allow_msg_schedules", func(c *jetstream.StreamConfig) any { return &c.AllowMsgSchedules }},
+	// Where else messages come from and go to: nowhere.
+	{"sources", func(c *jetstream.StreamConfig) any { return &c.Sources }},
+	{"mirror", func(c *jetstream.StreamConfig) any { return &c.Mirror }},
+	{"republish", func(c *jetstream.StreamConfig) any { return &c.RePublish }},
+	{"subject_transform", func(c *jetstream.StreamConfig) any { return &c.SubjectTransform }},
 }
 
 func consumerFields(c jetstream.ConsumerConfig) []field {

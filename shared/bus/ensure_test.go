@@ -183,3 +183,38 @@ func TestAStreamOfAnEarlierVersionIsGivenTheSubjectsThatAreNew(t *testing.T) {
 	require.NoError(t, b.Ensure(t.Context()))
 	require.Equal(t, []string{"wake.*", "sched.>", "wake.queue.wechat"}, broker.info(js, StreamWake).Config.Subjects)
 }
+
+// An older version let others make a stream that is missing.
+func TestEnsureRemovesWhereElseMessagesComeFromAndGoTo(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	said := &logged{}
+	js, b := broker.js(), newBusLogging(t, broker.server.URL(), said)
+	require.NoError(t, b.Ensure(within(t, soon)))
+	made := broker.info(js, StreamAccepted).Config
+	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
+	other := made
+	other.Sources = []*jetstream.StreamSource{{Name: StreamUsers}, {Name: StreamMessages}}
+	other.RePublish = &jetstream.RePublish{Source: "acc.9.>", Destination: "evt.>"}
+	other.SubjectTransform = &jetstream.SubjectTransformConfig{Source: "acc.8.>", Destination: "acc.7.>"}
+	_, err := js.CreateStream(t.Context(), other)
+	require.NoError(t, err)
+	_, err = b.Accept(within(t, soon), acceptance(t, "before", "x"))
+	require.NoError(t, err)
+	require.NoError(t, js.DeleteStream(t.Context(), StreamMessages))
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: StreamMessages, Mirror: &jetstream.StreamSource{Name: StreamUsers}})
+	require.NoError(t, err)
+
+	require.NoError(t, b.Ensure(within(t, soon)))
+	require.Equal(t, made, broker.info(js, StreamAccepted).Config)
+	mirrored := broker.info(js, StreamMessages).Config
+	require.Nil(t, mirrored.Mirror)
+	require.Equal(t, []string{"msg.>"}, mirrored.Subjects)
+	publishAll(t, b, Message{Subject: "msg.orders.paid", Event: newEvent("m")})
+	kept, err := b.LookUp(within(t, soon), "before")
+	require.NoError(t, err)
+	require.NotNil(t, kept, "what was accepted stays")
+	for _, field := range []string{"sources", "republish", "subject_transform"} {
+		require.Regexp(t, `level=WARN msg="changed a stream as the settings ask for" stream=ACCEPTED field=`+field+` from=.*(USERS|acc).* to=none`, said.String())
+	}
+}

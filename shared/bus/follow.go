@@ -218,10 +218,7 @@ func (f *Follower) enter(ctx context.Context, l *link) error {
 	}
 	s, err := l.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err := f.bus.make(ctx, l, StreamUsers); err != nil {
-			return err
-		}
-		s, err = l.js.Stream(ctx, StreamUsers)
+		return errMissing(StreamUsers)
 	}
 	if err != nil {
 		return fmt.Errorf("look up stream %s: %w", StreamUsers, err)

@@ -61,6 +61,7 @@ func readsNothing(t *testing.T, f *Follower) {
 func TestAFollowerReadsItsUsersEventsInOrder(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
 	old := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("bob", "2"), toUser("ann.b", "3"))
 	fresh := follow(t, b, "ann", nil)
@@ -135,6 +136,7 @@ func TestHundredsFollowOnOneConnectionAndLeaveNothingBehind(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
 	const users, each = 300, 3
 	followers := make([]*Follower, users)
 	for u := range users {
@@ -168,6 +170,7 @@ func TestAnIdleFollowerAsksTheServerEverMoreRarely(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	nc := broker.conn()
 	asked := make(chan struct{}, 1000)
@@ -189,6 +192,7 @@ func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, other := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
 	require.Equal(t, []string{"1"}, reads(t, f, 1))
@@ -211,6 +215,7 @@ func TestWhatIsGoneIsSaidOnceAndSkipped(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", seq(0))
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"), toUser("ann", "3"))
 	require.Equal(t, []string{"1"}, reads(t, f, 1))
@@ -233,6 +238,7 @@ func TestWhatIsGoneIsSaidOnceAndSkipped(t *testing.T) {
 	// A server that comes back without its data.
 	broker.stop()
 	broker.start(t.TempDir())
+	require.NoError(t, newBus(t, broker.server.URL()).Ensure(within(t, soon)))
 	_, err = late.Next(within(t, soon))
 	require.ErrorAs(t, err, &gap)
 	require.Equal(t, &GapError{After: 3, Next: 1}, gap)
@@ -246,6 +252,7 @@ func TestWhatIsNoEventIsSkippedAndLogged(t *testing.T) {
 	broker := newBroker(t)
 	var log bytes.Buffer
 	b := newBusLogging(t, broker.server.URL(), &log)
+	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	nc := broker.conn()
 	for _, header := range []nats.Header{nil, {"ce-id": {"1"}}, {"ce-specversion": {"1.0"}, "ce-id": {"1"}}} {
@@ -267,6 +274,7 @@ func TestWithoutNATSNobodyCanBeFollowed(t *testing.T) {
 	require.ErrorIs(t, err, ErrAway)
 
 	b := newBus(t, newBroker(t).server.URL())
+	require.NoError(t, b.Ensure(t.Context()))
 	f := follow(t, b, "ann", nil)
 	ended := make(chan error, 1)
 	go func() {

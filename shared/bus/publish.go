@@ -209,7 +209,7 @@ func unanswered(err error) bool {
 // lookUp tells a subject that no stream takes from a stream and from a broker
 // that is away. A stream that exists and does not answer, as one without a leader,
 // is away alone, and so is one that cannot be looked up while others have
-// answered. That one of our own streams is missing is nobody's typo: it is made.
+// answered. That one of our own streams is missing is nobody's typo: it will be made.
 func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error, othersAnswered bool) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
@@ -222,11 +222,7 @@ func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error, 
 		}
 		return away(err)
 	case b.streamOf(subject) != "":
-		missing := fmt.Errorf("the stream of %s was missing", subject)
-		if err := b.make(ctx, l, b.streamOf(subject)); err != nil {
-			return streamAway(errors.Join(missing, err))
-		}
-		return streamAway(missing)
+		return streamAway(errMissing(b.streamOf(subject)))
 	}
 	return refused(fmt.Errorf("no stream takes the subject %s", subject))
 }

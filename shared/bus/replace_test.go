@@ -93,6 +93,7 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 			server := newBroker(t)
 			between := newInjector(t, server.server.URL())
 			b, neighbour := newBus(t, "nats://"+between.addr), newBus(t, server.server.URL())
+			require.NoError(t, neighbour.Ensure(t.Context()))
 			f := newFunction(t, answering(200))
 			runTrigger(t, b, testConfig(f), testRoute())
 			callers := followCallers(b)

@@ -17,6 +17,7 @@ import (
 
 const (
 	pullFor      = 30 * time.Second // one pull; shorter ones would only cost an idle server more
+	checkEvery   = 10 * time.Second // that a stream is still there
 	setupTimeout = 10 * time.Second
 	setupWait    = 250 * time.Millisecond
 	setupWaitMax = 10 * time.Second
@@ -55,7 +56,8 @@ type Trigger struct {
 	slots  chan struct{}
 	turn   time.Duration // what a delivery takes at most, waiting for its turn included
 
-	setups map[string]*sync.Mutex // one setup of a stream at a time; others go on
+	setups     map[string]*sync.Mutex // one setup of a stream at a time; others go on
+	checkEvery time.Duration
 
 	mu      sync.Mutex
 	warned  map[string]bool  // what was logged
@@ -86,7 +88,7 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 	setDefault(&cfg.MinBackoff, time.Second)
 	setDefault(&cfg.MaxBackoff, 5*time.Minute)
 	setDefault(&cfg.DrainTimeout, 25*time.Second)
-	t := &Trigger{bus: b, cfg: cfg, slots: make(chan struct{}, cfg.Concurrency),
+	t := &Trigger{bus: b, cfg: cfg, checkEvery: checkEvery, slots: make(chan struct{}, cfg.Concurrency),
 		setups: map[string]*sync.Mutex{}, warned: map[string]bool{}, streams: map[string]error{}}
 	for _, s := range streams(&b.cfg, false) {
 		t.setups[s.Name] = &sync.Mutex{}
@@ -196,9 +198,8 @@ func (t *Trigger) serve(ctx, work context.Context, r *route) {
 	}
 }
 
-// keepStream makes one stream whenever the connection is made, those included
-// that no route reads: receivers look for them before the first message is
-// published.
+// keepStream makes one stream whenever the connection is made and whenever it is
+// missing, those included that no route reads: nobody else may make one.
 func (t *Trigger) keepStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
 		l, err := t.bus.await(ctx)
@@ -206,14 +207,37 @@ func (t *Trigger) keepStream(ctx context.Context, name string) {
 			return
 		}
 		linked, unbind := l.bound(ctx)
-		for wait := setupWait; t.ensure(linked, l, name) != nil && linked.Err() == nil; wait = min(2*wait, setupWaitMax) {
-			select {
-			case <-time.After(wait):
-			case <-linked.Done():
+		for wait := setupWait; linked.Err() == nil; {
+			if t.ensure(linked, l, name) == nil {
+				t.waitUntilMissing(linked, l, name)
+				wait = setupWait
+				continue
 			}
+			sleep(linked, wait)
+			wait = min(2*wait, setupWaitMax)
 		}
-		<-linked.Done()
 		unbind()
+	}
+}
+
+// waitUntilMissing returns when a stream does not exist any more, or ctx ends.
+func (t *Trigger) waitUntilMissing(ctx context.Context, l *link, name string) {
+	for ctx.Err() == nil {
+		sleep(ctx, t.checkEvery)
+		bounded, cancel := context.WithTimeout(ctx, setupTimeout)
+		_, err := l.js.Stream(bounded, name)
+		cancel()
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return
+		}
+	}
+}
+
+// sleep waits for d or the end of ctx.
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
 	}
 }
 

@@ -51,11 +51,9 @@ func Users(accepted string, subjects ...string) []User {
 			Subscribe: []string{SubjectCallers},
 		}
 	}
-	accept := slices.Concat([]string{acceptPrefix + ">", names},
-		api("STREAM.CREATE", accepted), api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
+	accept := slices.Concat([]string{acceptPrefix + ">", names}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
 	published := []string{StreamEvents, StreamMessages, StreamUsers}
-	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects,
-		api("STREAM.INFO", published...), api("STREAM.CREATE", published...))
+	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects, api("STREAM.INFO", published...))
 	trim := slices.Concat(
 		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
 		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages))
@@ -65,7 +63,7 @@ func Users(accepted string, subjects ...string) []User {
 
 	claim := function("claim")
 	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")
-	stream := function("stream", accept, api("STREAM.INFO", StreamUsers), api("STREAM.CREATE", StreamUsers), api("STREAM.MSG.GET", StreamUsers))
+	stream := function("stream", accept, api("STREAM.INFO", StreamUsers), api("STREAM.MSG.GET", StreamUsers))
 	stream.Subscribe = append(stream.Subscribe, UserPrefix+"*")
 	functions := []User{
 		function("submit"),

@@ -1,7 +1,9 @@
 package bus
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/url"
 	"os"
@@ -156,6 +158,7 @@ func TestUsersDoOnlyWhatTheyNeed(t *testing.T) {
 		publish["$JS.API.STREAM.DELETE."+stream] = nil
 		publish["$JS.API.DIRECT.GET."+stream] = nil
 		publish["$JS.API.STREAM.UPDATE."+stream] = []string{UserTrigger}
+		publish["$JS.API.STREAM.CREATE."+stream] = []string{UserTrigger}
 	}
 	subscribe := map[string][]string{
 		"inbox.ann": {"stream"}, "inbox.*": {"stream"}, "inbox.>": {"stream"}, "wake.queue.*": {"claim"},
@@ -319,16 +322,62 @@ func TestASubjectThatIsNotPermittedIsRefusedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAStreamThatOnlyTheTriggerMakesIsWaitedFor(t *testing.T) {
+// Whoever makes a stream chooses its sources and where it publishes again: one that
+// is missing is nobody's chance to read inboxes and to forge events.
+func TestOnlyTheTriggerMakesAStreamThatIsMissing(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
-	require.NoError(t, g.operator.DeleteStream(t.Context(), StreamAccepted))
-	submit := g.bus("submit")
-	began := time.Now()
-	_, err := submit.Durability(within(t, soon), "")
-	require.ErrorIs(t, err, ErrAway)
-	require.ErrorContains(t, err, "which the trigger makes")
-	require.Less(t, time.Since(began), acceptTimeout)
+	removed := []string{StreamAccepted, StreamEvents, StreamMessages, StreamUsers}
+	for _, name := range removed {
+		require.NoError(t, g.operator.DeleteStream(t.Context(), name))
+	}
+	const body = `{"name":%q,"subjects":["acc.>"],"sources":[{"name":"USERS"}],"republish":{"src":"acc.9.>","dest":"evt.>"}}`
+	for _, user := range []string{"messages", "stream", "relay", "deliver", UserAll} {
+		a := g.attacker(user)
+		for _, name := range removed {
+			subject := "$JS.API.STREAM.CREATE." + name
+			require.NoError(t, a.nc.PublishRequest(subject, a.nc.NewRespInbox(), fmt.Appendf(nil, body, name)))
+			require.True(t, a.refused("Publish", subject), "%s makes %s", user, name)
+		}
+	}
+	for _, name := range removed {
+		_, err := g.operator.Stream(t.Context(), name)
+		require.ErrorIs(t, err, jetstream.ErrStreamNotFound, name)
+	}
+
+	// They say at once that it is away, and go on when the trigger has made it.
+	messages, stream, relay := g.bus("messages"), g.bus("stream"), g.bus("relay")
+	accept := func() error { _, err := messages.Accept(within(t, soon), acceptance(t, "b", "x")); return err }
+	follows := func() error {
+		f, err := stream.Follow(within(t, soon), "ann", nil, nil, freely)
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}
+	publish := func() error { return relay.Publish(within(t, soon), []Message{eventMessage("f")})[0] }
+	asked := func() error { _, err := messages.Durability(within(t, soon), ""); return err }
+	for what, do := range map[string]func() error{"accept": accept, "follow": follows, "publish": publish, "durability": asked} {
+		began := time.Now()
+		err := do()
+		require.ErrorIs(t, err, ErrAway, what)
+		require.ErrorContains(t, err, "is missing: the trigger makes it", what)
+		require.Less(t, time.Since(began), soon, what)
+	}
+	trigger, err := NewTrigger(g.bus(UserTrigger), TriggerConfig{BaseURL: "http://127.0.0.1:1"}, nil)
+	require.NoError(t, err)
+	trigger.checkEvery = 20 * time.Millisecond
+	running, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); trigger.Run(running) }()
+	works := func() bool { return errors.Join(accept(), follows(), publish(), asked()) == nil }
+	eventually(t, works, "the trigger has made them")
+	for _, name := range removed {
+		require.NoError(t, g.operator.DeleteStream(t.Context(), name))
+	}
+	eventually(t, works, "and makes them again")
+	stop()
+	<-ended
 }
 
 // What a server has kept for everybody is there for the account once its directory

@@ -25,10 +25,7 @@ func (r *route) expect(d time.Duration) {
 // rest waits for d or the end of ctx.
 func (r *route) rest(ctx context.Context, d time.Duration) {
 	r.expect(d)
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
+	sleep(ctx, d)
 }
 
 // Alive fails when a route has not got on for a minute longer than what it is at
