@@ -320,10 +320,7 @@ func (b *Bus) options() []nats.Option {
 		nats.ReconnectHandler(raise),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.drop(err) }),
 		nats.ClosedHandler(b.replace),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
-			b.log.Warn("NATS", "error", err)
-			b.denied.add(err)
-		}),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.onError(err) }),
 	}
 	switch {
 	case b.cfg.CredentialsFile != "":

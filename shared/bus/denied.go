@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go"
 )
@@ -25,6 +26,51 @@ type denials struct {
 	subjects map[string]bool
 	older    map[string]bool // the deniedLimit before subjects
 	changed  chan struct{}   // closed and replaced when there is another one
+
+	total    uint64    // of all connections, and of subscriptions too
+	logged   uint64    // total when the newest log line was written
+	loggedAt time.Time // when that was
+}
+
+// deniedLogEvery is the least time between two log lines about denials: callers
+// choose subjects, and must not choose how much is logged.
+const deniedLogEvery = time.Minute
+
+// count counts a denial. It returns whether to log this one, and how many since the
+// newest log line were not logged.
+func (d *denials) count() (unlogged uint64, log bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.total++
+	if time.Since(d.loggedAt) < deniedLogEvery {
+		return 0, false
+	}
+	unlogged = d.total - d.logged - 1
+	d.logged, d.loggedAt = d.total, time.Now()
+	return unlogged, true
+}
+
+// Denied counts the publications and subscriptions that the permissions of NATS did
+// not allow since Open.
+func (b *Bus) Denied() uint64 {
+	if b == nil {
+		return 0
+	}
+	b.denied.mu.Lock()
+	defer b.denied.mu.Unlock()
+	return b.denied.total
+}
+
+// onError takes what NATS says beside its answers.
+func (b *Bus) onError(err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		b.log.Warn("NATS", "error", err)
+		return
+	}
+	if unlogged, log := b.denied.count(); log {
+		b.log.Warn("NATS", "error", err, "unlogged", unlogged)
+	}
+	b.denied.add(err)
 }
 
 func (d *denials) reset() {
@@ -41,7 +87,7 @@ func (d *denials) reset() {
 func (d *denials) add(err error) {
 	_, rest, publishing := strings.Cut(err.Error(), "Publish to ")
 	quoted, malformed := strconv.QuotedPrefix(rest)
-	if !errors.Is(err, nats.ErrPermissionViolation) || !publishing || malformed != nil {
+	if !publishing || malformed != nil {
 		return
 	}
 	subject, malformed := strconv.Unquote(quoted)

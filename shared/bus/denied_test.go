@@ -2,6 +2,7 @@ package bus
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,4 +42,32 @@ func TestAFloodOfDeniedMessagesHoldsUpNoOther(t *testing.T) {
 			require.LessOrEqual(t, relay.nc.NumSubscriptions(), 3, "and nothing of them is kept")
 		})
 	}
+}
+
+// Callers choose subjects. The log of a function has one line a minute about those
+// that NATS denies, whatever their number.
+func TestDeniedSubjectsAreLoggedOnceAMinute(t *testing.T) {
+	t.Parallel()
+	g, lines := newGuarded(t), &logged{}
+	relay := newBusLogging(t, g.url("relay"), lines)
+	deny := func(n int) {
+		batch := make([]Message, n)
+		for i := range batch {
+			batch[i] = Message{Subject: fmt.Sprintf("zz.%d.%d", n, i), Event: newEvent("denied")}
+		}
+		for _, err := range relay.Publish(within(t, soon), batch) {
+			require.ErrorIs(t, err, ErrRefused)
+		}
+	}
+	count := func() int { return strings.Count(lines.String(), "Permissions Violation") }
+	deny(100)
+	require.EqualValues(t, 100, relay.Denied())
+	require.Equal(t, 1, count(), lines.String())
+
+	relay.denied.mu.Lock()
+	relay.denied.loggedAt = relay.denied.loggedAt.Add(-deniedLogEvery)
+	relay.denied.mu.Unlock()
+	deny(10)
+	require.Equal(t, 2, count(), lines.String())
+	require.Contains(t, lines.String(), "unlogged=99")
 }

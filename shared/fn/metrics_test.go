@@ -185,7 +185,7 @@ func TestTwoPhaseCountsAndTimesMove(t *testing.T) {
 		"db_queue_ms_count": 101, "db_queue_ms_sum": 150,
 		"save_lag_ms_count": 100, "save_lag_ms_sum": 5_050_000,
 		"publish_fail_total": 100, "save_fail_total": 100, "deliver_fail_total": 100, "dup_db_total": 200,
-		"reorder_by_accept_seq_total": 100, "reorder_by_from_total": 100, "bus_dropped_hints_total": 0,
+		"reorder_by_accept_seq_total": 100, "reorder_by_from_total": 100, "bus_dropped_hints_total": 0, "bus_denied_total": 0,
 	} {
 		require.Contains(t, got, "sendonce_"+name)
 		require.InDelta(t, want, got["sendonce_"+name], 1e-6, name)
