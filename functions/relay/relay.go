@@ -146,7 +146,8 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 	results := make([]message.Result, n)
 	logged := false
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
-		if err != nil && !logged { // those of one batch fail alike
+		// Those of one batch fail alike. A refused one is no fault of the broker, and its row says why.
+		if err != nil && !errors.Is(err, bus.ErrRefused) && !logged {
 			r.env.Log.Warn("publish", "function", "relay", "subject", messages[i].Subject, "error", err)
 			logged = true
 		}
