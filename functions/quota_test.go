@@ -141,7 +141,8 @@ func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
 func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 	t.Parallel()
 	o := openPostOffice(t)
-	s, _ := o.house("SENDONCE_STREAM_USERS_MB=4")
+	o.env = append(o.env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
+	s, _ := o.house()
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
 	large := strings.Repeat("x", 60_000)
 	hears := s.listen(streams + "bob")
