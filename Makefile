@@ -20,7 +20,7 @@ booking: ## a booking confirmation by WeChat beside a running make run, ordered 
 # Tests wait for processes more than they compute, so more run at once than there may be cores. Check has vetted them.
 test: check ## format, vet, lint, every test on a private Postgres, and beside them each fuzz target
 	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
-	go test $(RACE) -vet=off -parallel 8 -timeout 300s ./... && wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
+	go -C scripts/tools test && go test $(RACE) -vet=off -parallel 8 -timeout 300s ./... && wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
 
 # Function and package of each target. What fails is written to testdata/fuzz there: keep it, so that it is tested for ever.
 FUZZ := FuzzBodies:functions FuzzQueries:functions FuzzKeys:functions FuzzEvents:functions FuzzVerifyWebhook:shared/api FuzzSettings:shared/fn

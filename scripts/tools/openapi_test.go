@@ -1,0 +1,40 @@
+// Package tools has what checks this repository with libraries that the module of
+// Sendonce does not depend on: kustomize, which the tests of deploy run, and
+// kin-openapi.
+package tools
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"testing"
+
+	"github.com/getkin/kin-openapi/openapi3"
+)
+
+func validate(ctx context.Context, text []byte) error {
+	doc, err := openapi3.NewLoader().LoadFromData(text)
+	if err != nil {
+		return err
+	}
+	return doc.Validate(ctx)
+}
+
+func TestContractIsValidOpenAPI(t *testing.T) {
+	text, err := os.ReadFile("../../shared/api/openapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate(t.Context(), text); err != nil {
+		t.Fatal(err)
+	}
+
+	// YAML ends an unquoted text at a comma and takes the rest for a key.
+	const quoted, cut = `'Who confirmed, in time order.'`, `Who confirmed, in time order.`
+	if !bytes.Contains(text, []byte(quoted)) {
+		t.Fatal("there is no " + quoted)
+	}
+	if err := validate(t.Context(), bytes.ReplaceAll(text, []byte(quoted), []byte(cut))); err == nil {
+		t.Error("a description that is cut off at a comma is accepted")
+	}
+}
