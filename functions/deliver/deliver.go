@@ -31,6 +31,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -38,9 +39,9 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	Timeout  time.Duration `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"how long one call of a webhook or a message's URL may take, 1s to 20s"`
-	Patience time.Duration `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint whose every call failed for so long is disabled"`
-	Networks fn.Networks   `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, as 10.1.2.3,fd00::/8"`
+	Timeout  time.Duration   `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"how long one call of a webhook or a message's URL may take, 1s to 20s"`
+	Patience time.Duration   `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint whose every call failed for so long is disabled"`
+	Networks config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, as 10.1.2.3,fd00::/8"`
 }
 
 // Validate checks what the types alone cannot.

@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/config"
 )
 
 // errNotPublic is read by whoever registered the URL, so it is the same for an
@@ -21,7 +21,7 @@ var errNotPublic = errors.New("the host's name does not resolve to a public addr
 // and those in networks that an operator allows. What listens on this host alone
 // may believe whoever reaches it, also at an address that is public.
 type guard struct {
-	allowed    fn.Networks
+	allowed    config.Networks
 	interfaces func() ([]net.Addr, error) // of this host, as net.InterfaceAddrs
 
 	mu    sync.Mutex
@@ -33,7 +33,7 @@ type guard struct {
 // refused after this, and many calls at once ask the system once.
 const ownFor = 5 * time.Second
 
-func newGuard(allowed fn.Networks) *guard {
+func newGuard(allowed config.Networks) *guard {
 	return &guard{allowed: allowed, interfaces: net.InterfaceAddrs}
 }
 
@@ -88,7 +88,7 @@ var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 // globally reachable. The tunnels that embed an IPv4 address, 6to4 and Teredo,
 // are in it whole: no public server has such an address. The network policy of the
 // deployment has the same list.
-var NotPublic = fn.Networks{
+var NotPublic = config.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
 	netip.MustParsePrefix("100.64.0.0/10"),    // carrier-grade NAT

@@ -8,12 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/config"
 )
 
-func networks(t *testing.T, list string) fn.Networks {
+func networks(t *testing.T, list string) config.Networks {
 	t.Helper()
-	var n fn.Networks
+	var n config.Networks
 	require.NoError(t, n.Decode(list))
 	return n
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/text"
 )
 
@@ -61,7 +61,7 @@ type poster struct {
 
 // newPoster gives each try the timeout for all of it, the reading of the answer
 // included, and half of it for each of connecting and the TLS handshake.
-func newPoster(timeout time.Duration, allowed fn.Networks) *poster {
+func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	dialer := &net.Dialer{Timeout: timeout / 2, ControlContext: newGuard(allowed).control}
 	return &poster{timeout: timeout, transport: &http.Transport{
 		Proxy:                  nil, // a proxy would dial for us, past the guard

@@ -1,32 +1,20 @@
 package fn
 
 import (
-	"errors"
 	"fmt"
 	"net"
-	"net/netip"
-	"net/url"
-	"os"
-	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/kelseyhightower/envconfig"
-
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Config is what every function shares. Function configurations are structs of
-// the same kind: a field's tag `envconfig` names its variable, `default` and
-// `desc` are what the settings table shows, `secret:"true"` keeps the value
-// out of every message and lets a file hold it (see secretFrom); such a field is
-// a string. `readby` names the functions and commands that read it, where not all
-// do. A field that is no setting has the tag `ignored:"true"`. A struct may have a
-// method Validate() []task.Field, naming variables, for what a type cannot express.
+// Config is the settings that all functions share. Its tags are those of package config.
 type Config struct {
 	DatabaseURL    string          `envconfig:"DATABASE_URL" secret:"true" desc:"Postgres, as postgres://host:5432/name; several hosts are allowed; with a user and a password only where SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE are empty"`
 	Username       string          `envconfig:"BASIC_AUTH_USERNAME" default:"admin" desc:"user name of the built-in admin"`
@@ -37,7 +25,7 @@ type Config struct {
 	Port           *uint16         `envconfig:"PORT" desc:"port to listen on; wins over APP_PORT when set"`
 	Debug          bool            `envconfig:"DEBUG" default:"false" desc:"log debug lines too"`
 	FunctionTarget string          `envconfig:"FUNCTION_TARGET" desc:"the one function to serve; unset or sendonce serves all"`
-	TrustedProxies Networks        `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
+	TrustedProxies config.Networks `envconfig:"TRUSTED_PROXIES" desc:"networks whose X-Forwarded-For is believed, as 10.0.0.0/8,fd00::/8"`
 	EncryptionKeys string          `envconfig:"SENDONCE_ENCRYPTION_KEYS" secret:"true" desc:"key that encrypts stored signing secrets and provider tokens: the base64 of 32 random bytes, as openssl rand -base64 32 prints it; several are separated by commas, the newest first" readby:"deliver,reencrypt,webhooks,wechat"`
 	Metrics        string          `envconfig:"SENDONCE_METRICS" default:"admin" desc:"who may read /metrics: admin asks for the credentials of an admin, open is for anybody who reaches the port, and a port number serves it on that port instead, to anybody who reaches that"`
 	Origins        []string        `envconfig:"SENDONCE_STREAM_ORIGINS" desc:"origins of web pages, beside the service's own, that may open a WebSocket and make calls that change something, as https://chat.example.com, separated by commas; the service's own is needed here where a gateway changes the header Host"`
@@ -137,168 +125,32 @@ func (c *Config) Address() string {
 
 // missingToServe names what only serving needs: words such as migrate do
 // without a password.
-func (c *Config) missingToServe(served []Function) []problem {
-	var missing []problem
+func (c *Config) missingToServe(served []Function) []task.Field {
+	var missing []task.Field
 	if c.DatabaseURL == "" {
-		missing = append(missing, problem{"DATABASE_URL", "is not set; give a URL such as postgres://localhost:5432/sendonce"})
+		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
 	}
 	missing = append(missing, c.Roles.unwanted(c.DatabaseURL)...)
 	switch {
 	case c.Password == "" && c.PasswordHash == "":
-		missing = append(missing, problem{"BASIC_AUTH_PASSWORD", "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
+		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
 	case c.Password != "" && c.PasswordHash != "":
-		missing = append(missing, problem{"BASIC_AUTH_PASSWORD_HASH", "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
+		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
 	}
 	if c.EncryptionKeys == "" && slices.ContainsFunc(served, readsKeys) {
-		missing = append(missing, problem{encryptionKeys, "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
+		missing = append(missing, task.Field{Name: encryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
 	}
 	return missing
 }
 
 const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
 
-// readsKeys says whether the settings table names f as a reader of the keys.
+// readsKeys reports whether the settings table names f as a reader of the keys.
 func readsKeys(f Function) bool {
-	for _, s := range settingsOf(reflect.TypeFor[Config]()) {
-		if s.name == encryptionKeys {
-			return slices.Contains(s.usedBy, f.Name)
+	for _, s := range config.Settings[Config]() {
+		if s.Name == encryptionKeys {
+			return slices.Contains(s.ReadBy, f.Name)
 		}
 	}
 	return false
-}
-
-// Networks is a comma-separated list of networks; a bare address is a network
-// of one.
-type Networks []netip.Prefix
-
-// Decode reads the list for envconfig.
-func (n *Networks) Decode(value string) error {
-	for part := range strings.SplitSeq(value, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" {
-			continue
-		}
-		prefix, err := netip.ParsePrefix(part)
-		if addr, bare := netip.ParseAddr(part); bare == nil {
-			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
-		}
-		if err != nil {
-			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is none", part)
-		}
-		*n = append(*n, prefix.Masked())
-	}
-	return nil
-}
-
-// Contains tells whether addr is in one of the networks.
-func (n Networks) Contains(addr netip.Addr) bool {
-	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// problem is one setting that stops the start.
-type problem struct{ name, message string }
-
-// badSettings is every problem at once, one line each.
-type badSettings []problem
-
-func (b badSettings) Error() string {
-	lines := make([]string, len(b))
-	for i, p := range b {
-		lines[i] = "  " + p.name + " " + p.message
-	}
-	return "settings are wrong:\n" + strings.Join(lines, "\n")
-}
-
-// load reads the struct that cfg points to from the environment and finds every
-// bad value.
-func load(cfg any) []problem {
-	var problems []problem
-	whole := envconfig.Process("", cfg) // stops at the first bad one
-	v := reflect.ValueOf(cfg).Elem()
-	for i := range v.NumField() {
-		field := v.Type().Field(i)
-		switch {
-		case field.Tag.Get("ignored") == "true":
-		case field.Tag.Get("secret") == "true":
-			value, problem := secretFrom(field.Tag.Get("envconfig"))
-			if problem != nil {
-				problems = append(problems, *problem)
-			}
-			v.Field(i).SetString(value)
-		case whole != nil:
-			one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
-			if err := envconfig.Process("", one.Interface()); err != nil {
-				problems = append(problems, badValue(field, err))
-				continue
-			}
-			v.Field(i).Set(one.Elem().Field(0))
-		}
-	}
-	if len(problems) > 0 {
-		return problems
-	}
-	if checked, ok := cfg.(interface{ Validate() []task.Field }); ok {
-		for _, f := range checked.Validate() {
-			problems = append(problems, problem{f.Name, shown(v.Type(), f.Name) + f.Message})
-		}
-	}
-	return problems
-}
-
-func badValue(field reflect.StructField, err error) problem {
-	name := field.Tag.Get("envconfig")
-	message := err.Error()
-	var parse *envconfig.ParseError
-	if errors.As(err, &parse) {
-		message = parse.Err.Error()
-	}
-	if accepted := accepts(field.Type); accepted != "" {
-		message = accepted
-	}
-	return problem{name, shownValue(field) + message}
-}
-
-// shown is the value of a variable for a message, or "" when it is a secret.
-func shown(config reflect.Type, name string) string {
-	for i := range config.NumField() {
-		if field := config.Field(i); field.Tag.Get("envconfig") == name {
-			return shownValue(field)
-		}
-	}
-	return ""
-}
-
-func shownValue(field reflect.StructField) string {
-	value, set := os.LookupEnv(field.Tag.Get("envconfig"))
-	if !set || field.Tag.Get("secret") == "true" || strings.Contains(value, "@") { // a URL may hold a password
-		return ""
-	}
-	return fmt.Sprintf("is %q but ", value)
-}
-
-// accepts says which values a type takes, "" for types that say so themselves.
-func accepts(t reflect.Type) string {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if reflect.PointerTo(t).Implements(reflect.TypeFor[envconfig.Decoder]()) {
-		return ""
-	}
-	switch {
-	case t.Kind() == reflect.Slice && accepts(t.Elem()) != "":
-		return "must be a list separated by commas, where each " + accepts(t.Elem())
-	case t == reflect.TypeFor[url.URL]():
-		return "must be a URL such as https://example.com" // the error of net/url quotes the value, with its password
-	case t == reflect.TypeFor[time.Duration]():
-		return "must be a duration such as 500ms, 25s or 2m"
-	case t.Kind() == reflect.Bool:
-		return "must be true or false"
-	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
-		return "must be an integer"
-	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
-		return fmt.Sprintf("must be an integer between 0 and %d", uint64(1)<<(t.Bits()-1)-1+uint64(1)<<(t.Bits()-1))
-	case t.Kind() == reflect.Float64:
-		return "must be a number"
-	}
-	return ""
 }

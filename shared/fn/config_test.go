@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -115,13 +116,13 @@ func databaseURLProblem(t *testing.T) string {
 
 // The errors of net/url quote what they are about.
 func TestNoErrorQuotesThePasswordInAURL(t *testing.T) {
-	type config struct {
+	type urls struct {
 		URL url.URL `envconfig:"FNTEST_URL"`
 	}
 	setAll(t, map[string]string{"FNTEST_URL": "http://u:hunter2@h:x/", "TWO_PHASE_NATS_MONITOR_URL": "ftp://u:hunter2@h"})
-	require.Equal(t, []problem{{"FNTEST_URL", "must be a URL such as https://example.com"}}, load(&config{}))
+	require.Equal(t, []task.Field{{Name: "FNTEST_URL", Message: "must be a URL such as https://example.com"}}, config.Load(&urls{}))
 	_, problems := configFromEnvironment(nil, nil)
-	require.Equal(t, []problem{{"TWO_PHASE_NATS_MONITOR_URL", "must be URLs such as http://host:8222, separated by commas"}}, problems)
+	require.Equal(t, []task.Field{{Name: "TWO_PHASE_NATS_MONITOR_URL", Message: "must be URLs such as http://host:8222, separated by commas"}}, problems)
 }
 
 func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
@@ -130,15 +131,15 @@ func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 		"TWO_PHASE_DEFAULT_ACK": "accepted",
 	})
 	_, problems := configFromEnvironment(nil, nil)
-	require.Equal(t, []problem{
-		{"BASIC_AUTH_USERNAME", `is "a:b" but must not be empty or contain a colon`},
-		{"PHONE_DEFAULT_COUNTRY_CODE", `is "+86" but must be a country code without +, 1 to 3 digits such as 86, or empty`},
-		{"RETENTION_DAYS", `is "-1" but must be between 0 and 36500, where 0 keeps for ever`},
-		{"RETENTION_LOG_DAYS", `is "36501" but must be between 0 and 36500, where 0 keeps for ever`},
-		{"SENDONCE_DATABASE_MAX_CONNS", `is "0" but must be between 1 and 1000`},
-		{"SENDONCE_MAX_CALLS", `is "-1" but must be between 1 and 1000000`},
-		{"SENDONCE_DRAIN_TIMEOUT", `is "2h" but must be more than 0 and at most 1h`},
-		{"TWO_PHASE_DEFAULT_ACK", `is "accepted" but needs TWO_PHASE_ENABLED=true: set that too, or saved`},
+	require.Equal(t, []task.Field{
+		{Name: "BASIC_AUTH_USERNAME", Message: `is "a:b" but must not be empty or contain a colon`},
+		{Name: "PHONE_DEFAULT_COUNTRY_CODE", Message: `is "+86" but must be a country code without +, 1 to 3 digits such as 86, or empty`},
+		{Name: "RETENTION_DAYS", Message: `is "-1" but must be between 0 and 36500, where 0 keeps for ever`},
+		{Name: "RETENTION_LOG_DAYS", Message: `is "36501" but must be between 0 and 36500, where 0 keeps for ever`},
+		{Name: "SENDONCE_DATABASE_MAX_CONNS", Message: `is "0" but must be between 1 and 1000`},
+		{Name: "SENDONCE_MAX_CALLS", Message: `is "-1" but must be between 1 and 1000000`},
+		{Name: "SENDONCE_DRAIN_TIMEOUT", Message: `is "2h" but must be more than 0 and at most 1h`},
+		{Name: "TWO_PHASE_DEFAULT_ACK", Message: `is "accepted" but needs TWO_PHASE_ENABLED=true: set that too, or saved`},
 	}, problems)
 	t.Setenv("TWO_PHASE_ENABLED", "true")
 	cfg, problems := configFromEnvironment(nil, nil)
@@ -147,7 +148,7 @@ func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	require.False(t, cfg.TwoPhase.Accepts("saved"))
 	t.Setenv("TWO_PHASE_DEFAULT_ACK", "fast")
 	_, problems = configFromEnvironment(nil, nil)
-	require.Contains(t, problems, problem{"TWO_PHASE_DEFAULT_ACK", `is "fast" but must be saved or accepted`})
+	require.Contains(t, problems, task.Field{Name: "TWO_PHASE_DEFAULT_ACK", Message: `is "fast" but must be saved or accepted`})
 }
 
 func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
@@ -193,6 +194,6 @@ func TestOneSettingCannotHaveTwoMeanings(t *testing.T) {
 	}
 	var got senderConfig
 	clash := HTTP("clash", func(*Env, other) Routes { return nil })
-	require.PanicsWithValue(t, "fn: a and clash declare FNTEST_RETRIES differently", func() { ConfigTable(nil, configured("a", &got), clash) })
+	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { ConfigTable(nil, configured("a", &got), clash) })
 	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
 }

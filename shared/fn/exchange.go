@@ -42,7 +42,7 @@ func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *ex
 	}
 	x.call = Call{
 		RequestID: requestID(r.Header.Get("X-Request-Id")),
-		SourceIP:  env.Config.TrustedProxies.source(r.RemoteAddr, r.Header.Values("X-Forwarded-For")),
+		SourceIP:  sourceAddress(env.Config.TrustedProxies, r.RemoteAddr, r.Header.Values("X-Forwarded-For")),
 		UserAgent: text.Cut(r.UserAgent(), 500),
 		env:       env,
 		r:         r,

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"reflect"
 	"slices"
 	"sort"
 	"strings"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+
+	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // A Role is what a caller may do. Admin may do everything, unless it has queues (see
@@ -29,8 +31,8 @@ const (
 // HTTP or Event.
 type Function struct {
 	Name     string
-	settings []setting
-	open     func() (start func(*Env) Routes, problems []problem)
+	settings []config.Setting
+	open     func() (start func(*Env) Routes, problems []task.Field)
 }
 
 // Routes maps patterns of net/http, method and full path included
@@ -48,10 +50,10 @@ type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 	return Function{
 		Name:     name,
-		settings: settingsOf(reflect.TypeFor[C]()),
-		open: func() (func(*Env) Routes, []problem) {
+		settings: config.Settings[C](),
+		open: func() (func(*Env) Routes, []task.Field) {
 			var cfg C
-			problems := load(&cfg)
+			problems := config.Load(&cfg)
 			return func(env *Env) Routes { return build(env, cfg) }, problems
 		},
 	}
@@ -93,7 +95,7 @@ type built struct {
 func construct(env *Env, functions []Function) ([]built, error) {
 	starts, problems := open(functions)
 	if len(problems) > 0 {
-		return nil, badSettings(problems)
+		return nil, config.Error(problems)
 	}
 	all := make([]built, len(functions))
 	for i, f := range functions {
@@ -107,7 +109,7 @@ func construct(env *Env, functions []Function) ([]built, error) {
 
 // open reads the settings of all functions, so that every bad one is told at
 // once, before any function starts.
-func open(functions []Function) (starts []func(*Env) Routes, problems []problem) {
+func open(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
 	for _, f := range functions {
 		start, bad := f.open()
 		starts = append(starts, start)
@@ -122,7 +124,7 @@ const Everything = "sendonce"
 
 // target picks the functions that this process serves: all of them, or the one
 // that FUNCTION_TARGET names.
-func target(name string, functions []Function) ([]Function, []problem) {
+func target(name string, functions []Function) ([]Function, []task.Field) {
 	if name == "" || name == Everything {
 		return functions, nil
 	}
@@ -134,7 +136,7 @@ func target(name string, functions []Function) ([]Function, []problem) {
 		names[i] = f.Name
 	}
 	sort.Strings(names)
-	return nil, []problem{{"FUNCTION_TARGET", fmt.Sprintf("%q names no function; there are: %s", name, strings.Join(names, ", "))}}
+	return nil, []task.Field{{Name: "FUNCTION_TARGET", Message: fmt.Sprintf("%q names no function; there are: %s", name, strings.Join(names, ", "))}}
 }
 
 func validPattern(pattern string) bool {

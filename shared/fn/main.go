@@ -9,11 +9,12 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"reflect"
 	"strings"
 	"syscall"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 // A Word is something else that the binary does, as `sendonce migrate`. Its
@@ -23,19 +24,19 @@ type Word struct {
 	Help string // one line, for `sendonce help`
 	Run  func(ctx context.Context, env *Env, args []string) error
 
-	settings []setting
+	settings []config.Setting
 }
 
 // NewWord makes a word that takes no arguments and has settings of its own: C
 // is a struct as for HTTP.
 func NewWord[C any](name, help string, run func(ctx context.Context, env *Env, cfg C) error) Word {
-	return Word{Name: name, Help: help, settings: settingsOf(reflect.TypeFor[C]()), Run: func(ctx context.Context, env *Env, args []string) error {
+	return Word{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *Env, args []string) error {
 		if len(args) > 0 {
 			return fmt.Errorf("%s takes no arguments", name)
 		}
 		var cfg C
-		if problems := load(&cfg); len(problems) > 0 {
-			return badSettings(problems)
+		if problems := config.Load(&cfg); len(problems) > 0 {
+			return config.Error(problems)
 		}
 		return run(ctx, env, cfg)
 	}}
@@ -90,7 +91,7 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 	} else {
 		err = serveAll(ctx, env, served)
 	}
-	var wrong badSettings
+	var wrong config.Error
 	switch {
 	case errors.As(err, &wrong):
 		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
@@ -108,7 +109,7 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 	cfg, problems := configFromEnvironment(words, functions)
 	var served []Function
 	if serving {
-		var bad []problem
+		var bad []task.Field
 		served, bad = target(cfg.FunctionTarget, functions)
 		problems = append(problems, bad...)
 		_, bad = open(served)
@@ -123,14 +124,14 @@ func prepare(words []Word, functions []Function, serving bool) (*Env, []Function
 	env, err := NewEnv(cfg, log)
 	var setting *bus.SettingError
 	if errors.As(err, &setting) {
-		problems = append(problems, problem{setting.Name, setting.Message})
+		problems = append(problems, task.Field{Name: setting.Name, Message: setting.Message})
 	} else if err != nil {
-		problems = append(problems, problem{"DATABASE_URL", strings.TrimPrefix(err.Error(), "DATABASE_URL: ")})
+		problems = append(problems, task.Field{Name: "DATABASE_URL", Message: strings.TrimPrefix(err.Error(), "DATABASE_URL: ")})
 	} else if len(problems) > 0 {
 		env.Close()
 	}
 	if len(problems) > 0 {
-		return nil, nil, badSettings(problems)
+		return nil, nil, config.Error(problems)
 	}
 	return env, served, nil
 }

@@ -49,11 +49,11 @@ func (r *Roles) Validate() []task.Field {
 
 // unwanted finds a password in the URL where roles with names log in: it is most
 // likely that of the owner, which no function may have.
-func (r *Roles) unwanted(databaseURL string) []problem {
+func (r *Roles) unwanted(databaseURL string) []task.Field {
 	if r.Hot == "" || !holdsPassword(databaseURL) {
 		return nil
 	}
-	return []problem{{"DATABASE_URL", "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
+	return []task.Field{{Name: "DATABASE_URL", Message: "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
 }
 
 // holdsPassword looks at the text, as several hosts do not make a URL that url.Parse

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/config"
 )
 
 func TestDatabaseRoles(t *testing.T) {
@@ -55,7 +57,7 @@ func TestAPasswordInTheURLOfFunctionsIsRefused(t *testing.T) {
 		require.Empty(t, (&Roles{}).unwanted(url), "one user for all logs in with it")
 	}
 	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: named}
-	err := badSettings(cfg.missingToServe(nil)).Error()
+	err := config.Error(cfg.missingToServe(nil)).Error()
 	require.Contains(t, err, "DATABASE_URL holds a password")
 	require.NotContains(t, err, "owner:secret")
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
 )
 
 func secretFile(t *testing.T, text string) string {
@@ -38,10 +40,10 @@ func TestASecretsFileMustBeThereAndTheOnlySource(t *testing.T) {
 		"BASIC_AUTH_PASSWORD_FILE": missing, "BASIC_AUTH_USERNAME_FILE": missing,
 	})
 	_, problems := configFromEnvironment(nil, nil)
-	require.Equal(t, []problem{
-		{"DATABASE_URL_FILE", "and DATABASE_URL are both set; keep one of them"},
-		{"BASIC_AUTH_PASSWORD_FILE", "must name a file that can be read: open " + missing + ": no such file or directory"},
-		{"BASIC_AUTH_USERNAME_FILE", "is no setting; `sendonce config` lists them all"},
+	require.Equal(t, []task.Field{
+		{Name: "DATABASE_URL_FILE", Message: "and DATABASE_URL are both set; keep one of them"},
+		{Name: "BASIC_AUTH_PASSWORD_FILE", Message: "must name a file that can be read: open " + missing + ": no such file or directory"},
+		{Name: "BASIC_AUTH_USERNAME_FILE", Message: "is no setting; `sendonce config` lists them all"},
 	}, problems)
 }
 

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/sendonce/sendonce/shared/config"
 )
 
 // FuzzSettings: no value of a setting makes the start panic, and the message about a
@@ -16,12 +18,12 @@ func FuzzSettings(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, n uint8, value string) {
 		s := all[int(n)%len(all)]
-		if os.Setenv(s.name, value) != nil {
+		if os.Setenv(s.Name, value) != nil {
 			return // not a text that an environment can hold
 		}
-		defer os.Unsetenv(s.name)
+		defer os.Unsetenv(s.Name)
 		cfg, problems := configFromEnvironment(nil, nil)
-		said := badSettings(problems).Error()
+		said := config.Error(problems).Error()
 		env, err := NewEnv(cfg, nil)
 		if err == nil {
 			env.Close()
@@ -29,8 +31,8 @@ func FuzzSettings(f *testing.F) {
 			said += err.Error()
 		}
 		said = strings.ReplaceAll(said, "postgres://host:5432/name", "") // the example in our own words
-		if s.secret && len(value) > 6 && strings.Contains(said, value) {
-			t.Fatalf("%s shows its value: %s", s.name, said)
+		if s.Secret && len(value) > 6 && strings.Contains(said, value) {
+			t.Fatalf("%s shows its value: %s", s.Name, said)
 		}
 	})
 }

@@ -3,18 +3,20 @@ package fn
 import (
 	"net/netip"
 	"strings"
+
+	"github.com/sendonce/sendonce/shared/config"
 )
 
-// source is the address that a call came from: the peer's, unless the peer is
-// a trusted proxy; then the right-most address of X-Forwarded-For that is not.
-// What stands further left was written by the caller and proves nothing.
-func (n Networks) source(peer string, forwardedFor []string) string {
+// sourceAddress is the address that a call came from: the peer's, unless the peer is a
+// trusted proxy; then the right-most address of X-Forwarded-For that is not one. Addresses
+// further left were written by the caller and prove nothing.
+func sourceAddress(trusted config.Networks, peer string, forwardedFor []string) string {
 	addr, ok := parseAddr(peer)
 	if !ok {
 		return ""
 	}
 	hops := strings.Split(strings.Join(forwardedFor, ","), ",")
-	for i := len(hops) - 1; i >= 0 && n.Contains(addr); i-- {
+	for i := len(hops) - 1; i >= 0 && trusted.Contains(addr); i-- {
 		hop, ok := parseAddr(strings.TrimSpace(hops[i]))
 		if !ok {
 			break
@@ -24,8 +26,8 @@ func (n Networks) source(peer string, forwardedFor []string) string {
 	return addr.String()
 }
 
-// parseAddr reads an address with or without a port. The zone of a link-local
-// address says nothing outside this machine.
+// parseAddr reads an address with or without a port. The zone of a link-local address is
+// dropped: it means something on this machine only.
 func parseAddr(s string) (netip.Addr, bool) {
 	if withPort, err := netip.ParseAddrPort(s); err == nil {
 		return withPort.Addr().Unmap().WithZone(""), true

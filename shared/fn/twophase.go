@@ -10,6 +10,7 @@ import (
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -76,7 +77,7 @@ func verifyDurability(ctx context.Context, env *Env) error {
 			"asked", two.Durability.String(), "known", gives.String(), "error", err)
 		return nil
 	}
-	return badSettings{{"TWO_PHASE_DURABILITY", fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",
+	return config.Error{{Name: "TWO_PHASE_DURABILITY", Message: fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",
 		two.Durability, two.Stream, gives, remedy(gives, two.Durability))}}
 }
 

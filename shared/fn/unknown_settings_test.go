@@ -4,17 +4,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/config"
 )
 
 // wrong gives the names that stop a start, each with the setting that is meant.
 func wrong(environ ...string) map[string]string {
 	meant := map[string]string{}
-	for _, p := range unknownSettings(environ, nil, nil) {
-		meant[p.name] = ""
+	for _, p := range config.Unknown(environ, settings(nil, nil)) {
+		meant[p.Name] = ""
 		for _, s := range settings(nil, nil) {
-			for _, name := range []string{s.name, s.name + fileSuffix} {
-				if p.message == "is no setting; if "+name+" is meant, rename it, else set "+name+" too; `sendonce config` lists them all" {
-					meant[p.name] = name
+			for _, name := range []string{s.Name, s.Name + "_FILE"} {
+				if p.Message == "is no setting; if "+name+" is meant, rename it, else set "+name+" too; `sendonce config` lists them all" {
+					meant[p.Name] = name
 				}
 			}
 		}

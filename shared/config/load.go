@@ -1,0 +1,120 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/kelseyhightower/envconfig"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Error is all bad settings of a process, one line each. The message of each begins with a verb.
+type Error []task.Field
+
+func (e Error) Error() string {
+	lines := make([]string, len(e))
+	for i, p := range e {
+		lines[i] = "  " + p.Name + " " + p.Message
+	}
+	return "settings are wrong:\n" + strings.Join(lines, "\n")
+}
+
+// Load reads the struct that cfg points to from the environment, and returns every bad
+// value.
+func Load(cfg any) []task.Field {
+	var problems []task.Field
+	whole := envconfig.Process("", cfg) // stops at the first bad one
+	v := reflect.ValueOf(cfg).Elem()
+	for i := range v.NumField() {
+		field := v.Type().Field(i)
+		switch {
+		case field.Tag.Get("ignored") == "true":
+		case field.Tag.Get("secret") == "true":
+			value, problem := secretFrom(field.Tag.Get("envconfig"))
+			if problem != nil {
+				problems = append(problems, *problem)
+			}
+			v.Field(i).SetString(value)
+		case whole != nil:
+			one := reflect.New(reflect.StructOf([]reflect.StructField{field}))
+			if err := envconfig.Process("", one.Interface()); err != nil {
+				problems = append(problems, badValue(field, err))
+				continue
+			}
+			v.Field(i).Set(one.Elem().Field(0))
+		}
+	}
+	if len(problems) > 0 {
+		return problems
+	}
+	if checked, ok := cfg.(interface{ Validate() []task.Field }); ok {
+		for _, f := range checked.Validate() {
+			problems = append(problems, task.Field{Name: f.Name, Message: shown(v.Type(), f.Name) + f.Message})
+		}
+	}
+	return problems
+}
+
+func badValue(field reflect.StructField, err error) task.Field {
+	name := field.Tag.Get("envconfig")
+	message := err.Error()
+	var parse *envconfig.ParseError
+	if errors.As(err, &parse) {
+		message = parse.Err.Error()
+	}
+	if accepted := accepts(field.Type); accepted != "" {
+		message = accepted
+	}
+	return task.Field{Name: name, Message: shownValue(field) + message}
+}
+
+// shown is the value of a setting for a message, "" if it is a secret.
+func shown(config reflect.Type, name string) string {
+	for i := range config.NumField() {
+		if field := config.Field(i); field.Tag.Get("envconfig") == name {
+			return shownValue(field)
+		}
+	}
+	return ""
+}
+
+func shownValue(field reflect.StructField) string {
+	value, set := os.LookupEnv(field.Tag.Get("envconfig"))
+	if !set || field.Tag.Get("secret") == "true" || strings.Contains(value, "@") { // a URL may hold a password
+		return ""
+	}
+	return fmt.Sprintf("is %q but ", value)
+}
+
+// accepts describes the values of a type, "" for types whose error does.
+func accepts(t reflect.Type) string {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[envconfig.Decoder]()) {
+		return ""
+	}
+	switch {
+	case t.Kind() == reflect.Slice && accepts(t.Elem()) != "":
+		return "must be a list separated by commas, where each " + accepts(t.Elem())
+	case t == reflect.TypeFor[url.URL]():
+		return "must be a URL such as https://example.com" // the error of net/url quotes the value, with its password
+	case t == reflect.TypeFor[time.Duration]():
+		return "must be a duration such as 500ms, 25s or 2m"
+	case t.Kind() == reflect.Bool:
+		return "must be true or false"
+	case t.Kind() >= reflect.Int && t.Kind() <= reflect.Int64:
+		return "must be an integer"
+	case t.Kind() >= reflect.Uint && t.Kind() <= reflect.Uint64:
+		return fmt.Sprintf("must be an integer between 0 and %d", uint64(1)<<(t.Bits()-1)-1+uint64(1)<<(t.Bits()-1))
+	case t.Kind() == reflect.Float64:
+		return "must be a number"
+	}
+	return ""
+}

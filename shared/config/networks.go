@@ -1,0 +1,35 @@
+package config
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// Networks is a comma-separated list of networks. An address is a network of one.
+type Networks []netip.Prefix
+
+// Decode reads the list, for envconfig.
+func (n *Networks) Decode(value string) error {
+	for part := range strings.SplitSeq(value, ",") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(part)
+		if addr, bare := netip.ParseAddr(part); bare == nil {
+			prefix, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
+		}
+		if err != nil {
+			return fmt.Errorf("must be networks such as 10.0.0.0/8 or fd00::/8, separated by commas; %q is none", part)
+		}
+		*n = append(*n, prefix.Masked())
+	}
+	return nil
+}
+
+// Contains reports whether addr is in one of the networks.
+func (n Networks) Contains(addr netip.Addr) bool {
+	return slices.ContainsFunc(n, func(p netip.Prefix) bool { return p.Contains(addr) })
+}

@@ -1,0 +1,29 @@
+package config
+
+import (
+	"os"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// fileSuffix ends the name of the variable that names the file of a secret.
+const fileSuffix = "_FILE"
+
+// secretFrom reads a secret from the variable name, or from the file that name_FILE names,
+// as container engines mount them. Line breaks at the end of the file are not part of it.
+// The secret is empty if neither is set.
+func secretFrom(name string) (string, *task.Field) {
+	value, path := os.Getenv(name), os.Getenv(name+fileSuffix)
+	switch {
+	case path == "":
+		return value, nil
+	case value != "":
+		return "", &task.Field{Name: name + fileSuffix, Message: "and " + name + " are both set; keep one of them"}
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", &task.Field{Name: name + fileSuffix, Message: "must name a file that can be read: " + err.Error()}
+	}
+	return strings.TrimRight(string(text), "\r\n"), nil
+}

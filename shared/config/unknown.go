@@ -1,0 +1,130 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"math/bits"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// prefixes begin names that nothing else uses. APP_ is not one: many set APP_ENV and
+// APP_NAME.
+var prefixes = []string{"SENDONCE_", "BASIC_AUTH_", "TWO_PHASE_", "WECHAT_"}
+
+// isServiceLink reports whether a variable was set by Kubernetes or by a container link to
+// describe a service, whatever the name of that is.
+func isServiceLink(pair string) bool {
+	const pattern = `_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)=|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=|_PORT=(tcp|udp|sctp)://`
+	return regexp.MustCompile(pattern).MatchString(pair) // most starts do not need it
+}
+
+// Unknown finds misspelt settings: a start must not go on with the default of what somebody
+// believes to have set. A variable is one if its name begins as only settings do, or if it
+// resembles a setting that is not set. Who uses such a name for something else sets that
+// setting too.
+func Unknown(environ []string, settings []Setting) []task.Field {
+	set := map[string]bool{}
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		set[name] = true
+	}
+	known := map[string]bool{"SENDONCE_HOME": true} // where `make run` keeps its data
+	var unset []string
+	for _, s := range settings {
+		names := []string{s.Name}
+		if s.Secret {
+			names = append(names, s.Name+fileSuffix)
+		}
+		for _, name := range names {
+			known[name] = true
+		}
+		if !slices.ContainsFunc(names, func(name string) bool { return set[name] }) {
+			unset = append(unset, names...)
+		}
+	}
+	var problems []task.Field
+	for _, pair := range environ {
+		name, _, _ := strings.Cut(pair, "=")
+		if known[name] {
+			continue
+		}
+		meant := nearest(name, unset)
+		isOurs := slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		switch {
+		case meant == "" && !isOurs || isServiceLink(pair):
+		case meant != "":
+			problems = append(problems, task.Field{Name: name, Message: fmt.Sprintf("is no setting; if %s is meant, rename it, else set %s too; `sendonce config` lists them all", meant, meant)})
+		default:
+			problems = append(problems, task.Field{Name: name, Message: "is no setting; `sendonce config` lists them all"})
+		}
+	}
+	slices.SortFunc(problems, func(a, b task.Field) int { return cmp.Compare(a.Name, b.Name) })
+	return problems
+}
+
+// nearest is the name of which another is most likely a misspelling, "" when
+// there is none. One letter in five may be wrong, and at most three. None may be wrong in
+// PORT, and in names as short as NATS_URL none before the underscore: programs have
+// variables such as API_HOST.
+func nearest(name string, names []string) string {
+	best, least := "", 4
+	for _, candidate := range names {
+		may := min(len(candidate)/5, least-1)
+		if !isNear(name, candidate, may) {
+			continue
+		}
+		first, _, parted := strings.Cut(candidate, "_")
+		if len(candidate) <= len("NATS_URL") && !(parted && strings.HasPrefix(name, first+"_")) {
+			continue
+		}
+		if d := distance(name, candidate); d <= may {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// isNear is a cheap test that most names fail: the distance is at least the difference of
+// the lengths, and the number of letters that only one name has.
+func isNear(a, b string, distance int) bool {
+	has, lacks := letters(a), letters(b)
+	return max(len(a)-len(b), len(b)-len(a), bits.OnesCount64(has&^lacks), bits.OnesCount64(lacks&^has)) <= distance
+}
+
+func letters(name string) (set uint64) {
+	for i := range len(name) {
+		set |= 1 << (name[i] % 64)
+	}
+	return set
+}
+
+// distance is the Damerau-Levenshtein distance: how many letters must be changed, added,
+// removed or swapped with their neighbour to turn a into b. A swap counts as one, which
+// libraries for the Levenshtein distance count as two.
+func distance(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		rows[i][0] = i
+	}
+	for j := range rows[0] {
+		rows[0][j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		for j := 1; j <= len(b); j++ {
+			change := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				change++
+			}
+			rows[i][j] = min(change, rows[i-1][j]+1, rows[i][j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
