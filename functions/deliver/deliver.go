@@ -22,8 +22,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -67,7 +69,7 @@ func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 		env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error())
 	}
 	env.Metrics().OnScrapeEndpoints(env.DB().UnhealthyEndpoints)
-	return d.take, d.push
+	return d.take, d.takeMany
 }
 
 type deliverer struct {
@@ -78,6 +80,8 @@ type deliverer struct {
 
 	webhookDesk *desk[store.DueDelivery]
 	messageDesk *desk[letter]
+
+	recorded atomic.Int64 // bytes of events since their stream was last trimmed for them
 }
 
 func (d *deliverer) isDraining() bool {
@@ -98,10 +102,57 @@ func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) e
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
-	if kind, ours := kindOf(e.Type()); ours {
-		return d.record(ctx, kind, e)
+	if _, ours := kindOf(e.Type()); ours {
+		refused, err := d.record(ctx, []fn.Posted{fn.PostedAlone(e)})
+		for _, why := range refused {
+			return fn.Poison(why)
+		}
+		return err
 	}
 	return d.deliver(ctx, c)
+}
+
+// takeMany records events of Sendonce, and publishes accepted messages.
+func (d *deliverer) takeMany(ctx context.Context, c *fn.Call, events []fn.Posted) error {
+	var accepted, ours []fn.Posted
+	for i := range events {
+		switch e := &events[i]; {
+		case e.Type == deliveredType:
+			if err := d.bury(ctx, c, e, d.recordDelivered(ctx, e.Event())); err != nil {
+				return err
+			}
+		case isOurs(e):
+			ours = append(ours, *e)
+		default:
+			accepted = append(accepted, *e)
+		}
+	}
+	refused, err := d.record(ctx, ours)
+	for i, why := range refused {
+		err = errors.Join(err, d.bury(ctx, c, &ours[i], fn.Poison(why)))
+	}
+	if err != nil || len(accepted) == 0 {
+		return err
+	}
+	return d.push(ctx, c, accepted)
+}
+
+func isOurs(e *fn.Posted) bool {
+	_, ours := kindOf(e.Type)
+	return ours
+}
+
+// bury keeps an event over which no retry will help, with err as the reason, so that
+// its neighbours go on; any other err it returns.
+func (d *deliverer) bury(ctx context.Context, c *fn.Call, e *fn.Posted, err error) error {
+	why := fn.PoisonIn(err)
+	if why == nil {
+		return err
+	}
+	c.Log("dead_letter", why.Error())
+	return d.db.Bury(ctx, store.DeadLetter{
+		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.NoJSON)), Reason: why.Error(), Attempts: 1,
+	})
 }
 
 // kindOf gives the kind of an event that Sendonce tells: sendonce.<kind>.v1.
@@ -111,29 +162,54 @@ func kindOf(eventType string) (kind string, ours bool) {
 	return kind, ours && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
-// record has an event told to everyone who is to hear of it, from now on.
-func (d *deliverer) record(ctx context.Context, kind string, e cloudevents.Event) error {
-	subject, err := task.ParseID(e.Subject())
-	if err != nil {
-		return fn.Poison(fmt.Errorf("its subject %q is no id", e.Subject()))
+// record has events told to everyone who is to hear of them, from now on. refused
+// has, by their places, those that can never be recorded, and why.
+func (d *deliverer) record(ctx context.Context, events []fn.Posted) (refused map[int]error, err error) {
+	refused = map[int]error{}
+	var places []int
+	var told []store.ToldEvent
+	for i := range events {
+		e, err := toldEvent(&events[i])
+		if err != nil {
+			refused[i] = err
+			continue
+		}
+		places, told = append(places, i), append(told, e)
 	}
-	payload, err := e.MarshalJSON()
-	if err == nil && !utf8.Valid(payload) {
+	if len(told) == 0 {
+		return refused, nil
+	}
+	n, unknown, err := d.db.RecordEvents(ctx, told, api.NewWebhookSecret)
+	for _, i := range unknown {
+		refused[places[i]] = fmt.Errorf("its subject %q does not exist", events[places[i]].Subject)
+	}
+	if n > 0 {
+		d.env.DeliverAt(time.Time{})
+	}
+	if err == nil {
+		d.trimEventsInTime(ctx, told)
+	}
+	return refused, err
+}
+
+func toldEvent(p *fn.Posted) (told store.ToldEvent, err error) {
+	kind, _ := kindOf(p.Type)
+	subject, err := task.ParseID(p.Subject)
+	if err != nil {
+		return told, fmt.Errorf("its subject %q is no id", p.Subject)
+	}
+	payload, err := p.Event().MarshalJSON()
+	switch {
+	case err != nil:
+	case len(p.NoJSON) > 0:
+		err = errors.New("is no JSON")
+	case !utf8.Valid(payload):
 		err = errors.New("is not valid UTF-8")
 	}
 	if err != nil {
-		return fn.Poison(fmt.Errorf("its data: %w", err))
+		return told, fmt.Errorf("its data: %w", err)
 	}
-	told, err := d.db.RecordEvent(ctx, store.ToldEvent{
-		ID: e.ID(), Kind: kind, Type: e.Type(), Subject: subject, Payload: string(payload),
-	}, api.NewWebhookSecret)
-	if task.CodeOf(err) == task.CodeNotFound {
-		return fn.Poison(err)
-	}
-	if told > 0 {
-		d.env.DeliverAt(time.Time{})
-	}
-	return err
+	return store.ToldEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
 // settleTime is kept of a call's time to settle what was posted.

@@ -38,7 +38,7 @@ func (d *deliverer) tellDelivered(ctx context.Context, c *fn.Call, at time.Time,
 	}
 	e := cloudevents.NewEvent()
 	e.SetID(task.NewID().String())
-	e.SetSource("/sendonce")
+	e.SetSource(fn.EventSource)
 	e.SetType(deliveredType)
 	e.SetTime(at.UTC())
 	err := e.SetData(cloudevents.ApplicationJSON, deliveredData{at.UTC(), messages})

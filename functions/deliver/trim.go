@@ -55,6 +55,27 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrAway) })...)
 }
 
+// eventParts is after how small a part of their stream events have it looked at: one
+// that is just not full enough to be trimmed then still has room until the next look.
+const eventParts = 16
+
+// trimEventsInTime trims the stream of events whenever those recorded here have
+// filled a part of it: what one caller submits within a minute may fill all of it.
+func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.ToldEvent) {
+	var bytes int64
+	for i := range events {
+		bytes += int64(len(events[i].Payload)) + store.StreamOverhead
+	}
+	part := d.env.Config.Bus.Sizes()[bus.StreamEvents] / eventParts
+	if d.env.Bus() == nil || d.recorded.Add(bytes) < part {
+		return
+	}
+	d.recorded.Store(0)
+	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // there is a next time
+		d.env.Log.Info("trim events", "function", "deliver", "error", err)
+	}
+}
+
 // watchStreams raises and clears the alerts of streams, and has deliver look again
 // while one is open.
 func (d *deliverer) watchStreams(ctx context.Context) error {

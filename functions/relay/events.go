@@ -29,7 +29,7 @@ func ofMessage(d store.DueMessage) (bus.Message, error) {
 func ofEvent(d store.DueEvent) (bus.Message, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
-	e.SetSource("/sendonce")
+	e.SetSource(fn.EventSource)
 	e.SetType("sendonce." + d.Kind + ".v1")
 	e.SetSubject(d.Subject.String())
 	e.SetTime(d.At.UTC())

@@ -275,16 +275,10 @@ func (a *lane) giveEach(ctx, work context.Context, items []*item) error {
 }
 
 func (a *lane) post(ctx context.Context, items []*item, tries uint64) verdict {
-	select {
-	case a.t.slots <- struct{}{}:
-		defer func() { <-a.t.slots }()
-	case <-ctx.Done():
-		return verdict{kind: again, reason: ctx.Err().Error()}
-	}
 	if len(items) == 1 {
-		return a.t.post(ctx, a.r, items[0].event.attempt(items[0].meta.NumDelivered+tries-1))
+		return a.t.postInTurn(ctx, a.r, items[0].event.attempt(items[0].meta.NumDelivered+tries-1))
 	}
-	return a.t.post(ctx, a.r, delivered{headers: map[string]string{contentType: batchType}, data: batchOf(items, tries)})
+	return a.t.postInTurn(ctx, a.r, delivered{headers: map[string]string{contentType: batchType}, data: batchOf(items, tries)})
 }
 
 // acknowledge settles the first that are held, and with them everything before:

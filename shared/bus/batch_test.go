@@ -47,7 +47,7 @@ func (l *ledger) taken() []string {
 }
 
 func idsOf(t *testing.T, c call) []string {
-	if c.header.Get("Content-Type") != batchType {
+	if kind := c.header.Get("Content-Type"); kind != batchType && kind != EventsType {
 		return []string{c.id}
 	}
 	var events []cloudevents.Event

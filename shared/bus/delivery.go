@@ -58,20 +58,28 @@ func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 	// A lost one is made up for by the next, or by another delivery.
 	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
 	defer stop()
-	event := eventOf(msg, meta, &r.Route)
-	var v verdict
+	it := &item{msg, meta, eventOf(msg, meta, &r.Route)}
+	t.settleOne(ctx, r, it, t.postInTurn(ctx, r, it.event.attempt(meta.NumDelivered)))
+}
+
+// postInTurn posts once there is a slot for it.
+func (t *Trigger) postInTurn(ctx context.Context, r *route, event delivered) verdict {
 	select {
 	case t.slots <- struct{}{}:
-		v = t.post(ctx, r, event.attempt(meta.NumDelivered))
-		<-t.slots
+		defer func() { <-t.slots }()
+		return t.post(ctx, r, event)
 	case <-ctx.Done():
-		v = verdict{kind: again, reason: ctx.Err().Error()}
+		return verdict{kind: again, reason: ctx.Err().Error()}
 	}
-	err = t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return t.tell(ctx, js, r, msg, meta, event, v)
+}
+
+// settleOne settles a message by the outcome of its delivery.
+func (t *Trigger) settleOne(ctx context.Context, r *route, it *item, v verdict) {
+	err := t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
+		return t.tell(ctx, js, r, it.msg, it.meta, it.event, v)
 	})
 	if err != nil {
-		t.logger(r, meta).Warn("settle an event: it will come again", "status", v.status, "error", err)
+		t.logger(r, it.meta).Warn("settle an event: it will come again", "status", v.status, "error", err)
 	}
 }
 

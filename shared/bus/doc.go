@@ -26,8 +26,8 @@
 // trims three of them every five minutes, and within 15 s once one refuses:
 //
 //   - EVENTS loses what deliver has recorded, an hour after it was published,
-//     15 minutes after once it is half full, and at once when it is nearly full (nine
-//     tenths) or refuses.
+//     15 minutes after once it is half full, and at once when it is three quarters
+//     full or refuses. It is looked at also whenever events have filled a sixteenth.
 //   - MESSAGES loses what is over: confirmed by all who had to, or given up. It
 //     stays for an hour, 15 minutes once the stream is half full and 2 minutes once
 //     it is nearly full (nine tenths), for others who read it. What needs no

@@ -328,6 +328,12 @@ func ensureConsumer(ctx context.Context, l *link, r Route) (jetstream.Consumer, 
 		return nil, fmt.Errorf("ensure consumer %s/%s: %w", r.Stream, r.Durable, err)
 	}
 	has := c.CachedInfo().Config
+	if r.InFlightBefore > 0 && has.MaxAckPending == r.InFlightBefore {
+		has.MaxAckPending = wants.MaxAckPending
+		if c, err = js.UpdateConsumer(ctx, r.Stream, has); err != nil {
+			return nil, fmt.Errorf("update consumer %s/%s: %w", r.Stream, r.Durable, err)
+		}
+	}
 	return c, mismatch(compare(r.Stream+"/"+r.Durable, consumerFields(has), consumerFields(wants)))
 }
 

@@ -19,7 +19,14 @@ type Route struct {
 	Timeout  time.Duration // of one delivery; 0 = the trigger's
 	Every    time.Duration // a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects that Wake takes
 
+	InFlightBefore int // InFlight of older versions: a consumer that has it still is changed, any other value is an operator's
+
 	Idle time.Duration // the consumer is forgotten when no trigger has asked for so long; 0 = never
+
+	// Above 1, up to so many messages that are there go in one POST, beside others and
+	// in no order; each is settled by itself. InFlight / Together such POSTs are made
+	// at once.
+	Together int
 
 	// Above 0, up to so many messages go in one POST, in their order, and none
 	// goes before those ahead of it are settled, in whichever trigger. A function
@@ -42,7 +49,7 @@ func Routes(tick time.Duration) []Route {
 		{Stream: StreamWake, Durable: "deliver", Filters: []string{WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
 		// Each of them sends what it claimed; while one waits for an answer, others send what came meanwhile.
 		{Stream: StreamWake, Durable: "wechat", Filters: []string{WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, Every: tick},
-		{Stream: StreamEvents, Durable: recordRoute, Filters: []string{EventPrefix + ">"}, Function: "deliver", InFlight: 32, AckWait: 30 * time.Second},
+		{Stream: StreamEvents, Durable: recordRoute, Filters: []string{EventPrefix + ">"}, Function: "deliver", InFlight: 256, InFlightBefore: 32, Together: 64, AckWait: 30 * time.Second},
 	}
 }
 

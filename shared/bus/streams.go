@@ -149,7 +149,7 @@ func (c *Config) Sizes() map[string]int64 {
 	sizes := map[string]int64{}
 	for _, s := range streams(c, false) {
 		switch s.Name {
-		case StreamMessages, StreamUsers:
+		case StreamEvents, StreamMessages, StreamUsers:
 			sizes[s.Name] = s.MaxBytes
 		case c.acceptStream():
 			sizes[StreamAccepted] = s.MaxBytes

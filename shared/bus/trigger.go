@@ -133,7 +133,7 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 		return nil, fmt.Errorf("%q is no base URL such as http://localhost:8000", base)
 	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
 		return nil, errors.New("stream, durable, filters and function must be named")
-	case r.Batch < 0 || r.BatchWait < 0:
+	case r.Batch < 0 || r.BatchWait < 0 || r.Together < 0:
 		return nil, errors.New("must have a batch size and wait of at least 0")
 	case r.InFlight < 1 && r.Batch == 0:
 		return nil, errors.New("must have at least one delivery in flight")
@@ -145,7 +145,11 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 		return nil, errors.New("must not tick more often than every 1s")
 	}
 	setDefault(&r.Timeout, cfg.Timeout)
-	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, r.InFlight)}, nil
+	posts := r.InFlight
+	if r.Together > 1 {
+		posts = max(r.InFlight/r.Together, 1)
+	}
+	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, posts)}, nil
 }
 
 // Run delivers until ctx ends. Then it pulls no more, lets what is under way
@@ -285,8 +289,12 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 		}
 		return err
 	}
+	pull := t.pullOnce
+	if r.Together > 1 {
+		pull = t.pullTogether
+	}
 	for {
-		err := t.pullOnce(ctx, work, consumer, r, under)
+		err := pull(ctx, work, consumer, r, under)
 		if l.ctx.Err() != nil {
 			return errNotConnected
 		}

@@ -282,6 +282,15 @@ func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
 	c, err := js.Consumer(t.Context(), route.Stream, route.Durable)
 	require.NoError(t, err)
 	require.Equal(t, 2, c.CachedInfo().Config.MaxAckPending)
+
+	trigger.stop()
+	route.InFlightBefore = 2
+	publishAll(t, b, eventMessage("2"))
+	trigger = runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
+	c, err = js.Consumer(t.Context(), route.Stream, route.Durable)
+	require.NoError(t, err)
+	require.Equal(t, 4, c.CachedInfo().Config.MaxAckPending, "no operator's, but that of an older version")
 }
 
 func TestEachFunctionMayHaveAnAddressOfItsOwn(t *testing.T) {

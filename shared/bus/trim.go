@@ -13,12 +13,13 @@ import (
 const (
 	eventsKept     = time.Hour
 	eventsKeptHalf = 15 * time.Minute // once the stream is half full
+	eventsFull     = 0.75             // from here on none: one batch of a relay may be a tenth of the stream
 )
 
 // TrimEvents removes from EVENTS what was recorded and is old enough: a stream
-// that refuses when it is full must be emptied by somebody. Once it is nearly full,
-// or full says that it has refused an event, whatever was recorded goes: else one
-// caller that fills it in a minute would have everybody's webhooks wait until that
+// that refuses when it is full must be emptied by somebody. Once it is three quarters
+// full, or full says that it has refused an event, whatever was recorded goes: else
+// one caller that fills it in a minute would have everybody's webhooks wait until that
 // is old. A repeat of an event that is gone is still recognised, by NATS until it
 // restarts, and by what was recorded. Events that are not recorded yet stay,
 // however old.
@@ -37,7 +38,7 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	recorded = min(recorded, info.State.LastSeq)
 	used := filled(info)
 	switch {
-	case full || used > nearlyFull:
+	case full || used > eventsFull:
 		return purgeTo(ctx, stream, recorded)
 	case used > 0.5:
 		return purgeOld(ctx, stream, recorded, b.cfg.before(eventsKeptHalf))

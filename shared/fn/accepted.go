@@ -59,23 +59,45 @@ func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
 // Print is the text of a fingerprint, as a stream keeps it beside the event.
 func Print(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
+// EventSource is the source of events of Sendonce's own.
+const EventSource = "/sendonce"
+
 // Posted is an event of a stream as it is in the JSON of a batch, with what the
-// trigger adds to it. Only an accepted message has a meaning here.
+// trigger adds to it.
 type Posted struct {
 	ID        string          `json:"id"`
 	Type      string          `json:"type"`
+	Subject   string          `json:"subject"`
+	Sequence  string          `json:"sequence"`
 	Time      time.Time       `json:"time"`
-	AcceptSeq string          `json:"acceptseq"` // its place in the stream
-	Print     string          `json:"fp"`        // the text of its fingerprint
+	AcceptSeq string          `json:"acceptseq"` // of an accepted message: its place in the stream
+	Print     string          `json:"fp"`        // likewise: the text of its fingerprint
 	Data      json.RawMessage `json:"data"`
 	NoJSON    []byte          `json:"data_base64"` // instead of Data
 }
 
 // PostedAlone is the same of an event that was not posted in a batch.
 func PostedAlone(e cloudevents.Event) Posted {
-	seq, _ := e.Extensions()["acceptseq"].(string)
-	print, _ := e.Extensions()["fp"].(string)
-	return Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: seq, Print: print, Data: e.Data()}
+	text := func(name string) string {
+		value, _ := e.Extensions()[name].(string)
+		return value
+	}
+	return Posted{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: text("sequence"), Time: e.Time(),
+		AcceptSeq: text("acceptseq"), Print: text("fp"), Data: e.Data()}
+}
+
+// Event is the event itself, where it is one of Sendonce's own.
+func (p *Posted) Event() cloudevents.Event {
+	e := cloudevents.NewEvent()
+	e.SetID(p.ID)
+	e.SetSource(EventSource)
+	e.SetType(p.Type)
+	e.SetSubject(p.Subject)
+	e.SetTime(p.Time)
+	if p.Sequence != "" {
+		e.SetExtension("sequence", p.Sequence)
+	}
+	return asWritten(e, p.Data)
 }
 
 // PostedOf is the same of an event that was read out of the stream: seq is its

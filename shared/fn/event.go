@@ -28,7 +28,8 @@ import (
 // included. It is about the delivery and no attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
-// batchType is what a batch of events is posted as.
+// What several events are posted as: batchType in the order of their stream,
+// bus.EventsType in no order. The JSON is the same.
 const batchType = "application/cloudevents-batch+json"
 
 // poison is an error that no retry will cure.
@@ -40,6 +41,15 @@ func (p poison) Unwrap() error { return p.error }
 // dead_letters with err as the reason and counts as taken, so that its
 // successors go on.
 func Poison(err error) error { return poison{err} }
+
+// PoisonIn returns the error in err that was marked by Poison, nil when none was.
+func PoisonIn(err error) error {
+	var p poison
+	if errors.As(err, &p) {
+		return p.error
+	}
+	return nil
+}
 
 // taker stands around one event function.
 type taker struct {
@@ -63,7 +73,7 @@ func (t taker) take(ctx context.Context, c *Call) (any, error) {
 	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // absent or no number: the first
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
-	if t.batch != nil && isBatch(c.r.Header) {
+	if kind, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type")); err == nil && t.batch != nil && isBatch(kind) {
 		events, err := readBatch(c)
 		if err != nil {
 			return nil, err
@@ -82,10 +92,9 @@ func (t taker) take(ctx context.Context, c *Call) (any, error) {
 	letter := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
 	defer t.countPanic(ctx, c, letter)
 	err = t.handle(ctx, c, *e)
-	var p poison
-	if errors.As(err, &p) {
-		c.Log("dead_letter", p.Error())
-		letter.Reason = p.Error()
+	if why := PoisonIn(err); why != nil {
+		c.Log("dead_letter", why.Error())
+		letter.Reason = why.Error()
 		err = t.env.db.Bury(ctx, letter)
 	}
 	return nil, err
@@ -119,15 +128,13 @@ func (t taker) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
 	c.Log("dead_letter", l.Reason, "stack", string(debug.Stack()))
 }
 
-// BatchHandler takes the events of a batch, in their order. nil means that all
-// are taken for good, any other error asks for the whole batch again.
+// BatchHandler takes the events of a batch, in their order where they have one. nil
+// means that all are taken for good, any other error asks for the whole batch again.
 type BatchHandler func(ctx context.Context, c *Call, events []Posted) error
 
-// isBatch tells a batch of events, in the JSON of CloudEvents, from one.
-func isBatch(h http.Header) bool {
-	kind, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	return err == nil && kind == batchType
-}
+// isBatch tells several events, in the JSON of CloudEvents, from one by their media
+// type.
+func isBatch(kind string) bool { return kind == batchType || kind == bus.EventsType }
 
 // readBatch decodes only what Posted has: with all attributes it would take
 // longer than the rest of a call.

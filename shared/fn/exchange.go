@@ -139,7 +139,7 @@ func checkContentType(h http.Header, r *Route) error {
 	}
 	kind, params, err := mime.ParseMediaType(h.Get("Content-Type"))
 	charset, given := params["charset"]
-	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && kind == batchType
+	ok := kind == "application/json" || r.event && kind == "application/cloudevents+json" || r.batch && isBatch(kind)
 	if err != nil || !ok || given && !strings.EqualFold(charset, "utf-8") {
 		return task.Refuse(codeUnsupportedMediaType, "Content-Type must be application/json in UTF-8")
 	}

@@ -208,7 +208,7 @@ func (db *DB) callbacks(t *testing.T, caller int64) (id task.ID) {
 	t.Helper()
 	_, err := db.SigningSecrets(t.Context(), []int64{caller}, fresh)
 	require.NoError(t, err)
-	require.NoError(t, db.owner(t).QueryRow(t.Context(), callbackEndpointSQL, caller).Scan(&id))
+	require.NoError(t, db.owner(t).QueryRow(t.Context(), `select id from webhook_endpoints where caller_id = $1 and url is null`, caller).Scan(&id))
 	return id
 }
 

@@ -298,7 +298,7 @@ insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '
 			"anyEventSQL":         "",
 			"keepEventsSQL":       "1, " + someIDs + ", 0",
 			"deleteEventsSQL":     "array[1]",
-			"listenersSQL":        anID + `, 'task.succeeded'`,
+			"listenersSQL":        someIDs + `, array['task.succeeded']`,
 			"claimDeliveriesSQL":  `100, array[1], ` + someIDs + `, array[''], array[false], 16, 32, 32, 30`,
 			"anyDeliverySQL":      "",
 			"nextWebhookSQL":      "",

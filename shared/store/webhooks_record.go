@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -17,91 +18,142 @@ type ToldEvent struct {
 	Payload string  // the body of each POST
 }
 
-// listenersSQL finds who is told: of a task, or of an endpoint that was disabled,
-// the caller's enabled endpoints that want the kind; of an alert those of all
-// admins without queues, the built-in one included. A caller that was revoked is told nothing.
+// listenersSQL finds who is told of each event: of a task, or of an endpoint that was
+// disabled, the caller's enabled endpoints that want the kind; of an alert those of
+// all admins without queues, the built-in one included. A caller that was revoked is
+// told nothing. Each event whose subject exists has at least one row.
 const listenersSQL = `
-select o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
-from (
+select t.n, o.caller_id, case when not o.revoked then o.callback_url end, e.id, e.url
+from unnest($1::uuid[], $2::text[]) with ordinality as t (subject, kind, n)
+cross join lateral (
     select subject.*, exists (select from callers c where c.id = subject.caller_id and c.revoked_at is not null) as revoked
     from (
-        select caller_id, callback_url from tasks where id = $1
+        select caller_id, callback_url from tasks where id = t.subject
         union all
-        select caller_id, callback_url from archived_tasks where id = $1
+        select caller_id, callback_url from archived_tasks where id = t.subject
         union all
-        select caller_id, null from webhook_endpoints where id = $1
+        select caller_id, null from webhook_endpoints where id = t.subject
         union all
-        select admins.id, null from (select from alerts where id = $1) alert
+        select admins.id, null from (select from alerts where id = t.subject) alert
         cross join (select 0 union all select id from callers where 'admin' = any(roles) and queues = '{}' and revoked_at is null) admins (id)
     ) subject
+    offset 0
 ) o
-left join webhook_endpoints e on e.caller_id = o.caller_id and e.url is not null and e.enabled and not o.revoked
-    and (e.events = '{}' or $2::text = any(e.events))`
+left join lateral (
+    select id, url from webhook_endpoints
+    where caller_id = o.caller_id and url is not null and enabled and not o.revoked and (events = '{}' or t.kind = any(events))
+    offset 0
+) e on true
+order by t.n`
 
-// insertDeliveriesSQL keeps the endpoints from being deleted meanwhile.
+// insertDeliveriesSQL keeps the endpoints from being deleted meanwhile. $1 to $5 are
+// the deliveries, each with the place of its event in $6 to $9; those of one endpoint
+// are due in the order of the events. They are inserted in one order, so two
+// transactions never wait for each other in a circle.
 const insertDeliveriesSQL = `
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane)
-select t.id, $3, t.endpoint_id, e.caller_id, $4, $5, t.url, $6, case when e.url is null then t.host else '' end
-from unnest($1::uuid[], $2::uuid[], $7::text[], $8::text[]) as t (id, endpoint_id, url, host)
-join (select id, caller_id, url from webhook_endpoints where id = any($2::uuid[]) order by id for key share) e on e.id = t.endpoint_id
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane, next_at)
+select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, o.payload, case when e.url is null then t.host else '' end,
+    now() - make_interval(secs => (cardinality($6::text[]) - t.n) * 1e-6)
+from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as t (id, n, endpoint_id, url, host)
+join unnest($6::text[], $7::text[], $8::uuid[], $9::text[]) with ordinality as o (event_id, event_type, subject, payload, n) on o.n = t.n
+join (select id, caller_id, url from webhook_endpoints where id = any($3::uuid[]) order by id for key share) e on e.id = t.endpoint_id
+order by o.event_id, t.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
 
-// callbackEndpointSQL gives the row that a caller's callbacks belong to.
-const callbackEndpointSQL = `select id from webhook_endpoints where caller_id = $1 and url is null`
+// callbackEndpointsSQL gives the rows that callers' callbacks belong to.
+const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
-// RecordEvent makes sure that an event will be told to everyone who is to hear
-// of it, once each however often it is recorded, and gives how many these are;
-// fresh makes the signing secret of a caller that has none yet.
-// task.CodeNotFound when the event's subject does not exist.
-func (db *DB) RecordEvent(ctx context.Context, e ToldEvent, fresh func() string) (told int, err error) {
-	l, err := db.listeners(ctx, e)
-	if err == nil && l.callback != "" {
-		err = db.addCallback(ctx, l, fresh)
+// RecordEvents makes sure that events will be told to everyone who is to hear of
+// them, once each however often they are recorded, all in one transaction. told is
+// how many deliveries these are, and unknown are the places of the events whose
+// subject does not exist. fresh makes the signing secret of a caller that has none
+// yet.
+func (db *DB) RecordEvents(ctx context.Context, events []ToldEvent, fresh func() string) (told int, unknown []int, err error) {
+	d, unknown, err := db.listeners(ctx, events)
+	if err == nil {
+		err = db.addCallbacks(ctx, d, fresh)
 	}
-	if err != nil || len(l.endpoints) == 0 {
-		return 0, failed("record event", err)
+	if err != nil || len(d.endpoints) == 0 {
+		return 0, unknown, failed("record events", err)
 	}
-	ids := column(l.endpoints, func(task.ID) task.ID { return task.NewID() })
-	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, ids, l.endpoints, e.ID, e.Type, e.Subject, e.Payload, l.urls, column(l.urls, hostOf))
-	return len(ids), failed("record event", err)
+	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, column(d.places, func(int64) task.ID { return task.NewID() }), d.places, d.endpoints, d.urls, column(d.urls, hostOf),
+		column(events, func(e ToldEvent) string { return e.ID }), column(events, func(e ToldEvent) string { return e.Type }),
+		column(events, func(e ToldEvent) task.ID { return e.Subject }), column(events, func(e ToldEvent) string { return e.Payload }))
+	return len(d.endpoints), unknown, failed("record events", err)
 }
 
-// listeners is who is told of an event.
-type listeners struct {
-	caller    int64     // whose event it is; without meaning for an alert, which is all admins'
-	callback  string    // the task's own URL; "" = none
-	endpoints []task.ID // and their URLs
+// deliveries are to be recorded, by column.
+type deliveries struct {
+	places    []int64 // of their events, from 1
+	endpoints []task.ID
 	urls      []string
+
+	callbacks []taskURL
 }
 
-func (db *DB) listeners(ctx context.Context, e ToldEvent) (*listeners, error) {
-	rows, err := db.hot.Query(ctx, listenersSQL, e.Subject, e.Kind)
+// taskURL is a task's own URL, which is told of its events.
+type taskURL struct {
+	place  int64 // of the event, from 1
+	caller int64
+	url    string
+}
+
+func (d *deliveries) add(place int64, endpoint task.ID, url string) {
+	d.places, d.endpoints, d.urls = append(d.places, place), append(d.endpoints, endpoint), append(d.urls, url)
+}
+
+func (db *DB) listeners(ctx context.Context, events []ToldEvent) (d *deliveries, unknown []int, err error) {
+	rows, err := db.hot.Query(ctx, listenersSQL, column(events, func(e ToldEvent) task.ID { return e.Subject }), column(events, func(e ToldEvent) string { return e.Kind }))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var l listeners
-	var callback, url *string
+	d = new(deliveries)
+	known := make([]bool, len(events))
+	var place, caller int64
+	var own, url *string
 	var id *task.ID
-	tag, err := pgx.ForEachRow(rows, []any{&l.caller, &callback, &id, &url}, func() error {
-		l.callback = orEmpty(callback)
+	_, err = pgx.ForEachRow(rows, []any{&place, &caller, &own, &id, &url}, func() error {
+		if own != nil && !known[place-1] {
+			d.callbacks = append(d.callbacks, taskURL{place, caller, *own})
+		}
+		known[place-1] = true
 		if id != nil {
-			l.endpoints, l.urls = append(l.endpoints, *id), append(l.urls, *url)
+			d.add(place, *id, *url)
 		}
 		return nil
 	})
-	if err == nil && tag.RowsAffected() == 0 {
-		err = errNotFound("subject of this event")
+	for i, is := range known {
+		if !is {
+			unknown = append(unknown, i)
+		}
 	}
-	return &l, err
+	return d, unknown, err
 }
 
-// addCallback adds the task's own URL, under the row of the caller's secret.
-func (db *DB) addCallback(ctx context.Context, l *listeners, fresh func() string) error {
-	if _, err := db.SigningSecrets(ctx, []int64{l.caller}, fresh); err != nil {
+// addCallbacks adds the tasks' own URLs, under the rows of their callers' secrets.
+func (db *DB) addCallbacks(ctx context.Context, d *deliveries, fresh func() string) error {
+	if len(d.callbacks) == 0 {
+		return nil
+	}
+	callers := column(d.callbacks, func(c taskURL) int64 { return c.caller })
+	slices.Sort(callers)
+	callers = slices.Compact(callers)
+	if _, err := db.SigningSecrets(ctx, callers, fresh); err != nil {
 		return err
 	}
+	rows, err := db.hot.Query(ctx, callbackEndpointsSQL, callers)
+	if err != nil {
+		return err
+	}
+	endpoints := make(map[int64]task.ID, len(callers))
+	var caller int64
 	var id task.ID
-	err := db.hot.QueryRow(ctx, callbackEndpointSQL, l.caller).Scan(&id)
-	l.endpoints, l.urls = append(l.endpoints, id), append(l.urls, l.callback)
+	_, err = pgx.ForEachRow(rows, []any{&caller, &id}, func() error {
+		endpoints[caller] = id
+		return nil
+	})
+	for _, c := range d.callbacks {
+		d.add(c.place, endpoints[c.caller], c.url)
+	}
 	return err
 }

@@ -1,0 +1,103 @@
+package bus
+
+import (
+	"net/http"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func togetherRoute() Route {
+	r := testRoute()
+	r.InFlight, r.Together = 40, 20
+	return r
+}
+
+func TestEventsThatWaitGoTogether(t *testing.T) {
+	t.Parallel()
+	for name, older := range map[string]bool{"to a function that takes them": false, "to a function of an older version": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := newBroker(t)
+			b, js := newBus(t, broker.server.URL()), broker.js()
+			var l ledger
+			f := newFunction(t, func(w http.ResponseWriter, c call, _ int) {
+				switch kind := c.header.Get("Content-Type"); {
+				case older && kind == EventsType:
+					w.WriteHeader(http.StatusUnsupportedMediaType)
+				case slices.Contains(idsOf(t, c), "poison"):
+					w.WriteHeader(http.StatusUnprocessableEntity)
+				default:
+					l.take(t, c)
+				}
+			})
+			require.NoError(t, b.Ensure(t.Context()))
+			for _, id := range numbers(1, 100) {
+				publishAll(t, b, eventMessage(id))
+			}
+			trigger := runTrigger(t, b, testConfig(f), togetherRoute())
+			eventually(t, func() bool { return broker.settled(js, togetherRoute()) }, "all settled")
+			taken := l.taken()
+			slices.SortFunc(taken, func(a, b string) int { x, _ := strconv.Atoi(a); y, _ := strconv.Atoi(b); return x - y })
+			require.Equal(t, numbers(1, 100), taken)
+			if !older {
+				require.LessOrEqual(t, len(f.seen()), 10)
+			}
+			publishAll(t, b, eventMessage("alone"))
+			eventually(t, func() bool { return f.of("alone") == 1 }, "one that comes alone is posted as itself")
+
+			publishAll(t, b, eventMessage("101"), eventMessage("poison"), eventMessage("102"))
+			eventually(t, func() bool { return broker.settled(js, togetherRoute()) && trigger.Counts()["d"].DeadLettered == 1 }, "neighbours go on")
+			require.Subset(t, l.taken(), []string{"101", "102"})
+			require.EqualValues(t, 103, trigger.Counts()["d"].Acked)
+		})
+	}
+}
+
+func TestEventsThatAreUnavailableTogetherComeAgain(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
+		if n <= 3 {
+			w.Header().Set("Retry-After", "0")
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		l.take(t, c)
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	for _, id := range numbers(1, 50) {
+		publishAll(t, b, eventMessage(id))
+	}
+	runTrigger(t, b, testConfig(f), togetherRoute())
+	eventually(t, func() bool { return broker.settled(js, togetherRoute()) }, "all settled")
+	require.ElementsMatch(t, numbers(1, 50), l.taken())
+}
+
+func TestEventsThatHangTogetherKeepNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	release := make(chan struct{})
+	f := newFunction(t, func(_ http.ResponseWriter, c call, _ int) {
+		if slices.Contains(idsOf(t, c), "1") {
+			<-release
+		}
+	})
+	require.NoError(t, b.Ensure(t.Context()))
+	for _, id := range numbers(1, 100) {
+		publishAll(t, b, eventMessage(id))
+	}
+	route := togetherRoute()
+	route.AckWait = time.Second
+	trigger := runTrigger(t, b, testConfig(f), route)
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the others are taken")
+	close(release)
+	eventually(t, func() bool { return broker.settled(js, route) }, "all settled")
+	require.EqualValues(t, 100, trigger.Counts()["d"].Acked, "each once")
+}
