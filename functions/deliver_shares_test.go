@@ -51,3 +51,31 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 	require.Equal(t, 32, webhooks, "a quarter of the places, and none of these calls has ended")
 	require.Equal(t, 32, messages)
 }
+
+// What one caller has waiting for the stream of events, and for being recorded, keeps
+// no other one waiting, and is more than the stream has room for at a time.
+func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
+	t.Parallel()
+	w := openTownWith(t, insiders, "SENDONCE_STREAM_EVENTS_MB=4")
+	mallory := w.looker.caller("mallory", "submitter")
+	require.Equal(t, 200, mallory.post(endpoints, `{"url":"http://127.0.0.1:1/"}`).status)
+	well := newReceiver(t, nil)
+	w.endpoint(well.URL)
+	const flood = 3000
+	w.looker.exec(`with t as (
+			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, metadata)
+			select gen_random_uuid(), c.id, 'default', 5, 3, 0, '13800138000', 'x', jsonb_build_object('m', repeat('x', 1000))
+			from callers c, generate_series(1, $1) where name = 'mallory' returning id, caller_id
+		), f as (
+			insert into event_outbox (kind, caller_id, ids)
+			select 'task.failed', caller_id, array_agg(id) from (select *, row_number() over () / 500 as n from t) t group by caller_id, n
+		), v as (
+			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+			values (gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x') returning id
+		)
+		insert into event_outbox (kind, ids) select 'task.failed', array[id] from v`, flood)
+	require.Eventually(t, func() bool { return well.got() == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from webhook_deliveries`) == flood+1 }, patience, 20*time.Millisecond)
+	ahead := w.looker.count(`select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 0)`)
+	require.Less(t, ahead, 500)
+}

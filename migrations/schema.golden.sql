@@ -186,7 +186,9 @@ CASE
     WHEN starts_with(kind, 'message.'::text) THEN 'USERS'::text
     ELSE 'EVENTS'::text
 END),
-    next_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone)
+    next_at timestamp with time zone NOT NULL DEFAULT '-infinity'::timestamp with time zone,
+    caller_id bigint NOT NULL DEFAULT 0,
+    events integer NOT NULL GENERATED ALWAYS AS (cardinality(ids)))
 WITH (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
 CREATE TABLE message_cursors (
@@ -712,7 +714,7 @@ CREATE INDEX archived_subscribe_message_sends_log ON public.archived_subscribe_m
 
 CREATE INDEX dead_letters_survived ON public.dead_letters USING btree (created_at, id) WHERE (NOT dead);
 
-CREATE INDEX event_outbox_due ON public.event_outbox USING btree (stream, next_at, id);
+CREATE INDEX event_outbox_due ON public.event_outbox USING btree (stream, caller_id, next_at, id);
 
 CREATE INDEX idx_default_sms_sent ON public.default_sms_data USING btree (is_sent);
 
@@ -941,13 +943,17 @@ COMMENT ON COLUMN dead_letters.reason IS 'Why it was not accepted, for people.';
 
 COMMENT ON TABLE default_sms_data IS 'The text that is sent once to a phone number whose submission has no content.';
 
-COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit and kind, ids only. A row is deleted when a stream has all its events.';
+COMMENT ON TABLE event_outbox IS 'Events to publish, one row for each commit, kind and caller, ids only. A row is deleted when a stream has all its events.';
 
 COMMENT ON COLUMN event_outbox.kind IS 'task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised, alert.cleared.';
 
 COMMENT ON COLUMN event_outbox.reason IS 'Of task.failed: that of task_done.';
 
 COMMENT ON COLUMN event_outbox.next_at IS 'Not to be published before; in the future only for events that a stream refuses by themselves.';
+
+COMMENT ON COLUMN event_outbox.caller_id IS 'Of task.<state>: whose tasks these are, 0 for the built-in admin. 0 of all other kinds.';
+
+COMMENT ON COLUMN event_outbox.events IS 'How many ids there are.';
 
 COMMENT ON TABLE message_cursors IS 'How far a user has read a conversation: the newest message read. It only moves forward.';
 

@@ -38,7 +38,7 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 
 const (
 	batchMessages = 500
-	batchEvents   = 4               // rows, of at most 500 events each
+	batchEvents   = 2000
 	publishLimit  = 2 * time.Second // the rows are locked meanwhile
 	awayPause     = 2 * time.Second
 	batchTime     = 10 * time.Second // that one more batch of both may take

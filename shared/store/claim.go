@@ -59,8 +59,9 @@ const claimBody = `
 
 // claimTold writes the event of a claim.
 const claimTold = `, e as (
-    insert into event_outbox (kind, ids)
-    select kind, array_agg(id) from (select b.*, 'task.processing' as kind from b) told where callback_url is not null or ` + endpointed + ` group by kind
+    insert into event_outbox (kind, caller_id, ids)
+    select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) told
+    where callback_url is not null or ` + endpointed + ` group by kind, caller_id
 )`
 
 const claimAnswer = `

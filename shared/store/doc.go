@@ -42,11 +42,12 @@
 // # Streams that take nothing
 //
 // What waits for the broker is grouped by stream: message_live.stream and
-// event_outbox.stream. A relay takes from each stream an equal part of a batch, by
-// one probe of the index per stream. A stream that is full, has no leader or does
-// not answer gets a row of stream_pauses, and until its time is over no statement
-// looks at what waits for it: not a row of it is read or written, so 200,000
-// waiting messages cost other streams nothing. The pause is 2 s, then twice as long
+// event_outbox.stream. A relay takes from each stream an equal part of a batch, and
+// from each caller an equal part of that, by one probe of the index per pair. A
+// stream that is full, has no leader or does not answer gets a row of stream_pauses,
+// and until its time is over no statement looks at what waits for it: not a row of it
+// is written and one per caller is found, so 200,000 waiting messages cost other
+// streams nothing. The pause is 2 s, then twice as long
 // each time, up to a minute. When it is over a few messages, or one row of events,
 // are tried; if the stream takes them the pause is removed and the rest follows in
 // its order. The streams of others are not known by name: their subjects fall into
@@ -73,7 +74,7 @@
 // # Telling
 //
 // Whoever changes a task writes event_outbox in the same commit, one row for each
-// kind of change and flush, when somebody listens to that kind: callers and callback URLs are
+// caller, kind of change and flush, when somebody listens to that kind: callers and callback URLs are
 // known from the live row. The id of that row orders the events of one task, as
 // it is taken while the task is locked. The relay publishes and deletes.
 //

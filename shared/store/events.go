@@ -63,13 +63,13 @@ func (m EventMode) tells(c change) bool {
 const endpointed = `exists (select from webhook_endpoints e where e.caller_id = told.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or told.kind = any(e.events)))`
 
-// insertEventsSQL writes one row for each kind of change in this flush.
+// insertEventsSQL writes one row for each caller and kind of change in this flush.
 const insertEventsSQL = `
-insert into event_outbox (kind, reason, ids)
-select kind, reason, array_agg(id)
+insert into event_outbox (kind, reason, caller_id, ids)
+select kind, reason, caller_id, array_agg(id)
 from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as told (id, kind, reason, caller_id, callback)
 where callback or ` + endpointed + `
-group by kind, reason`
+group by kind, reason, caller_id`
 
 // news is what a transaction will tell once it is committed.
 type news struct {
@@ -132,30 +132,58 @@ func (n *news) after(err error) error {
 	return err
 }
 
-// eventStreams is the streams that event_outbox has rows for.
-const eventStreams = `(values ('EVENTS'), ('USERS')) as s (stream)`
+// eventCallers is the streams and callers that have events to publish, e, with the
+// earliest row of each pair: one probe of the index each.
+const eventCallers = `e (stream, caller_id, next_at, events) as (
+    (select stream, caller_id, next_at, events from event_outbox order by stream, caller_id, next_at, id limit 1)
+    union all
+    select n.* from e cross join lateral (
+        select o.stream, o.caller_id, o.next_at, o.events from event_outbox o
+        where (o.stream, o.caller_id) > (e.stream, e.caller_id)
+        order by o.stream, o.caller_id, o.next_at, o.id limit 1
+    ) n
+)`
 
-// dueEventsOf joins the first event of a stream s that is due.
-const dueEventsOf = ` cross join lateral (
-    select from event_outbox o where o.stream = s.stream and o.next_at <= now() order by o.next_at, o.id limit 1
-) first `
-
-// lockEventsSQL takes the oldest events of each stream with what is told of each:
-// an equal part of $1 rows for each, and one row of a stream whose pause is over.
-// Rows that another relay has are left to it. The result is told only while it is
-// that of the very outcome.
+// lockEventsSQL takes the oldest events of each stream and caller with what is told of
+// each: of $1 events an equal part for each stream, divided equally among its callers,
+// and of each caller as many whole rows as its part has room for, at least one. Of
+// callers whose first rows alone are more than that, some are chosen by chance. Of a
+// stream whose pause is over it takes one row. The first rows of all callers come
+// first, the small ones before the large ones, then the second ones: so what one caller
+// has waiting, however much, keeps no other one waiting. Rows that another relay has
+// are left to it. A room of 0 says that there may be more. The result is told only
+// while it is that of the very outcome.
 const lockEventsSQL = `
-with open as materialized (
-    select s.stream, p.failures, case when p.until is null then greatest($1 / count(*) over (), 1) else 1 end as room
-    from ` + eventStreams + pausedStreams + dueEventsOf + `where ` + openStream + `
+with recursive ` + eventCallers + `, due as materialized (
+    select s.*, p.failures, random() as chance from e s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
+), picked as materialized (
+    select *, greatest(part / count(*) over (partition by stream), 1) as room from (
+        select due.*, $1 / (select count(distinct stream) from due) as part,
+            sum(events) over (partition by stream order by chance) - events as ahead,
+            row_number() over (partition by stream order by chance) as place
+        from due
+    ) d where place = 1 or failures is null and ahead < part
+), found as materialized (
+    select x.*, picked.failures, x.later or picked.failures is not null or (select count(*) from picked) < (select count(*) from due) as more
+    from picked cross join lateral (
+        select *, bool_or(not fits) over () as later from (
+            select id, turn, turn = 1 or failures is null and through <= room as fits from (
+                select id, row_number() over y as turn, sum(events) over y as through from (
+                    select id, next_at, events from event_outbox
+                    where event_outbox.stream = picked.stream and event_outbox.caller_id = picked.caller_id and next_at <= now()
+                    order by next_at, id
+                    limit room + 1
+                ) r window y as (order by next_at, id)
+            ) y
+        ) z
+    ) x
 ), o as materialized (
-    select x.*, open.room, open.failures from open cross join lateral (
-        select id, kind, reason, ids, created_at, stream, next_at from event_outbox
-        where event_outbox.stream = open.stream and next_at <= now()
-        order by next_at, id
-        limit open.room
+    select x.*, f.turn, f.failures, case when f.more then 0 else 2147483647 end as room from found f cross join lateral (
+        select id, kind, reason, ids, created_at, stream, events from event_outbox
+        where event_outbox.id = f.id and next_at <= now()
         for update skip locked
     ) x
+    where f.fits
 )
 select o.id, o.kind, o.reason, o.created_at, i.id, coalesce(t.source, ''), t.metadata::text,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, w.url, w.disabled_reason, w.failing_since,
@@ -184,7 +212,7 @@ left join lateral (
 left join lateral (select * from accepted_messages where accepted_messages.id = i.id and o.kind like 'message.%' offset 0) a on true
 left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
-order by o.stream, o.next_at, o.id, i.place`
+order by o.stream, o.turn, o.events, o.id, i.place`
 
 // The kinds of events that are not of tasks: an endpoint was disabled; a message
 // that a stream accepted was saved, or cannot be; an alert was raised, or is over.
@@ -265,7 +293,9 @@ func orEmpty(s *string) string {
 }
 
 // anyEventSQL spares the idle relay a transaction.
-const anyEventSQL = `select exists (select from ` + eventStreams + pausedStreams + dueEventsOf + `where ` + openStream + `)`
+const anyEventSQL = `
+with recursive ` + eventCallers + `
+select exists (select from e s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `)`
 
 const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 
@@ -274,7 +304,7 @@ const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 const keepEventsSQL = `
 update event_outbox set ids = $2, next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
-// RelayEvents takes about limit rows of events, the oldest of each stream, has
+// RelayEvents takes about limit events, the oldest of each stream and caller, has
 // publish tell all their events with the rows locked, and deletes what was taken,
 // in one transaction. publish gives one result per event, in their order, and must
 // return within 3 s. An event that met nobody stays, however often; one that was

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
@@ -86,8 +87,8 @@ func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
 	require.Empty(t, kinds, "only outcomes are told")
 	db.finish(t, 5)
 	kinds, ids := db.outbox(t)
-	require.Equal(t, []string{"task.succeeded"}, kinds, "one row for all of a flush")
-	require.ElementsMatch(t, []task.ID{a.ID, b.ID}, ids[0], "nobody hears of the others")
+	require.Equal(t, []string{"task.succeeded", "task.succeeded"}, kinds, "one row for each caller of a flush")
+	require.ElementsMatch(t, [][]task.ID{{a.ID}, {b.ID}}, ids, "nobody hears of the others")
 	require.EqualValues(t, 1, told.Load())
 
 	c := message(withCallback)
@@ -95,7 +96,7 @@ func TestAnOutcomeIsToldOfTasksThatSomebodyListensTo(t *testing.T) {
 	_, err = db.Cancel(t.Context(), c.ID, nil)
 	require.NoError(t, err)
 	kinds, _ = db.outbox(t)
-	require.Equal(t, []string{"task.succeeded", "task.failed"}, kinds)
+	require.Equal(t, []string{"task.succeeded", "task.succeeded", "task.failed"}, kinds)
 	require.EqualValues(t, 2, told.Load())
 }
 
@@ -209,6 +210,61 @@ func TestLaterEventsOfATaskHaveHigherNumbersAndTheirOwnOutcome(t *testing.T) {
 	require.Empty(t, told[0].Result, "it is not its outcome any more")
 	require.Equal(t, "task.succeeded", told[1].Kind)
 	require.Greater(t, told[1].Seq, told[0].Seq)
+}
+
+// However much a caller has waiting, the first events of every other one are among
+// the first that are published, and those of each caller keep their order.
+func TestEventsOfOneCallerKeepNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	add := func(caller, rows, events int) {
+		db.exec(t, `insert into event_outbox (kind, caller_id, ids)
+			select 'task.failed', $1, array(select gen_random_uuid() from generate_series(1, $3::integer)) from generate_series(1, $2::integer)`, caller, rows, events)
+	}
+	add(7, 40, 100)
+	add(8, 3, 1)
+	add(9, 30, 10)
+	var seen []DueEvent
+	relay := func() Relayed {
+		relayed, err := db.RelayEvents(t.Context(), 300, func(_ context.Context, due []DueEvent) ([]msg.Result, error) {
+			seen = due
+			return slices.Repeat([]msg.Result{takes}, len(due)), nil
+		})
+		require.NoError(t, err)
+		return relayed
+	}
+	of := map[int64]int64{}
+	rows, err := db.owner(t).Query(t.Context(), `select id, caller_id from event_outbox`)
+	require.NoError(t, err)
+	var id, caller int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &caller}, func() error { of[id] = caller; return nil })
+	require.NoError(t, err)
+	require.True(t, relay().More)
+	counts, last := map[int64]int{}, map[int64]int64{}
+	for i, e := range seen {
+		caller := of[e.Seq]
+		counts[caller]++
+		require.GreaterOrEqual(t, e.Seq, last[caller], "in their order")
+		last[caller] = e.Seq
+		if i == 0 {
+			require.EqualValues(t, 8, caller)
+		}
+	}
+	require.Equal(t, map[int64]int{7: 100, 8: 3, 9: 100}, counts)
+	for relay().More {
+	}
+	require.Zero(t, db.count(t, `select count(*) from event_outbox`))
+
+	for caller := range 50 {
+		add(100+caller, 1, 100)
+	}
+	total := 0
+	for more := true; more; total += len(seen) {
+		seen = nil
+		more = relay().More
+		require.LessOrEqual(t, len(seen), 2*300+100, "of many callers some are chosen")
+	}
+	require.Equal(t, 5000, total)
 }
 
 // whileWaiting holds the row that lock finds, begins do, has meanwhile happen once

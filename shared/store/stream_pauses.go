@@ -154,12 +154,10 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 // nextRelaySQL is when something is due for the broker next. A stream is due when
 // its pause is over. Of events only those count that wait by themselves or whose
 // stream is paused: the others were announced by whoever wrote them.
-const nextRelaySQL = messageStreams + `
+const nextRelaySQL = messageStreams + `, ` + eventCallers + `
 select least(
     (select min(greatest(s.next_at, p.until)) from s` + pausedStreams + `),
-    (select min(greatest(e.next_at, p.until)) from ` + eventStreams + pausedStreams + `
-        cross join lateral (select next_at from event_outbox o where o.stream = s.stream order by o.next_at, o.id limit 1) e
-        where greatest(e.next_at, p.until) > now()))`
+    (select min(greatest(s.next_at, p.until)) from e s` + pausedStreams + `where greatest(s.next_at, p.until) > now()))`
 
 // NextRelay is when something is due for the broker next; zero = nothing is.
 func (db *DB) NextRelay(ctx context.Context) (time.Time, error) {

@@ -209,11 +209,11 @@ const insertKeyed = insertColumns + `, $20::uuid[], $21::uuid[], $22::integer[])
 
 // insertTold writes the events of insertRows.
 const insertTold = `, e as (
-    insert into event_outbox (kind, ids)
-    select kind, array_agg(id)
+    insert into event_outbox (kind, caller_id, ids)
+    select kind, caller_id, array_agg(id)
     from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) told
     where callback_url is not null or ` + endpointed + `
-    group by kind
+    group by kind, caller_id
 )`
 
 const insertAnswer = `

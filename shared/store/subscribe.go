@@ -122,8 +122,8 @@ const subscribeClaim = `, c as (
 
 // subscribeTold writes the event of that task.
 const subscribeTold = `, e as (
-    insert into event_outbox (kind, ids)
-    select kind, array[$1]
+    insert into event_outbox (kind, caller_id, ids)
+    select kind, caller_id, array[$1]
     from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) told
     where $12 is not null or ` + endpointed + `
 )`
