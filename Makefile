@@ -90,9 +90,9 @@ build: ## the one binary, in bin/sendonce
 framework: ## the functions on the server of the functions framework, in bin/framework
 	$(BUILD) -o bin/framework ./functions/framework
 
-golden: ## rewrite what is generated: the schema's golden file, README's settings, compose's .env.example and the users of NATS
+golden: ## rewrite what is generated: the schema's golden file, the settings in docs, compose's .env.example and the users of NATS
 	go test ./migrations -update
-	go test ./functions -run TestReadme -update
+	go test ./functions -run TestDocs -update
 	go test ./deploy -run 'TestTheExampleEnvironment|TestTheUsersOfNATS' -update
 
 .PHONY: help run example booking test fuzz vuln check openapi faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

@@ -109,7 +109,7 @@ func (h host) serveWithNATS(t *testing.T) (*server, *nats.Conn) {
 	return h.at(t, url, broker.URL()).connect(url), nc
 }
 
-// What the README says of the two servers.
+// What docs/platform.md says of the two servers.
 func TestTheServersDiffer(t *testing.T) {
 	t.Parallel()
 	const none = "postgres://nobody@127.0.0.1:1/none"

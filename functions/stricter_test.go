@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TestStricterThanTheSources holds README's table of what Sendonce refuses to the
+// TestStricterThanTheSources holds the table of docs/guarantees.md to the
 // answers.
 func TestStricterThanTheSources(t *testing.T) {
 	t.Parallel()

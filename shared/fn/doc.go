@@ -12,8 +12,8 @@
 // has no limits for connections and no drain, and cannot take a passed socket.
 // Register gives the same handler to the functions framework for hosts that need it. What Serve does beyond net/http's defaults is done in the
 // handler wherever that is possible, so that it holds on both: limits of bodies
-// and answers, the bound of calls, and the drain (see endOnSignal). The README lists
-// what remains. The contract tests run on both servers. Of the framework, the binary
+// and answers, the bound of calls, and the drain (see endOnSignal). docs/platform.md
+// lists what remains. The contract tests run on both servers. Of the framework, the binary
 // links its registry alone: 60 bytes, and no time at the start.
 //
 // functions.Typed of the framework is never used: it decodes every request
