@@ -145,6 +145,46 @@ func TestWhatIsNoConversationIsNamedFieldByField(t *testing.T) {
 	}
 }
 
+const peers = post + "/peers"
+
+func TestAUserLearnsWhoWroteToIt(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	ann, bob, cid := s.caller("ann", "submitter"), s.caller("bob", "submitter"), s.caller("cid", "receiver")
+	bob.say("ann", "1")
+	ann.say("cid", "2")
+	first := bob.say("cid", "3")
+	last := bob.say("cid", "4")
+	s.say("cid", "5")
+	require.Equal(t, 204, cid.post(post+"/read", fmt.Sprintf(`{"between":"bob,cid","up_to":%q}`, first)).status)
+
+	var seen []any
+	for after := ""; ; {
+		page := cid.get(peers + "?limit=1" + after)
+		require.Equal(t, 200, page.status, page.text)
+		seen = append(seen, page.data("items").([]any)...)
+		next, more := page.data("next_after").(string)
+		if !more {
+			break
+		}
+		after = "&after=" + next
+	}
+	require.Len(t, seen, 3)
+	names := make([]any, len(seen))
+	for i, peer := range seen {
+		names[i] = peer.(map[string]any)["peer"]
+	}
+	require.Equal(t, []any{"admin", "bob", "ann"}, names)
+	require.Subset(t, seen[1], map[string]any{"last_server_msg_id": last, "unread": 1.0, "up_to": first})
+	require.Contains(t, s.get(peers+"?user=ann").text, `"items":[{"peer":"bob"`, "an admin asks for anybody")
+	require.Contains(t, bob.get(peers+"?user=bob").text, `"items":[]`)
+
+	require.Equal(t, 403, bob.get(peers+"?user=cid").status, "nobody learns who writes to another")
+	require.Equal(t, 403, s.caller("app", "sender").get(peers).status)
+	require.Equal(t, []string{"after"}, bob.get(peers+"?after="+last).fields(), "it is no message to bob")
+	require.ElementsMatch(t, []string{"user", "limit", "after", "before"}, cid.get(peers+"?user=%20&limit=0&after=x&before=y").fields())
+}
+
 func (s teller) tellOfConversations() {
 	s.t.Helper()
 	ann := s.as(s.caller("ann", "submitter"))
@@ -157,5 +197,9 @@ func (s teller) tellOfConversations() {
 	ann.post(403, post+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
 	s.post(404, post+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, said))
 	s.get(400, between+"ann,ann")
+	ann.say("bob", "to-bob")
+	s.get(200, peers+"?user=bob&limit=1")
+	ann.get(403, peers+"?user=bob")
+	s.get(400, peers+"?after=x")
 	s.post(400, post+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"bob","up_to":%q}`, said))
 }

@@ -708,7 +708,7 @@ CREATE UNIQUE INDEX alerts_open ON public.alerts USING btree (kind, queue) WHERE
 
 CREATE UNIQUE INDEX archived_business_template_receiver ON public.archived_subscribe_message_logs USING btree (business_type, business_id, template_type, receiver_user_id);
 
-CREATE INDEX archived_messages_between ON public.archived_messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
+CREATE INDEX archived_messages_between ON public.archived_messages USING btree (destination, sender, created_at, id) WHERE (kind = 2);
 
 CREATE INDEX archived_subscribe_message_sends_log ON public.archived_subscribe_message_sends USING btree (log_id, created_at);
 
@@ -742,7 +742,7 @@ CREATE INDEX message_live_stuck ON public.message_live USING btree (status, id) 
 
 CREATE INDEX message_live_stuck_caller ON public.message_live USING btree (caller_id) WHERE (remaining_sends = 0);
 
-CREATE INDEX messages_between ON public.messages USING btree (sender, destination, created_at, id) WHERE (kind = 2);
+CREATE INDEX messages_between ON public.messages USING btree (destination, sender, created_at, id) WHERE (kind = 2);
 
 CREATE INDEX operator_actions_created ON public.operator_actions USING btree (created_at, id);
 

@@ -86,6 +86,38 @@ func errStranger() error {
 	return task.Refuse(task.CodeForbidden, "this caller is none of the two")
 }
 
+// peersRequest is api.PeersRequest with its rules.
+type peersRequest api.PeersRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *peersRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.User("user", r.User)
+	bad.PageByID(r.Limit, r.After)
+	return bad
+}
+
+// peers gives a page of those who wrote to a user, to that user.
+func (p *post) peers(ctx context.Context, c *fn.Call, req peersRequest) (any, error) {
+	user, err := c.ActFor(req.User)
+	if err != nil {
+		return nil, err
+	}
+	after, _ := task.ParseID(req.After) // valid, or absent and zero
+	peers, more, err := p.db.Peers(ctx, user, after, decode.PageLimit(req.Limit))
+	if task.CodeOf(err) == task.CodeNotFound {
+		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this user"}})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return fn.PageOf(peers, more, wirePeer, func(p store.Peer) task.ID { return p.Last }), nil
+}
+
+func wirePeer(p store.Peer) api.Peer {
+	return api.Peer{Peer: p.Name, LastServerMsgID: p.Last.String(), LastMessageAt: p.LastAt.UTC(), ReadCursor: wireCursor(p.Read)}
+}
+
 // readRequest is api.ReadRequest with its rules.
 type readRequest api.ReadRequest
 

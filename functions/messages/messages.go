@@ -6,9 +6,11 @@
 //	GET  /api/v1/messages/by-key/{client_msg_id}
 //	POST /api/v1/messages/{id}/received
 //
-// what two users sent to each other, and how far each of them has read:
+// what two users sent to each other, how far each of them has read, and who wrote
+// to a user:
 //
 //	GET  /api/v1/messages?between=ann,bob
+//	GET  /api/v1/messages/peers
 //	POST /api/v1/messages/read
 //
 // and what an operator does about those that went wrong:
@@ -55,6 +57,7 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 		"POST " + root + "/{id}/received":         fn.JSON(fn.Receiver, p.received),
 
 		"GET " + root:            fn.Query(fn.Submitter, p.conversation).Or(fn.Receiver).Pages(),
+		"GET " + root + "/peers": fn.Query(fn.Submitter, p.peers).Or(fn.Receiver).Pages(),
 		"POST " + root + "/read": fn.JSON(fn.Submitter, p.markRead).Or(fn.Receiver),
 
 		"GET " + root + "/stuck":         fn.List(fn.Admin, p.stuck),

@@ -176,8 +176,8 @@ func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 func (t *telling) gap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
-		Message: "messages after the first place and before the second may no longer be kept here; read them with GET /api/v1/messages?between=USER,OTHER, " +
-			"and what became of accepted messages with GET /api/v1/messages/by-key/CLIENT_MSG_ID",
+		Message: "messages after the first place and before the second may no longer be kept here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER what, " +
+			"and GET /api/v1/messages/by-key/CLIENT_MSG_ID what became of accepted messages",
 	})
 	if err != nil {
 		return err

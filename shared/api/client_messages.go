@@ -48,6 +48,12 @@ func (c *Client) Conversation(ctx context.Context, r ConversationRequest) (Conve
 	return getFor[ConversationResponse](ctx, c, "/api/v1/messages", r)
 }
 
+// Peers lists those who wrote to a user, one page: those whose newest message is
+// newest first. It is where to begin after a gap (StreamGap).
+func (c *Client) Peers(ctx context.Context, r PeersRequest) (Page[Peer], error) {
+	return getFor[Page[Peer]](ctx, c, "/api/v1/messages/peers", r)
+}
+
 // MarkRead tells how far a user has read a conversation. It never goes back, so
 // a repeat is harmless.
 func (c *Client) MarkRead(ctx context.Context, r ReadRequest) error {

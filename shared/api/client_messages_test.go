@@ -40,6 +40,21 @@ func TestAMessageIsReadByEitherOfItsIDs(t *testing.T) {
 		[]string{s.calls[0].path, s.calls[1].path, s.calls[2].path})
 }
 
+func TestPeersAreReadPageByPage(t *testing.T) {
+	t.Parallel()
+	page := answer{status: 200, body: `{"code":200,"message":"success","data":{"items":[
+		{"peer":"bob","last_server_msg_id":"m","last_message_at":"2023-12-01T10:00:00Z","unread":3}],"next_after":"m"}}`}
+	synctest.Test(t, func(t *testing.T) {
+		s, limit := &script{answers: []answer{busy, page}}, 1
+		got, err := s.client().Peers(t.Context(), PeersRequest{Limit: &limit, After: "x"})
+		require.NoError(t, err)
+		require.Equal(t, "GET /api/v1/messages/peers?after=x&limit=1", s.calls[1].path)
+		require.Equal(t, "m", got.NextAfter)
+		require.Equal(t, "bob", got.Items[0].Peer)
+		require.Equal(t, 3, got.Items[0].Unread)
+	})
+}
+
 func TestAConversationIsReadAndMarkedAsOftenAsItTakes(t *testing.T) {
 	t.Parallel()
 	page := answer{status: 200, body: `{"code":200,"message":"success","data":{"items":[{"server_msg_id":"m"}],"next_after":"m",

@@ -24,6 +24,21 @@ type ReadCursor struct {
 	Unread int        `json:"unread"`            // newer messages of the other one; 100 stands for 100 or more
 }
 
+// PeersRequest lists those who wrote to a user: GET /api/v1/messages/peers.
+type PeersRequest struct {
+	User  string `json:"user,omitempty"`  // default, and all that who is no admin may say: the caller's name
+	Limit *int   `json:"limit,omitempty"` // 1..200; default 50
+	After string `json:"after,omitempty"` // next_after of the page before
+}
+
+// Peer is a user who wrote to another, the reader.
+type Peer struct {
+	Peer            string    `json:"peer"`
+	LastServerMsgID string    `json:"last_server_msg_id"` // of the peer's newest message to the reader
+	LastMessageAt   time.Time `json:"last_message_at"`    // when that was saved
+	ReadCursor                // how far the reader has read
+}
+
 // ReadRequest tells how far a user has read: POST /api/v1/messages/read.
 type ReadRequest struct {
 	Between string `json:"between"`          // the two names, joined by a comma

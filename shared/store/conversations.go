@@ -78,7 +78,9 @@ union all
 select m.created_at from archived_messages m where m.id = $3 and ` + ofConversation
 
 // unreadOf bounds the messages m of $2 to $1 that are newer than the cursor c.
-const unreadOf = `m.kind = 2 and m.sender = $2 and m.destination = $1
+const unreadOf = `m.kind = 2 and m.sender = $2 and m.destination = $1` + newerThanCursor
+
+const newerThanCursor = `
         and (m.created_at, m.id) > (coalesce(c.created_at, '-infinity'), coalesce(c.id, '00000000-0000-0000-0000-000000000000'))`
 
 // readCursorSQL counts on from the cursor of $1 in its conversation with $2.
@@ -89,6 +91,94 @@ select c.id, c.read_at, (select count(*) from (
     (select from archived_messages m where ` + unreadOf + ` limit $3)
     limit $3) unread)
 from (select) one left join message_cursors c on c.reader = $1 and c.peer = $2`
+
+// Peer is a user who wrote to another, the reader, and how far that has read it.
+type Peer struct {
+	Name   string
+	Last   task.ID   // the newest message to the reader
+	LastAt time.Time // when that was saved
+	Read   ReadCursor
+}
+
+// lastToUser finds the newest message of the sender p to $1 in a table.
+const lastToUser = ` where kind = 2 and destination = $1 and sender = p.sender order by created_at desc, id desc limit 1`
+
+// peersSQL goes from sender to sender of the messages to $1, so it reads a few
+// entries of an index for each of them, however many messages they sent. Only
+// those of the page are counted.
+const peersSQL = `
+with recursive live as (
+    (select sender from messages where kind = 2 and destination = $1 order by sender limit 1)
+    union all
+    select (select m.sender from messages m where m.kind = 2 and m.destination = $1 and m.sender > live.sender order by m.sender limit 1)
+    from live where live.sender is not null
+), archived as (
+    (select sender from archived_messages where kind = 2 and destination = $1 order by sender limit 1)
+    union all
+    select (select m.sender from archived_messages m where m.kind = 2 and m.destination = $1 and m.sender > archived.sender order by m.sender limit 1)
+    from archived where archived.sender is not null
+), page as materialized (
+    select p.sender, l.created_at, l.id
+    from (select sender from live union select sender from archived) p
+    cross join lateral (
+        (select created_at, id from messages` + lastToUser + `)
+        union all
+        (select created_at, id from archived_messages` + lastToUser + `)
+        order by created_at desc, id desc limit 1
+    ) l
+    where p.sender <> $1
+        and (l.created_at, l.id) < (coalesce($2::timestamptz, 'infinity'), coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff'))
+    order by l.created_at desc, l.id desc limit $4
+)
+select page.sender, page.id, page.created_at, read.*
+from page cross join lateral (` + readCursorOfPeer + `) read
+order by page.created_at desc, page.id desc`
+
+// readCursorOfPeer is readCursorSQL for each row of page.
+const readCursorOfPeer = `
+    select c.id, c.read_at, (select count(*) from (
+        (select from messages m where ` + unreadOfPeer + ` limit $5)
+        union all
+        (select from archived_messages m where ` + unreadOfPeer + ` limit $5)
+        limit $5) unread)
+    from (select) one left join message_cursors c on c.reader = $1 and c.peer = page.sender`
+
+const unreadOfPeer = `m.kind = 2 and m.sender = page.sender and m.destination = $1` + newerThanCursor
+
+const placeOfPeerSQL = `
+select created_at from messages where id = $2 and kind = 2 and destination = $1
+union all
+select created_at from archived_messages where id = $2 and kind = 2 and destination = $1`
+
+// Peers reads a page of those who wrote to a user, without the user itself: those
+// whose newest message is newest first. after is the Last of the last one of the
+// page before, zero for the first page; task.CodeNotFound when it is no message to
+// the user.
+func (db *DB) Peers(ctx context.Context, user string, after task.ID, limit int) (peers []Peer, more bool, err error) {
+	var place *time.Time
+	if !after.IsZero() {
+		found, err := rowOf[struct{ At time.Time }](ctx, db.hot, "message", placeOfPeerSQL, user, after)
+		if err != nil {
+			return nil, false, failed("peers", err)
+		}
+		place = &found.At
+	}
+	rows, err := db.hot.Query(ctx, peersSQL, user, place, idOrNull(after), limit+1, MaxUnread)
+	if err == nil {
+		peers, more, err = collectPage(ctx, rows, limit, scanPeer)
+	}
+	return peers, more, failed("peers", err)
+}
+
+func scanPeer(row pgx.CollectableRow) (p Peer, err error) {
+	var upTo *task.ID
+	var readAt *time.Time
+	if err := row.Scan(&p.Name, &p.Last, &p.LastAt, &upTo, &readAt, &p.Read.Unread); err != nil {
+		return p, err
+	}
+	p.Read.set(upTo, readAt)
+	return p, nil
+}
 
 // Conversation reads a page of the conversation of the users a and b, who are
 // not the same. after is the last id of the page before, zero for the first
@@ -120,11 +210,16 @@ func (c *ReadCursor) scan(row pgx.Row) error {
 	if err := row.Scan(&id, &at, &c.Unread); err != nil {
 		return err
 	}
-	if id != nil {
-		c.UpTo = *id
+	c.set(id, at)
+	return nil
+}
+
+// set takes what the database has of a cursor, nil where there is none yet.
+func (c *ReadCursor) set(upTo *task.ID, at *time.Time) {
+	if upTo != nil {
+		c.UpTo = *upTo
 	}
 	c.ReadAt = orZero(at)
-	return nil
 }
 
 // markReadSQL tells whether $3 is of the conversation of $1 and $2, and if so

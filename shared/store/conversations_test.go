@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -183,6 +184,89 @@ func TestUnreadMessagesAreCountedUpToABound(t *testing.T) {
 	require.Equal(t, MaxUnread-1, db.mustConverse(t, "ann", "bob", task.ID{}, 1).Read[1].Unread)
 }
 
+func (p Peer) String() string { return fmt.Sprint(p.Name, " ", p.Read.Unread) }
+
+// allPeers reads all pages.
+func (db *DB) allPeers(t *testing.T, user string, limit int) (all []string) {
+	t.Helper()
+	var after task.ID
+	for more := true; more; {
+		var page []Peer
+		var err error
+		page, more, err = db.Peers(t.Context(), user, after, limit)
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(page), limit)
+		for _, p := range page {
+			all = append(all, p.String())
+			after = p.Last
+		}
+	}
+	return all
+}
+
+func TestPeersAreThoseWhoWroteNewestFirst(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	db.chat(t, "bob", "ann", "1")
+	second := db.chat(t, "cid", "ann", "2")
+	db.chat(t, "ann", "dan", "3")
+	db.chat(t, "ann", "ann", "self")
+	last := db.chat(t, "bob", "ann", "4")
+	db.mustSave(t, reliable("subject", func(m *NewMessage) { m.From, m.To.Name = "eve", "ann" }))
+	for _, limit := range []int{1, 2, 3} {
+		require.Equal(t, []string{"bob 2", "cid 1"}, db.allPeers(t, "ann", limit))
+	}
+	require.NoError(t, db.MarkRead(t.Context(), "ann", "bob", last))
+	require.Equal(t, []string{"bob 0", "cid 1"}, db.allPeers(t, "ann", 2))
+	require.Empty(t, db.allPeers(t, "bob", 2), "whom it wrote to has not written back")
+	require.Equal(t, []string{"ann 1"}, db.allPeers(t, "dan", 2))
+	_, _, err := db.Peers(t.Context(), "bob", second, 1)
+	require.Equal(t, task.CodeNotFound, task.CodeOf(err), "no message to bob")
+
+	db.mustSave(t, reliable("archived", func(m *NewMessage) { m.From, m.To, m.Confirm = "fay", msg.Address{Kind: msg.User, Name: "ann"}, false }))
+	_, err = db.owner(t).Exec(t.Context(), `
+with gone as (delete from messages where sender = 'fay' returning *), live as (delete from message_live using gone where message_live.id = gone.id)
+insert into archived_messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
+	expected_receipts, created_at, status, abandoned, remaining_sends, send_no, epoch, finished_at, receipts)
+select id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends,
+	expected_receipts, created_at, 1, false, 4, 1, 1, now(), '[]' from gone`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"fay 1", "bob 0", "cid 1"}, db.allPeers(t, "ann", 1), "an archived message is still one of a peer")
+}
+
+// A user with very many messages of few peers.
+func TestPeersReadNotEveryMessage(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	conn := db.owner(t)
+	_, err := conn.Exec(t.Context(), `
+set session_replication_role = replica;
+insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts, created_at)
+	select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'peer ' || g % 3, g::text, 2, 'ann', 'b', '1', false, 5, 1, now() - g * interval '1 s'
+	from generate_series(1, 20000) g;
+set session_replication_role = default;
+analyze messages`)
+	require.NoError(t, err)
+	require.Equal(t, []string{"peer 1 100", "peer 2 100", "peer 0 100"}, db.allPeers(t, "ann", 50))
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	require.NoError(t, conn.QueryRow(t.Context(), `explain (analyze, buffers, format json) `+inline(peersSQL, "'ann'", "null", "null", "51", "100")).Scan(&plan))
+	buffers := plan[0].Plan.Hit + plan[0].Plan.Read
+	require.Less(t, buffers, 200, "3 peers, 100 unread messages of each")
+}
+
+// inline puts values in the place of parameters.
+func inline(sql string, values ...string) string {
+	for i, value := range values {
+		sql = strings.ReplaceAll(sql, fmt.Sprint("$", i+1), value)
+	}
+	return sql
+}
+
 func TestPlansOfConversationsMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 	t.Parallel()
 	planned{
@@ -202,10 +286,13 @@ insert into message_cursors (reader, peer, created_at, id) select g::text, 'ann'
 			"readCursorSQL":          `'bob', 'ann', 100`,
 			"markReadSQL":            `'bob', 'ann', ` + anID,
 			"sentToUserSQL":          `'ann', 'bob', 5000`,
+			"peersSQL":               `'ann', now(), ` + anID + `, 51, 100`,
+			"placeOfPeerSQL":         `'ann', ` + anID,
 		},
 		index: map[string]string{
 			"conversationSQL": "Index Only Scan Backward using messages_between", "placeInConversationSQL": "messages_pkey",
 			"readCursorSQL": "messages_between", "markReadSQL": "messages_pkey", "sentToUserSQL": "messages_between",
+			"peersSQL": "Index Only Scan Backward using messages_between", "placeOfPeerSQL": "messages_pkey",
 		},
 		sorted: []string{"readCursorSQL"},
 	}.require(t)
