@@ -191,6 +191,11 @@ END),
     events integer NOT NULL GENERATED ALWAYS AS (cardinality(ids)))
 WITH (autovacuum_vacuum_cost_delay=0, autovacuum_vacuum_scale_factor=0, autovacuum_vacuum_threshold=5000, vacuum_truncate=off);
 
+CREATE TABLE inbox_trims (
+    user_name text NOT NULL,
+    seq bigint NOT NULL,
+    trimmed_at timestamp with time zone NOT NULL DEFAULT now());
+
 CREATE TABLE message_cursors (
     reader text NOT NULL,
     peer text NOT NULL,
@@ -590,6 +595,8 @@ ALTER TABLE default_sms_data ADD CONSTRAINT default_sms_data_pkey PRIMARY KEY (i
 
 ALTER TABLE event_outbox ADD CONSTRAINT event_outbox_pkey PRIMARY KEY (id);
 
+ALTER TABLE inbox_trims ADD CONSTRAINT inbox_trims_pkey PRIMARY KEY (user_name);
+
 ALTER TABLE message_cursors ADD CONSTRAINT message_cursors_pkey PRIMARY KEY (reader, peer);
 
 ALTER TABLE message_done ADD CONSTRAINT message_done_check CHECK (
@@ -955,6 +962,14 @@ COMMENT ON COLUMN event_outbox.caller_id IS 'Of task.<state>: whose tasks these 
 
 COMMENT ON COLUMN event_outbox.events IS 'How many ids there are.';
 
+COMMENT ON TABLE inbox_trims IS 'Users whose inbox in the stream USERS was trimmed to make room, for as long as the stream keeps messages.';
+
+COMMENT ON COLUMN inbox_trims.user_name IS 'The user.';
+
+COMMENT ON COLUMN inbox_trims.seq IS 'The last place of the stream at which a message to the user was removed.';
+
+COMMENT ON COLUMN inbox_trims.trimmed_at IS 'When that was last noted.';
+
 COMMENT ON TABLE message_cursors IS 'How far a user has read a conversation: the newest message read. It only moves forward.';
 
 COMMENT ON TABLE message_done IS 'The end of each final message.';
@@ -1161,7 +1176,7 @@ COMMENT ON TABLE upkeep IS 'When each kind of maintenance last began, whoever di
 
 COMMENT ON COLUMN upkeep.what IS 'The kind of maintenance, as house (partitions, closed days, archive), events (trim of the stream) or alerts.';
 
-COMMENT ON COLUMN upkeep.seq IS 'Where the next look at a stream goes on; 0: at its beginning. Of users: up to which place of the stream USERS single messages were removed.';
+COMMENT ON COLUMN upkeep.seq IS 'Where the next look at a stream goes on; 0: at its beginning. Of users: no longer used.';
 
 COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every try.';
 

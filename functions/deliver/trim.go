@@ -36,7 +36,9 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if messages.Removed > 0 {
 		freed = append(freed, bus.StreamMessages)
 	}
-	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), d.db.SetUsersTrimmed)
+	users, err := d.env.Bus().TrimUsers(ctx, refused(bus.StreamUsers), func(ctx context.Context, t bus.TrimmedUsers) error {
+		return d.db.SetInboxesTrimmed(ctx, t.To, t.Last, t.Kept)
+	})
 	failures = append(failures, err)
 	if users > 0 {
 		freed = append(freed, bus.StreamUsers)

@@ -90,7 +90,9 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.bus.Follow(ctx, c.PathValue("user"), after, s.db.UsersTrimmed, c.ReadTurn)
+	user := c.PathValue("user")
+	removed := func(ctx context.Context) (uint64, error) { return s.db.InboxTrimmed(ctx, user) }
+	f, err := s.bus.Follow(ctx, user, after, removed, c.ReadTurn)
 	if err != nil {
 		return nil, errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
 	}
@@ -176,7 +178,7 @@ func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 func (t *telling) gap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
-		Message: "messages after the first place and before the second may no longer be kept here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER what, " +
+		Message: "messages after the first place and before the second may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER what, " +
 			"and GET /api/v1/messages/by-key/CLIENT_MSG_ID what became of accepted messages",
 	})
 	if err != nil {

@@ -154,10 +154,10 @@ func (s *streaming) read(body *bufio.Reader, alive func(), each func(StreamEvent
 }
 
 // StreamGapData is the data of a gap: messages to the user that were published
-// after one place and before another may no longer be kept in the stream. They are
-// read with GET /api/v1/messages?between=.
+// after one place and before another were removed from the stream before they were
+// read. Peers and Conversation read them.
 type StreamGapData struct {
-	After   int64  `json:"after"`   // the last place that was seen
+	After   int64  `json:"after"`   // up to there everything was read
 	Next    int64  `json:"next"`    // where the stream goes on
 	Message string `json:"message"` // for people
 }

@@ -49,6 +49,8 @@ type Config struct {
 	AcceptStream    string        `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
 	AcceptShards    int           `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
 
+	TrimNotice time.Duration `ignored:"true"` // how long before TrimUsers removes messages it notes them; 0 = 3 s
+
 	Now func() time.Time `ignored:"true"` // tells how old a message of a stream is; nil = time.Now
 }
 

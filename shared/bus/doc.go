@@ -39,7 +39,8 @@
 //     inboxes the oldest, but none of the last day; nearly full, none of the last 15
 //     minutes, and if that is not enough, none of the last 30 s. So neither one
 //     flooded inbox nor a sender that floods many shortens the inboxes of others. A
-//     user who may have missed something is told of the gap (GapError).
+//     user learns of what was removed unread (GapError): each user's last such place
+//     is noted 3 s before, and a follower that reads messages old enough to be removed asks for it every 2 s.
 //
 // TrimMessages reads only the headers of what is old enough, for a few seconds at
 // a time, and goes on where it ended. What is over before everything else goes in

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
@@ -28,11 +29,11 @@ type FollowedMessage struct {
 // Turn waits until a follower may read. done ends the turn.
 type Turn func(ctx context.Context) (done func(), err error)
 
-// GapError says that messages may be missing between two of a follower's: they
-// grew too old or were purged, or the stream was made anew. The follower goes on
-// behind it.
+// GapError says that messages are missing between two places: they were removed or
+// grew too old, or the stream was made anew. Where some in the middle were removed, it
+// comes behind those that are left. The follower goes on behind it.
 type GapError struct {
-	After uint64 // what the follower has
+	After uint64 // up to there it has everything
 	Next  uint64 // where it goes on
 }
 
@@ -61,8 +62,12 @@ type Follower struct {
 
 	removed func(context.Context) (uint64, error) // see Follow
 	turn    Turn
-	safe    uint64    // up to here it has missed nothing
-	current time.Time // when it last knew that
+	safe    uint64    // up to here it has missed nothing, or returned the gap
+	trimmed uint64    // up to here messages of the user were removed, as was last known
+	unknown bool      // that could not be asked, and a gap was returned
+	sure    time.Time // until when what is known of that holds
+	room    int64     // so many messages may arrive after base before one is pushed out that was not read
+	base    int64     // of arrived
 
 	link    *link // whose stream it reads; nil after a failure
 	stream  jetstream.Stream
@@ -74,8 +79,9 @@ type Follower struct {
 
 // Follow begins to read what is published to a user: what comes after a sequence,
 // where 0 stands for all that is kept, or with nil what comes from now on. ErrAway
-// says that NATS cannot be reached. removed gives up to which place TrimUsers has
-// removed messages; it is asked where that may matter. Everything is read in a turn,
+// says that NATS cannot be reached. removed returns up to which place TrimUsers has
+// removed messages of this user; it is asked when the follower begins, and every two
+// seconds while it reads older messages. Everything is read in a turn,
 // which lasts until the Done of a message. Close must follow.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), turn Turn) (*Follower, error) {
 	l, err := b.reach(ctx)
@@ -180,22 +186,31 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 		return nil, gap
 	}
 	for {
+		at, arrived := time.Now(), f.arrived()
 		raw, err := f.stream.GetMsg(ctx, f.next, jetstream.WithGetMsgSubject(f.subject))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			f.safe, f.current = f.next-1, time.Now()
-			return nil, nil
-		}
-		if err != nil {
+		none := errors.Is(err, jetstream.ErrMsgNotFound)
+		if err != nil && !none {
 			return nil, fmt.Errorf("read %s: %w", f.subject, err)
 		}
-		if gap, err := f.missed(ctx, raw.Sequence); gap != nil || err != nil {
-			if gap != nil {
-				f.next, f.safe, f.current = gap.Next, gap.Next-1, time.Now()
-				return nil, gap
-			}
+		var next uint64
+		if !none {
+			next = raw.Sequence
+		}
+		gap, err := f.missed(ctx, next)
+		if err != nil {
 			return nil, err
 		}
-		f.next = raw.Sequence + 1
+		if gap != nil {
+			return nil, gap
+		}
+		if none {
+			f.upToDate(at, arrived)
+			return nil, nil
+		}
+		f.next = next + 1
+		if f.trimmed <= f.safe {
+			f.safe = next
+		}
 		e, err := parse(attributes(raw.Header), raw.Data)
 		if err == nil {
 			return &FollowedMessage{Seq: raw.Sequence, Event: e}, nil
@@ -216,6 +231,7 @@ func (f *Follower) enter(ctx context.Context, l *link) error {
 		}
 		f.sub, f.conn = sub, l.conn()
 	}
+	at, arrived := time.Now(), f.arrived()
 	s, err := l.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return errMissing(StreamUsers)
@@ -226,53 +242,105 @@ func (f *Follower) enter(ctx context.Context, l *link) error {
 	f.link, f.stream, f.pause = l, s, firstLook
 	state := s.CachedInfo().State
 	first := max(state.FirstSeq, 1)
+	f.room, f.sure = 0, time.Time{}
 	switch {
 	case f.next == 0:
 		f.next = state.LastSeq + 1
+		f.upToDate(at, arrived)
 	case f.next > state.LastSeq+1, f.next > 1 && f.next < first:
-		f.gap = &GapError{After: f.next - 1, Next: first}
-		f.next = first
+		f.gap = f.goOn(first)
 	}
-	f.safe, f.current = f.next-1, time.Time{} // the first message is looked at
 	return nil
 }
 
-// lookAgain is for how long what was read last says that nothing was missed: less
-// than what TrimUsers spares.
-const lookAgain = 20 * time.Second
+const (
+	// youngStay is for how long after a look that found nothing new TrimUsers removes
+	// nothing that came since: less than what it spares.
+	youngStay = 20 * time.Second
+	// noticed is for how long what removed returned holds: less than what TrimUsers
+	// waits before it removes what it has noted.
+	noticed = 2 * time.Second
+)
 
-// missed says whether messages of the user between safe and next, which was found
-// behind it, may have been removed: next is the oldest that is left, and the inbox
-// is full, or something was removed there. An inbox loses its oldest first: while
-// one from before safe is left, nothing is missing. One that reads from the beginning
-// may miss what an inbox that is full, or was trimmed, has lost. A follower that reads
-// as fast as messages come asks nothing.
+// missed returns the gap if messages of the user were removed that were not read:
+// before next, the first one that is left, or after all that was read where next
+// is 0. TrimUsers notes what it removes of an inbox, wherever that was in it; so the
+// gap is returned behind the last such place. A message that comes into a full inbox
+// removes the oldest: one that was not read, unless an older one is left.
 func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
+	if asked := time.Now(); f.removed != nil && asked.After(f.sure) {
+		to, err := f.removed(ctx)
+		if err != nil && next == 0 {
+			return nil, fmt.Errorf("ask what was removed of %s: %w", f.subject, err)
+		}
+		if err != nil && !f.unknown {
+			f.unknown = true
+			return f.goOn(next), nil // something may be missing
+		}
+		if err == nil {
+			f.trimmed, f.unknown = to, false
+		}
+		f.sure = asked.Add(noticed)
+	}
+	if f.trimmed > f.safe && next > f.trimmed {
+		return f.goOn(next), nil
+	}
+	if f.trimmed > f.safe && next == 0 {
+		info, err := f.stream.Info(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("look up stream %s: %w", StreamUsers, err)
+		}
+		if f.trimmed <= info.State.LastSeq { // else it is a place of an earlier stream of this name
+			return f.goOn(max(f.trimmed+1, f.next)), nil
+		}
+		f.trimmed = 0
+	}
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
-	if time.Since(f.current) < lookAgain && (limit <= 0 || next-f.safe < uint64(limit)) {
+	arrived := f.arrived()
+	if next == 0 || next == f.next || limit <= 0 || arrived-f.base < f.room {
+		return nil, nil
+	}
+	info, err := f.stream.Info(ctx, jetstream.WithSubjectFilter(f.subject))
+	if err != nil {
+		return nil, fmt.Errorf("count %s: %w", f.subject, err)
+	}
+	if held := int64(info.State.Subjects[f.subject]); held < limit {
+		f.room, f.base = (limit-held)/2, arrived
 		return nil, nil
 	}
 	oldest, err := f.stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(f.subject))
 	if err != nil {
 		return nil, err // next was there a moment ago
 	}
-	if oldest.Sequence > f.safe+1 {
-		info, err := f.stream.Info(ctx, jetstream.WithSubjectFilter(f.subject))
-		if err != nil {
-			return nil, err
-		}
-		if limit > 0 && info.State.Subjects[f.subject] >= uint64(limit) {
-			return &GapError{After: f.safe, Next: oldest.Sequence}, nil
-		}
-		if f.removed != nil {
-			to, err := f.removed(ctx)
-			if err != nil || to > f.safe {
-				return &GapError{After: f.safe, Next: oldest.Sequence}, nil // if nobody knows, something may be missing
-			}
-		}
+	if oldest.Sequence >= f.next {
+		return f.goOn(oldest.Sequence), nil
 	}
-	f.safe, f.current = next-1, time.Now()
 	return nil, nil
+}
+
+// goOn has the follower read from a place on, and returns the gap before it.
+func (f *Follower) goOn(next uint64) *GapError {
+	gap := &GapError{After: f.safe, Next: next}
+	f.next, f.safe = next, next-1
+	return gap
+}
+
+// upToDate notes that at a time everything was read, and how many messages had
+// arrived before. Half of an inbox may come before one that was not read can be
+// pushed out: some may be on their way.
+func (f *Follower) upToDate(at time.Time, arrived int64) {
+	f.safe, f.sure = f.next-1, at.Add(youngStay)
+	f.room, f.base = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
+}
+
+// arrived is how many messages to the user the subscription has received.
+func (f *Follower) arrived() int64 {
+	delivered, err := f.sub.Delivered()
+	waiting, _, also := f.sub.Pending()
+	if err != nil || also != nil {
+		return math.MaxInt64 // the connection is ending
+	}
+	return delivered + int64(waiting)
 }
 
 // settle takes in that a look failed, or found nothing where err is nil. What

@@ -232,12 +232,13 @@ func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
 	require.EqualValues(t, n/5, broker.info(js, StreamMessages).State.Msgs)
 }
 
-func noNote(context.Context, uint64, uint64) error { return nil }
+func noNote(context.Context, TrimmedUsers) error { return nil }
 
 func TestTrimUsers(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := inAnHour(t, broker.server.URL()), broker.js()
+	b.cfg.TrimNotice = 1
 	stream, err := js.Stream(t.Context(), StreamUsers)
 	require.NoError(t, err)
 	limit := func(n int64) {

@@ -1,11 +1,13 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,6 +20,7 @@ const (
 	usersKept      = day
 	usersKeptFull  = 15 * time.Minute
 	usersKeptLeast = 30 * time.Second // longer than a follower rests between two looks
+	trimNotice     = 3 * time.Second  // longer than a follower goes on without asking what was removed
 
 	maxInboxEntries = 1_000_000 // messages that one trim looks at, the oldest first
 )
@@ -35,6 +38,7 @@ type inboxEntry struct {
 type inboxes struct {
 	entries []inboxEntry
 	sender  []string          // of each inbox
+	user    []string          // of each inbox
 	size    []int64           // of each inbox
 	number  map[[2]string]int // of sender and subject
 }
@@ -45,7 +49,8 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 	if !known {
 		n = len(in.size)
 		in.number[key] = n
-		in.sender, in.size = append(in.sender, sender), append(in.size, 0)
+		user, _ := nameOf(strings.TrimPrefix(subject, UserPrefix)) // what is no name is nobody's
+		in.sender, in.user, in.size = append(in.sender, sender), append(in.user, user), append(in.size, 0)
 	}
 	in.size[n] += size
 	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
@@ -105,13 +110,20 @@ func (in *inboxes) left() (total int64) {
 	return total
 }
 
+// TrimmedUsers is what a trim of USERS is about to remove.
+type TrimmedUsers struct {
+	To   map[string]uint64 // by user: the last place of a message that is removed
+	Last uint64            // the last place of the stream
+	Kept time.Duration     // how long the stream keeps a message at most
+}
+
 // TrimUsers removes messages from USERS while more than half of it is used, and
 // says how many: those of the senders and inboxes that take most, so that one
 // flooded inbox, or one sender of many, does not shorten the inboxes of others.
 // They are final: who was away for so long finds them in the database. full says
-// that the stream has refused a message. note is told, before anything is removed,
-// up to which place something is, and what the last place is.
-func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(ctx context.Context, to, last uint64) error) (removed int, err error) {
+// that the stream has refused a message. note is called some seconds before anything
+// is removed, for followers to know of it.
+func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
 	_, stream, err := b.stream(ctx, StreamUsers)
@@ -137,16 +149,23 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(ctx context.Co
 		}
 	}
 	var places []uint64
+	trimmed := TrimmedUsers{To: map[string]uint64{}, Last: info.State.LastSeq, Kept: info.Config.MaxAge}
 	for _, e := range in.entries {
 		if e.remove {
 			places = append(places, e.seq)
+			trimmed.To[in.user[e.inbox]] = e.seq
 		}
 	}
 	if len(places) == 0 {
 		return 0, nil
 	}
-	if err := note(ctx, places[len(places)-1], info.State.LastSeq); err != nil {
+	if err := note(ctx, trimmed); err != nil {
 		return 0, err
+	}
+	select {
+	case <-time.After(cmp.Or(b.cfg.TrimNotice, trimNotice)):
+	case <-ctx.Done():
+		return 0, ctx.Err()
 	}
 	prefix := 0
 	for prefix < len(in.entries) && in.entries[prefix].remove {

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 )
 
@@ -109,10 +111,20 @@ func TestAnInboxIsBoundedForItself(t *testing.T) {
 	require.EqualValues(t, 155, m.Seq)
 	send("ann", 100)
 	_, gap = next(slow)
-	require.Equal(t, &GapError{After: 154, Next: 255}, gap, "it was overtaken while it read")
+	require.Equal(t, &GapError{After: 155, Next: 255}, gap, "it was overtaken while it read")
+	m, gap = next(slow)
+	require.Nil(t, gap)
+	require.EqualValues(t, 255, m.Seq)
+	behind := follow("ann", 255, 0)
+	m, gap = next(behind)
+	require.Nil(t, gap)
+	require.EqualValues(t, 256, m.Seq)
+	send("ann", 30)
+	_, gap = next(behind)
+	require.Equal(t, &GapError{After: 256, Next: 285}, gap, "by fewer messages than an inbox holds, too")
 
 	_, gap = next(follow("ann", 0, 0))
-	require.Equal(t, &GapError{After: 0, Next: 255}, gap, "who reads from the beginning is told too")
+	require.Equal(t, &GapError{After: 0, Next: 285}, gap, "who reads from the beginning is told too")
 	m, gap = next(follow("bob", 0, 0))
 	require.Nil(t, gap)
 	require.EqualValues(t, 2, m.Seq)
@@ -122,10 +134,149 @@ func TestAnInboxIsBoundedForItself(t *testing.T) {
 		require.Nil(t, gap, "others miss nothing")
 		require.Equal(t, want, m.Seq)
 	}
-	send("carl", 1)
-	_, gap = next(follow("carl", 1, 50))
-	require.Equal(t, &GapError{After: 1, Next: 355}, gap, "something was removed, nobody knows whose")
-	m, gap = next(follow("bob", 2, 50))
-	require.Nil(t, gap, "what it has seen is there, so what came behind it is too")
-	require.EqualValues(t, 3, m.Seq)
+	_, gap = next(follow("bob", 3, 50))
+	require.Nil(t, gap, "it reads 4 first")
+}
+
+// What a sender may send to one user within 15 minutes is a quarter of an inbox.
+func TestFourQuartersPushOutAMessageAndThreeDoNot(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	b.cfg.InboxMessages = 100
+	require.NoError(t, b.Ensure(t.Context()))
+	for senders := 1; senders <= 4; senders++ {
+		user := fmt.Sprint("vic", senders)
+		messages := []Message{toUser(user, user)}
+		for n := range senders * 25 {
+			messages = append(messages, toUser(user, fmt.Sprint(user, n)))
+		}
+		publishAll(t, b, messages...)
+		m, err := follow(t, b, user, seq(0)).Next(within(t, soon))
+		var gap *GapError
+		if senders < 4 {
+			require.NoError(t, err)
+			require.Equal(t, user, m.Event.ID(), senders)
+		} else {
+			require.ErrorAs(t, err, &gap, "the user is told")
+		}
+	}
+}
+
+// One sender's messages are removed from the middle of an inbox. Whoever has not seen
+// them is told, once and behind them; nobody else is.
+func TestAGapInTheMiddleOfAnInboxIsTold(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := inAnHour(t, broker.server.URL())
+	b.cfg.TrimNotice = 1
+	stream, err := broker.js().Stream(t.Context(), StreamUsers)
+	require.NoError(t, err)
+	limits := stream.CachedInfo().Config
+	limits.MaxMsgs = 100
+	_, err = broker.js().UpdateStream(t.Context(), limits)
+	require.NoError(t, err)
+	number := 0
+	send := func(from, user string, n int) {
+		t.Helper()
+		var messages []Message
+		for range n {
+			number++
+			e := newEvent(fmt.Sprint(number))
+			e.SetSource("/sendonce/messages/" + from)
+			messages = append(messages, Message{Subject: UserSubject(user), Event: e})
+		}
+		publishAll(t, b, messages...)
+	}
+	var known sync.Map
+	follow := func(user string, after *uint64) *Follower {
+		t.Helper()
+		f, err := b.Follow(within(t, soon), user, after, func(context.Context) (uint64, error) {
+			to, _ := known.Load(user)
+			place, _ := to.(uint64)
+			return place, nil
+		}, freely)
+		require.NoError(t, err)
+		t.Cleanup(f.Close)
+		return f
+	}
+	// all reads until nothing is left: places, and the gaps between them.
+	all := func(f *Follower) (read []uint64, gaps []GapError) {
+		t.Helper()
+		for {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			m, err := f.Next(ctx)
+			cancel()
+			var gap *GapError
+			switch {
+			case errors.As(err, &gap):
+				gaps = append(gaps, *gap)
+			case err != nil:
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				return read, gaps
+			default:
+				read = append(read, m.Seq)
+			}
+		}
+	}
+	send("ann", "vic", 1)  // 1
+	send("ann", "zoe", 1)  // 2
+	send("mal", "vic", 90) // 3 to 92
+	send("ann", "vic", 1)  // 93
+	send("mal", "wen", 3)  // 94 to 96
+	send("ann", "zoe", 1)  // 97
+	connected, slow, fromZero := follow("vic", nil), follow("vic", seq(1)), follow("vic", seq(0))
+	knows := follow("vic", seq(0))
+	read, gaps := all(knows)
+	require.Len(t, read, 92)
+	require.Empty(t, gaps, "nothing is missing yet")
+	_, err = slow.Next(within(t, soon))
+	require.NoError(t, err)
+	_, err = fromZero.Next(within(t, soon))
+	require.NoError(t, err)
+
+	removed, err := b.TrimUsers(t.Context(), false, func(_ context.Context, trimmed TrimmedUsers) error {
+		for user, to := range trimmed.To {
+			known.Store(user, to)
+		}
+		return nil
+	})
+	require.NoError(t, err)
+	require.InDelta(t, 47, removed, 3)
+	to, _ := known.Load("vic")
+	last := to.(uint64)
+	require.Len(t, func() (users []any) {
+		known.Range(func(user, _ any) bool { users = append(users, user); return true })
+		return users
+	}(), 1, "only of the largest inbox")
+	send("ann", "vic", 1)
+	for _, f := range []*Follower{slow, fromZero} {
+		f.sure = time.Time{} // as after two seconds, which TrimUsers waits for
+	}
+	for name, f := range map[string]*Follower{"away": follow("vic", seq(1)), "from the beginning": follow("vic", seq(0)), "away in the middle": follow("vic", seq(10)), "slow": slow} {
+		read, gaps = all(f)
+		require.Len(t, gaps, 1, name)
+		require.Equal(t, last+1, gaps[0].Next, name)
+		require.Less(t, gaps[0].After, last, name)
+		require.Contains(t, read, uint64(93), name)
+		require.Equal(t, uint64(98), read[len(read)-1], name)
+	}
+	for name, f := range map[string]*Follower{"connected": connected, "had read all": knows, "had read what was removed": follow("vic", seq(last))} {
+		_, gaps = all(f)
+		require.Empty(t, gaps, name)
+	}
+	read, gaps = all(follow("zoe", seq(2)))
+	require.Equal(t, []uint64{97}, read)
+	require.Empty(t, gaps, "nothing of hers was removed")
+
+	// Of a user of whom nothing is left.
+	known.Store("wen", uint64(96))
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSubject(UserSubject("wen"))))
+	gone := follow("wen", seq(93))
+	_, gaps = all(gone)
+	require.Equal(t, []GapError{{After: 93, Next: 97}}, gaps)
+	_, gaps = all(follow("wen", seq(gone.After())))
+	require.Empty(t, gaps, "it is told once")
+	known.Store("xia", uint64(5000))
+	_, gaps = all(follow("xia", seq(0)))
+	require.Empty(t, gaps, "a place of another stream of this name")
 }

@@ -3,6 +3,9 @@ package store
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,10 +33,17 @@ returning seq, array(select stream ` + recentlyPaused + `)`
 
 	endTrimSQL = `update upkeep set seq = $1 where what = 'events'`
 
-	// usersTrimmedSQL forgets what is known of another stream of the same name.
-	usersTrimmedSQL = `update upkeep set seq = case when seq > $2::bigint then $1::bigint else greatest(seq, $1::bigint) end where what = 'users'`
+	// setInboxesTrimmedSQL forgets what is known of another stream of the same name, and
+	// what the stream no longer keeps for its age.
+	setInboxesTrimmedSQL = `
+with old as (
+    delete from inbox_trims where (seq > $3 or trimmed_at < now() - make_interval(secs => $4::float8)) and user_name <> all($1::text[])
+)
+insert into inbox_trims as t (user_name, seq)
+select user_name, seq from unnest($1::text[], $2::bigint[]) n (user_name, seq) where n.seq <= $3
+on conflict (user_name) do update set seq = case when t.seq > $3 then excluded.seq else greatest(t.seq, excluded.seq) end, trimmed_at = now()`
 
-	usersTrimmedToSQL = `select seq from upkeep where what = 'users'`
+	inboxTrimmedSQL = `select coalesce(max(seq), 0) from inbox_trims where user_name = $1`
 
 	forgetUsageSQL = `delete from stream_usage where since < now() - interval '1 hour'`
 
@@ -69,17 +79,23 @@ func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
 	return failed("end trim", err)
 }
 
-// SetUsersTrimmed says that messages of the stream of users are about to be removed
-// up to a place, last being the last one of the stream.
-func (db *DB) SetUsersTrimmed(ctx context.Context, to, last uint64) error {
-	_, err := db.hot.Exec(ctx, usersTrimmedSQL, unprepared, int64(to), int64(last))
+// SetInboxesTrimmed notes that messages to users are about to be removed from the
+// stream of users: to is the last such place of each user, last the last place of
+// the stream, kept how long that keeps a message at most.
+func (db *DB) SetInboxesTrimmed(ctx context.Context, to map[string]uint64, last uint64, kept time.Duration) error {
+	users, places := slices.Sorted(maps.Keys(to)), make([]int64, len(to)) // sorted, so that two lock in one order
+	for i, user := range users {
+		places[i] = int64(to[user])
+	}
+	_, err := db.hot.Exec(ctx, setInboxesTrimmedSQL, unprepared, users, places, int64(last), kept.Seconds())
 	return failed("note trim of users", err)
 }
 
-// UsersTrimmed is up to which place messages of the stream of users were removed.
-func (db *DB) UsersTrimmed(ctx context.Context) (to uint64, err error) {
+// InboxTrimmed is up to which place messages to a user were removed from the stream
+// of users; 0 = none were.
+func (db *DB) InboxTrimmed(ctx context.Context, user string) (to uint64, err error) {
 	var n int64
-	err = db.hot.QueryRow(ctx, usersTrimmedToSQL, unprepared).Scan(&n)
+	err = db.hot.QueryRow(ctx, inboxTrimmedSQL, user).Scan(&n)
 	return uint64(n), failed("trim of users", err)
 }
 

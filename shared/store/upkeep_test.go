@@ -2,6 +2,7 @@ package store
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -104,4 +105,32 @@ func TestTheStreamOfEventsIsTrimmedByOneInstanceAtATime(t *testing.T) {
 	trim, _, err = one.BeginTrim(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 7, trim.From)
+}
+
+func TestWhatWasTrimmedIsKnownByUser(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	note := func(last uint64, to map[string]uint64) {
+		t.Helper()
+		require.NoError(t, db.SetInboxesTrimmed(t.Context(), to, last, 720*time.Hour))
+	}
+	trimmed := func(user string, want uint64) {
+		t.Helper()
+		to, err := db.InboxTrimmed(t.Context(), user)
+		require.NoError(t, err)
+		require.Equal(t, want, to, user)
+	}
+	note(100, map[string]uint64{"ann": 50, "bob": 60})
+	note(100, map[string]uint64{"ann": 40, "cid": 100})
+	trimmed("ann", 50)
+	trimmed("bob", 60)
+	trimmed("cid", 100)
+	trimmed("dan", 0)
+	db.exec(t, `update inbox_trims set trimmed_at = now() - interval '31 days' where user_name = 'bob'`)
+	note(70, map[string]uint64{"dan": 7})
+	trimmed("bob", 0)
+	trimmed("cid", 0)
+	trimmed("ann", 50)
+	note(30, map[string]uint64{"ann": 20})
+	trimmed("ann", 20)
 }
