@@ -67,11 +67,11 @@ attack: ## 64 of the worst calls of each kind at once: memory of each function, 
 lists: ## what the lists and statistics of subscribe messages read and take over a million of them
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run ListsOfSubscribeMessages ./shared/store
 
-compose-test: ## deploy/compose for real, with podman as root: the story, containers killed under load (not part of test)
+compose-test: ## deploy/compose with podman, as root: every service replaced and killed under load, nothing lost, nothing done twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
 
-rolling: ## deploy/compose as processes on loopback, each replaced twice under load: nothing lost, every 5xx cured by a repeat
-	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling $(ROLLING)
+rolling: ## of compose-test only this: every service replaced twice under load
+	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling -rounds 2 $(ROLLING)
 
 bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
 	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)

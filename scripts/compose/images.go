@@ -1,199 +1,158 @@
 package main
 
 import (
-	"archive/tar"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"io"
-	"io/fs"
+	"log"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"time"
 )
 
-// makeImages gives the names in compose.yaml and in the Dockerfile images made
-// of what this machine runs.
+// image is what one is made of. Programs and paths are those of this machine and
+// stand in the image at the same place.
+type image struct {
+	programs []string // with the libraries that they are linked to
+	paths    []string // further files and folders
+	files    func(root string) error
+	changes  []string
+}
+
+// baseImages gives the name that compose.yaml has for the image of each variable,
+// and the one that the Dockerfile builds in, as "GO_IMAGE".
+func baseImages(repository string) (map[string]string, error) {
+	compose, err := os.ReadFile(filepath.Join(repository, "deploy", "compose", "compose.yaml"))
+	dockerfile, err2 := os.ReadFile(filepath.Join(repository, "deploy", "Dockerfile"))
+	if err := errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	names := map[string]string{}
+	for _, match := range regexp.MustCompile(`\$\{(\w+_IMAGE):-([^}]+)\}`).FindAllSubmatch(compose, -1) {
+		names[string(match[1])] = string(match[2])
+	}
+	if from := regexp.MustCompile(`(?m)^FROM (\S+) AS build$`).FindSubmatch(dockerfile); from != nil {
+		names["GO_IMAGE"] = "docker.io/library/" + string(from[1])
+	}
+	return names, nil
+}
+
+// makeImages makes the images that a registry would have, of what this machine runs.
 func (s *stack) makeImages(ctx context.Context) error {
-	compose, err := os.ReadFile(filepath.Join(s.composeDir(), "compose.yaml"))
+	names, err := baseImages(s.repository)
 	if err != nil {
 		return err
 	}
-	for variable, make := range map[string]func(context.Context, *image) error{
-		"POSTGRES_IMAGE": postgresImage, "NATS_IMAGE": s.natsImage, "CADDY_IMAGE": caddyImage,
+	for variable, describe := range map[string]func(context.Context) (image, error){
+		"POSTGRES_IMAGE": postgresImage, "NATS_IMAGE": natsImage, "CADDY_IMAGE": caddyImage, "GO_IMAGE": goImage,
 	} {
-		found := regexp.MustCompile(`\$\{` + variable + `:-([^}]+)\}`).FindSubmatch(compose)
-		if found == nil {
-			return fmt.Errorf("compose.yaml asks for no %s", variable)
+		i, err := describe(ctx)
+		if err == nil {
+			err = s.importImage(ctx, names[variable], i)
 		}
-		if err := s.importImage(ctx, string(found[1]), make); err != nil {
+		if err != nil {
+			return fmt.Errorf("%s: %w", variable, err)
+		}
+	}
+	return nil
+}
+
+func (s *stack) importImage(ctx context.Context, name string, i image) error {
+	root, archive := s.path("root"), s.path("image.tar")
+	defer os.RemoveAll(root)
+	defer os.Remove(archive)
+	if err := errors.Join(os.Mkdir(root, 0o755), os.Mkdir(filepath.Join(root, "tmp"), 0o755), os.Chmod(filepath.Join(root, "tmp"), 0o777|os.ModeSticky)); err != nil {
+		return err
+	}
+	if i.files != nil {
+		if err := i.files(root); err != nil {
 			return err
 		}
 	}
-	dockerfile, err := os.ReadFile(s.path("src", "deploy", "Dockerfile"))
-	if err != nil {
-		return err
-	}
-	from := regexp.MustCompile(`(?m)^FROM (\S+) AS build$`).FindSubmatch(dockerfile)
-	if from == nil {
-		return fmt.Errorf("the Dockerfile has no stage build")
-	}
-	return s.importImage(ctx, "docker.io/library/"+string(from[1]), goImage)
-}
-
-func (s *stack) importImage(ctx context.Context, name string, make func(context.Context, *image) error) error {
-	file, err := os.Create(s.path("image.tar"))
-	if err != nil {
-		return err
-	}
-	defer os.Remove(file.Name())
-	defer file.Close()
-	i := &image{tar: tar.NewWriter(file), have: map[string]bool{}}
-	if err := make(ctx, i); err != nil {
-		return fmt.Errorf("image %s: %w", name, err)
-	}
-	if err := i.tar.Close(); err != nil {
-		return err
-	}
-	args := []string{"import"}
-	for _, change := range i.changes {
-		args = append(args, "--change", change)
-	}
-	_, err = s.tell(ctx, "podman", append(args, file.Name(), name)...)
-	return err
-}
-
-// image is a file system in the making and what its containers start with.
-type image struct {
-	tar     *tar.Writer
-	have    map[string]bool
-	changes []string
-}
-
-func (i *image) add(h *tar.Header, content io.Reader) error {
-	h.Name = strings.TrimPrefix(h.Name, "/")
-	if i.have[h.Name] {
-		return nil
-	}
-	i.have[h.Name] = true
-	h.ModTime = time.Unix(0, 0)
-	if err := i.tar.WriteHeader(h); err != nil {
-		return err
-	}
-	_, err := io.Copy(i.tar, content)
-	return err
-}
-
-func (i *image) dir(path string, mode int64, user int) error {
-	return i.add(&tar.Header{Typeflag: tar.TypeDir, Name: path + "/", Mode: mode, Uid: user, Gid: user}, strings.NewReader(""))
-}
-
-func (i *image) text(path, content string, mode int64) error {
-	return i.add(&tar.Header{Name: path, Mode: mode, Size: int64(len(content))}, strings.NewReader(content))
-}
-
-// file adds the file that path leads to, under another name.
-func (i *image) file(path, as string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	return i.add(&tar.Header{Name: as, Mode: int64(info.Mode().Perm()), Size: info.Size()}, f)
-}
-
-// tree adds a folder of this machine where it is; links become what they lead to.
-func (i *image) tree(root string) error {
-	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	var files []string
+	for _, program := range i.programs {
+		path, err := exec.LookPath(program)
 		if err != nil {
 			return err
 		}
-		info, err := os.Stat(path)
-		switch {
-		case err != nil || entry.Type()&fs.ModeSymlink != 0 && info.IsDir():
-			return nil // dangling, or seen elsewhere
-		case info.IsDir():
-			return i.dir(path, 0o755, 0)
-		case info.Mode().IsRegular():
-			return i.file(path, path)
+		libraries, err := linkedTo(ctx, path)
+		if err != nil {
+			return err
 		}
-		return nil
+		files = append(append(files, path), libraries...)
+	}
+	slices.Sort(files)
+	files = slices.DeleteFunc(slices.Compact(files), func(file string) bool { // an image must not have a file twice
+		return slices.ContainsFunc(i.paths, func(folder string) bool { return strings.HasPrefix(file, folder+"/") })
 	})
-}
-
-// program adds a program, and the libraries that it is linked to.
-func (i *image) program(ctx context.Context, name, as string) error {
-	path, err := exec.LookPath(name)
-	if err != nil {
+	// Links become what they lead to; those that lead nowhere are left out.
+	args := append([]string{"-C", "/", "--dereference", "--ignore-failed-read", "-cf", archive}, slices.Concat(i.paths, files)...)
+	if _, err := s.output(ctx, "tar", args...); err != nil {
 		return err
 	}
-	if err := i.file(path, as); err != nil {
+	if _, err := s.output(ctx, "tar", "-C", root, "-rf", archive, "."); err != nil {
 		return err
 	}
-	return i.libraries(ctx, path)
+	args = []string{"import"}
+	for _, change := range i.changes {
+		args = append(args, "--change", change)
+	}
+	_, err := s.output(ctx, "podman", append(args, archive, name)...)
+	return err
 }
 
-func (i *image) libraries(ctx context.Context, path string) error {
-	out, err := exec.CommandContext(ctx, "ldd", path).CombinedOutput()
+func linkedTo(ctx context.Context, program string) (libraries []string, err error) {
+	out, err := exec.CommandContext(ctx, "ldd", program).CombinedOutput()
 	if err != nil && !bytes.Contains(out, []byte("not a dynamic executable")) {
-		return fmt.Errorf("ldd %s: %w\n%s", path, err, out)
+		return nil, fmt.Errorf("ldd %s: %w\n%s", program, err, out)
 	}
 	for _, match := range regexp.MustCompile(`(/\S+) \(0x`).FindAllSubmatch(out, -1) {
-		if err := i.file(string(match[1]), string(match[1])); err != nil {
-			return err
-		}
+		libraries = append(libraries, string(match[1]))
 	}
-	return nil
+	return libraries, nil
 }
-
-const certificates = "/etc/ssl/certs/ca-certificates.crt"
 
 // goImage has the Go of this machine, which also lends its module cache and
-// build cache to the build (see up).
-func goImage(ctx context.Context, i *image) error {
-	goroot, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
-	if err != nil {
-		return err
-	}
-	root := strings.TrimSpace(string(goroot))
-	i.changes = []string{"ENV PATH=" + root + "/bin:/bin", "ENV HOME=/root", "ENV GOMODCACHE=/host/mod", "ENV GOCACHE=/host/build"}
-	for _, step := range []func() error{
-		func() error { return i.dir("tmp", 0o1777, 0) },
-		func() error { return i.file(certificates, certificates) },
-		func() error { return i.program(ctx, "dash", "bin/sh") },
-		func() error { return i.tree(root) },
-	} {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+// build cache to the build.
+func goImage(ctx context.Context) (image, error) {
+	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
+	root := strings.TrimSpace(string(out))
+	return image{
+		programs: []string{"/bin/sh"},
+		paths:    []string{root, "/etc/ssl/certs/ca-certificates.crt"},
+		changes:  []string{"ENV PATH=" + root + "/bin:/bin", "ENV HOME=/root", "ENV GOMODCACHE=/host/mod", "ENV GOCACHE=/host/build"},
+	}, err
 }
 
-func caddyImage(ctx context.Context, i *image) error {
-	i.changes = []string{`CMD ["/caddy","run","--config","/etc/caddy/Caddyfile","--adapter","caddyfile"]`, "ENV XDG_DATA_HOME=/data", "ENV XDG_CONFIG_HOME=/config"}
-	return i.program(ctx, "caddy", "caddy")
+func caddyImage(ctx context.Context) (image, error) {
+	version, err := exec.CommandContext(ctx, "caddy", "version").Output()
+	log.Printf("     the gateway is Caddy %s", bytes.TrimSpace(version))
+	return image{
+		programs: []string{"caddy", "wget"},
+		changes: []string{`CMD ["caddy","run","--config","/etc/caddy/Caddyfile","--adapter","caddyfile"]`, "ENV PATH=/usr/local/bin:/usr/bin",
+			"ENV XDG_DATA_HOME=/data", "ENV XDG_CONFIG_HOME=/config"},
+	}, err
 }
 
-// natsServer is the server of the module that the tests use.
-const natsServer = "github.com/nats-io/nats-server/v2"
-
-func (s *stack) natsImage(ctx context.Context, i *image) error {
-	server := s.path("nats-server")
-	build := exec.CommandContext(ctx, "go", "build", "-o", server, natsServer)
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w\n%s", err, out)
-	}
-	i.changes = []string{`ENTRYPOINT ["/nats-server"]`}
-	return i.file(server, "nats-server")
+// natsImage has the server of the module that the tests use.
+func natsImage(ctx context.Context) (image, error) {
+	return image{
+		programs: []string{"wget"},
+		changes:  []string{`ENTRYPOINT ["/nats-server"]`, "ENV PATH=/usr/bin"},
+		files: func(root string) error {
+			build := exec.CommandContext(ctx, "go", "build", "-o", filepath.Join(root, "nats-server"), "github.com/nats-io/nats-server/v2")
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+			out, err := build.CombinedOutput()
+			if err != nil {
+				return fmt.Errorf("%w\n%s", err, out)
+			}
+			return nil
+		},
+	}, nil
 }
 
 // startPostgres does of the official image's entry point what compose.yaml asks for.
@@ -210,42 +169,30 @@ exec "$@" -D $data -c listen_addresses='*' -c unix_socket_directories=/tmp
 
 const postgresUser = 999
 
-// postgresBin is where the newest Postgres of this machine has its programs.
-func postgresBin() (string, error) {
+// postgresImage has the newest Postgres of this machine.
+func postgresImage(context.Context) (image, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if err != nil || len(found) == 0 {
-		return "", fmt.Errorf("there is no Postgres in /usr/lib/postgresql; %s", tools)
+		return image{}, fmt.Errorf("there is no Postgres in /usr/lib/postgresql; on Debian:\n%s", packages)
 	}
-	return found[len(found)-1], nil
-}
-
-func postgresImage(ctx context.Context, i *image) error {
-	bin, err := postgresBin()
-	if err != nil {
-		return err
-	}
+	bin := found[len(found)-1]
 	home := filepath.Dir(bin)
-	i.changes = []string{"ENV PATH=" + bin + ":/bin", fmt.Sprintf("USER %d", postgresUser), `ENTRYPOINT ["/start"]`, `CMD ["postgres"]`}
-	steps := []func() error{
-		func() error { return i.text("start", startPostgres, 0o755) },
-		func() error {
-			return i.text("etc/passwd", fmt.Sprintf("postgres:x:%d:%d::/tmp:/bin/sh\n", postgresUser, postgresUser), 0o644)
+	i := image{
+		programs: []string{"/bin/sh"},
+		paths:    []string{home, "/usr/share/postgresql/" + filepath.Base(home), "/usr/lib/locale/C.utf8", "/usr/share/zoneinfo"},
+		changes:  []string{"ENV PATH=" + bin + ":/bin", fmt.Sprintf("USER %d", postgresUser), `ENTRYPOINT ["/start"]`, `CMD ["postgres"]`},
+		files: func(root string) error {
+			data := filepath.Join(root, "var/lib/postgresql/data")
+			return errors.Join(
+				os.WriteFile(filepath.Join(root, "start"), []byte(startPostgres), 0o755),
+				os.Mkdir(filepath.Join(root, "etc"), 0o755),
+				os.WriteFile(filepath.Join(root, "etc/passwd"), fmt.Appendf(nil, "postgres:x:%d:%[1]d::/tmp:/bin/sh\n", postgresUser), 0o644),
+				os.MkdirAll(data, 0o755), os.Chmod(data, 0o700), os.Chown(data, postgresUser, postgresUser),
+			)
 		},
-		func() error { return i.dir("tmp", 0o1777, 0) },
-		func() error { return i.dir("var/lib/postgresql/data", 0o700, postgresUser) },
-		func() error { return i.program(ctx, "dash", "bin/sh") },
-		func() error { return i.tree(home) },
-		func() error { return i.tree("/usr/share/postgresql/" + filepath.Base(home)) },
-		func() error { return i.tree("/usr/lib/locale/C.utf8") },
-		func() error { return i.tree("/usr/share/zoneinfo") },
 	}
 	for _, name := range []string{"postgres", "initdb", "pg_isready", "psql"} {
-		steps = append(steps, func() error { return i.libraries(ctx, filepath.Join(bin, name)) })
+		i.programs = append(i.programs, filepath.Join(bin, name))
 	}
-	for _, step := range steps {
-		if err := step(); err != nil {
-			return err
-		}
-	}
-	return nil
+	return i, nil
 }

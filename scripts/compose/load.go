@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,55 +14,44 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// tries is how often one call is made at most. The pauses between them add up to
+// maxTries is how often one call is made at most. The pauses between them add up to
 // twenty seconds, twice what the gateway waits for a function.
-const tries = 10
+const maxTries = 10
 
-// tally is what befell the calls of one function.
+// tally counts the calls of one function.
 type tally struct {
-	calls   atomic.Int64
-	refused atomic.Int64 // answers of 500 and above
-	broken  atomic.Int64 // no answer
-	cured   atomic.Int64 // calls that a repeat brought through
+	calls    atomic.Int64
+	refused  atomic.Int64 // answers of 500 and above
+	broken   atomic.Int64 // calls without an answer
+	repeated atomic.Int64 // calls that succeeded when they were repeated
 }
 
-// load calls every function through the gateway until it is told to stop, and
-// keeps what it was answered.
+// load calls functions through the gateway, and enters in its ledger what it was answered.
 type load struct {
+	number  int // of this load in the run
 	client  *api.Client
 	tallies map[string]*tally
-	before  api.StatisticsResponse // when the load began
-
-	mu       sync.Mutex
-	failures []error                    // calls that no repeat cured, and answers that must not be
-	sent     map[string]api.SendRequest // by key
-	tasks    map[string]string          // of the submissions, by key
-	claims   map[string][]api.ID        // of the tasks that senders were given
-	reported map[string]int             // by task
-	said     map[string]string          // server_msg_id by data
-	heard    map[string]int             // data of the messages that came in
-	told     map[string][]string        // webhook-ids by task
-	ordered  map[string]api.ID          // subscribe messages
+	ledger
 }
 
-func newLoad(client *api.Client, functions []string) *load {
-	l := &load{
-		tallies: map[string]*tally{}, sent: map[string]api.SendRequest{}, tasks: map[string]string{}, claims: map[string][]api.ID{}, reported: map[string]int{},
-		said: map[string]string{}, heard: map[string]int{}, told: map[string][]string{}, ordered: map[string]api.ID{},
-	}
+// called are the functions that a load calls.
+var called = []string{"submit", "claim", "report", "subscribe", "messages", "stream", "webhooks", "admin"}
+
+func newLoad(client *api.Client, number int) *load {
+	l := &load{number: number, tallies: map[string]*tally{}, ledger: newLedger()}
 	counted := *client
 	httpClient := *client.HTTP
-	httpClient.Transport = counting{httpClient.Transport}
-	counted.HTTP, counted.Tries = &httpClient, tries
+	httpClient.Transport = countingTransport{httpClient.Transport}
+	counted.HTTP, counted.Tries = &httpClient, maxTries
 	l.client = &counted
-	for _, name := range functions {
+	for _, name := range called {
 		l.tallies[name] = &tally{}
 	}
 	return l
 }
 
-// counting counts for the call that a request belongs to.
-type counting struct{ next http.RoundTripper }
+// countingTransport counts the failures of the call that a request belongs to.
+type countingTransport struct{ next http.RoundTripper }
 
 type attempts struct {
 	tally  *tally
@@ -70,12 +60,12 @@ type attempts struct {
 
 type attemptsKey struct{}
 
-// RoundTrip passes r on and looks at the answer.
-func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip sends r and counts a failure.
+func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	res, err := c.next.RoundTrip(r)
-	a, of := r.Context().Value(attemptsKey{}).(*attempts)
+	a, counted := r.Context().Value(attemptsKey{}).(*attempts)
 	switch {
-	case !of || r.Context().Err() != nil:
+	case !counted || r.Context().Err() != nil:
 	case err != nil:
 		a.tally.broken.Add(1)
 		a.failed.Add(1)
@@ -87,35 +77,86 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // call makes one call of a function and counts it.
-func (l *load) call(ctx context.Context, function string, do func(context.Context) error) bool {
+func (l *load) call(ctx context.Context, function string, do func(context.Context) error) {
 	a := &attempts{tally: l.tallies[function]}
 	err := do(context.WithValue(ctx, attemptsKey{}, a))
 	a.tally.calls.Add(1)
 	if err == nil && a.failed.Load() > 0 {
-		a.tally.cured.Add(1)
+		a.tally.repeated.Add(1)
 	}
 	if err != nil && ctx.Err() == nil {
-		l.fail("%s: %w (%s)", function, err, time.Now().Format(time.TimeOnly))
+		l.fail(fmt.Errorf("%s: %w (%s)", function, err, time.Now().Format(time.TimeOnly)))
 	}
-	return err == nil
 }
 
-func (l *load) fail(format string, args ...any) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.failures = append(l.failures, fmt.Errorf(format, args...))
-}
-
-// seen gives all of a counter's sum, over all functions.
-func (l *load) seen() (refused, broken, cured int64) {
+// sums adds up the counters of all functions.
+func (l *load) sums() (refused, broken, repeated int64) {
 	for _, t := range l.tallies {
-		refused, broken, cured = refused+t.refused.Load(), broken+t.broken.Load(), cured+t.cured.Load()
+		refused, broken, repeated = refused+t.refused.Load(), broken+t.broken.Load(), repeated+t.repeated.Load()
 	}
-	return refused, broken, cured
+	return refused, broken, repeated
 }
 
-// every calls do with 0, 1, 2 ... until it is told to stop. What has begun then is
-// brought to its end, unless ctx ends too.
+// goesOn waits until calls of every function have succeeded since.
+func (l *load) goesOn(ctx context.Context) error {
+	before := map[string]int64{}
+	for name, t := range l.tallies {
+		before[name] = t.calls.Load()
+	}
+	return until(ctx, waitLimit, func(context.Context) error {
+		if err := l.failed(); err != nil {
+			return err
+		}
+		for name, t := range l.tallies {
+			if name != "stream" && t.calls.Load() < before[name]+2 { // whose one call lasts
+				return fmt.Errorf("no call of %s succeeds", name)
+			}
+		}
+		return nil
+	})
+}
+
+// around runs the load while do does its work. Then it submits no more, and waits
+// until everything that was submitted is done.
+func (l *load) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	stopSubmitting, stopWorking := make(chan struct{}), make(chan struct{})
+	var submitting, working, listening sync.WaitGroup
+	defer func() {
+		cancel()
+		submitting.Wait()
+		working.Wait()
+		listening.Wait()
+	}()
+	for who := range 3 {
+		submitting.Go(func() { l.submit(ctx, stopSubmitting, who) })
+		working.Go(func() { l.claim(ctx, stopWorking, who) })
+	}
+	for who := range 2 {
+		submitting.Go(func() { l.sendMessages(ctx, stopSubmitting, who) })
+	}
+	submitting.Go(func() { l.subscribe(ctx, stopSubmitting) })
+	working.Go(func() { l.query(ctx, stopWorking) })
+	listening.Go(func() { l.listen(ctx) })
+	if err := l.goesOn(ctx); err != nil {
+		return err
+	}
+	if err := do(ctx); err != nil {
+		return err
+	}
+	close(stopSubmitting)
+	submitting.Wait()
+	err := until(ctx, waitLimit, done)
+	close(stopWorking)
+	if err != nil {
+		return err
+	}
+	working.Wait()
+	return nil
+}
+
+// every calls do with 0, 1, 2 ... until stop is closed. It ends the call of do that
+// has begun, unless ctx ends too.
 func every(ctx context.Context, stop <-chan struct{}, pause time.Duration, do func(n int)) {
 	tick := time.NewTicker(pause)
 	defer tick.Stop()
@@ -131,10 +172,10 @@ func every(ctx context.Context, stop <-chan struct{}, pause time.Duration, do fu
 	}
 }
 
-// submits sends tasks, some of them with a time of their own, and repeats some.
-func (l *load) submits(ctx context.Context, stop <-chan struct{}, who int) {
+// submit submits tasks, some of them with a time of their own, and some twice.
+func (l *load) submit(ctx context.Context, stop <-chan struct{}, who int) {
 	every(ctx, stop, 20*time.Millisecond, func(n int) {
-		key := fmt.Sprintf("rolling-%d-%d", who, n)
+		key := fmt.Sprintf("load-%d-%d-%d", l.number, who, n)
 		r := api.SendRequest{PhoneNumber: "13800138000", Content: key, IdempotencyKey: key, OnUnknown: "resend"}
 		if n%10 == 1 {
 			soon := time.Now().Add(time.Second).Truncate(time.Second)
@@ -146,73 +187,65 @@ func (l *load) submits(ctx context.Context, stop <-chan struct{}, who int) {
 				if err != nil {
 					return err
 				}
-				l.mu.Lock()
-				defer l.mu.Unlock()
-				if before := l.tasks[key]; before != "" && before != sent.TaskID {
-					return fmt.Errorf("%s was answered %s and %s", key, before, sent.TaskID)
-				}
-				l.sent[key], l.tasks[key] = r, sent.TaskID
-				return nil
+				return l.submitted(r, sent.TaskID)
 			})
 		}
 	})
 }
 
-// sends claims tasks and reports them, one at a time or all at once.
-func (l *load) sends(ctx context.Context, stop <-chan struct{}, who int) {
+// leaseSeconds is longer than a killed service is away, and short enough to wait for
+// the tasks of a claim whose answer was lost.
+const leaseSeconds = 20
+
+// claim claims tasks and reports them, one at a time or all at once.
+func (l *load) claim(ctx context.Context, stop <-chan struct{}, who int) {
 	app := fmt.Sprint("phone-", who)
 	every(ctx, stop, time.Millisecond, func(n int) {
 		var tasks []api.ClaimedTask
 		l.call(ctx, "claim", func(ctx context.Context) (err error) {
 			// The client repeats no claim whose answer was lost; a sender may.
-			for range tries {
-				tasks, err = l.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(10)})
-				if !curable(err) || ctx.Err() != nil {
+			for range maxTries {
+				tasks, err = l.client.Claim(ctx, api.ClaimRequest{AppID: app, Limit: new(20), Wait: new(2), LeaseSeconds: new(leaseSeconds)})
+				if !repeatable(err) || ctx.Err() != nil {
 					return err
 				}
+				time.Sleep(time.Second)
 			}
 			return err
 		})
 		var reports []api.ReportRequest
-		l.mu.Lock()
 		for _, t := range tasks {
-			l.claims[t.TaskID] = append(l.claims[t.TaskID], t.ClaimID)
+			l.claimed(t)
 			reports = append(reports, api.ReportRequest{TaskID: t.TaskID, AppID: app, ClaimID: t.ClaimID, Status: new(2)})
 		}
-		l.mu.Unlock()
-		l.reports(ctx, app, reports, n%2 == 0)
-	})
-}
-
-// curable says whether a repeat may help.
-func curable(err error) bool {
-	var refused *api.Error
-	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
-}
-
-func (l *load) reports(ctx context.Context, app string, reports []api.ReportRequest, together bool) {
-	done := func(r api.ReportRequest) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.reported[r.TaskID]++
-	}
-	if !together {
+		if n%2 == 0 {
+			l.reportTogether(ctx, app, reports)
+			return
+		}
 		for _, r := range reports {
 			l.call(ctx, "report", func(ctx context.Context) error {
 				_, err := l.client.Report(ctx, r)
 				if err == nil {
-					done(r)
+					l.reported(r.TaskID)
 				}
 				return err
 			})
 		}
-		return
-	}
+	})
+}
+
+// repeatable says whether a repeat of a claim may help.
+func repeatable(err error) bool {
+	var refused *api.Error
+	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
+}
+
+func (l *load) reportTogether(ctx context.Context, app string, reports []api.ReportRequest) {
 	if len(reports) == 0 {
 		return
 	}
 	for i := range reports {
-		reports[i].AppID = "" // said once
+		reports[i].AppID = "" // given once for all
 	}
 	l.call(ctx, "report", func(ctx context.Context) error {
 		results, err := l.client.ReportBatch(ctx, app, reports)
@@ -220,78 +253,71 @@ func (l *load) reports(ctx context.Context, app string, reports []api.ReportRequ
 			if r.Err != nil {
 				return fmt.Errorf("%s: %w", reports[i].TaskID, r.Err)
 			}
-			done(reports[i])
+			l.reported(reports[i].TaskID)
 		}
 		return err
 	})
 }
 
-const listener = "bob"
+// listener is the user whom messages of this load are sent to.
+func (l *load) listener() string { return fmt.Sprint("bob-", l.number) }
 
-// talks hands messages over, every second one to be answered before it is saved.
-func (l *load) talks(ctx context.Context, stop <-chan struct{}, who int) {
+// sendMessages submits messages; every second one is answered before it is saved.
+func (l *load) sendMessages(ctx context.Context, stop <-chan struct{}, who int) {
 	every(ctx, stop, 50*time.Millisecond, func(n int) {
-		id := fmt.Sprintf("talk-%d-%d", who, n)
+		id := fmt.Sprintf("message-%d-%d-%d", l.number, who, n)
 		l.call(ctx, "messages", func(ctx context.Context) error {
-			ack, err := l.client.SubmitMessage(ctx, api.MessageRequest{From: fmt.Sprint("ann-", who), ClientMsgID: id, To: "user:" + listener,
+			_, err := l.client.SubmitMessage(ctx, api.MessageRequest{From: fmt.Sprint("ann-", who), ClientMsgID: id, To: "user:" + l.listener(),
 				Data: api.JSON(`"` + id + `"`), Ack: []string{"saved", "accepted"}[n%2]})
-			if err != nil {
-				return err
+			if err == nil {
+				l.messageSent(id)
 			}
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.said[id] = ack.ServerMsgID
-			return nil
+			return err
 		})
 	})
 }
 
-// listens hears what is said.
-func (l *load) listens(ctx context.Context) {
+// listen receives the messages.
+func (l *load) listen(ctx context.Context) {
 	l.call(ctx, "stream", func(ctx context.Context) error {
-		for event, err := range l.client.Stream(ctx, listener, api.StreamRequest{After: new(int64(0))}) {
+		for event, err := range l.client.Stream(ctx, l.listener(), api.StreamRequest{After: new(int64(0))}) {
 			if err != nil {
 				return err
-			}
-			var message struct {
-				Data any `json:"data"`
 			}
 			if event.Kind != api.StreamMessage {
 				continue
 			}
+			var message struct {
+				Data any `json:"data"`
+			}
 			if err := json.Unmarshal([]byte(event.Data), &message); err != nil {
 				return err
 			}
-			l.mu.Lock()
-			l.heard[fmt.Sprint(message.Data)]++
-			l.mu.Unlock()
+			l.messageReceived(fmt.Sprint(message.Data))
 		}
 		return nil
 	})
 }
 
-// orders subscribe messages.
-func (l *load) orders(ctx context.Context, stop <-chan struct{}) {
+// subscribe orders subscribe messages.
+func (l *load) subscribe(ctx context.Context, stop <-chan struct{}) {
 	every(ctx, stop, 100*time.Millisecond, func(n int) {
+		data := fmt.Sprintf(`{"thing1":{"value":"booking %d-%d"}}`, l.number, n)
 		l.call(ctx, "subscribe", func(ctx context.Context) error {
-			data := fmt.Sprintf(`{"thing1":{"value":"booking %d"}}`, n)
-			r, err := l.client.Subscribe(ctx, api.SubscribeRequest{
-				TemplateID: "tmpl-1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(uint64(n + 1)),
+			_, err := l.client.Subscribe(ctx, api.SubscribeRequest{
+				TemplateID: "tmpl-1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(uint64(l.number*1_000_000 + n)),
 				ReceiverUserID: "9", ReceiverOpenID: "oABC123", MessageData: json.RawMessage(data),
 			})
-			if err != nil {
-				return err
+			if err == nil {
+				l.subscribed(data)
 			}
-			l.mu.Lock()
-			defer l.mu.Unlock()
-			l.ordered[data] = r.ID
-			return nil
+			return err
 		})
 	})
 }
 
-// watches asks for numbers and lists.
-func (l *load) watches(ctx context.Context, stop <-chan struct{}) {
+// query reads numbers and lists.
+func (l *load) query(ctx context.Context, stop <-chan struct{}) {
 	every(ctx, stop, 100*time.Millisecond, func(int) {
 		l.call(ctx, "admin", func(ctx context.Context) error {
 			_, err := l.client.Statistics(ctx)
@@ -304,17 +330,14 @@ func (l *load) watches(ctx context.Context, stop <-chan struct{}) {
 	})
 }
 
-// hook is the receiver of webhooks.
-func (l *load) hook(w http.ResponseWriter, r *http.Request) {
-	var event struct {
-		Data struct {
-			TaskID string `json:"task_id"`
-		} `json:"data"`
+// summary has a line for each function.
+func (l *load) summary() (lines []string) {
+	for name, t := range l.tallies {
+		if t.calls.Load() > 0 {
+			lines = append(lines, fmt.Sprintf("%-9s %6d calls: %2d answers of 5xx, %2d broken connections, %2d calls succeeded by a repeat", name,
+				t.calls.Load(), t.refused.Load(), t.broken.Load(), t.repeated.Load()))
+		}
 	}
-	if err := json.NewDecoder(r.Body).Decode(&event); err != nil || event.Data.TaskID == "" {
-		l.fail("a webhook is not understood: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.told[event.Data.TaskID] = append(l.told[event.Data.TaskID], r.Header.Get("webhook-id"))
+	slices.Sort(lines)
+	return lines
 }

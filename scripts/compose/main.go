@@ -1,19 +1,19 @@
-// Command compose proves deploy/compose as it stands, on a plain Debian machine
-// and without a registry, on one of two grounds.
+// Command compose runs deploy/compose as it stands, with the Docker Compose CLI
+// on podman, on a plain Debian machine and without a registry.
 //
 //	make compose-test
 //
-// brings the stack up with podman, as root, plays its story through the gateway
-// while containers are killed, goes over from the profile split to compact and does
-// the same there, and takes everything down again. The image of
-// Sendonce is the one of deploy/Dockerfile; those that compose.yaml takes from
-// registries are made from the programs of this machine, under the same names.
+// starts the stack, sends a task and a message through the gateway, replaces and
+// then kills every service while the gateway is under load, changes over to the
+// profile compact on the same volumes, does the same there, and removes everything.
 //
 //	make rolling
 //
-// runs the services as ordinary processes on loopback instead, and replaces each
-// of them while the gateway is under load: nothing may be lost, and no call may
-// fail that a repeat does not cure.
+// only replaces every service, twice, under load.
+//
+// The image of Sendonce is the one of deploy/Dockerfile. Those that compose.yaml
+// takes from registries are made of the programs of this machine, under the same
+// names.
 package main
 
 import (
@@ -22,53 +22,102 @@ import (
 	"flag"
 	"fmt"
 	"log"
-	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
 
 func main() {
 	log.SetFlags(log.Ltime)
-	if isInside() {
-		os.Exit(inside())
-	}
-	limit := flag.Duration("limit", 10*time.Minute, "for all of it")
+	limit := flag.Duration("limit", 15*time.Minute, "for the whole run")
 	keep := flag.Bool("keep", false, "leave the containers running and the folder in place")
-	rolling := flag.Bool("rolling", false, "processes that are replaced under load, instead of containers that are killed")
-	rounds := flag.Int("rounds", 2, "with -rolling: how often each service is replaced")
+	rolling := flag.Bool("rolling", false, "only replace services under load: no kills, no change to the profile compact")
+	rounds := flag.Int("rounds", 1, "how often each service is replaced")
+	only := flag.String("only", "", "replace and kill only these services, separated by commas; in the profile split")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	run := func() error { return runContainers(ctx, *keep) }
-	if *rolling {
-		run = func() error { return runProcesses(ctx, ".", rollingPlan{Rounds: *rounds}) }
-	}
-	if err := run(); err != nil {
+	if err := run(ctx, *keep, *rolling, *rounds, *only); err != nil {
 		log.Fatal("compose: ", err)
 	}
 }
 
-// step is a part of the whole, told when it is done.
+// step is one part of the run.
 type step struct {
 	name string
 	do   func(context.Context) error
 }
 
-// walk does the steps, and gives the logs with the failure of one.
-func walk(ctx context.Context, logs func() string, steps ...step) error {
-	for _, step := range steps {
+func run(ctx context.Context, keep, rolling bool, rounds int, only string) (err error) {
+	s, err := newStack(".")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if keep {
+			log.Printf("kept: CONTAINERS_CONF=%s CONTAINERS_STORAGE_CONF=%s podman ps", s.path("containers.conf"), s.path("storage.conf"))
+			return
+		}
+		err = errors.Join(err, s.remove())
+	}()
+	some := func(more ...string) []string {
+		return slices.DeleteFunc(append(s.functions(), more...), func(name string) bool {
+			return only != "" && !slices.Contains(strings.Split(only, ","), name)
+		})
+	}
+	steps := []step{
+		{"build the Docker Compose CLI, unless it is cached", s.buildCLI},
+		{"make images of this machine's programs", s.makeImages},
+		{"build the image and start everything", s.up},
+		{"play the story", func(ctx context.Context) error { return story(ctx, s.client, "split") }},
+		{"replace services under load", func(ctx context.Context) error {
+			return s.replaceUnderLoad(ctx, some("trigger", "gateway"), rounds)
+		}},
+	}
+	if !rolling {
+		steps = append(steps,
+			step{"kill services under load", func(ctx context.Context) error {
+				return s.killUnderLoad(ctx, some("nats", "postgres", "trigger", "gateway"))
+			}},
+			step{"change over to one container for all functions, with the same data", s.compact},
+			step{"play the story there", func(ctx context.Context) error { return story(ctx, s.client, "compact") }},
+			step{"replace it under load", func(ctx context.Context) error { return s.replaceUnderLoad(ctx, s.functions(), 1) }},
+			step{"kill it under load", func(ctx context.Context) error { return s.killUnderLoad(ctx, s.functions()) }},
+		)
+	}
+	for _, step := range append(steps, step{"remove everything", s.down}) {
 		begun := time.Now()
 		err := step.do(ctx)
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return fmt.Errorf("%s: interrupted", step.name)
 		}
 		if err != nil {
-			return fmt.Errorf("%s: %w\n%s", step.name, err, logs())
+			return fmt.Errorf("%s: %w\n%s", step.name, err, s.logs())
 		}
 		log.Printf("ok   %s (%.1fs)", step.name, time.Since(begun).Seconds())
 	}
 	return nil
+}
+
+const waitLimit = time.Minute // for what must happen by itself
+
+// until repeats check until it returns no error.
+func until(ctx context.Context, limit time.Duration, check func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		err := check(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("not within %v: %w", limit, err)
+		}
+	}
 }

@@ -12,28 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-const (
-	settle = time.Minute // for what must happen by itself
-	look   = 100 * time.Millisecond
-)
-
-// until asks again and again until there is no error.
-func until(ctx context.Context, limit time.Duration, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		err := ask(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-time.After(look):
-		case <-ctx.Done():
-			return fmt.Errorf("not within %v: %w", limit, err)
-		}
-	}
-}
-
 // story is the way of a task and of a message through every function. Another
 // name makes it another story on the same data.
 func story(ctx context.Context, c *api.Client, name string) error {
@@ -52,7 +30,7 @@ func taskStory(ctx context.Context, c *api.Client, name string) error {
 	if err != nil || again.TaskID != sent.TaskID {
 		return fmt.Errorf("the replay is %q, not %s (%v)", again.TaskID, sent.TaskID, err)
 	}
-	err = until(ctx, settle, func(ctx context.Context) error {
+	err = until(ctx, waitLimit, func(ctx context.Context) error {
 		task, err := c.Task(ctx, sent.TaskID)
 		if err == nil && task.State != "pending" {
 			err = fmt.Errorf("the task is %s, not pending", task.State)
@@ -81,7 +59,7 @@ func messageStory(ctx context.Context, c *api.Client, name string) error {
 	if _, err := c.SubmitMessage(ctx, api.MessageRequest{From: "ann", ClientMsgID: name, To: "user:bob-" + name, Type: "text", Data: api.JSON(`"你好"`)}); err != nil {
 		return fmt.Errorf("hand a message over: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, settle)
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
 	for event, err := range c.Stream(ctx, "bob-"+name, api.StreamRequest{After: new(int64(0))}) {
 		if err != nil {

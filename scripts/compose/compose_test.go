@@ -1,0 +1,100 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+func TestEveryBaseImageIsMade(t *testing.T) {
+	t.Parallel()
+	names, err := baseImages("../..")
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"POSTGRES_IMAGE", "NATS_IMAGE", "CADDY_IMAGE", "GO_IMAGE"}, slices.Collect(maps.Keys(names)))
+}
+
+func TestComposeRendersBothProfiles(t *testing.T) {
+	t.Parallel()
+	cli, err := cliPath()
+	require.NoError(t, err)
+	if _, err := os.Stat(cli); err != nil {
+		t.Skip("make compose-test has not built the Docker Compose CLI on this machine")
+	}
+	s := &stack{repository: "../..", dir: t.TempDir(), project: "test", port: "8000"}
+	require.NoError(t, s.copyCompose())
+	require.NoError(t, s.writeComposeCommand(t.Context()))
+	require.NoError(t, s.choose(t.Context(), "split"))
+	require.Contains(t, s.services, "gateway")
+	require.Subset(t, s.functions(), called)
+	require.NotContains(t, s.functions(), "trigger")
+	require.NoError(t, s.choose(t.Context(), "compact"))
+	require.Equal(t, []string{"sendonce"}, s.functions())
+}
+
+func TestLedger(t *testing.T) {
+	t.Parallel()
+	const data, key, task = "hello", "key", "task"
+	// filled has one of each thing, done once, and the statistics say so.
+	filled := func(t *testing.T) (*ledger, api.StatisticsResponse, map[string]int) {
+		l := newLedger()
+		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
+		l.claimed(api.ClaimedTask{TaskID: task})
+		l.reported(task)
+		l.eventReceived(task)
+		l.eventReceived("subscribe message")
+		l.messageSent(data)
+		l.messageReceived(data)
+		l.subscribed(data)
+		now := api.StatisticsResponse{}
+		now.SucceededTasks, now.Subscribe.SucceededTasks = 1, 1
+		return &l, now, map[string]int{data: 1}
+	}
+	t.Run("accepts what was done once", func(t *testing.T) {
+		t.Parallel()
+		l, now, delivered := filled(t)
+		require.NoError(t, l.done(api.StatisticsResponse{}, now, false))
+		require.NoError(t, l.once(delivered, false))
+		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
+	})
+	for name, spoil := range map[string]func(l *ledger, now *api.StatisticsResponse, delivered map[string]int){
+		"another task for a key":            func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.tasks[key] = "other" },
+		"a task claimed twice":              func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.claims[task]++ },
+		"a task reported twice":             func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.reports[task]++ },
+		"a task not reported":               func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.reports, task) },
+		"a task without a webhook":          func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, task) },
+		"a subscribe message without one":   func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, "subscribe message") },
+		"a message received twice":          func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.received[data]++ },
+		"a message lost":                    func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.received, data) },
+		"a subscribe message sent twice":    func(_ *ledger, _ *api.StatisticsResponse, delivered map[string]int) { delivered[data]++ },
+		"a subscribe message not delivered": func(_ *ledger, _ *api.StatisticsResponse, delivered map[string]int) { delete(delivered, data) },
+		"a task that nobody submitted":      func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.SucceededTasks++ },
+		"a task that has failed":            func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.FailedTasks++ },
+		"a task that waits":                 func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.PendingNewTasks++ },
+		"a held subscribe message": func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) {
+			now.Subscribe.SucceededTasks, now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 0, 1, 1
+		},
+	} {
+		t.Run("finds "+name, func(t *testing.T) {
+			t.Parallel()
+			l, now, delivered := filled(t)
+			spoil(l, &now, delivered)
+			done, once := l.done(api.StatisticsResponse{}, now, false), l.once(delivered, false)
+			require.False(t, done == nil && once == nil)
+		})
+	}
+	t.Run("accepts a held subscribe message after kills", func(t *testing.T) {
+		t.Parallel()
+		l, now, delivered := filled(t)
+		now.Subscribe.SucceededTasks, now.Subscribe.ProcessingTasks, now.Subscribe.HeldTasks = 0, 1, 1
+		delete(delivered, data)
+		require.NoError(t, l.done(api.StatisticsResponse{}, now, true))
+		require.NoError(t, l.once(delivered, true))
+		delivered[data] = 2
+		require.Error(t, l.once(delivered, true), "not even then is it sent twice")
+	})
+}

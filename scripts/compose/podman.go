@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// The Docker Compose CLI, whose module no package manager of Debian 12 has. Its
+// go.sum, which is part of what cliSum stands for, fixes everything it is built of.
+const (
+	cliModule  = "github.com/docker/compose/v2"
+	cliVersion = "v2.40.3"
+	cliSum     = "h1:XeYkQu1svDtyfZPv5nTwFryQ25ZJMkIlc4pz9HalMPI="
+)
+
+// cliPath is where the CLI is kept from run to run.
+func cliPath() (string, error) {
+	cache, err := os.UserCacheDir()
+	return filepath.Join(cache, "sendonce", "docker-compose-"+cliVersion), err
+}
+
+// buildCLI builds the Docker Compose CLI into the user's cache, if it is not there.
+// It takes some minutes.
+func (s *stack) buildCLI(ctx context.Context) error {
+	path, err := cliPath()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(path); err == nil {
+		return nil
+	}
+	download := exec.CommandContext(ctx, "go", "mod", "download", "-json", cliModule+"@"+cliVersion)
+	download.Dir = s.dir // outside of our own module
+	out, err := download.Output()
+	if err != nil {
+		return fmt.Errorf("go mod download: %w\n%s", err, out)
+	}
+	var module struct{ Dir, Sum string }
+	if err := json.Unmarshal(out, &module); err != nil {
+		return err
+	}
+	if module.Sum != cliSum {
+		return fmt.Errorf("%s@%s has the checksum %s, not %s", cliModule, cliVersion, module.Sum, cliSum)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	// Built beside its place, so that an interrupted build leaves nothing there.
+	build := exec.CommandContext(ctx, "go", "build", "-C", module.Dir, "-trimpath",
+		"-ldflags=-s -w -X "+cliModule+"/internal.Version="+cliVersion, "-o", path+".new", "./cmd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// configurePodman gives podman a store of its own, so that nothing else of podman
+// on this machine is touched. It works without systemd, and with the storage driver
+// that works everywhere.
+func (s *stack) configurePodman() error {
+	conf := fmt.Sprintf("[containers]\ncgroups = \"enabled\"\ndefault_ulimits = []\n"+
+		"[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\ntmp_dir = %q\n"+
+		"[network]\nnetwork_backend = \"netavark\"\nnetwork_config_dir = %q\n", s.path("tmp"), s.path("networks"))
+	storage := fmt.Sprintf("[storage]\ndriver = \"vfs\"\ngraphroot = %q\nrunroot = %q\n", s.path("graph"), s.path("run"))
+	return errors.Join(os.Mkdir(s.path("scratch"), 0o755), os.WriteFile(s.path("containers.conf"), []byte(conf), 0o644), os.WriteFile(s.path("storage.conf"), []byte(storage), 0o644))
+}
+
+// startPodman starts podman's API and the loop that runs health checks.
+func (s *stack) startPodman() error {
+	ctx, stop := context.WithCancel(context.Background())
+	socket := s.path("podman.sock")
+	service := s.command(ctx, "podman", "system", "service", "--time=0", "unix://"+socket)
+	service.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is not meant for it
+	if err := service.Start(); err != nil {
+		stop()
+		return err
+	}
+	s.api = &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", socket)
+	}}}
+	checked := make(chan struct{})
+	go func() {
+		defer close(checked)
+		s.checkHealth(ctx)
+	}()
+	s.stopPodman = func() {
+		stop()
+		<-checked
+		_ = service.Wait() // ended by a signal, which it reports as an error
+	}
+	return nil
+}
+
+// checkHealth runs the health check of each container that has not passed one since
+// its start. Podman leaves that to timers of systemd.
+func (s *stack) checkHealth(ctx context.Context) {
+	filters := url.QueryEscape(`{"health": ["starting", "unhealthy"]}`)
+	for ctx.Err() == nil {
+		// An error here is a podman or a container that is not up yet, or no longer there.
+		var containers []struct{ ID string }
+		_ = s.podman(ctx, "containers/json?filters="+filters, &containers)
+		for _, c := range containers {
+			_ = s.podman(ctx, "containers/"+c.ID+"/healthcheck", &struct{}{})
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// container is the state of one.
+type container struct {
+	RestartCount int // by the engine, since the container was made
+	State        struct {
+		Pid, ExitCode int
+		Health        struct{ Status string }
+	}
+}
+
+func (s *stack) inspect(ctx context.Context, service string) (c container, err error) {
+	err = s.podman(ctx, "containers/"+s.project+"-"+service+"-1/json", &c)
+	return c, err
+}
+
+// podman reads from podman's API, which costs less than to start the program.
+func (s *stack) podman(ctx context.Context, path string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://podman/v4.0.0/libpod/"+path, nil)
+	if err != nil {
+		return err
+	}
+	res, err := s.api.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(res.Body)
+	if err == nil && res.StatusCode != http.StatusOK {
+		err = fmt.Errorf("podman answers %s: %d %s", path, res.StatusCode, body)
+	}
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(body, into)
+}
+
+// command is a program in the folder of compose.yaml that uses our podman.
+func (s *stack) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = s.composeDir()
+	cmd.Env = append(os.Environ(),
+		"CONTAINERS_CONF="+s.path("containers.conf"), "CONTAINERS_STORAGE_CONF="+s.path("storage.conf"),
+		"DOCKER_HOST=unix://"+s.path("podman.sock"), "DOCKER_BUILDKIT=0", "COMPOSE_PROJECT_NAME="+s.project,
+		"COMPOSE="+s.path("compose"), "COMMIT=compose-test", "TMPDIR="+s.path("scratch"))
+	// A program that is asked to end leaves nothing half done.
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 20 * time.Second
+	return cmd
+}
+
+// output runs a program and returns what it prints.
+func (s *stack) output(ctx context.Context, name string, args ...string) (string, error) {
+	out, err := s.command(ctx, name, args...).Output()
+	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			err = fmt.Errorf("%w\n%s", err, failed.Stderr)
+		}
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// compose runs the Docker Compose CLI.
+func (s *stack) compose(ctx context.Context, args ...string) (string, error) {
+	return s.output(ctx, s.path("compose"), args...)
+}

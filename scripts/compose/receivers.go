@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync/atomic"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// receivers are those whom the functions call: a fake WeChat, and a receiver of
+// webhooks, which enters them in the ledger of the load that runs.
+type receivers struct {
+	wechat *sandbox.WeChat
+	loads  int
+	load   atomic.Pointer[load]
+}
+
+// startReceivers listens until the end of this process. The network of the
+// containers has to be there.
+func startReceivers(ctx context.Context) (*receivers, error) {
+	wechat, err := sandbox.StartWeChat(ctx, sandbox.WeChatOptions{})
+	if err != nil {
+		return nil, err
+	}
+	target, err := url.Parse(wechat.URL())
+	if err != nil {
+		return nil, err
+	}
+	r := &receivers{wechat: wechat}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/webhook", r.webhook)
+	mux.Handle("/", httputil.NewSingleHostReverseProxy(target))
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", receiverAddress)
+	if err != nil {
+		return nil, err
+	}
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: waitLimit}
+	go func() { _ = server.Serve(l) }()
+	return r, nil
+}
+
+// subscribe has the service send webhooks.
+func (r *receivers) subscribe(ctx context.Context, client *api.Client) error {
+	_, err := client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + receiverAddress + "/webhook", Events: []string{"task.succeeded"}})
+	return err
+}
+
+func (r *receivers) newLoad(client *api.Client) *load {
+	r.loads++
+	l := newLoad(client, r.loads)
+	r.load.Store(l)
+	return l
+}
+
+func (r *receivers) webhook(_ http.ResponseWriter, req *http.Request) {
+	l := r.load.Load()
+	if l == nil {
+		return // the end of a task of the story
+	}
+	var event struct {
+		Data struct {
+			TaskID string `json:"task_id"`
+		} `json:"data"`
+	}
+	if err := json.NewDecoder(req.Body).Decode(&event); err != nil || event.Data.TaskID == "" {
+		l.fail(fmt.Errorf("a webhook without a task: %v", err))
+		return
+	}
+	l.eventReceived(event.Data.TaskID)
+}
+
+// delivered counts the subscribe messages that WeChat has delivered, by their data.
+func (r *receivers) delivered() map[string]int {
+	counts := map[string]int{}
+	for _, send := range r.wechat.Delivered() {
+		counts[string(send.Data)]++
+	}
+	return counts
+}

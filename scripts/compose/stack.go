@@ -1,0 +1,256 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// packages is what has to be installed.
+const packages = "apt-get install -y --no-install-recommends podman buildah runc netavark aardvark-dns iptables catatonit caddy postgresql wget"
+
+// stack is a copy of deploy/compose with everything that it is run with.
+type stack struct {
+	repository string // the root of it
+	dir        string // of this run; made by newStack
+	project    string // the name for Compose
+	port       string // of the gateway
+	services   map[string]service
+	client     *api.Client // of the gateway, as the admin
+	receivers  *receivers
+	api        *http.Client // of podman
+	stopPodman func()
+}
+
+// service is what `docker compose config` says of a service.
+type service struct {
+	Profiles []string `json:"profiles"`
+}
+
+func newStack(repository string) (*stack, error) {
+	for _, name := range []string{"podman", "runc", "caddy", "wget"} {
+		if _, err := exec.LookPath(name); err != nil {
+			return nil, fmt.Errorf("%w; on Debian:\n%s", err, packages)
+		}
+	}
+	repository, err := filepath.Abs(repository)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "so-compose-")
+	if err != nil {
+		return nil, err
+	}
+	s := &stack{repository: repository, dir: dir, project: filepath.Base(dir), stopPodman: func() {}}
+	if err := errors.Join(s.copyCompose(), s.configurePodman(), s.startPodman()); err != nil {
+		return nil, errors.Join(err, s.remove())
+	}
+	return s, nil
+}
+
+func (s *stack) path(parts ...string) string {
+	return filepath.Join(append([]string{s.dir}, parts...)...)
+}
+
+func (s *stack) composeDir() string { return s.path("deploy") }
+
+// outgoing is a network for what calls webhooks and WeChat in which the address of
+// this machine is known beforehand.
+const (
+	outgoing        = "10.77.1.0/24"
+	receiverAddress = "10.77.1.1:9000"
+)
+
+// copyCompose copies deploy/compose without the settings and secrets of a
+// developer's own stack.
+func (s *stack) copyCompose() error {
+	if err := os.CopyFS(s.composeDir(), os.DirFS(filepath.Join(s.repository, "deploy", "compose"))); err != nil {
+		return err
+	}
+	secrets := filepath.Join(s.composeDir(), "secrets")
+	override := "networks: {outgoing: {ipam: {config: [{subnet: " + outgoing + "}]}}}\n"
+	return errors.Join(
+		os.RemoveAll(secrets),
+		os.Mkdir(secrets, 0o700),
+		os.WriteFile(filepath.Join(secrets, "wechat_app_secret"), []byte(sandbox.WeChatSecret), 0o600),
+		os.WriteFile(filepath.Join(s.composeDir(), "compose.override.yaml"), []byte(override), 0o600),
+	)
+}
+
+// choose writes .env for a profile and reads which services that has.
+func (s *stack) choose(ctx context.Context, profile string) error {
+	example, err := os.ReadFile(filepath.Join(s.composeDir(), ".env.example"))
+	if err != nil {
+		return err
+	}
+	// What an operator would set: the second phase, and who may be called.
+	env := fmt.Sprintf("%s\nCOMPOSE_PROFILES=%s\nGATEWAY_PORT=%s\nTWO_PHASE_ENABLED=true\nSENDONCE_OUTGOING_NETWORKS=%s\nWECHAT_APP_ID=%s\nWECHAT_BASE_URL=http://%s\n",
+		example, profile, s.port, outgoing, sandbox.WeChatAppID, receiverAddress)
+	if err := os.WriteFile(filepath.Join(s.composeDir(), ".env"), []byte(env), 0o600); err != nil {
+		return err
+	}
+	out, err := s.compose(ctx, "config", "--format", "json")
+	if err != nil {
+		return err
+	}
+	var config struct {
+		Services map[string]service `json:"services"`
+	}
+	err = json.Unmarshal([]byte(out), &config)
+	s.services = config.Services
+	return err
+}
+
+// functions names the services that answer calls: those that have a profile.
+func (s *stack) functions() []string {
+	var names []string
+	for name, service := range s.services {
+		if service.Profiles != nil {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// up is `deploy/compose/up`.
+func (s *stack) up(ctx context.Context) error {
+	var err error
+	if s.port, err = freePort(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(s.writeComposeCommand(ctx), s.choose(ctx, "split")); err != nil {
+		return err
+	}
+	if _, err := s.output(ctx, "./up", "--wait"); err != nil {
+		return err
+	}
+	password, err := os.ReadFile(filepath.Join(s.composeDir(), "secrets", "basic_auth_password"))
+	if err != nil {
+		return err
+	}
+	s.client = api.NewClient("http://127.0.0.1:"+s.port, "admin", string(password))
+	if s.receivers, err = startReceivers(ctx); err != nil {
+		return err
+	}
+	return errors.Join(s.inspectImage(ctx), s.receivers.subscribe(ctx, s.client))
+}
+
+// ourImage is how Compose's name for it is understood by podman.
+const ourImage = "docker.io/library/sendonce:local"
+
+// writeComposeCommand makes the `compose` that `up` calls. BuildKit is not there, so
+// podman builds the image, with the caches of this machine instead of empty ones.
+func (s *stack) writeComposeCommand(ctx context.Context) error {
+	caches, err := s.output(ctx, "go", "env", "GOMODCACHE", "GOCACHE")
+	if err != nil {
+		return err
+	}
+	cli, err := cliPath()
+	if err != nil {
+		return err
+	}
+	modules, builds, _ := strings.Cut(caches, "\n")
+	script := fmt.Sprintf(`#!/bin/sh
+[ "$1" != build ] || exec podman build --layers=false --network host -v %s:/host/mod -v %s:/host/build \
+	--build-arg COMMIT="$COMMIT" -t %s -f %s/deploy/Dockerfile %[4]s
+exec %s "$@"
+`, modules, builds, ourImage, s.repository, cli)
+	return os.WriteFile(s.path("compose"), []byte(script), 0o755)
+}
+
+// imageLimit is more than a static binary with certificates and time zones needs.
+const imageLimit = 25_000_000
+
+func (s *stack) inspectImage(ctx context.Context) error {
+	out, err := s.output(ctx, "podman", "image", "inspect", "-f", "{{.Size}} {{.User}}", ourImage)
+	if err != nil {
+		return err
+	}
+	var size int
+	var user string
+	if _, err := fmt.Sscan(out, &size, &user); err != nil {
+		return fmt.Errorf("%q: %w", out, err)
+	}
+	log.Printf("     the image has %.1f MB", float64(size)/1e6)
+	if size > imageLimit || user != "65532:65532" {
+		return fmt.Errorf("the image has %d bytes and user %q", size, user)
+	}
+	return nil
+}
+
+func freePort(ctx context.Context) (string, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
+}
+
+// compact replaces one container for each function by one for all. The volumes and
+// the image stay.
+func (s *stack) compact(ctx context.Context) error {
+	if _, err := s.compose(ctx, "down"); err != nil {
+		return err
+	}
+	if err := s.choose(ctx, "compact"); err != nil {
+		return err
+	}
+	_, err := s.compose(ctx, "up", "-d", "--no-build", "--wait")
+	return err
+}
+
+// down fails when something is left over.
+func (s *stack) down(ctx context.Context) error {
+	if _, err := s.compose(ctx, "down", "-v"); err != nil {
+		return err
+	}
+	containers, err := s.output(ctx, "podman", "ps", "-aq")
+	volumes, err2 := s.output(ctx, "podman", "volume", "ls", "-q")
+	if containers+volumes != "" {
+		err = errors.Join(err, fmt.Errorf("left over: %s %s", containers, volumes))
+	}
+	return errors.Join(err, err2)
+}
+
+// remove ends what is still there, in our own store only.
+func (s *stack) remove() error {
+	s.stopPodman()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := s.output(ctx, "podman", "system", "reset", "--force")
+	return errors.Join(err, os.RemoveAll(s.dir))
+}
+
+// logs is the end of what each container wrote, for a failure.
+func (s *stack) logs() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	names, _ := s.output(ctx, "podman", "ps", "-a", "--format", "{{.Names}} {{.Status}}")
+	var b strings.Builder
+	for line := range strings.Lines(names) {
+		name, _, _ := strings.Cut(line, " ")
+		out, err := s.command(ctx, "podman", "logs", "--tail", "200", name).CombinedOutput()
+		lines := slices.DeleteFunc(strings.Split(strings.TrimSpace(string(out)), "\n"), isSuccess)
+		fmt.Fprintf(&b, "--- %s (%v)\n%s\n", strings.TrimSpace(line), err, strings.Join(lines[max(0, len(lines)-8):], "\n"))
+	}
+	return b.String()
+}
+
+// isSuccess finds the log lines of calls that succeeded.
+func isSuccess(line string) bool { return strings.Contains(line, `"status":2`) }
