@@ -47,7 +47,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) er
 		switch {
 		case err == nil:
 			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.Print(accepted[i].Fingerprint)})
-		case errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrStreamAway):
+		case errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrStreamUnavailable):
 			away = err
 		default:
 			d.env.Metrics().TwoPhase.DeliverFail.Inc()

@@ -44,9 +44,9 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		freed = append(freed, bus.StreamUsers)
 	}
 	c.Log("trimmed_events", events, "trimmed_messages", messages.Removed, "trimmed_users", users)
-	if messages.Waiting != "" && refused(bus.StreamMessages) {
+	if messages.HeldBy != "" && refused(bus.StreamMessages) {
 		d.env.Log.Warn("the stream is full of messages that a consumer has not read; let it read, or delete it",
-			"stream", bus.StreamMessages, "consumer", messages.Waiting)
+			"stream", bus.StreamMessages, "consumer", messages.HeldBy)
 	}
 	if err := d.db.EndTrim(ctx, messages.Next, freed); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if len(now.Refused) > 0 && len(freed) > 0 {
 		d.env.RelayAt(time.Time{})
 	}
-	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrAway) })...)
+	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
 // eventParts is after how small a part of their stream events have it looked at: one
@@ -81,7 +81,7 @@ func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.ToldEve
 // watchStreams raises and clears the alerts of streams, and has deliver look again
 // while one is open.
 func (d *deliverer) watchStreams(ctx context.Context) error {
-	open, err := d.db.WatchStreams(ctx, d.env.Bus().StreamsUsed)
+	open, err := d.db.WatchStreams(ctx, d.env.Bus().StreamUsage)
 	if open {
 		d.env.Again(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
 	}
@@ -89,7 +89,7 @@ func (d *deliverer) watchStreams(ctx context.Context) error {
 }
 
 // verdicts says what is known of messages in their stream.
-func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.Verdict, error) {
+func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
 	asked := make([]task.ID, 0, len(ids))
 	for _, id := range ids {
 		if parsed, err := task.ParseID(id); err == nil {
@@ -100,7 +100,7 @@ func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make(map[string]bus.Verdict, len(finished))
+	verdicts := make(map[string]bus.MessageState, len(finished))
 	for id, confirmed := range finished {
 		verdicts[id.String()] = bus.Sent
 		if confirmed {

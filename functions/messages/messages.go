@@ -47,7 +47,7 @@ var Function = fn.HTTP("messages", New)
 func New(env *fn.Env, _ struct{}) fn.Routes {
 	p := &post{db: env.DB(), env: env, intake: intake.New(env)}
 	if env.Config.TwoPhase.Enabled && env.Bus() != nil {
-		env.Metrics().OnScrape(env.Bus().Accepting)
+		env.Metrics().OnScrape(env.Bus().AcceptState)
 	}
 	const root = "/api/v1/messages"
 	return fn.Routes{

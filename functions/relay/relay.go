@@ -167,9 +167,9 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 
 func scopeOf(err error) message.Scope {
 	switch {
-	case errors.Is(err, bus.ErrSubjectAway):
+	case errors.Is(err, bus.ErrSubjectUnavailable):
 		return message.OneMessage
-	case errors.Is(err, bus.ErrStreamAway):
+	case errors.Is(err, bus.ErrStreamUnavailable):
 		return message.OneStream
 	}
 	return message.AllStreams

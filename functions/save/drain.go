@@ -42,7 +42,7 @@ func drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 
 // left counts what the stream has that is not saved.
 func left(ctx context.Context, env *fn.Env) (n int, err error) {
-	state, err := env.Bus().Accepting(ctx)
+	state, err := env.Bus().AcceptState(ctx)
 	if err != nil {
 		return 0, err
 	}

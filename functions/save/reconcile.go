@@ -22,7 +22,7 @@ const (
 // and with all that the stream had a while ago when it has answered for nothing
 // since.
 func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
-	state, err := s.env.Bus().Accepting(ctx)
+	state, err := s.env.Bus().AcceptState(ctx)
 	if err != nil {
 		return err
 	}
@@ -30,12 +30,12 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	if err != nil {
 		return err
 	}
-	upTo := state.Taken
+	upTo := state.SavedTo
 	if checked.Ago >= standstill {
-		if checked.Taken == state.Taken {
+		if checked.Taken == state.SavedTo {
 			upTo = max(upTo, checked.Last)
 		}
-		if err := s.db.Looked(ctx, state.Created, state.LastSeq, state.Taken); err != nil {
+		if err := s.db.Looked(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func unsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.Acc
 		if err != nil {
 			return err
 		}
-		found, err := env.Bus().At(ctx, places)
+		found, err := env.Bus().AcceptedAt(ctx, places)
 		if err != nil {
 			return err
 		}
@@ -149,9 +149,9 @@ func (s *saver) forget(ctx context.Context, window time.Duration) error {
 		if len(saved) == 0 {
 			return s.db.ForgetDelivered(ctx)
 		}
-		places := make([]bus.Place, len(saved))
+		places := make([]bus.AcceptedEntry, len(saved))
 		for i, p := range saved {
-			places[i] = bus.Place{ID: p.ID.String(), Seq: uint64(p.Seq)}
+			places[i] = bus.AcceptedEntry{ID: p.ID.String(), Seq: uint64(p.Seq)}
 		}
 		if err := s.env.Bus().Forget(ctx, places); err != nil {
 			return err

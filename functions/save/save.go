@@ -49,7 +49,7 @@ func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error 
 		return nil
 	}
 	err := s.reconcile(ctx, c)
-	if errors.Is(err, bus.ErrAway) {
+	if errors.Is(err, bus.ErrUnavailable) {
 		err = errors.Join(&task.Error{Code: task.CodeServerBusy, Message: "the broker is away; repeat the same call later", RetryAfter: time.Second}, err)
 	}
 	return err

@@ -169,7 +169,7 @@ func (t *telling) next(ctx context.Context) error {
 // encode is wire as the end of the turn in which m was read: a client that is slow to
 // take it holds up no other.
 func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
-	defer m.Done()
+	defer m.Release()
 	return wire(m)
 }
 

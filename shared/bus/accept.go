@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	acceptTimeout = 2 * time.Second // whoever waits for it has another way to go
-	unfiledWait   = 10 * time.Millisecond
+	acceptTimeout   = 2 * time.Second // whoever waits for it has another way to go
+	replicationPoll = 10 * time.Millisecond
 
 	fingerprintHeader = "Fp"
-	leaderGet         = "$JS.API.STREAM.MSG.GET." // who decided about the message answers
+	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // who decided about the message answers
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 )
@@ -42,9 +42,9 @@ func ShardOf(from string, shards int) int { return slotOf(from) % max(shards, 1)
 
 // AcceptSubject is where the message id of a sender is accepted. id must be one
 // token: no dots, blanks or wildcards.
-func AcceptSubject(from, id string) string { return acceptSlot(slotOf(from)) + id }
+func AcceptSubject(from, id string) string { return slotPrefix(slotOf(from)) + id }
 
-func acceptSlot(slot int) string { return acceptPrefix + strconv.Itoa(slot) + "." }
+func slotPrefix(slot int) string { return acceptPrefix + strconv.Itoa(slot) + "." }
 
 // acceptFilters are the subjects of one of so many shards.
 func acceptFilters(shard, shards int) (filters []string) {
@@ -52,7 +52,7 @@ func acceptFilters(shard, shards int) (filters []string) {
 		return []string{acceptPrefix + ">"}
 	}
 	for slot := shard; slot < acceptSlots; slot += shards {
-		filters = append(filters, acceptSlot(slot)+">")
+		filters = append(filters, slotPrefix(slot)+">")
 	}
 	return filters
 }
@@ -85,11 +85,11 @@ type Accepted struct {
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	l, err := b.reach(ctx)
+	l, err := b.connection(ctx)
 	if err != nil {
-		return Accepted{}, away(err)
+		return Accepted{}, unavailable(err)
 	}
-	ctx, unbind := l.bound(ctx)
+	ctx, unbind := l.untilLost(ctx)
 	defer unbind()
 	ack, err := l.accept(ctx, a)
 	var api *jetstream.APIError
@@ -97,48 +97,48 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	case err == nil:
 		return Accepted{Seq: ack.Sequence, Fingerprint: a.Fingerprint}, nil
 	case errors.As(err, &api) && api.ErrorCode == codeStoreFailed:
-		return b.first(ctx, l, a.Subject, api)
-	case unanswered(err):
-		return Accepted{}, b.lookUp(ctx, l, a.Subject, err, false)
+		return b.firstAccepted(ctx, l, a.Subject, api)
+	case isUnanswered(err):
+		return Accepted{}, b.classifyUnanswered(ctx, l, a.Subject, err, false)
 	}
 	return Accepted{}, classify(err)
 }
 
 // accept publishes without a Nats-Msg-Id: the subject is the id, and it has no
 // window.
-func (l *link) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
+func (l *connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
 	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, acceptPrefix) {
 		return nil, refused(fmt.Errorf("%q is no subject to accept a message at", a.Subject))
 	}
-	header, err := headersOf(a.Event)
+	header, err := encodeHeaders(a.Event)
 	if err != nil {
 		return nil, refused(err)
 	}
 	header.Set(fingerprintHeader, a.Fingerprint)
-	ctx, cancel := most(ctx)
+	ctx, cancel := reserveLookUpTime(ctx)
 	defer cancel()
 	return l.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()},
 		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(l.acceptStream))
 }
 
-// first gives the message that kept another from its subject. None there: the
+// firstAccepted gives the message that kept another from its subject. None there: the
 // stream is full, or the first is still on its way to the disks of the others.
-func (b *Bus) first(ctx context.Context, l *link, subject string, cause *jetstream.APIError) (Accepted, error) {
+func (b *Bus) firstAccepted(ctx context.Context, l *connection, subject string, cause *jetstream.APIError) (Accepted, error) {
 	underWay := strings.Contains(cause.Description, "per subject") // a hint: misunderstood it costs time, or an ErrAway
 	for {
-		m, err := b.stored(ctx, l, subject)
+		m, err := b.lastStored(ctx, l, subject)
 		switch {
 		case err != nil:
-			return Accepted{}, away(fmt.Errorf("%w; get %s: %w", cause, subject, err))
+			return Accepted{}, unavailable(fmt.Errorf("%w; get %s: %w", cause, subject, err))
 		case m != nil:
 			return Accepted{Seq: m.Seq, Replayed: true, Fingerprint: m.Fingerprint, Event: &m.Event}, nil
 		case !underWay:
-			return Accepted{}, away(cause)
+			return Accepted{}, unavailable(cause)
 		}
 		select {
-		case <-time.After(unfiledWait):
+		case <-time.After(replicationPoll):
 		case <-ctx.Done():
-			return Accepted{}, away(fmt.Errorf("%w; get %s: %w", cause, subject, ctx.Err()))
+			return Accepted{}, unavailable(fmt.Errorf("%w; get %s: %w", cause, subject, ctx.Err()))
 		}
 	}
 }
@@ -158,34 +158,34 @@ type AcceptedMessage struct {
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
-	l, err := b.reach(ctx)
+	l, err := b.connection(ctx)
 	if err != nil {
-		return nil, away(err)
+		return nil, unavailable(err)
 	}
 	if !publishable(id) || strings.Contains(id, ".") {
 		return nil, refused(fmt.Errorf("%q is no id of an accepted message", id))
 	}
-	ctx, unbind := l.bound(ctx)
+	ctx, unbind := l.untilLost(ctx)
 	defer unbind()
 	request, err := lastBySubject(acceptPrefix + "*." + id)
 	if err != nil {
 		return nil, err
 	}
-	m, err := b.leaders(ctx, l, request)
+	m, err := b.readFromLeader(ctx, l, request)
 	if err != nil {
-		return nil, away(fmt.Errorf("look up %s: %w", id, err))
+		return nil, unavailable(fmt.Errorf("look up %s: %w", id, err))
 	}
 	return m, nil
 }
 
-// stored asks the leader: nobody may be told "never accepted" by a replica that
+// lastStored asks the leader: nobody may be told "never accepted" by a replica that
 // lags behind.
-func (b *Bus) stored(ctx context.Context, l *link, subject string) (*AcceptedMessage, error) {
+func (b *Bus) lastStored(ctx context.Context, l *connection, subject string) (*AcceptedMessage, error) {
 	request, err := lastBySubject(subject)
 	if err != nil {
 		return nil, err
 	}
-	return b.leaders(ctx, l, request)
+	return b.readFromLeader(ctx, l, request)
 }
 
 // lastBySubject asks for the newest message of a subject.
@@ -193,16 +193,16 @@ func lastBySubject(subject string) ([]byte, error) {
 	return json.Marshal(map[string]string{"last_by_subj": subject})
 }
 
-// leaders is what the leader of the stream has; nil, nil when it has none.
-func (b *Bus) leaders(ctx context.Context, l *link, request []byte) (*AcceptedMessage, error) {
-	resp, err := l.js.Conn().RequestWithContext(ctx, leaderGet+b.cfg.acceptStream(), request)
+// readFromLeader is what the leader of the stream has; nil, nil when it has none.
+func (b *Bus) readFromLeader(ctx context.Context, l *connection, request []byte) (*AcceptedMessage, error) {
+	resp, err := l.js.Conn().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
 	if err != nil {
 		return nil, err
 	}
-	return ofLeader(resp.Data)
+	return parseLeaderReply(resp.Data)
 }
 
-func ofLeader(answer []byte) (*AcceptedMessage, error) {
+func parseLeaderReply(answer []byte) (*AcceptedMessage, error) {
 	var found struct {
 		Error   *jetstream.APIError `json:"error"`
 		Message struct {
@@ -223,22 +223,22 @@ func ofLeader(answer []byte) (*AcceptedMessage, error) {
 	}
 	header, err := nats.DecodeHeadersMsg(found.Message.Header)
 	if err != nil {
-		return nil, noEvent(found.Message.Seq, err)
+		return nil, notEvent(found.Message.Seq, err)
 	}
-	return acceptedOf(found.Message.Seq, found.Message.Time, header, found.Message.Data)
+	return newAcceptedMessage(found.Message.Seq, found.Message.Time, header, found.Message.Data)
 }
 
-// errNoEvent says that something is stored that Accept did not store.
-var errNoEvent = errors.New("it is no event")
+// errNotEvent says that something is stored that Accept did not store.
+var errNotEvent = errors.New("it is no event")
 
-func noEvent(seq uint64, err error) error {
-	return fmt.Errorf("message %d: %w: %w", seq, errNoEvent, err)
+func notEvent(seq uint64, err error) error {
+	return fmt.Errorf("message %d: %w: %w", seq, errNotEvent, err)
 }
 
-func acceptedOf(seq uint64, at time.Time, h nats.Header, data []byte) (*AcceptedMessage, error) {
-	event, err := parse(attributes(h), data)
+func newAcceptedMessage(seq uint64, at time.Time, h nats.Header, data []byte) (*AcceptedMessage, error) {
+	event, err := parseEvent(attributesOf(h), data)
 	if err != nil {
-		return nil, noEvent(seq, err)
+		return nil, notEvent(seq, err)
 	}
 	return &AcceptedMessage{Seq: seq, At: at, Fingerprint: h.Get(fingerprintHeader), Event: event}, nil
 }

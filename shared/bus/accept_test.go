@@ -64,9 +64,9 @@ func TestARepeatedCallGetsTheFirstOnesMessage(t *testing.T) {
 	replayed(b)
 	broker.stop()
 	_, err = b.Accept(within(t, soon), first)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = b.LookUp(within(t, soon), "a")
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	broker.start(broker.dir)
 	replayed(newBus(t, broker.server.URL()))
 	require.EqualValues(t, 3, broker.info(broker.js(), StreamAccepted).State.Msgs)
@@ -86,7 +86,7 @@ func TestWhatWasNeverAcceptedIsNotFound(t *testing.T) {
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	_, err = b.LookUp(t.Context(), "1")
-	require.ErrorIs(t, err, ErrAway, "nobody knows what a stream held that is gone")
+	require.ErrorIs(t, err, ErrUnavailable, "nobody knows what a stream held that is gone")
 }
 
 func TestTheLeaderIsAskedWhereNobodyElseMayAnswer(t *testing.T) {
@@ -116,7 +116,7 @@ func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
-	small := streams(&Config{Replicas: 1}, true)[1]
+	small := streamConfigs(&Config{Replicas: 1}, true)[1]
 	require.Equal(t, StreamAccepted, small.Name)
 	small.MaxBytes = 4096
 	_, err := js.CreateStream(t.Context(), small)
@@ -126,7 +126,7 @@ func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
 		_, err = b.Accept(within(t, soon), acceptance(t, strconv.Itoa(accepted+1), strings.Repeat("x", 200)))
 	}
 	accepted--
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	require.NotErrorIs(t, err, ErrRefused)
 	require.Positive(t, accepted)
 	require.EqualValues(t, accepted, broker.info(js, StreamAccepted).State.Msgs)
@@ -211,7 +211,7 @@ func TestAcceptEndsInTime(t *testing.T) {
 	require.NoError(t, nc.Flush())
 	began := time.Now()
 	_, err = b.Accept(t.Context(), acceptance(t, "1", "x"))
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	require.InDelta(t, acceptTimeout.Seconds(), time.Since(began).Seconds(), 1)
 }
 
@@ -219,14 +219,14 @@ func TestWithoutNATSNothingIsAccepted(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	_, err := none.Accept(t.Context(), acceptance(t, "1", "x"))
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = none.LookUp(t.Context(), "1")
-	require.ErrorIs(t, err, ErrAway)
-	_, err = none.At(t.Context(), []uint64{1})
-	require.ErrorIs(t, err, ErrAway)
-	require.ErrorIs(t, none.Forget(t.Context(), places(1)), ErrAway)
-	_, err = none.Accepting(t.Context())
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
+	_, err = none.AcceptedAt(t.Context(), []uint64{1})
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorIs(t, none.Forget(t.Context(), places(1)), ErrUnavailable)
+	_, err = none.AcceptState(t.Context())
+	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 func TestWhatIsAtAPlaceIsFoundUntilItIsForgotten(t *testing.T) {
@@ -239,7 +239,7 @@ func TestWhatIsAtAPlaceIsFoundUntilItIsForgotten(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.Forget(t.Context(), places(2, 3, 7, 99)))
 	require.NoError(t, b.Forget(t.Context(), places(2)), "forgotten before")
-	found, err := b.At(t.Context(), []uint64{1, 2, 6, 7, 8, 99})
+	found, err := b.AcceptedAt(t.Context(), []uint64{1, 2, 6, 7, 8, 99})
 	require.NoError(t, err)
 	require.Len(t, found, 2, "neither what is gone nor what is no event")
 	for i, id := range []string{"1", "6"} {
@@ -256,8 +256,8 @@ func TestWhatIsAtAPlaceIsFoundUntilItIsForgotten(t *testing.T) {
 	require.Equal(t, Accepted{Seq: 9, Fingerprint: "print of x"}, again, "what is forgotten may come again")
 
 	broker.stop()
-	_, err = b.At(t.Context(), []uint64{1})
-	require.ErrorIs(t, err, ErrAway)
+	_, err = b.AcceptedAt(t.Context(), []uint64{1})
+	require.ErrorIs(t, err, ErrUnavailable)
 }
 
 func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
@@ -266,7 +266,7 @@ func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
 	b, js := newBus(t, broker.server.URL()), broker.js()
 	require.NoError(t, b.Ensure(t.Context()))
 	asked := func() AcceptState {
-		state, err := b.Accepting(t.Context())
+		state, err := b.AcceptState(t.Context())
 		require.NoError(t, err)
 		require.WithinDuration(t, time.Now(), state.Created, time.Minute)
 		state.Created = time.Time{}
@@ -275,13 +275,13 @@ func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
 	require.Equal(t, AcceptState{MaxBytes: 256 * mib, Pending: map[string]uint64{}}, asked())
 
 	acceptAll(t, b, 1, 5)
-	require.Zero(t, asked().Taken, "nobody takes anything")
+	require.Zero(t, asked().SavedTo, "nobody takes anything")
 	route := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 2})[1]
 	c, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
 	require.NoError(t, err)
 	_, err = js.CreateConsumer(t.Context(), route.Stream, SaveRoutes(SaveConfig{Shards: 2, BatchSize: 2})[1].consumer())
 	require.NoError(t, err)
-	batch, err := c.Fetch(3, jetstream.FetchPriorityGroup(oneTrigger))
+	batch, err := c.Fetch(3, jetstream.FetchPriorityGroup(priorityGroup))
 	require.NoError(t, err)
 	var taken []jetstream.Msg
 	for m := range batch.Messages() {
@@ -292,7 +292,7 @@ func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
 	require.NoError(t, taken[2].Nak())
 	state := asked()
 	require.Equal(t, map[string]uint64{"save-1-of-1": 3}, state.Pending, "waiting and on the way back; of another number of shards nothing")
-	require.EqualValues(t, 2, state.Taken, "one acknowledgement settles what was before")
+	require.EqualValues(t, 2, state.SavedTo, "one acknowledgement settles what was before")
 	require.EqualValues(t, 5, state.Messages)
 	require.EqualValues(t, 5, state.LastSeq)
 	require.Positive(t, state.Bytes)
@@ -300,7 +300,7 @@ func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
 	f := newFunction(t, answering(204))
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return asked().Pending["save-1-of-1"] == 0 }, "all acknowledged")
-	require.EqualValues(t, 5, asked().Taken)
+	require.EqualValues(t, 5, asked().SavedTo)
 	require.EqualValues(t, 5, asked().Messages, "and still there to recognise repeats")
 }
 
@@ -340,7 +340,7 @@ func TestTheStreamMayHaveAnotherName(t *testing.T) {
 	again, err := b.Accept(t.Context(), acceptance(t, "1", "x"))
 	require.NoError(t, err)
 	require.True(t, again.Replayed)
-	state, err := b.Accepting(t.Context())
+	state, err := b.AcceptState(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 1, state.Messages)
 	for _, bad := range []string{"a.b", "a b", "a*", "a/b"} {
@@ -350,9 +350,9 @@ func TestTheStreamMayHaveAnotherName(t *testing.T) {
 }
 
 // places are those of messages whose ids are their places.
-func places(seqs ...uint64) (all []Place) {
+func places(seqs ...uint64) (all []AcceptedEntry) {
 	for _, seq := range seqs {
-		all = append(all, Place{ID: strconv.FormatUint(seq, 10), Seq: seq})
+		all = append(all, AcceptedEntry{ID: strconv.FormatUint(seq, 10), Seq: seq})
 	}
 	return all
 }

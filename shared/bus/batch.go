@@ -14,28 +14,28 @@ import (
 )
 
 const (
-	triesTogether   = 3                // of a batch that the function breaks over
-	triesHere       = 5                // before another trigger may try
+	batchTries      = 3                // of a batch that the function breaks over
+	localTries      = 5                // before another trigger may try
 	batchBackoffMax = 10 * time.Second // everything behind the batch waits, and it costs one call
-	gatherWait      = 250 * time.Millisecond
+	othersPoll      = 250 * time.Millisecond
 	unpinTimeout    = 2 * time.Second
 	pinHeader       = "Nats-Pin-Id"
 )
 
-// lane is a route of batches at work over one connection.
+// batchPipeline is a route of batches at work over one connection.
 //
 // Its order rests on one rule: a batch begins when no message is in other hands,
 // neither of a trigger that was active before and still works nor on its way
 // back from one that is gone. NATS numbers its deliveries, so as long as none is
 // missing here there is nothing to ask. So what is held begins with the oldest
 // message that is not settled, and one acknowledgement settles a batch.
-type lane struct {
-	t        *Trigger
-	r        *route
-	consumer jetstream.Consumer
-	pin      string // under which the last message came
-	next     uint64 // number of the delivery to come
-	apart    bool   // messages may be in other hands
+type batchPipeline struct {
+	t             *Trigger
+	r             *route
+	consumer      jetstream.Consumer
+	pin           string // under which the last message came
+	nextDelivery  uint64 // number of the delivery to come
+	heldElsewhere bool   // messages may be in other hands
 
 	mu   sync.Mutex
 	held []*item // in the order of the stream; under mu
@@ -45,58 +45,58 @@ type lane struct {
 type item struct {
 	msg   jetstream.Msg
 	meta  *jetstream.MsgMetadata
-	event delivered
+	event postedEvent
 }
 
 // pullBatches delivers batches as long as the connection and the consumer last.
-func (t *Trigger) pullBatches(ctx, work context.Context, l *link, consumer jetstream.Consumer, r *route) error {
-	a := &lane{t: t, r: r, consumer: consumer, apart: true}
+func (t *Trigger) pullBatches(ctx, work context.Context, l *connection, consumer jetstream.Consumer, r *route) error {
+	a := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
 	if has := consumer.CachedInfo().Config; has.PriorityPolicy != jetstream.PriorityPolicyPinned || has.AckPolicy != jetstream.AckAllPolicy {
 		return fmt.Errorf("consumer %s cannot keep the order of batches: delete it, and it will be made as it must be", r.Durable)
 	}
 	for {
-		err := a.turn(ctx, work)
-		var way giveWay
+		err := a.run(ctx, work)
+		var way yieldError
 		away := errors.As(err, &way)
 		if l.ctx.Err() == nil && (away || ctx.Err() != nil) {
 			a.unpin(l)
 		}
 		switch {
 		case away:
-			r.rest(ctx, way.after)
+			r.sleep(ctx, way.after)
 		case err != nil:
 			return err
 		}
 	}
 }
 
-// giveWay ends the turn of a trigger that could not deliver what others perhaps
+// yieldError ends the turn of a trigger that could not deliver what others perhaps
 // can, for so long.
-type giveWay struct{ after time.Duration }
+type yieldError struct{ after time.Duration }
 
-func (giveWay) Error() string { return "perhaps another trigger can deliver it" }
+func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
 
-// turn collects and delivers until nothing is there. What it could not settle
+// run collects and delivers until nothing is there. What it could not settle
 // goes back.
-func (a *lane) turn(ctx, work context.Context) error {
-	stop := heartbeat(a.r.AckWait/3, a.beat)
-	err := a.collect(ctx)
+func (a *batchPipeline) run(ctx, work context.Context) error {
+	stop := heartbeat(a.r.AckWait/3, a.extendAckWait)
+	err := a.fetchBatch(ctx)
 	for err == nil {
-		items := a.first()
+		items := a.nextBatch()
 		if len(items) == 0 {
 			break
 		}
 		err = a.deliver(ctx, work, items)
 	}
 	stop()
-	a.letGo(work)
+	a.nakHeld(work)
 	if errors.Is(err, jetstream.ErrPinIDMismatch) { // another trigger is active now
 		return nil
 	}
 	return err
 }
 
-func (a *lane) beat() {
+func (a *batchPipeline) extendAckWait() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, it := range a.held {
@@ -105,70 +105,70 @@ func (a *lane) beat() {
 	}
 }
 
-// collect waits for a message, and for as many as follow within BatchWait. It
+// fetchBatch waits for a message, and for as many as follow within BatchWait. It
 // holds none when none came.
-func (a *lane) collect(ctx context.Context) error {
+func (a *batchPipeline) fetchBatch(ctx context.Context) error {
 	// A trigger that only waits must ask again before its pin runs out.
 	idle, cancel := context.WithTimeout(ctx, min(pullFor, a.r.AckWait/2))
 	defer cancel()
-	a.r.expect(pullFor)
-	if err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.holds() == 0 {
+	a.r.setDeadline(pullFor)
+	if err := a.fetch(1, jetstream.FetchContext(idle)); err != nil || a.count() == 0 {
 		return cmp.Or(ctx.Err(), err)
 	}
 	if a.r.Batch > 1 {
-		if err := a.fetch(a.r.Batch-1, a.shortly()); err != nil {
+		if err := a.fetch(a.r.Batch-1, a.batchWait()); err != nil {
 			return err
 		}
 	}
-	return a.gather(ctx)
+	return a.awaitOthers(ctx)
 }
 
-// shortly has the server end the wait: a message that it sent to somebody who
+// batchWait has the server end the wait: a message that it sent to somebody who
 // has just left would only come again after AckWait.
-func (a *lane) shortly() jetstream.FetchOpt {
+func (a *batchPipeline) batchWait() jetstream.FetchOpt {
 	return jetstream.FetchMaxWait(max(a.r.BatchWait, time.Millisecond))
 }
 
-// gather waits until no message is in other hands: those of a trigger that is
+// awaitOthers waits until no message is in other hands: those of a trigger that is
 // gone come here, those of one that works disappear.
-func (a *lane) gather(ctx context.Context) error {
-	for told := false; a.apart; told = true {
-		a.r.expect(gatherWait)
+func (a *batchPipeline) awaitOthers(ctx context.Context) error {
+	for told := false; a.heldElsewhere; told = true {
+		a.r.setDeadline(othersPoll)
 		info, err := a.consumer.Info(ctx)
 		if err != nil {
 			return err
 		}
-		a.forget(info.AckFloor.Stream)
-		held := a.holds()
-		if a.apart = info.NumAckPending > held; !a.apart {
+		a.removeSettled(info.AckFloor.Stream)
+		held := a.count()
+		if a.heldElsewhere = info.NumAckPending > held; !a.heldElsewhere {
 			break
 		}
 		if !told {
 			a.t.bus.log.Info("messages are in the hands of another trigger: waiting for them",
 				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}
-		if err := a.fetch(max(a.r.Batch-held, 1), jetstream.FetchMaxWait(gatherWait)); err != nil {
+		if err := a.fetch(max(a.r.Batch-held, 1), jetstream.FetchMaxWait(othersPoll)); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-// forget ends holding what another trigger has settled after all: it would be
+// removeSettled ends holding what another trigger has settled after all: it would be
 // counted for what that one still has.
-func (a *lane) forget(settled uint64) {
+func (a *batchPipeline) removeSettled(settled uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = slices.DeleteFunc(a.held, func(it *item) bool { return it.meta.Sequence.Stream <= settled })
 }
 
-func (a *lane) fetch(n int, wait jetstream.FetchOpt) error {
-	batch, err := a.consumer.Fetch(n, wait, jetstream.FetchPriorityGroup(oneTrigger))
+func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) error {
+	batch, err := a.consumer.Fetch(n, wait, jetstream.FetchPriorityGroup(priorityGroup))
 	if err != nil {
 		return err
 	}
 	for msg := range batch.Messages() {
-		a.hold(msg)
+		a.add(msg)
 	}
 	if err := batch.Error(); !errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -176,17 +176,17 @@ func (a *lane) fetch(n int, wait jetstream.FetchOpt) error {
 	return nil
 }
 
-// hold keeps the message at its place; of one that came twice, the later delivery.
-func (a *lane) hold(msg jetstream.Msg) {
+// add keeps the message at its place; of one that came twice, the later delivery.
+func (a *batchPipeline) add(msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		a.t.bus.log.Error("a message without metadata", "route", a.r.Durable, "error", err)
 		return
 	}
-	a.apart = a.apart || meta.Sequence.Consumer != a.next
-	a.next = meta.Sequence.Consumer + 1
+	a.heldElsewhere = a.heldElsewhere || meta.Sequence.Consumer != a.nextDelivery
+	a.nextDelivery = meta.Sequence.Consumer + 1
 	a.pin = msg.Headers().Get(pinHeader)
-	it := &item{msg: msg, meta: meta, event: eventOf(msg, meta, &a.r.Route)}
+	it := &item{msg: msg, meta: meta, event: newPostedEvent(msg, meta, &a.r.Route)}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	at, twice := slices.BinarySearchFunc(a.held, meta.Sequence.Stream, func(h *item, seq uint64) int {
@@ -199,92 +199,92 @@ func (a *lane) hold(msg jetstream.Msg) {
 	a.held = slices.Insert(a.held, at, it)
 }
 
-func (a *lane) holds() int {
+func (a *batchPipeline) count() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.held)
 }
 
-// first is what goes in the next POST.
-func (a *lane) first() []*item {
+// nextBatch is what goes in the next POST.
+func (a *batchPipeline) nextBatch() []*item {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Clone(a.held[:min(chunk(a.held), a.r.Batch)])
+	return slices.Clone(a.held[:min(fittingInPost(a.held), a.r.Batch)])
 }
 
 // deliver works off the first that are held, and fetches the next meanwhile. It
 // ends early when ctx does.
-func (a *lane) deliver(ctx, work context.Context, items []*item) error {
+func (a *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
 	fetched := make(chan error, 1)
-	if room := 2*a.r.Batch - a.holds(); room > 0 {
-		go func() { fetched <- a.fetch(min(room, a.r.Batch), a.shortly()) }()
+	if room := 2*a.r.Batch - a.count(); room > 0 {
+		go func() { fetched <- a.fetch(min(room, a.r.Batch), a.batchWait()) }()
 	} else {
 		fetched <- nil
 	}
-	err := a.give(ctx, work, items)
+	err := a.postUntilTaken(ctx, work, items)
 	if err = cmp.Or(err, <-fetched, ctx.Err()); err != nil {
 		return err
 	}
-	return a.gather(ctx)
+	return a.awaitOthers(ctx)
 }
 
-// give posts the messages until the function has taken them. If it refuses them
+// postUntilTaken posts the messages until the function has taken them. If it refuses them
 // together, or breaks over them again and again, each is posted alone, and buried
 // if it is refused then too.
-func (a *lane) give(ctx, work context.Context, items []*item) error {
+func (a *batchPipeline) postUntilTaken(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
-		a.r.expect(a.t.turn)
+		a.r.setDeadline(a.t.deliveryMax)
 		v := a.post(work, items, tries)
 		log := a.t.logger(a.r, items[0].meta).With("events", len(items), "status", v.status, "reason", v.reason)
 		var err error
 		switch {
-		case v.kind == done:
+		case v.kind == verdictDone:
 			return a.acknowledge(work, items)
-		case len(items) > 1 && (v.kind == dead || v.status == http.StatusInternalServerError && tries >= triesTogether):
+		case len(items) > 1 && (v.kind == verdictRefused || v.status == http.StatusInternalServerError && tries >= batchTries):
 			log.Warn("a batch is not taken: posting its events one by one")
-			return a.giveEach(ctx, work, items)
-		case v.kind == dead:
-			if err = a.bury(work, items[0], v); err == nil {
+			return a.postEach(ctx, work, items)
+		case v.kind == verdictRefused:
+			if err = a.deadLetter(work, items[0], v); err == nil {
 				return nil
 			}
 			a.r.retried.Add(1)
-		case v.kind == denied:
+		case v.kind == verdictDenied:
 			log.Error("the function does not take our credentials or is elsewhere: mend the trigger's settings", "url", a.r.url)
 			a.r.denied.Add(1)
 		default:
 			a.r.retried.Add(1)
 		}
-		delay := max(min(a.t.pause(v, tries), batchBackoffMax), v.after)
+		delay := max(min(a.t.retryDelay(v, tries), batchBackoffMax), v.retryAfter)
 		log.Info("a batch will be posted again", "after", delay.String(), "error", err)
-		if tries == triesHere {
-			return giveWay{delay}
+		if tries == localTries {
+			return yieldError{delay}
 		}
-		if a.r.rest(ctx, delay); ctx.Err() != nil {
+		if a.r.sleep(ctx, delay); ctx.Err() != nil {
 			return ctx.Err()
 		}
 	}
 }
 
-func (a *lane) giveEach(ctx, work context.Context, items []*item) error {
+func (a *batchPipeline) postEach(ctx, work context.Context, items []*item) error {
 	for i := range items {
-		if err := a.give(ctx, work, items[i:i+1]); err != nil {
+		if err := a.postUntilTaken(ctx, work, items[i:i+1]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (a *lane) post(ctx context.Context, items []*item, tries uint64) verdict {
+func (a *batchPipeline) post(ctx context.Context, items []*item, tries uint64) verdict {
 	if len(items) == 1 {
-		return a.t.postInTurn(ctx, a.r, items[0].event.attempt(items[0].meta.NumDelivered+tries-1))
+		return a.t.postInTurn(ctx, a.r, items[0].event.withAttempt(items[0].meta.NumDelivered+tries-1))
 	}
-	return a.t.postInTurn(ctx, a.r, delivered{headers: map[string]string{contentType: batchType}, data: batchOf(items, tries)})
+	return a.t.postInTurn(ctx, a.r, postedEvent{headers: map[string]string{contentType: batchType}, data: encodeBatch(items, tries)})
 }
 
 // acknowledge settles the first that are held, and with them everything before:
 // the function has taken them.
-func (a *lane) acknowledge(work context.Context, items []*item) error {
-	last, err := a.last(items)
+func (a *batchPipeline) acknowledge(work context.Context, items []*item) error {
+	last, err := a.lastDelivery(items)
 	if err != nil {
 		return err
 	}
@@ -293,41 +293,41 @@ func (a *lane) acknowledge(work context.Context, items []*item) error {
 		return err
 	}
 	a.r.acked.Add(uint64(len(items)))
-	a.drop(len(items))
+	a.removeFirst(len(items))
 	return nil
 }
 
-// bury ends the delivery of an event that the function refused. What nobody can
+// deadLetter ends the delivery of an event that the function refused. What nobody can
 // keep beside its stream stays there alone: the stream of a route of batches keeps
 // what is acknowledged, and the events behind it must not wait for ever.
-func (a *lane) bury(work context.Context, it *item, v verdict) error {
-	last, err := a.last([]*item{it})
+func (a *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
+	last, err := a.lastDelivery([]*item{it})
 	if err != nil {
 		return err
 	}
 	log := a.t.logger(a.r, it.meta).With("status", v.status, "reason", v.reason)
 	err = a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
-		err := a.t.bury(ctx, js, a.r, it.msg, it.meta, it.event, v)
+		err := a.t.deadLetter(ctx, js, a.r, it.msg, it.meta, it.event, v)
 		switch {
 		case err == nil:
 			log.Error("an event was refused and is now a dead letter")
-			return counted(&a.r.deadLettered, last.DoubleAck(ctx))
+			return countSuccess(&a.r.deadLettered, last.DoubleAck(ctx))
 		case errors.Is(err, errFunctionRefused):
 			log.Error("an event was refused and is no dead letter: it stays in its stream and is not delivered again", "stream", a.r.Stream, "error", err)
-			return counted(&a.r.setAside, last.DoubleAck(ctx))
+			return countSuccess(&a.r.setAside, last.DoubleAck(ctx))
 		}
 		return err
 	})
 	if err == nil {
-		a.drop(1)
+		a.removeFirst(1)
 	}
 	return err
 }
 
-// last is the newest delivery of the last of items, which must be the first that
+// lastDelivery is the newest delivery of the last of items, which must be the first that
 // are held: else there is something before them that an acknowledgement would
 // settle too.
-func (a *lane) last(items []*item) (jetstream.Msg, error) {
+func (a *batchPipeline) lastDelivery(items []*item) (jetstream.Msg, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := len(items)
@@ -338,16 +338,16 @@ func (a *lane) last(items []*item) (jetstream.Msg, error) {
 	return a.held[n-1].msg, nil
 }
 
-// drop ends holding the first n messages.
-func (a *lane) drop(n int) {
+// removeFirst ends holding the first n messages.
+func (a *batchPipeline) removeFirst(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = a.held[n:]
 }
 
-// letGo hands back what is held, so that the active trigger need not wait for
+// nakHeld hands back what is held, so that the active trigger need not wait for
 // it. It is many times faster than AckWait, and as good.
-func (a *lane) letGo(work context.Context) {
+func (a *batchPipeline) nakHeld(work context.Context) {
 	a.mu.Lock()
 	held := a.held
 	a.held = nil
@@ -355,7 +355,7 @@ func (a *lane) letGo(work context.Context) {
 	if len(held) == 0 {
 		return
 	}
-	a.apart = true
+	a.heldElsewhere = true
 	err := a.t.settle(work, func(ctx context.Context, js jetstream.JetStream) error {
 		for _, it := range held {
 			if err := it.msg.Nak(); err != nil && !errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
@@ -371,7 +371,7 @@ func (a *lane) letGo(work context.Context) {
 
 // unpin lets another trigger take over at once; without it, that waits until the
 // pin has run out.
-func (a *lane) unpin(l *link) {
+func (a *batchPipeline) unpin(l *connection) {
 	ctx, cancel := context.WithTimeout(l.ctx, unpinTimeout)
 	defer cancel()
 	info, err := a.consumer.Info(ctx)
@@ -382,7 +382,7 @@ func (a *lane) unpin(l *link) {
 	}
 	s, err := l.js.Stream(ctx, a.r.Stream)
 	if err == nil {
-		err = s.UnpinConsumer(ctx, a.r.Durable, oneTrigger)
+		err = s.UnpinConsumer(ctx, a.r.Durable, priorityGroup)
 	}
 	if err != nil {
 		a.t.bus.log.Debug("unpin", "route", a.r.Durable, "error", err)

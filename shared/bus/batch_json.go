@@ -16,20 +16,20 @@ const (
 	attributeBytes = 512     // about, of an event beside its data
 )
 
-// chunk says how many of the first fit in one POST.
-func chunk(held []*item) int {
+// fittingInPost says how many of the first fit in one POST.
+func fittingInPost(held []*item) int {
 	size := 0
 	for i, it := range held {
 		size += len(it.event.data)
-		if i > 0 && (size > batchBytes || it.event.foreign || held[0].event.foreign) {
+		if i > 0 && (size > batchBytes || it.event.misplaced || held[0].event.misplaced) {
 			return i
 		}
 	}
 	return len(held)
 }
 
-// batchOf is the events in the JSON batch format.
-func batchOf(items []*item, tries uint64) []byte {
+// encodeBatch is the events in the JSON batch format.
+func encodeBatch(items []*item, tries uint64) []byte {
 	size := 2
 	for _, it := range items {
 		size += len(it.event.data) + attributeBytes
@@ -39,14 +39,14 @@ func batchOf(items []*item, tries uint64) []byte {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = it.event.appendTo(body, it.meta.NumDelivered+tries-1)
+		body = it.event.appendJSON(body, it.meta.NumDelivered+tries-1)
 	}
 	return append(body, ']')
 }
 
-// appendTo adds an event that is in binary mode as a JSON object, with the
+// appendJSON adds an event that is in binary mode as a JSON object, with the
 // number of its delivery. Its data stays as it is.
-func (d delivered) appendTo(b []byte, attempt uint64) []byte {
+func (d postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 	b = append(b, `{"deliveryattempt":"`...)
 	b = append(strconv.AppendUint(b, attempt, 10), '"')
 	for name, value := range d.headers {
@@ -56,7 +56,7 @@ func (d delivered) appendTo(b []byte, attempt uint64) []byte {
 		b = append(b, `,"`...)
 		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits alone
 		b = append(b, `":`...)
-		b = appendText(b, value)
+		b = appendString(b, value)
 	}
 	switch {
 	case len(d.data) == 0:
@@ -69,7 +69,7 @@ func (d delivered) appendTo(b []byte, attempt uint64) []byte {
 	return append(b, '}')
 }
 
-func appendText(b []byte, text string) []byte {
+func appendString(b []byte, text string) []byte {
 	plain := strings.IndexFunc(text, func(r rune) bool { return r < ' ' || r > '~' || r == '"' || r == '\\' }) < 0
 	if plain {
 		return append(append(append(b, '"'), text...), '"')

@@ -54,8 +54,8 @@ type Config struct {
 	Now func() time.Time `ignored:"true"` // tells how old a message of a stream is; nil = time.Now
 }
 
-// before is the time that was so long ago.
-func (c *Config) before(age time.Duration) time.Time {
+// ago is the time that was so long ago.
+func (c *Config) ago(age time.Duration) time.Time {
 	if c.Now == nil {
 		return time.Now().Add(-age)
 	}
@@ -107,9 +107,9 @@ func (c *Config) check() error {
 	return nil
 }
 
-// inboxes begins the subjects at which this process takes answers. Each user has
+// replyPrefix begins the subjects at which this process takes answers. Each user has
 // its own, so that none can read what another is answered.
-func (c *Config) inboxes() string {
+func (c *Config) replyPrefix() string {
 	user := c.User
 	first, _, _ := strings.Cut(c.URL, ",")
 	if u, err := url.Parse(strings.TrimSpace(first)); err == nil && u.User != nil {
@@ -119,9 +119,9 @@ func (c *Config) inboxes() string {
 	case c.InboxPrefix != "":
 		return c.InboxPrefix
 	case user != "":
-		return InboxOf(user)
+		return ReplyPrefix(user)
 	}
-	return inboxPrefix
+	return defaultReplyPrefix
 }
 
 func (c *Config) acceptStream() string { return cmp.Or(c.AcceptStream, StreamAccepted) }
@@ -137,33 +137,33 @@ type Bus struct {
 	dropped atomic.Uint64
 	denied  denials
 
-	closing context.Context // ends when Close begins
-	shut    context.CancelFunc
-	dial    sync.Once
-	tried   chan struct{} // closed by firstTry
+	closing      context.Context // ends when Close begins
+	beginClosing context.CancelFunc
+	dial         sync.Once
+	attempted    chan struct{} // closed by firstTry
 	// firstTry is called after each attempt to connect.
-	firstTry func()
+	markAttempted func()
 
-	mu        sync.Mutex
-	closed    bool
-	work      sync.WaitGroup // what Close waits for; added to under mu
-	nc        *nats.Conn     // the newest; one that NATS closed permanently is replaced
-	up        *link          // nil while there is no connection
-	raised    chan struct{}  // closed and replaced when a link comes up
-	pumps     map[string]*pump
-	scheduled map[string]time.Time // by the name of a schedule: until when it is trusted to be there
-	missed    map[hint]bool        // what is to be told when a link comes up
-	oldServer bool                 // that it has no schedules was logged
+	mu         sync.Mutex
+	closed     bool
+	background sync.WaitGroup // what Close waits for; added to under mu
+	nc         *nats.Conn     // the newest; one that NATS closed permanently is replaced
+	current    *connection    // nil while there is no connection
+	connected  chan struct{}  // closed and replaced when a link comes up
+	debouncers map[string]*debouncer
+	scheduled  map[string]time.Time // by the name of a schedule: until when it is trusted to be there
+	unsent     map[wakeUp]bool      // what is to be told when a link comes up
+	oldServer  bool                 // that it has no schedules was logged
 }
 
-// link is the connection between two interruptions.
-type link struct {
-	ctx          context.Context // ends when the connection is lost
-	lost         context.CancelFunc
-	js           jetstream.JetStream
-	schedules    bool   // the server has message schedules at a time
-	acceptStream string // what takes accepted messages; another that has its subjects does not
-	pins         bool   // the server can give the messages of a consumer to one at a time
+// connection is the connection between two interruptions.
+type connection struct {
+	ctx               context.Context // ends when the connection is lost
+	end               context.CancelFunc
+	js                jetstream.JetStream
+	hasSchedules      bool   // the server has message schedules at a time
+	acceptStream      string // what takes accepted messages; another that has its subjects does not
+	hasPriorityGroups bool   // the server can give the messages of a consumer to one at a time
 }
 
 // Open makes a Bus without touching the network: the connection is made at the
@@ -178,11 +178,11 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	}
 	b := &Bus{
 		cfg: cfg, log: log,
-		tried: make(chan struct{}), raised: make(chan struct{}),
-		pumps: map[string]*pump{}, scheduled: map[string]time.Time{}, missed: map[hint]bool{},
+		attempted: make(chan struct{}), connected: make(chan struct{}),
+		debouncers: map[string]*debouncer{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
 	}
-	b.firstTry = sync.OnceFunc(func() { close(b.tried) })
-	b.closing, b.shut = context.WithCancel(context.Background())
+	b.markAttempted = sync.OnceFunc(func() { close(b.attempted) })
+	b.closing, b.beginClosing = context.WithCancel(context.Background())
 	b.denied.reset()
 	return b, nil
 }
@@ -206,8 +206,8 @@ func (b *Bus) Close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-	b.shut()
-	b.work.Wait() // everything in it is bounded
+	b.beginClosing()
+	b.background.Wait() // everything in it is bounded
 
 	b.mu.Lock()
 	nc := b.nc
@@ -233,7 +233,7 @@ func (b *Bus) spawn(f func()) bool {
 	if b.closed {
 		return false
 	}
-	b.work.Go(f)
+	b.background.Go(f)
 	return true
 }
 
@@ -241,7 +241,7 @@ func (b *Bus) spawn(f func()) bool {
 func (b *Bus) start() {
 	b.dial.Do(func() {
 		if !b.spawn(b.connect) {
-			b.firstTry()
+			b.markAttempted()
 		}
 	})
 }
@@ -250,17 +250,17 @@ func (b *Bus) start() {
 // it fails only for what reconnecting would not cure, such as an unreadable
 // credentials file: that too may be put right while we run.
 func (b *Bus) connect() {
-	defer b.firstTry()
+	defer b.markAttempted()
 	for {
 		nc, err := nats.Connect(b.cfg.URL, b.options()...)
 		if err == nil {
-			b.keep(nc)
+			b.setConn(nc)
 			if nc.IsConnected() {
-				<-b.tried // by the handler, in the order of events
+				<-b.attempted // by the handler, in the order of events
 			}
 			return
 		}
-		b.firstTry()
+		b.markAttempted()
 		b.log.Error("connect to NATS", "error", err)
 		if !b.pause(10 * redialWait) {
 			return
@@ -268,11 +268,11 @@ func (b *Bus) connect() {
 	}
 }
 
-// replace makes a new connection in place of one that the client library closed
+// onClosed makes a new connection in place of one that the client library closed
 // permanently, as it does after some errors of the server.
-func (b *Bus) replace(closed *nats.Conn) {
+func (b *Bus) onClosed(closed *nats.Conn) {
 	err := closed.LastError()
-	b.drop(err)
+	b.onDisconnect(err)
 	b.spawn(func() {
 		b.log.Error("NATS closed the connection permanently; connecting again", "error", err)
 		if b.pause(redialWait + rand.N(redialJitter)) {
@@ -291,9 +291,9 @@ func (b *Bus) pause(d time.Duration) bool {
 	}
 }
 
-// keep remembers the connection object; its handlers may be faster than the
+// setConn remembers the connection object; its handlers may be faster than the
 // call that made it.
-func (b *Bus) keep(nc *nats.Conn) {
+func (b *Bus) setConn(nc *nats.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.nc = nc
@@ -301,13 +301,13 @@ func (b *Bus) keep(nc *nats.Conn) {
 
 func (b *Bus) options() []nats.Option {
 	raise := func(nc *nats.Conn) {
-		b.keep(nc)
-		b.raise(nc)
-		b.firstTry()
+		b.setConn(nc)
+		b.onConnect(nc)
+		b.markAttempted()
 	}
 	options := []nats.Option{
 		nats.Name(b.cfg.Name),
-		nats.CustomInboxPrefix(b.cfg.inboxes()),
+		nats.CustomInboxPrefix(b.cfg.replyPrefix()),
 		nats.Timeout(dialTimeout),
 		nats.RetryOnFailedConnect(true),
 		nats.MaxReconnects(-1),
@@ -320,9 +320,9 @@ func (b *Bus) options() []nats.Option {
 		nats.MaxPingsOutstanding(2),
 		nats.ConnectHandler(raise),
 		nats.ReconnectHandler(raise),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.drop(err) }),
-		nats.ClosedHandler(b.replace),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.onError(err) }),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.onDisconnect(err) }),
+		nats.ClosedHandler(b.onClosed),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.onAsyncError(err) }),
 	}
 	switch {
 	case b.cfg.CredentialsFile != "":
@@ -336,44 +336,44 @@ func (b *Bus) options() []nats.Option {
 	return options
 }
 
-func (b *Bus) raise(nc *nats.Conn) {
+func (b *Bus) onConnect(nc *nats.Conn) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		b.log.Error("connect to NATS", "error", err)
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &link{js: js, schedules: schedules.in(version), pins: priorityGroups.in(version), acceptStream: b.cfg.acceptStream()}
-	l.ctx, l.lost = context.WithCancel(b.closing)
+	l := &connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), acceptStream: b.cfg.acceptStream()}
+	l.ctx, l.end = context.WithCancel(b.closing)
 	b.denied.reset() // NATS connects a user anew when its permissions change
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
-	b.tellMissed()
+	b.resendUnsent()
 }
 
-func (b *Bus) install(l *link) {
+func (b *Bus) install(l *connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.up != nil {
-		b.up.lost()
+	if b.current != nil {
+		b.current.end()
 	}
-	b.up = l
-	close(b.raised)
-	b.raised = make(chan struct{})
-	if !l.schedules && !b.oldServer {
+	b.current = l
+	close(b.connected)
+	b.connected = make(chan struct{})
+	if !l.hasSchedules && !b.oldServer {
 		b.oldServer = true
 		b.log.Warn(fmt.Sprintf("this NATS has no message schedules (%s or later has): what falls due waits for the safety tick", schedules))
 	}
 }
 
-func (b *Bus) drop(err error) {
+func (b *Bus) onDisconnect(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.up == nil {
+	if b.current == nil {
 		return
 	}
-	b.up.lost()
-	b.up = nil
+	b.current.end()
+	b.current = nil
 	clear(b.scheduled) // the server may come back empty
 	if !b.closed {
 		b.log.Warn("lost the connection to NATS", "error", err)
@@ -382,29 +382,32 @@ func (b *Bus) drop(err error) {
 
 var errNotConnected = errors.New("not connected to NATS")
 
-// link gives the connection if there is one. Only the first attempt is waited
+// connection gives the connection if there is one. Only the first attempt is waited
 // for, so that a process that has just been started is not told "away".
-func (b *Bus) link(ctx context.Context) (*link, error) {
+func (b *Bus) connection(ctx context.Context) (*connection, error) {
+	if b == nil {
+		return nil, errors.New("NATS_URL is not set")
+	}
 	b.start()
 	select {
-	case <-b.tried:
+	case <-b.attempted:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("%w: %w", errNotConnected, ctx.Err())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.up == nil || b.closed {
+	if b.current == nil || b.closed {
 		return nil, errNotConnected
 	}
-	return b.up, nil
+	return b.current, nil
 }
 
-// await gives the connection as soon as there is one.
-func (b *Bus) await(ctx context.Context) (*link, error) {
+// awaitConnection gives the connection as soon as there is one.
+func (b *Bus) awaitConnection(ctx context.Context) (*connection, error) {
 	b.start()
 	for {
 		b.mu.Lock()
-		up, raised := b.up, b.raised
+		up, raised := b.current, b.connected
 		b.mu.Unlock()
 		if up != nil {
 			return up, nil
@@ -419,11 +422,11 @@ func (b *Bus) await(ctx context.Context) (*link, error) {
 	}
 }
 
-// conn is the connection itself.
-func (l *link) conn() *nats.Conn { return l.js.Conn() }
+// nats is the connection itself.
+func (l *connection) nats() *nats.Conn { return l.js.Conn() }
 
-// bound ends ctx when the connection is lost: an answer would not come any more.
-func (l *link) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+// untilLost ends ctx when the connection is lost: an answer would not come any more.
+func (l *connection) untilLost(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(l.ctx, cancel)
 	return ctx, func() { stop(); cancel() }

@@ -21,7 +21,7 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	sent := make(chan struct{})
 	if !b.spawn(func() {
 		defer close(sent)
-		b.tell(hint{subject: SubjectCallers, caller: name}, []byte(name))
+		b.send(wakeUp{subject: SubjectCallers, caller: name}, []byte(name))
 	}) {
 		b.dropped.Add(1)
 		return

@@ -94,11 +94,11 @@ func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
 		require.NotNil(t, found, "no replica may say that it was never accepted")
 		require.Equal(t, accepted.Seq, found.Seq)
 	}
-	state, err := b.Accepting(t.Context())
+	state, err := b.AcceptState(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 200, state.Messages)
-	require.NoError(t, b.Forget(t.Context(), []Place{{"1", 101}, {"2", 102}, {"3", 103}}))
-	state, err = b.Accepting(t.Context())
+	require.NoError(t, b.Forget(t.Context(), []AcceptedEntry{{"1", 101}, {"2", 102}, {"3", 103}}))
+	state, err = b.AcceptState(t.Context())
 	require.NoError(t, err)
 	require.EqualValues(t, 197, state.Messages)
 }
@@ -174,7 +174,7 @@ func TestStreamWithoutLeaderIsAwayAlone(t *testing.T) {
 			{Subject: gone + ".a", Event: newEvent(strconv.Itoa(id))}, {Subject: gone + ".b", Event: newEvent(strconv.Itoa(id))},
 			{Subject: there + ".a", Event: newEvent(strconv.Itoa(id))},
 		})
-		return errors.Is(errs[0], ErrStreamAway) && errors.Is(errs[1], ErrStreamAway) && errs[2] == nil
+		return errors.Is(errs[0], ErrStreamUnavailable) && errors.Is(errs[1], ErrStreamUnavailable) && errs[2] == nil
 	}, 3*soon, every, "one stream is away, and the other goes on")
 }
 
@@ -183,7 +183,7 @@ func TestAStreamWithoutALeaderStopsItsOwnRouteAlone(t *testing.T) {
 	c := newCluster(t)
 	b := c.bus(1)
 	leader := func(stream string) string {
-		l, err := b.await(within(t, soon))
+		l, err := b.awaitConnection(within(t, soon))
 		require.NoError(t, err)
 		s, err := l.js.Stream(within(t, soon), stream)
 		require.NoError(t, err)
@@ -191,7 +191,7 @@ func TestAStreamWithoutALeaderStopsItsOwnRouteAlone(t *testing.T) {
 	}
 	// With one copy a stream is gone with its server; which server has it is chance.
 	for leader(StreamEvents) == leader(StreamWake) {
-		l, err := b.await(within(t, soon))
+		l, err := b.awaitConnection(within(t, soon))
 		require.NoError(t, err)
 		require.NoError(t, l.js.DeleteStream(within(t, soon), StreamEvents))
 		require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond)

@@ -35,11 +35,11 @@ type Refused struct {
 // errFunctionRefused says that a function refuses to record a dead letter too.
 var errFunctionRefused = errors.New("the function does not record it either")
 
-// bury keeps the event, and why it was refused, in DEADLETTERS. Where that is
+// deadLetter keeps the event, and why it was refused, in DEADLETTERS. Where that is
 // full, missing or silent the function is asked to record it: what comes after it
 // must not wait for room.
-func (t *Trigger) bury(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
-	err := toDeadLetters(ctx, js, r, msg, meta, event, v)
+func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
+	err := publishDeadLetter(ctx, js, r, msg, meta, event, v)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
@@ -50,15 +50,15 @@ func (t *Trigger) bury(ctx context.Context, js jetstream.JetStream, r *route, ms
 	}
 	answer := t.post(ctx, r, asked)
 	switch answer.kind {
-	case done:
+	case verdictDone:
 		return nil
-	case dead:
+	case verdictRefused:
 		return fmt.Errorf("%w: %s; DEADLETTERS: %w", errFunctionRefused, answer.reason, err)
 	}
 	return fmt.Errorf("DEADLETTERS: %w; the function: %s", err, answer.reason)
 }
 
-func toDeadLetters(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
 	h := nats.Header{}
 	for name, value := range event.headers {
 		h.Set(name, value)
@@ -72,12 +72,12 @@ func toDeadLetters(ctx context.Context, js jetstream.JetStream, r *route, msg je
 	h.Set("dlq-attempts", strconv.FormatUint(meta.NumDelivered, 10))
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
-	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: deadPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
+	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: deadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
 		jetstream.WithMsgID("dlq-"+deliveryID(meta, &r.Route)))
 	return err
 }
 
-func refusedEvent(r *route, meta *jetstream.MsgMetadata, event delivered, v verdict) (delivered, error) {
+func refusedEvent(r *route, meta *jetstream.MsgMetadata, event postedEvent, v verdict) (postedEvent, error) {
 	refused := Refused{
 		ID: event.headers["ce-id"], Type: event.headers["ce-type"], Reason: v.reason, Attempts: int(meta.NumDelivered),
 		Event: strings.ToValidUTF8(string(event.data[:min(len(event.data), refusedDataMax)]), "?"),
@@ -86,7 +86,7 @@ func refusedEvent(r *route, meta *jetstream.MsgMetadata, event delivered, v verd
 		refused.ID = deliveryID(meta, &r.Route)
 	}
 	data, err := json.Marshal(refused)
-	return delivered{headers: map[string]string{
+	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
 		"ce-id":          "dlq-" + deliveryID(meta, &r.Route),
 		"ce-type":        RefusedType,

@@ -21,30 +21,30 @@ const (
 	settleTimeout = 10 * time.Second
 	// resettleTimeout is for another connection: a server that was killed may not
 	// remember the delivery, and then answers nobody.
-	resettleTimeout = time.Second
-	deniedBackoff   = time.Minute      // after 401 and 403: somebody has to mend a setting
-	awayBackoffMax  = 10 * time.Second // while the function, or what it needs, is away
-	retryAfterMax   = time.Hour
-	answerMax       = 64 << 10 // what is read of an answer, so that its connection can be used again
-	reasonMax       = 500
+	resettleTimeout       = time.Second
+	deniedBackoff         = time.Minute      // after 401 and 403: somebody has to mend a setting
+	unavailableBackoffMax = 10 * time.Second // while the function, or what it needs, is away
+	retryAfterMax         = time.Hour
+	responseReadLimit     = 64 << 10 // what is read of an answer, so that its connection can be used again
+	reasonMax             = 500
 )
 
 // verdict is what becomes of a message after one delivery.
 type verdict struct {
-	kind   verdictKind
-	status int           // 0 when there was no answer
-	reason string        // for the log and the dead letter
-	after  time.Duration // what Retry-After asked for
-	away   bool          // nothing is wrong with the message: nobody was there, or asked to be called again
+	kind        verdictKind
+	status      int           // 0 when there was no answer
+	reason      string        // for the log and the dead letter
+	retryAfter  time.Duration // what Retry-After asked for
+	unavailable bool          // nothing is wrong with the message: nobody was there, or asked to be called again
 }
 
 type verdictKind int
 
 const (
-	done   verdictKind = iota // 2xx
-	again                     // it may go well later
-	denied                    // our own settings are wrong: later, loudly
-	dead                      // the function will never take it
+	verdictDone    verdictKind = iota // 2xx
+	verdictRetry                      // it may go well later
+	verdictDenied                     // our own settings are wrong: later, loudly
+	verdictRefused                    // the function will never take it
 )
 
 // deliver makes one delivery and settles the message by its outcome. The server
@@ -58,25 +58,25 @@ func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 	// A lost one is made up for by the next, or by another delivery.
 	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
 	defer stop()
-	it := &item{msg, meta, eventOf(msg, meta, &r.Route)}
-	t.settleOne(ctx, r, it, t.postInTurn(ctx, r, it.event.attempt(meta.NumDelivered)))
+	it := &item{msg, meta, newPostedEvent(msg, meta, &r.Route)}
+	t.settleByVerdict(ctx, r, it, t.postInTurn(ctx, r, it.event.withAttempt(meta.NumDelivered)))
 }
 
 // postInTurn posts once there is a slot for it.
-func (t *Trigger) postInTurn(ctx context.Context, r *route, event delivered) verdict {
+func (t *Trigger) postInTurn(ctx context.Context, r *route, event postedEvent) verdict {
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
 		return t.post(ctx, r, event)
 	case <-ctx.Done():
-		return verdict{kind: again, reason: ctx.Err().Error()}
+		return verdict{kind: verdictRetry, reason: ctx.Err().Error()}
 	}
 }
 
-// settleOne settles a message by the outcome of its delivery.
-func (t *Trigger) settleOne(ctx context.Context, r *route, it *item, v verdict) {
+// settleByVerdict settles a message by the outcome of its delivery.
+func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v verdict) {
 	err := t.settle(ctx, func(ctx context.Context, js jetstream.JetStream) error {
-		return t.tell(ctx, js, r, it.msg, it.meta, it.event, v)
+		return t.applyVerdict(ctx, js, r, it.msg, it.meta, it.event, v)
 	})
 	if err != nil {
 		t.logger(r, it.meta).Warn("settle an event: it will come again", "status", v.status, "error", err)
@@ -100,25 +100,25 @@ func heartbeat(every time.Duration, beat func()) (stop func()) {
 	return func() { close(ended) }
 }
 
-func (t *Trigger) post(ctx context.Context, r *route, event delivered) verdict {
-	if event.foreign {
-		return verdict{kind: dead, reason: fmt.Sprintf("an event of type %q does not belong to its subject", event.headers["ce-type"])}
+func (t *Trigger) post(ctx context.Context, r *route, event postedEvent) verdict {
+	if event.misplaced {
+		return verdict{kind: verdictRefused, reason: fmt.Sprintf("an event of type %q does not belong to its subject", event.headers["ce-type"])}
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.Timeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url, bytes.NewReader(event.data))
 	if err != nil {
-		return verdict{kind: again, reason: err.Error()}
+		return verdict{kind: verdictRetry, reason: err.Error()}
 	}
 	for name, value := range event.headers {
 		req.Header.Set(name, value)
 	}
 	req.SetBasicAuth(t.cfg.User, t.cfg.Password)
 	r.deliveries.Add(1)
-	r.underWay.Add(1)
+	r.inFlight.Add(1)
 	began := time.Now()
 	v := t.call(req)
-	r.underWay.Add(-1)
+	r.inFlight.Add(-1)
 	if t.cfg.OnDelivery != nil {
 		t.cfg.OnDelivery(Delivery{Durable: r.Durable, Function: r.Function, Status: v.status, Took: time.Since(began)})
 	}
@@ -129,36 +129,36 @@ func (t *Trigger) call(req *http.Request) verdict {
 	resp, err := t.client.Do(req)
 	if err != nil {
 		var op *net.OpError
-		return verdict{kind: again, reason: err.Error(), away: errors.As(err, &op) && op.Op == "dial"}
+		return verdict{kind: verdictRetry, reason: err.Error(), unavailable: errors.As(err, &op) && op.Op == "dial"}
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, answerMax))
+	text, err := io.ReadAll(io.LimitReader(resp.Body, responseReadLimit))
 	if err != nil && resp.StatusCode/100 != 2 {
-		return verdict{kind: again, status: resp.StatusCode, reason: err.Error()}
+		return verdict{kind: verdictRetry, status: resp.StatusCode, reason: err.Error()}
 	}
-	return judge(resp, text)
+	return verdictOf(resp, text)
 }
 
-// statusClientGone answers a call that was cancelled before it was done.
-const statusClientGone = 499
+// statusClientClosedRequest answers a call that was cancelled before it was done.
+const statusClientClosedRequest = 499
 
-func judge(resp *http.Response, text []byte) verdict {
+func verdictOf(resp *http.Response, text []byte) verdict {
 	v := verdict{
-		status: resp.StatusCode,
-		reason: oneLine(resp.Status + " " + string(text)),
-		after:  retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+		status:     resp.StatusCode,
+		reason:     oneLine(resp.Status + " " + string(text)),
+		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
 	}
-	v.away = resp.StatusCode == http.StatusServiceUnavailable && v.after > 0
+	v.unavailable = resp.StatusCode == http.StatusServiceUnavailable && v.retryAfter > 0
 	switch s := resp.StatusCode; {
 	case s/100 == 2:
-		v.kind = done
+		v.kind = verdictDone
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s/100 == 3:
-		v.kind = denied
+		v.kind = verdictDenied
 	case s == http.StatusNotFound, // a function that is just being deployed
-		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s == statusClientGone, s/100 == 5:
-		v.kind = again
+		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s == statusClientClosedRequest, s/100 == 5:
+		v.kind = verdictRetry
 	default:
-		v.kind = dead
+		v.kind = verdictRefused
 	}
 	return v
 }
@@ -170,12 +170,12 @@ func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstre
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	for limit := settleTimeout; ; limit = resettleTimeout {
-		l, err := t.bus.await(ctx)
+		l, err := t.bus.awaitConnection(ctx)
 		if err != nil {
 			return err
 		}
 		limited, cancel := context.WithTimeout(ctx, limit)
-		linked, unbind := l.bound(limited)
+		linked, unbind := l.untilLost(limited)
 		err = tell(linked, l.js)
 		unbind()
 		cancel()
@@ -185,41 +185,41 @@ func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstre
 	}
 }
 
-func (t *Trigger) tell(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event delivered, v verdict) error {
+func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
 	log := t.logger(r, meta).With("status", v.status, "reason", v.reason)
 	switch v.kind {
-	case done:
-		return counted(&r.acked, msg.DoubleAck(ctx))
-	case dead:
-		err := t.bury(ctx, js, r, msg, meta, event, v)
+	case verdictDone:
+		return countSuccess(&r.acked, msg.DoubleAck(ctx))
+	case verdictRefused:
+		err := t.deadLetter(ctx, js, r, msg, meta, event, v)
 		if err == nil {
 			log.Error("an event was refused and is now a dead letter")
-			return counted(&r.deadLettered, msg.Term())
+			return countSuccess(&r.deadLettered, msg.Term())
 		}
 		log = log.With("error", err)
-	case denied:
+	case verdictDenied:
 		log.Error("the function does not take our credentials or is elsewhere: mend the trigger's settings", "url", r.url)
-		return counted(&r.denied, msg.NakWithDelay(t.pause(v, meta.NumDelivered)))
+		return countSuccess(&r.denied, msg.NakWithDelay(t.retryDelay(v, meta.NumDelivered)))
 	}
-	delay := t.pause(v, meta.NumDelivered)
+	delay := t.retryDelay(v, meta.NumDelivered)
 	log.Info("an event will be delivered again", "after", delay.String())
-	return counted(&r.retried, msg.NakWithDelay(delay))
+	return countSuccess(&r.retried, msg.NakWithDelay(delay))
 }
 
-// pause is how long to wait after so many attempts, the last of which ended so.
+// retryDelay is how long to wait after so many attempts, the last of which ended so.
 // Once what was away is back nothing should rest for minutes.
-func (t *Trigger) pause(v verdict, attempts uint64) time.Duration {
+func (t *Trigger) retryDelay(v verdict, attempts uint64) time.Duration {
 	switch {
-	case v.kind == denied:
-		return max(min(deniedBackoff, t.cfg.MaxBackoff), v.after)
-	case v.away:
-		return max(min(t.backoff(attempts), awayBackoffMax), v.after)
+	case v.kind == verdictDenied:
+		return max(min(deniedBackoff, t.cfg.MaxBackoff), v.retryAfter)
+	case v.unavailable:
+		return max(min(t.backoff(attempts), unavailableBackoffMax), v.retryAfter)
 	}
-	return max(t.backoff(attempts), v.after)
+	return max(t.backoff(attempts), v.retryAfter)
 }
 
-// counted counts what went well.
-func counted(count *atomic.Uint64, err error) error {
+// countSuccess counts what went well.
+func countSuccess(count *atomic.Uint64, err error) error {
 	if err == nil {
 		count.Add(1)
 	}

@@ -80,9 +80,9 @@ func TestWhatFindsItsFunctionOrTheDatabaseAwayRestsForSeconds(t *testing.T) {
 	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
 	pause := func(status int, retryAfter string) time.Duration {
 		answer := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
-		return trigger.pause(judge(answer, nil), 20)
+		return trigger.retryDelay(verdictOf(answer, nil), 20)
 	}
-	require.LessOrEqual(t, pause(503, "1"), awayBackoffMax)
+	require.LessOrEqual(t, pause(503, "1"), unavailableBackoffMax)
 	require.Equal(t, time.Minute, pause(503, "60"))
 	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "who says nothing may be broken")
 	require.GreaterOrEqual(t, pause(500, "1"), 5*time.Minute)
@@ -96,11 +96,11 @@ func TestWhatFindsItsFunctionOrTheDatabaseAwayRestsForSeconds(t *testing.T) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, function.URL, nil)
 		require.NoError(t, err)
 		v := trigger.call(req)
-		require.Equal(t, again, v.kind)
-		return trigger.pause(v, 20)
+		require.Equal(t, verdictRetry, v.kind)
+		return trigger.retryDelay(v, 20)
 	}
 	hangUp := func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }
-	require.LessOrEqual(t, call(hangUp, true), awayBackoffMax, "nobody is there")
+	require.LessOrEqual(t, call(hangUp, true), unavailableBackoffMax, "nobody is there")
 	require.GreaterOrEqual(t, call(hangUp, false), 5*time.Minute, "it was there, and may have been ended by the message")
 }
 
@@ -265,5 +265,5 @@ func TestASilentFunctionIsGivenUpAndCalledAgain(t *testing.T) {
 
 func TestACancelledCallIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, again, judge(&http.Response{StatusCode: statusClientGone, Status: "499"}, nil).kind)
+	require.Equal(t, verdictRetry, verdictOf(&http.Response{StatusCode: statusClientClosedRequest, Status: "499"}, nil).kind)
 }

@@ -24,7 +24,7 @@ const deniedLimit = 4000
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
-	older    map[string]bool // the deniedLimit before subjects
+	previous map[string]bool // the deniedLimit before subjects
 	changed  chan struct{}   // closed and replaced when there is another one
 
 	total    uint64    // of all connections, and of subscriptions too
@@ -61,8 +61,8 @@ func (b *Bus) Denied() uint64 {
 	return b.denied.total
 }
 
-// onError takes what NATS says beside its answers.
-func (b *Bus) onError(err error) {
+// onAsyncError takes what NATS says beside its answers.
+func (b *Bus) onAsyncError(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		b.log.Warn("NATS", "error", err)
 		return
@@ -76,7 +76,7 @@ func (b *Bus) onError(err error) {
 func (d *denials) reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.subjects, d.older = map[string]bool{}, nil
+	d.subjects, d.previous = map[string]bool{}, nil
 	if d.changed == nil {
 		d.changed = make(chan struct{})
 	}
@@ -97,16 +97,16 @@ func (d *denials) add(err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if len(d.subjects) >= deniedLimit {
-		d.subjects, d.older = map[string]bool{}, d.subjects
+		d.subjects, d.previous = map[string]bool{}, d.subjects
 	}
 	d.subjects[subject] = true
 	close(d.changed)
 	d.changed = make(chan struct{})
 }
 
-// has says whether a subject is among them, and what is closed when there are more.
-func (d *denials) has(subject string) (bool, <-chan struct{}) {
+// contains says whether a subject is among them, and what is closed when there are more.
+func (d *denials) contains(subject string) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.subjects[subject] || d.older[subject], d.changed
+	return d.subjects[subject] || d.previous[subject], d.changed
 }

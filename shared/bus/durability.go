@@ -28,9 +28,9 @@ const (
 )
 
 const (
-	copiesToSurvive = 3 // with two, losing one stops the stream
-	monitorTimeout  = time.Second
-	monitorLimit    = 1 << 20 // bytes of an answer
+	quorumReplicas = 3 // with two, losing one stops the stream
+	monitorTimeout = time.Second
+	monitorLimit   = 1 << 20 // bytes of an answer
 )
 
 var durabilityNames = map[Durability]string{
@@ -77,7 +77,7 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 	has, err := b.acceptInfo(ctx)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return 0, away(errMissing(b.cfg.acceptStream()))
+		return 0, unavailable(errStreamMissing(b.cfg.acceptStream()))
 	case err != nil:
 		return 0, err
 	}
@@ -85,36 +85,36 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 		return 0, nil
 	}
 	gives := DurableProcess
-	if has.Config.Replicas >= copiesToSurvive {
+	if has.Config.Replicas >= quorumReplicas {
 		gives = DurableReplicated
 	}
 	if monitors == "" || has.Config.PersistMode == jetstream.AsyncPersistMode {
 		return gives, nil
 	}
-	keepers, err := keepersOf(has)
+	keepers, err := replicasOf(has)
 	if err != nil {
-		return gives, away(err)
+		return gives, unavailable(err)
 	}
-	syncs, err := syncing(ctx, monitors)
+	syncs, err := syncingServers(ctx, monitors)
 	switch {
 	case !slices.ContainsFunc(keepers, func(name string) bool { return !syncs[name] }):
 		return gives | DurableHost, nil
 	case err != nil:
-		return gives, away(err)
+		return gives, unavailable(err)
 	}
 	return gives, nil
 }
 
 func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {
-	err = b.onAccepted(ctx, func(_ context.Context, _ *link, s jetstream.Stream) error {
+	err = b.withAcceptStream(ctx, func(_ context.Context, _ *connection, s jetstream.Stream) error {
 		has = s.CachedInfo()
 		return nil
 	})
 	return has, err
 }
 
-// keepersOf names the servers that keep a copy of a stream.
-func keepersOf(s *jetstream.StreamInfo) ([]string, error) {
+// replicasOf names the servers that keep a copy of a stream.
+func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 	if s.Cluster == nil || s.Cluster.Leader == "" {
 		return nil, fmt.Errorf("stream %s has no leader", s.Config.Name)
 	}
@@ -125,8 +125,8 @@ func keepersOf(s *jetstream.StreamInfo) ([]string, error) {
 	return keepers, nil
 }
 
-// syncing names the servers that say that they sync every write.
-func syncing(ctx context.Context, monitors string) (map[string]bool, error) {
+// syncingServers names the servers that say that they sync every write.
+func syncingServers(ctx context.Context, monitors string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
 	type answer struct {
@@ -137,7 +137,7 @@ func syncing(ctx context.Context, monitors string) (map[string]bool, error) {
 	answers := make(chan answer, len(asked))
 	for _, monitor := range asked {
 		go func() {
-			server, err := askMonitor(ctx, strings.TrimSpace(monitor))
+			server, err := readMonitor(ctx, strings.TrimSpace(monitor))
 			answers <- answer{server, err}
 		}()
 	}
@@ -151,9 +151,9 @@ func syncing(ctx context.Context, monitors string) (map[string]bool, error) {
 	return names, failed
 }
 
-// askMonitor gives the name of the server behind monitor if it syncs every
+// readMonitor gives the name of the server behind monitor if it syncs every
 // write, else "". Before 2.15 a server did not when it compacted.
-func askMonitor(ctx context.Context, monitor string) (string, error) {
+func readMonitor(ctx context.Context, monitor string) (string, error) {
 	// Only this page has the server's name, which says whether it is one of ours.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)
 	if err != nil {
@@ -179,7 +179,7 @@ func askMonitor(ctx context.Context, monitor string) (string, error) {
 	if err := json.NewDecoder(io.LimitReader(res.Body, monitorLimit)).Decode(&says); err != nil {
 		return "", fmt.Errorf("GET %s: %w", req.URL.Redacted(), err)
 	}
-	if !says.JetStream.Config.SyncAlways || !syncedCompaction.in(says.Version) {
+	if !says.JetStream.Config.SyncAlways || !syncedCompaction.supportedBy(says.Version) {
 		return "", nil
 	}
 	return says.Name, nil

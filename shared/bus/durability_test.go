@@ -99,7 +99,7 @@ func TestWhatAnotherServerSaysCountsForNothing(t *testing.T) {
 	url, _ = monitored(t, true)
 	b = newBus(t, url)
 	require.NoError(t, b.Ensure(within(t, soon)))
-	l, err := b.await(within(t, soon))
+	l, err := b.awaitConnection(within(t, soon))
 	require.NoError(t, err)
 	name := l.js.Conn().ConnectedServerName()
 	for what, c := range map[string]struct {
@@ -119,7 +119,7 @@ func TestWhatAnotherServerSaysCountsForNothing(t *testing.T) {
 		if c.known {
 			require.NoError(t, err, what)
 		} else {
-			require.ErrorIs(t, err, ErrAway, what)
+			require.ErrorIs(t, err, ErrUnavailable, what)
 		}
 	}
 }
@@ -135,10 +135,10 @@ func TestAStreamThatDoesNotKeepIsNotTakenForOneThatDoes(t *testing.T) {
 	} {
 		url, monitor := monitored(t, true)
 		b := newBus(t, url)
-		config := streams(&b.cfg, true)[1]
+		config := streamConfigs(&b.cfg, true)[1]
 		require.Equal(t, StreamAccepted, config.Name)
 		c.change(&config)
-		l, err := b.await(within(t, soon))
+		l, err := b.awaitConnection(within(t, soon))
 		require.NoError(t, err)
 		_, err = l.js.CreateStream(t.Context(), config)
 		require.NoError(t, err, what)
@@ -152,18 +152,18 @@ func TestNobodyPromisesWhileNATSIsAway(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	gives, err := none.Durability(t.Context(), "")
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	require.Zero(t, gives)
 
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
 	require.NoError(t, b.Ensure(within(t, soon)))
 	gives, err = b.Durability(within(t, soon), "http://127.0.0.1:1")
-	require.ErrorIs(t, err, ErrAway, "the monitor")
+	require.ErrorIs(t, err, ErrUnavailable, "the monitor")
 	require.Equal(t, DurableProcess, gives)
 	broker.stop()
 	gives, err = b.Durability(within(t, soon), "")
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	require.Zero(t, gives)
 }
 

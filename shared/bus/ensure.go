@@ -18,11 +18,11 @@ import (
 // Difference is one setting that is not what the settings of this process ask
 // for.
 type Difference struct {
-	Stream     string // or stream/durable
-	Field      string // as the nats tools call it
-	Has, Wants string
-	Refused    string // why it was not changed; "" when that was not tried
-	ToDo       string // what an operator can do; "" when nothing is known
+	Stream         string // or stream/durable
+	Field          string // as the nats tools call it
+	Actual, Wanted string
+	Refused        string // why it was not changed; "" when that was not tried
+	Remedy         string // what an operator can do; "" when nothing is known
 }
 
 // MismatchError names what could not be changed.
@@ -32,12 +32,12 @@ type MismatchError struct{ Differences []Difference }
 func (e *MismatchError) Error() string {
 	lines := make([]string, len(e.Differences))
 	for i, d := range e.Differences {
-		lines[i] = fmt.Sprintf("%s: %s is %s, wanted %s", d.Stream, d.Field, d.Has, d.Wants)
+		lines[i] = fmt.Sprintf("%s: %s is %s, wanted %s", d.Stream, d.Field, d.Actual, d.Wanted)
 		if d.Refused != "" {
 			lines[i] += " (" + d.Refused + ")"
 		}
-		if d.ToDo != "" {
-			lines[i] += ": " + d.ToDo
+		if d.Remedy != "" {
+			lines[i] += ": " + d.Remedy
 		}
 	}
 	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
@@ -56,15 +56,15 @@ const (
 type StreamError struct {
 	Stream string
 	Reason string // ReasonNoRoom, ReasonSubjectsTaken or ReasonOther
-	ToDo   string // "" when nothing is known to help
+	Remedy string // "" when nothing is known to help
 	Cause  error
 }
 
 // Error names the stream, the cause and the cure.
 func (e *StreamError) Error() string {
 	text := fmt.Sprintf("stream %s cannot be made: %v", e.Stream, e.Cause)
-	if e.ToDo != "" {
-		text += ": " + e.ToDo
+	if e.Remedy != "" {
+		text += ": " + e.Remedy
 	}
 	return text
 }
@@ -83,37 +83,37 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil
 	}
-	l, err := b.link(ctx)
+	l, err := b.connection(ctx)
 	if err != nil {
 		return fmt.Errorf("ensure streams: %w", err)
 	}
 	var errs []error
-	for _, wants := range streams(&b.cfg, l.schedules) {
+	for _, wants := range streamConfigs(&b.cfg, l.hasSchedules) {
 		errs = append(errs, b.ensureStream(ctx, l, wants))
 	}
 	return errors.Join(errs...)
 }
 
-// ensure is Ensure for the one of our streams that has this name.
-func (b *Bus) ensure(ctx context.Context, l *link, name string) error {
-	all := streams(&b.cfg, l.schedules)
+// ensureByName is Ensure for the one of our streams that has this name.
+func (b *Bus) ensureByName(ctx context.Context, l *connection, name string) error {
+	all := streamConfigs(&b.cfg, l.hasSchedules)
 	if i := slices.IndexFunc(all, func(s jetstream.StreamConfig) bool { return s.Name == name }); i >= 0 {
 		return b.ensureStream(ctx, l, all[i])
 	}
 	return nil
 }
 
-// errMissing says that one of our streams is not there. Whoever makes a stream
+// errStreamMissing says that one of our streams is not there. Whoever makes a stream
 // chooses where else its messages come from and go to, so the trigger does it
 // alone, and all others wait for it.
-func errMissing(stream string) error {
+func errStreamMissing(stream string) error {
 	return fmt.Errorf("stream %s is missing: the trigger makes it", stream)
 }
 
 // streamOf is the name of the one of our streams that takes subject, "" when
 // none does.
 func (b *Bus) streamOf(subject string) string {
-	for _, s := range streams(&b.cfg, false) {
+	for _, s := range streamConfigs(&b.cfg, false) {
 		for _, taken := range s.Subjects {
 			if taken == subject || strings.HasPrefix(subject, strings.TrimRight(taken, "*>")) {
 				return s.Name
@@ -123,17 +123,17 @@ func (b *Bus) streamOf(subject string) string {
 	return ""
 }
 
-func (b *Bus) ensureStream(ctx context.Context, l *link, wants jetstream.StreamConfig) error {
-	s, err := b.makeStream(ctx, l, wants)
+func (b *Bus) ensureStream(ctx context.Context, l *connection, wants jetstream.StreamConfig) error {
+	s, err := b.getOrCreateStream(ctx, l, wants)
 	if err != nil {
 		return err
 	}
 	has := s.CachedInfo()
-	return b.changeStream(ctx, l.js, has.Config, wants, has.State.Bytes)
+	return b.updateStream(ctx, l.js, has.Config, wants, has.State.Bytes)
 }
 
-// makeStream gives a stream as it is, or makes it where there is none.
-func (b *Bus) makeStream(ctx context.Context, l *link, wants jetstream.StreamConfig) (jetstream.Stream, error) {
+// getOrCreateStream gives a stream as it is, or makes it where there is none.
+func (b *Bus) getOrCreateStream(ctx context.Context, l *connection, wants jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := l.js.Stream(ctx, wants.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		s, err = l.js.CreateStream(ctx, wants)
@@ -141,7 +141,7 @@ func (b *Bus) makeStream(ctx context.Context, l *link, wants jetstream.StreamCon
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
 			s, err = l.js.Stream(ctx, wants.Name)
 		case err != nil:
-			return nil, b.cannotMake(ctx, l, wants, err)
+			return nil, b.streamError(ctx, l, wants, err)
 		}
 	}
 	if err != nil {
@@ -150,8 +150,8 @@ func (b *Bus) makeStream(ctx context.Context, l *link, wants jetstream.StreamCon
 	return s, nil
 }
 
-// cannotMake finds the cure for what kept a stream from being made.
-func (b *Bus) cannotMake(ctx context.Context, l *link, wants jetstream.StreamConfig, cause error) error {
+// streamError finds the cure for what kept a stream from being made.
+func (b *Bus) streamError(ctx context.Context, l *connection, wants jetstream.StreamConfig, cause error) error {
 	e := &StreamError{Stream: wants.Name, Reason: ReasonOther, Cause: cause}
 	var api *jetstream.APIError
 	if !errors.As(cause, &api) {
@@ -160,10 +160,10 @@ func (b *Bus) cannotMake(ctx context.Context, l *link, wants jetstream.StreamCon
 	switch api.ErrorCode {
 	case codeNoStorage, codeNoResources, codeNoPeers:
 		e.Reason = ReasonNoRoom
-		e.ToDo = fmt.Sprintf("it reserves %d MiB: %s", wants.MaxBytes/mib, b.cfg.makeRoom(wants.Name))
+		e.Remedy = fmt.Sprintf("it reserves %d MiB: %s", wants.MaxBytes/mib, b.cfg.sizeRemedy(wants.Name))
 	case codeOverlap:
 		e.Reason = ReasonSubjectsTaken
-		e.ToDo = b.freeSubjects(ctx, l, wants)
+		e.Remedy = b.subjectsRemedy(ctx, l, wants)
 	}
 	return e
 }
@@ -186,8 +186,8 @@ func (c *Config) sizeSetting(stream string) string {
 	return "SENDONCE_STREAM_" + stream + "_MB"
 }
 
-// makeRoom says how a stream can have the size that it should have.
-func (c *Config) makeRoom(stream string) string {
+// sizeRemedy says how a stream can have the size that it should have.
+func (c *Config) sizeRemedy(stream string) string {
 	text := "raise max_file_store of the NATS servers"
 	if setting := c.sizeSetting(stream); setting != "" {
 		text += ", or lower " + setting
@@ -195,12 +195,12 @@ func (c *Config) makeRoom(stream string) string {
 	return text
 }
 
-// toDo says how a field of a stream can be as it should be although NATS does not
+// fieldRemedy says how a field of a stream can be as it should be although NATS does not
 // change it.
-func (c *Config) toDo(stream, field string) string {
+func (c *Config) fieldRemedy(stream, field string) string {
 	switch {
 	case field == "max_bytes":
-		return c.makeRoom(stream)
+		return c.sizeRemedy(stream)
 	case field == "num_replicas":
 		return "run as many NATS servers in a cluster, or lower SENDONCE_NATS_REPLICAS"
 	case stream == StreamWake:
@@ -211,8 +211,8 @@ func (c *Config) toDo(stream, field string) string {
 	return fmt.Sprintf("when nobody needs what it holds any more, 'nats stream rm %s': it is made again", stream)
 }
 
-// freeSubjects says how to free the subjects that another stream has.
-func (b *Bus) freeSubjects(ctx context.Context, l *link, wants jetstream.StreamConfig) string {
+// subjectsRemedy says how to free the subjects that another stream has.
+func (b *Bus) subjectsRemedy(ctx context.Context, l *connection, wants jetstream.StreamConfig) string {
 	owners := map[string]bool{}
 	for _, subject := range wants.Subjects {
 		for name := range l.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject)).Name() {
@@ -231,27 +231,27 @@ func (b *Bus) freeSubjects(ctx context.Context, l *link, wants jetstream.StreamC
 		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wants.Name)
 }
 
-// changeStream has NATS change what differs: all at once, or, when NATS refuses
+// updateStream has NATS change what differs: all at once, or, when NATS refuses
 // that, each thing that it does not refuse. held is how many bytes the stream
 // holds: one that refuses when it is full is not made smaller than twice that, as
 // it would take nothing until it is emptied.
-func (b *Bus) changeStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig, held uint64) error {
+func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig, held uint64) error {
 	var left []Difference
 	smaller := has.MaxBytes <= 0 || wants.MaxBytes < has.MaxBytes
 	if wants.Discard == jetstream.DiscardNew && smaller && wants.MaxBytes < 2*int64(held) {
-		left = append(left, Difference{Stream: wants.Name, Field: "max_bytes", Has: fmt.Sprint(has.MaxBytes), Wants: fmt.Sprint(wants.MaxBytes),
+		left = append(left, Difference{Stream: wants.Name, Field: "max_bytes", Actual: fmt.Sprint(has.MaxBytes), Wanted: fmt.Sprint(wants.MaxBytes),
 			Refused: fmt.Sprintf("it holds %d bytes: the next trigger that starts makes it smaller if it holds half of the wanted size or less", held)})
 		wants.MaxBytes = has.MaxBytes
 	}
-	wants.Subjects = union(has.Subjects, wants.Subjects)
+	wants.Subjects = mergeSubjects(has.Subjects, wants.Subjects)
 	wants.Replicas = max(wants.Replicas, has.Replicas)
 	wants.AllowMsgSchedules = wants.AllowMsgSchedules || has.AllowMsgSchedules
-	differ := differing(streamFields, &has, &wants)
+	differ := diffFields(streamFields, &has, &wants)
 	refusals := map[string]string{}
 	for groups := [][]streamField{differ}; len(differ) > 0; groups = slices.Collect(slices.Chunk(differ, 1)) {
 		before := len(differ)
 		for _, fields := range groups {
-			refusal, err := b.change(ctx, js, &has, &wants, fields)
+			refusal, err := b.updateFields(ctx, js, &has, &wants, fields)
 			if err != nil {
 				return fmt.Errorf("change stream %s: %w", wants.Name, err)
 			}
@@ -260,20 +260,20 @@ func (b *Bus) changeStream(ctx context.Context, js jetstream.JetStream, has, wan
 			}
 		}
 		// One may have been refused only because another had to go before it.
-		if differ = differing(differ, &has, &wants); len(groups) == before && len(differ) == before {
+		if differ = diffFields(differ, &has, &wants); len(groups) == before && len(differ) == before {
 			break
 		}
 	}
 	for _, f := range differ {
-		left = append(left, Difference{Stream: wants.Name, Field: f.name, Has: f.text(&has), Wants: f.text(&wants),
-			Refused: "NATS does not change it: " + refusals[f.name], ToDo: b.cfg.toDo(wants.Name, f.name)})
+		left = append(left, Difference{Stream: wants.Name, Field: f.name, Actual: f.text(&has), Wanted: f.text(&wants),
+			Refused: "NATS does not change it: " + refusals[f.name], Remedy: b.cfg.fieldRemedy(wants.Name, f.name)})
 	}
 	return mismatch(left)
 }
 
-// change changes some fields together. It returns what NATS says when it refuses;
+// updateFields changes some fields together. It returns what NATS says when it refuses;
 // an error means that the same may go well later.
-func (b *Bus) change(ctx context.Context, js jetstream.JetStream, has, wants *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
+func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, has, wants *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
 	next := *has
 	for _, f := range fields {
 		f.copy(&next, wants)
@@ -297,9 +297,9 @@ func (b *Bus) change(ctx context.Context, js jetstream.JetStream, has, wants *je
 	return "", nil
 }
 
-// union is has, with those of wants that it lacks, and without those that another
+// mergeSubjects is has, with those of wants that it lacks, and without those that another
 // of wants takes too.
-func union(has, wants []string) []string {
+func mergeSubjects(has, wants []string) []string {
 	all := slices.DeleteFunc(slices.Clone(has), func(s string) bool {
 		return !slices.Contains(wants, s) && slices.ContainsFunc(wants, func(w string) bool {
 			prefix, open := strings.CutSuffix(w, ">")
@@ -315,7 +315,7 @@ func union(has, wants []string) []string {
 }
 
 // ensureConsumer creates the durable of a route, or reports how it differs.
-func ensureConsumer(ctx context.Context, l *link, r Route) (jetstream.Consumer, error) {
+func ensureConsumer(ctx context.Context, l *connection, r Route) (jetstream.Consumer, error) {
 	wants, js := r.consumer(), l.js
 	c, err := js.Consumer(ctx, r.Stream, r.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -328,7 +328,7 @@ func ensureConsumer(ctx context.Context, l *link, r Route) (jetstream.Consumer, 
 		return nil, fmt.Errorf("ensure consumer %s/%s: %w", r.Stream, r.Durable, err)
 	}
 	has := c.CachedInfo().Config
-	if r.InFlightBefore > 0 && has.MaxAckPending == r.InFlightBefore {
+	if r.OldInFlight > 0 && has.MaxAckPending == r.OldInFlight {
 		has.MaxAckPending = wants.MaxAckPending
 		if c, err = js.UpdateConsumer(ctx, r.Stream, has); err != nil {
 			return nil, fmt.Errorf("update consumer %s/%s: %w", r.Stream, r.Durable, err)
@@ -353,7 +353,7 @@ func compare(name string, has, wants []field) []Difference {
 	var differences []Difference
 	for i, w := range wants {
 		if h, w := fmt.Sprint(has[i].value), fmt.Sprint(w.value); h != w {
-			differences = append(differences, Difference{Stream: name, Field: wants[i].name, Has: h, Wants: w})
+			differences = append(differences, Difference{Stream: name, Field: wants[i].name, Actual: h, Wanted: w})
 		}
 	}
 	return differences
@@ -388,8 +388,8 @@ func (f streamField) copy(to, from *jetstream.StreamConfig) {
 	reflect.ValueOf(f.at(to)).Elem().Set(reflect.ValueOf(f.at(from)).Elem())
 }
 
-// differing gives those of the fields in which two streams differ.
-func differing(fields []streamField, has, wants *jetstream.StreamConfig) []streamField {
+// diffFields gives those of the fields in which two streams differ.
+func diffFields(fields []streamField, has, wants *jetstream.StreamConfig) []streamField {
 	return slices.DeleteFunc(slices.Clone(fields), func(f streamField) bool { return f.text(has) == f.text(wants) })
 }
 

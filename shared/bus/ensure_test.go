@@ -105,8 +105,8 @@ func TestEnsureReportsWhatNATSDoesNotChangeAndChangesTheRest(t *testing.T) {
 	d := mismatch.Differences[0]
 	require.Contains(t, d.Refused, "can not change storage type")
 	d.Refused = ""
-	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Has: "Memory", Wants: "File",
-		ToDo: "when nobody needs what it holds any more, 'nats stream rm EVENTS': it is made again"}, d)
+	require.Equal(t, Difference{Stream: "EVENTS", Field: "storage", Actual: "Memory", Wanted: "File",
+		Remedy: "when nobody needs what it holds any more, 'nats stream rm EVENTS': it is made again"}, d)
 	has := broker.info(js, StreamEvents).Config
 	require.Equal(t, []string{"evt.>"}, has.Subjects)
 	require.EqualValues(t, 128*mib, has.MaxBytes)
@@ -120,7 +120,7 @@ func TestEnsureAllowsSchedulesInAStreamOfAnOlderServer(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
-	older := streams(&Config{Replicas: 1}, false)[0]
+	older := streamConfigs(&Config{Replicas: 1}, false)[0]
 	require.Equal(t, StreamWake, older.Name)
 	_, err := js.CreateStream(t.Context(), older)
 	require.NoError(t, err)
@@ -164,7 +164,7 @@ func TestAStreamWhoseSubjectsAnotherHasIsRefusedWithTheCure(t *testing.T) {
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, ReasonSubjectsTaken, e.Reason)
 	require.Equal(t, "the stream ACCEPTED has its subjects, and may hold accepted messages that are not saved: "+
-		"set TWO_PHASE_STREAM=ACCEPTED and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED', then set TWO_PHASE_STREAM=TAKEN", e.ToDo)
+		"set TWO_PHASE_STREAM=ACCEPTED and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED', then set TWO_PHASE_STREAM=TAKEN", e.Remedy)
 
 	require.NoError(t, js.DeleteStream(t.Context(), StreamAccepted))
 	require.NoError(t, b.Ensure(t.Context()))

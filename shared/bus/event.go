@@ -20,9 +20,9 @@ const (
 	structuredType  = "application/cloudevents"
 )
 
-// headersOf is the event in binary mode: its attributes as headers, its data as
+// encodeHeaders is the event in binary mode: its attributes as headers, its data as
 // the body.
-func headersOf(e cloudevents.Event) (nats.Header, error) {
+func encodeHeaders(e cloudevents.Event) (nats.Header, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
 	}
@@ -54,8 +54,8 @@ func headersOf(e cloudevents.Event) (nats.Header, error) {
 	return h, nil
 }
 
-// parse is the event whose attributes and data these are.
-func parse(headers map[string]string, data []byte) (cloudevents.Event, error) {
+// parseEvent is the event whose attributes and data these are.
+func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent(headers[attributePrefix+"specversion"])
 	if e.Context == nil { // no version that there is
 		return e, e.Validate()
@@ -91,9 +91,9 @@ func parse(headers map[string]string, data []byte) (cloudevents.Event, error) {
 	return e, e.Validate()
 }
 
-// attributes gives the headers that are the event's. NATS takes header names and
+// attributesOf gives the headers that are the event's. NATS takes header names and
 // values that HTTP does not; those would never arrive, so they are left out.
-func attributes(h nats.Header) map[string]string {
+func attributesOf(h nats.Header) map[string]string {
 	found := make(map[string]string, len(h)+2) // the delivery adds some
 	for name, values := range h {
 		name = strings.ToLower(name)
@@ -116,29 +116,29 @@ func printable(r rune) rune {
 	return r
 }
 
-// delivered is an event in binary mode, as it goes over HTTP.
-type delivered struct {
-	headers map[string]string
-	data    []byte
-	foreign bool // it does not belong to its stream, and is posted to no function
+// postedEvent is an event in binary mode, as it goes over HTTP.
+type postedEvent struct {
+	headers   map[string]string
+	data      []byte
+	misplaced bool // it does not belong to its stream, and is posted to no function
 }
 
-// attempt is the event with the number of its delivery, from 1.
-func (d delivered) attempt(n uint64) delivered {
+// withAttempt is the event with the number of its delivery, from 1.
+func (d postedEvent) withAttempt(n uint64) postedEvent {
 	headers := maps.Clone(d.headers)
 	headers[attributePrefix+"deliveryattempt"] = strconv.FormatUint(n, 10)
-	return delivered{headers, d.data, d.foreign}
+	return postedEvent{headers, d.data, d.misplaced}
 }
 
-// eventOf is what is posted for a message: the event that it holds in binary
+// newPostedEvent is what is posted for a message: the event that it holds in binary
 // mode, or, for anything else, a tick that says when and for whom. A wake-up is
 // always a tick, whatever its headers say: every user of NATS may publish one.
-func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
-	headers := attributes(m.Headers())
+func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
+	headers := attributesOf(m.Headers())
 	if r.Stream != StreamWake && headers[attributePrefix+"specversion"] != "" {
 		// HTTP removes these blanks, so a type must be compared without them.
 		headers[attributePrefix+"type"] = strings.Trim(headers[attributePrefix+"type"], " ")
-		foreign := !belongs(m.Subject(), headers)
+		foreign := !matchesSubject(m.Subject(), headers)
 		// Only the trigger says where a message was accepted.
 		delete(headers, attributePrefix+"acceptseq")
 		delete(headers, attributePrefix+"fp")
@@ -146,9 +146,9 @@ func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
 			headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
 			headers[attributePrefix+"fp"] = strings.Map(printable, m.Headers().Get(fingerprintHeader))
 		}
-		return delivered{headers, m.Data(), foreign}
+		return postedEvent{headers, m.Data(), foreign}
 	}
-	return delivered{headers: map[string]string{
+	return postedEvent{headers: map[string]string{
 		"ce-specversion": cloudevents.VersionV1,
 		"ce-id":          deliveryID(meta, r),
 		"ce-type":        "sendonce.tick." + r.Function + ".v1",
@@ -157,10 +157,10 @@ func eventOf(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) delivered {
 	}}
 }
 
-// belongs says whether an event may be at its subject: an accepted message where
+// matchesSubject says whether an event may be at its subject: an accepted message where
 // messages are accepted, and sendonce.<kind>.v1 at evt.<kind>. A function would read
 // one whose data is in structured mode, or a batch, by that data alone.
-func belongs(subject string, headers map[string]string) bool {
+func matchesSubject(subject string, headers map[string]string) bool {
 	eventType := headers[attributePrefix+"type"]
 	kind, isEvent := strings.CutPrefix(subject, EventPrefix)
 	switch {

@@ -13,21 +13,21 @@ import (
 )
 
 const (
-	firstLook = time.Millisecond // what wakes a follower may be faster than the stream stores it
-	lastLook  = 15 * time.Second // and may be lost
-	lookLimit = 2 * time.Second
-	troubled  = 2 * time.Second // between two looks that fail
+	firstPoll   = time.Millisecond // what wakes a follower may be faster than the stream stores it
+	maxPoll     = 15 * time.Second // and may be lost
+	readTimeout = 2 * time.Second
+	failedPoll  = 2 * time.Second // between two looks that fail
 )
 
 // FollowedMessage is one event for a user.
 type FollowedMessage struct {
-	Seq   uint64 // its place in the stream, to go on after
-	Event cloudevents.Event
-	Done  func() // ends the turn in which it was read; it must be called
+	Seq     uint64 // its place in the stream, to go on after
+	Event   cloudevents.Event
+	Release func() // ends the turn in which it was read; it must be called
 }
 
-// Turn waits until a follower may read. done ends the turn.
-type Turn func(ctx context.Context) (done func(), err error)
+// ReadLimit waits until a follower may read. done ends the turn.
+type ReadLimit func(ctx context.Context) (done func(), err error)
 
 // GapError says that messages are missing between two places: they were removed or
 // grew too old, or the stream was made anew. Where some in the middle were removed, it
@@ -54,26 +54,26 @@ func (e *GapError) Error() string {
 // on its way into the stream, to which it subscribes on the connection that all
 // share; until the message is stored it looks again and again, ever more rarely.
 type Follower struct {
-	bus     *Bus
-	subject string
-	sub     *nats.Subscription // on conn; nil before it is made
-	conn    *nats.Conn
-	woken   chan struct{}
+	bus          *Bus
+	subject      string
+	sub          *nats.Subscription // on conn; nil before it is made
+	subscribedOn *nats.Conn
+	wakeUps      chan struct{}
 
-	removed func(context.Context) (uint64, error) // see Follow
-	turn    Turn
-	safe    uint64    // up to here it has missed nothing, or returned the gap
-	trimmed uint64    // up to here messages of the user were removed, as was last known
-	unknown bool      // that could not be asked, and a gap was returned
-	sure    time.Time // until when what is known of that holds
-	room    int64     // so many messages may arrive after base before one is pushed out that was not read
-	base    int64     // of arrived
+	removed       func(context.Context) (uint64, error) // see Follow
+	limit         ReadLimit
+	completeTo    uint64    // up to here it has missed nothing, or returned the gap
+	removedTo     uint64    // up to here messages of the user were removed, as was last known
+	gapReported   bool      // that could not be asked, and a gap was returned
+	checkAfter    time.Time // until when what is known of that holds
+	headroom      int64     // so many messages may arrive after base before one is pushed out that was not read
+	arrivedBefore int64     // of arrived
 
-	link    *link // whose stream it reads; nil after a failure
+	readOn  *connection // whose stream it reads; nil after a failure
 	stream  jetstream.Stream
 	next    uint64 // the first sequence that was not read; 0 = that which comes next
 	gap     *GapError
-	pause   time.Duration // until the next look
+	poll    time.Duration // until the next look
 	failing bool          // that looks fail was logged
 }
 
@@ -83,25 +83,25 @@ type Follower struct {
 // removed messages of this user; it is asked when the follower begins, and every two
 // seconds while it reads older messages. Everything is read in a turn,
 // which lasts until the Done of a message. Close must follow.
-func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), turn Turn) (*Follower, error) {
-	l, err := b.reach(ctx)
+func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), turn ReadLimit) (*Follower, error) {
+	l, err := b.connection(ctx)
 	if err != nil {
-		return nil, away(err)
+		return nil, unavailable(err)
 	}
-	f := &Follower{bus: b, subject: UserSubject(user), woken: make(chan struct{}, 1), removed: removed, turn: turn}
+	f := &Follower{bus: b, subject: UserSubject(user), wakeUps: make(chan struct{}, 1), removed: removed, limit: turn}
 	if after != nil {
-		f.next, f.safe = *after+1, *after
+		f.next, f.completeTo = *after+1, *after
 	}
 	done, err := turn(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	ctx, cancel := l.within(ctx, lookLimit)
+	ctx, cancel := l.withTimeout(ctx, readTimeout)
 	defer cancel()
-	if err := f.enter(ctx, l); err != nil {
+	if err := f.resume(ctx, l); err != nil {
 		f.Close()
-		return nil, away(err)
+		return nil, unavailable(err)
 	}
 	return f, nil
 }
@@ -125,11 +125,11 @@ func (f *Follower) After() uint64 { return f.next - 1 }
 // and the end of the Bus.
 func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	for {
-		l, err := f.bus.await(ctx)
+		l, err := f.bus.awaitConnection(ctx)
 		if err != nil {
 			return FollowedMessage{}, err
 		}
-		m, err := f.lookInTurn(ctx, l)
+		m, err := f.readLimited(ctx, l)
 		if err == nil && m != nil {
 			return *m, nil
 		}
@@ -142,22 +142,22 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 		case f.bus.closing.Err() != nil:
 			return FollowedMessage{}, errNotConnected
 		}
-		f.settle(l, err)
-		f.rest(ctx, l)
+		f.afterRead(l, err)
+		f.awaitNext(ctx, l)
 	}
 }
 
-// wake never blocks: one that is kept tells of all.
-func (f *Follower) wake(*nats.Msg) {
+// onMessage never blocks: one that is kept tells of all.
+func (f *Follower) onMessage(*nats.Msg) {
 	select {
-	case f.woken <- struct{}{}:
+	case f.wakeUps <- struct{}{}:
 	default:
 	}
 }
 
-// lookInTurn is look in a turn, which goes on with what is returned.
-func (f *Follower) lookInTurn(ctx context.Context, l *link) (m *FollowedMessage, err error) {
-	done, err := f.turn(ctx)
+// readLimited is look in a turn, which goes on with what is returned.
+func (f *Follower) readLimited(ctx context.Context, l *connection) (m *FollowedMessage, err error) {
+	done, err := f.limit(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -166,18 +166,18 @@ func (f *Follower) lookInTurn(ctx context.Context, l *link) (m *FollowedMessage,
 			done()
 		}
 	}()
-	if m, err = f.look(ctx, l); m != nil {
-		m.Done = done
+	if m, err = f.read(ctx, l); m != nil {
+		m.Release = done
 	}
 	return m, err
 }
 
-// look reads the next event; nil when there is none yet.
-func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) {
-	ctx, cancel := l.within(ctx, lookLimit)
+// read reads the next event; nil when there is none yet.
+func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, error) {
+	ctx, cancel := l.withTimeout(ctx, readTimeout)
 	defer cancel()
-	if f.link != l {
-		if err := f.enter(ctx, l); err != nil {
+	if f.readOn != l {
+		if err := f.resume(ctx, l); err != nil {
 			return nil, err
 		}
 	}
@@ -196,7 +196,7 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 		if !none {
 			next = raw.Sequence
 		}
-		gap, err := f.missed(ctx, next)
+		gap, err := f.findGap(ctx, next)
 		if err != nil {
 			return nil, err
 		}
@@ -204,14 +204,14 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 			return nil, gap
 		}
 		if none {
-			f.upToDate(at, arrived)
+			f.markComplete(at, arrived)
 			return nil, nil
 		}
 		f.next = next + 1
-		if f.trimmed <= f.safe {
-			f.safe = next
+		if f.removedTo <= f.completeTo {
+			f.completeTo = next
 		}
-		e, err := parse(attributes(raw.Header), raw.Data)
+		e, err := parseEvent(attributesOf(raw.Header), raw.Data)
 		if err == nil {
 			return &FollowedMessage{Seq: raw.Sequence, Event: e}, nil
 		}
@@ -219,85 +219,85 @@ func (f *Follower) look(ctx context.Context, l *link) (*FollowedMessage, error) 
 	}
 }
 
-// enter finds the place to read from on a connection that is new: the stream may
+// resume finds the place to read from on a connection that is new: the stream may
 // be another one, or shorter at its begin or, after a crash, at its end.
-func (f *Follower) enter(ctx context.Context, l *link) error {
+func (f *Follower) resume(ctx context.Context, l *connection) error {
 	// The subscription comes first, so that nothing slips in between. It survives a
 	// reconnect.
-	if f.conn != l.conn() {
-		sub, err := l.conn().Subscribe(f.subject, f.wake)
+	if f.subscribedOn != l.nats() {
+		sub, err := l.nats().Subscribe(f.subject, f.onMessage)
 		if err != nil {
 			return fmt.Errorf("subscribe to %s: %w", f.subject, err)
 		}
-		f.sub, f.conn = sub, l.conn()
+		f.sub, f.subscribedOn = sub, l.nats()
 	}
 	at, arrived := time.Now(), f.arrived()
 	s, err := l.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return errMissing(StreamUsers)
+		return errStreamMissing(StreamUsers)
 	}
 	if err != nil {
 		return fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 	}
-	f.link, f.stream, f.pause = l, s, firstLook
+	f.readOn, f.stream, f.poll = l, s, firstPoll
 	state := s.CachedInfo().State
 	first := max(state.FirstSeq, 1)
-	f.room, f.sure = 0, time.Time{}
+	f.headroom, f.checkAfter = 0, time.Time{}
 	switch {
 	case f.next == 0:
 		f.next = state.LastSeq + 1
-		f.upToDate(at, arrived)
+		f.markComplete(at, arrived)
 	case f.next > state.LastSeq+1, f.next > 1 && f.next < first:
-		f.gap = f.goOn(first)
+		f.gap = f.skipTo(first)
 	}
 	return nil
 }
 
 const (
-	// youngStay is for how long after a look that found nothing new TrimUsers removes
+	// youngestKept is for how long after a look that found nothing new TrimUsers removes
 	// nothing that came since: less than what it spares.
-	youngStay = 20 * time.Second
-	// noticed is for how long what removed returned holds: less than what TrimUsers
+	youngestKept = 20 * time.Second
+	// removedValid is for how long what removed returned holds: less than what TrimUsers
 	// waits before it removes what it has noted.
-	noticed = 2 * time.Second
+	removedValid = 2 * time.Second
 )
 
-// missed returns the gap if messages of the user were removed that were not read:
+// findGap returns the gap if messages of the user were removed that were not read:
 // before next, the first one that is left, or after all that was read where next
 // is 0. TrimUsers notes what it removes of an inbox, wherever that was in it; so the
 // gap is returned behind the last such place. A message that comes into a full inbox
 // removes the oldest: one that was not read, unless an older one is left.
-func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
-	if asked := time.Now(); f.removed != nil && asked.After(f.sure) {
+func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
+	if asked := time.Now(); f.removed != nil && asked.After(f.checkAfter) {
 		to, err := f.removed(ctx)
 		if err != nil && next == 0 {
 			return nil, fmt.Errorf("ask what was removed of %s: %w", f.subject, err)
 		}
-		if err != nil && !f.unknown {
-			f.unknown = true
-			return f.goOn(next), nil // something may be missing
+		if err != nil && !f.gapReported {
+			f.gapReported = true
+			return f.skipTo(next), nil // something may be missing
 		}
 		if err == nil {
-			f.trimmed, f.unknown = to, false
+			f.removedTo, f.gapReported = to, false
 		}
-		f.sure = asked.Add(noticed)
+		f.checkAfter = asked.Add(removedValid)
 	}
-	if f.trimmed > f.safe && next > f.trimmed {
-		return f.goOn(next), nil
+	if f.removedTo > f.completeTo && next > f.removedTo {
+		return f.skipTo(next), nil
 	}
-	if f.trimmed > f.safe && next == 0 {
+	if f.removedTo > f.completeTo && next == 0 {
 		info, err := f.stream.Info(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 		}
-		if f.trimmed <= info.State.LastSeq { // else it is a place of an earlier stream of this name
-			return f.goOn(max(f.trimmed+1, f.next)), nil
+		if f.removedTo <= info.State.LastSeq { // else it is a place of an earlier stream of this name
+			return f.skipTo(max(f.removedTo+1, f.next)), nil
 		}
-		f.trimmed = 0
+		f.removedTo = 0
 	}
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
 	arrived := f.arrived()
-	if next == 0 || next == f.next || limit <= 0 || arrived-f.base < f.room {
+	if next == 0 || next == f.next || limit <= 0 || arrived-f.arrivedBefore < f.headroom {
 		return nil, nil
 	}
 	info, err := f.stream.Info(ctx, jetstream.WithSubjectFilter(f.subject))
@@ -305,7 +305,7 @@ func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
 		return nil, fmt.Errorf("count %s: %w", f.subject, err)
 	}
 	if held := int64(info.State.Subjects[f.subject]); held < limit {
-		f.room, f.base = (limit-held)/2, arrived
+		f.headroom, f.arrivedBefore = (limit-held)/2, arrived
 		return nil, nil
 	}
 	oldest, err := f.stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(f.subject))
@@ -313,24 +313,24 @@ func (f *Follower) missed(ctx context.Context, next uint64) (*GapError, error) {
 		return nil, err // next was there a moment ago
 	}
 	if oldest.Sequence >= f.next {
-		return f.goOn(oldest.Sequence), nil
+		return f.skipTo(oldest.Sequence), nil
 	}
 	return nil, nil
 }
 
-// goOn has the follower read from a place on, and returns the gap before it.
-func (f *Follower) goOn(next uint64) *GapError {
-	gap := &GapError{After: f.safe, Next: next}
-	f.next, f.safe = next, next-1
+// skipTo has the follower read from a place on, and returns the gap before it.
+func (f *Follower) skipTo(next uint64) *GapError {
+	gap := &GapError{After: f.completeTo, Next: next}
+	f.next, f.completeTo = next, next-1
 	return gap
 }
 
-// upToDate notes that at a time everything was read, and how many messages had
+// markComplete notes that at a time everything was read, and how many messages had
 // arrived before. Half of an inbox may come before one that was not read can be
 // pushed out: some may be on their way.
-func (f *Follower) upToDate(at time.Time, arrived int64) {
-	f.safe, f.sure = f.next-1, at.Add(youngStay)
-	f.room, f.base = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
+func (f *Follower) markComplete(at time.Time, arrived int64) {
+	f.completeTo, f.checkAfter = f.next-1, at.Add(youngestKept)
+	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
 }
 
 // arrived is how many messages to the user the subscription has received.
@@ -343,40 +343,40 @@ func (f *Follower) arrived() int64 {
 	return delivered + int64(waiting)
 }
 
-// settle takes in that a look failed, or found nothing where err is nil. What
+// afterRead takes in that a look failed, or found nothing where err is nil. What
 // failed may have been for good, so all is looked up anew.
-func (f *Follower) settle(l *link, err error) {
+func (f *Follower) afterRead(l *connection, err error) {
 	switch {
 	case err == nil:
 		f.failing = false
 	case l.ctx.Err() != nil: // no failure of the look
-		f.link = nil
+		f.readOn = nil
 	default:
 		if !f.failing {
 			f.bus.log.Warn("follow", "subject", f.subject, "error", err)
 		}
-		f.failing, f.link = true, nil
-		f.pause = min(max(f.pause, redialWait), troubled)
+		f.failing, f.readOn = true, nil
+		f.poll = min(max(f.poll, redialWait), failedPoll)
 	}
 }
 
-// rest waits until it is time to look again.
-func (f *Follower) rest(ctx context.Context, l *link) {
-	pause := time.NewTimer(f.pause)
+// awaitNext waits until it is time to look again.
+func (f *Follower) awaitNext(ctx context.Context, l *connection) {
+	pause := time.NewTimer(f.poll)
 	defer pause.Stop()
 	select {
-	case <-f.woken:
-		f.pause = firstLook
+	case <-f.wakeUps:
+		f.poll = firstPoll
 	case <-pause.C:
-		f.pause = min(2*f.pause, lastLook)
+		f.poll = min(2*f.poll, maxPoll)
 	case <-l.ctx.Done():
 	case <-ctx.Done():
 	}
 }
 
-// within bounds ctx by the connection and by d.
-func (l *link) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+// withTimeout bounds ctx by the connection and by d.
+func (l *connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, expire := context.WithTimeout(ctx, d)
-	ctx, cancel := l.bound(ctx)
+	ctx, cancel := l.untilLost(ctx)
 	return ctx, func() { cancel(); expire() }
 }

@@ -117,7 +117,7 @@ func TestFollowersReadInTurn(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				m.Done()
+				m.Release()
 			}
 		})
 	}
@@ -183,7 +183,7 @@ func TestAnIdleFollowerAsksTheServerEverMoreRarely(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.NoError(t, nc.Flush())
 	require.LessOrEqual(t, len(asked), 11, "after 1, 2, 4, ... ms")
-	f.pause = lastLook
+	f.poll = maxPoll
 	publishAll(t, b, toUser("ann", "1"))
 	require.Equal(t, []string{"1"}, reads(t, f, 1), "which does not make it slow")
 }
@@ -197,10 +197,10 @@ func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
 	publishAll(t, b, toUser("ann", "1"), toUser("ann", "2"))
 	require.Equal(t, []string{"1"}, reads(t, f, 1))
 	broker.stop()
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.up == nil }, "noticed")
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
 	readsNothing(t, f)
 	_, err := b.Follow(t.Context(), "ann", nil, nil, freely)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 
 	read := make(chan []string, 1)
 	go func() { read <- reads(t, f, 3) }()
@@ -269,9 +269,9 @@ func TestWithoutNATSNobodyCanBeFollowed(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	_, err := none.Follow(t.Context(), "ann", nil, nil, freely)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 	_, err = newBus(t, "nats://127.0.0.1:1").Follow(t.Context(), "ann", nil, nil, freely)
-	require.ErrorIs(t, err, ErrAway)
+	require.ErrorIs(t, err, ErrUnavailable)
 
 	b := newBus(t, newBroker(t).server.URL())
 	require.NoError(t, b.Ensure(t.Context()))

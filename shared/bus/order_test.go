@@ -107,7 +107,7 @@ func TestNothingOvertakesABatchWhoseTriggerLostItsPin(t *testing.T) {
 	second := runTrigger(t, two, testConfig(f), route)
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
-	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, oneTrigger))
+	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	acceptAll(t, one, 2, 5)
 	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "the other has the rest and waits")
 	require.Len(t, f.seen(), 1)
@@ -204,7 +204,7 @@ func TestWhatAnotherTriggerSettlesLateDoesNotCountForWhatItStillHas(t *testing.T
 	route.AckWait = 30 * time.Second // nothing is redelivered that nobody hands back
 	consumer, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
 	require.NoError(t, err)
-	fetched, err := consumer.Fetch(20, jetstream.FetchPriorityGroup(oneTrigger), jetstream.FetchMaxWait(soon))
+	fetched, err := consumer.Fetch(20, jetstream.FetchPriorityGroup(priorityGroup), jetstream.FetchMaxWait(soon))
 	require.NoError(t, err)
 	var had []jetstream.Msg
 	for m := range fetched.Messages() {
@@ -217,7 +217,7 @@ func TestWhatAnotherTriggerSettlesLateDoesNotCountForWhatItStillHas(t *testing.T
 	other.log = newBusLogging(t, url, log).log
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
-	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, oneTrigger))
+	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	for _, m := range had[:10] {
 		require.NoError(t, m.Nak())
 	}
@@ -225,7 +225,7 @@ func TestWhatAnotherTriggerSettlesLateDoesNotCountForWhatItStillHas(t *testing.T
 	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "it has the first and waits for the rest")
 	_, err = js.Conn().RequestWithContext(t.Context(), had[9].Reply(), []byte("+ACK"))
 	require.NoError(t, err)
-	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*gatherWait, every, "the second ten are still elsewhere")
+	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*othersPoll, every, "the second ten are still elsewhere")
 	for _, m := range had[10:] {
 		require.NoError(t, m.Nak())
 	}

@@ -20,17 +20,17 @@ var (
 	// no stream takes its subject, it is larger than the server takes, or it is
 	// no valid event.
 	ErrRefused = errors.New("the broker refused the message")
-	// ErrAway says that the broker could not be asked, or could not store the
+	// ErrUnavailable says that the broker could not be asked, or could not store the
 	// message now. It may have stored it all the same: publish it again with the
 	// same MsgID.
-	ErrAway = errors.New("the broker is away")
-	// ErrStreamAway is an ErrAway of one stream alone: the broker is there, and
+	ErrUnavailable = errors.New("the broker is away")
+	// ErrStreamUnavailable is an ErrAway of one stream alone: the broker is there, and
 	// this stream is full, has no leader or does not answer. Messages to other
 	// streams need not wait for it.
-	ErrStreamAway = fmt.Errorf("%w for one stream", ErrAway)
-	// ErrSubjectAway is an ErrAway of one subject alone, whose stream takes no more
+	ErrStreamUnavailable = fmt.Errorf("%w for one stream", ErrUnavailable)
+	// ErrSubjectUnavailable is an ErrAway of one subject alone, whose stream takes no more
 	// of it for now.
-	ErrSubjectAway = fmt.Errorf("%w for one subject", ErrAway)
+	ErrSubjectUnavailable = fmt.Errorf("%w for one subject", ErrUnavailable)
 )
 
 // Message is an event for a subject.
@@ -57,89 +57,81 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	if len(messages) == 0 {
 		return nil
 	}
-	l, err := b.reach(ctx)
+	l, err := b.connection(ctx)
 	if err != nil {
-		return slices.Repeat([]error{away(err)}, len(messages))
+		return slices.Repeat([]error{unavailable(err)}, len(messages))
 	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, answerTimeout)
 		defer cancel()
 	}
-	publisher, err := l.publisher(len(messages))
+	publisher, err := l.newPublisher(len(messages))
 	if err != nil {
-		return slices.Repeat([]error{away(err)}, len(messages))
+		return slices.Repeat([]error{unavailable(err)}, len(messages))
 	}
 	defer publisher.CleanupPublisher()
 	futures, errs := b.sendAll(l, publisher, messages)
-	waiting, cancel := most(ctx)
+	waiting, cancel := reserveLookUpTime(ctx)
 	defer cancel()
 	silent, answered := map[int]error{}, false
 	for i, f := range futures {
 		if f == nil {
 			continue
 		}
-		err := b.answer(waiting, f, messages[i].Subject)
-		if unanswered(err) {
+		err := b.awaitAck(waiting, f, messages[i].Subject)
+		if isUnanswered(err) {
 			silent[i] = err
 			continue
 		}
 		errs[i] = classify(err)
 		if errors.Is(err, errDenied) {
-			errs[i] = b.notPermitted(messages[i].Subject)
+			errs[i] = b.deniedError(messages[i].Subject)
 		}
-		answered = answered || !errors.Is(errs[i], ErrAway) || errors.Is(errs[i], ErrStreamAway)
+		answered = answered || !errors.Is(errs[i], ErrUnavailable) || errors.Is(errs[i], ErrStreamUnavailable)
 	}
 	verdicts := map[string]error{}
 	for _, i := range slices.Sorted(maps.Keys(silent)) {
 		name := cmp.Or(b.streamOf(messages[i].Subject), messages[i].Subject)
 		if verdicts[name] == nil {
-			verdicts[name] = b.lookUp(ctx, l, messages[i].Subject, silent[i], answered)
-			answered = answered || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamAway)
+			verdicts[name] = b.classifyUnanswered(ctx, l, messages[i].Subject, silent[i], answered)
+			answered = answered || errors.Is(verdicts[name], ErrRefused) || errors.Is(verdicts[name], ErrStreamUnavailable)
 		}
 		errs[i] = verdicts[name]
 	}
 	return errs
 }
 
-// reach is link for a Bus that may be nil.
-func (b *Bus) reach(ctx context.Context) (*link, error) {
-	if b == nil {
-		return nil, errors.New("there is no NATS_URL")
-	}
-	return b.link(ctx)
-}
-
-// most leaves a quarter of the time to look up subjects that do not answer.
-func most(ctx context.Context) (context.Context, context.CancelFunc) {
+// reserveLookUpTime leaves a quarter of the time to look up subjects that do not answer.
+func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, _ := ctx.Deadline()
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 }
 
-// publisher sends n messages over this connection and waits for their answers. It
+// newPublisher sends n messages over this connection and waits for their answers. It
 // is not shared: what is never answered, as what NATS denies, must not use up the
 // room that the messages of others wait in. Its user cleans it up.
-func (l *link) publisher(n int) (jetstream.JetStream, error) {
-	return jetstream.New(l.conn(), jetstream.WithPublishAsyncMaxPending(n))
+func (l *connection) newPublisher(n int) (jetstream.JetStream, error) {
+	return jetstream.New(l.nats(), jetstream.WithPublishAsyncMaxPending(n))
 }
 
 // sendAll sends the messages in their order over this connection and no other:
 // what comes after one that cannot be sent must not get ahead of it. What NATS has
 // denied before is not sent.
-func (b *Bus) sendAll(l *link, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
+func (b *Bus) sendAll(l *connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
-		denied, _ := b.denied.has(messages[i].Subject)
+		denied, _ := b.denied.contains(messages[i].Subject)
 		switch {
 		case l.ctx.Err() != nil:
-			errs[i] = away(errNotConnected)
+			errs[i] = unavailable(errNotConnected)
 		case denied:
-			errs[i] = b.notPermitted(messages[i].Subject)
+			errs[i] = b.deniedError(messages[i].Subject)
 			continue // only this one: others are permitted
 		default:
 			futures[i], errs[i] = send(publisher, &messages[i])
 		}
-		if errors.Is(errs[i], ErrAway) {
+		if errors.Is(errs[i], ErrUnavailable) {
 			for j := i + 1; j < len(messages); j++ {
 				errs[j] = errs[i]
 			}
@@ -149,20 +141,20 @@ func (b *Bus) sendAll(l *link, publisher jetstream.JetStream, messages []Message
 	return futures, errs
 }
 
-// notPermitted is the error of a subject that NATS denies: of a stream of ours the
+// deniedError is the error of a subject that NATS denies: of a stream of ours the
 // settings are wrong, and not the message.
-func (b *Bus) notPermitted(subject string) error {
+func (b *Bus) deniedError(subject string) error {
 	if b.streamOf(subject) == "" {
 		return refused(fmt.Errorf("no stream takes the subject %s, or the broker does not permit it", subject))
 	}
-	return streamAway(fmt.Errorf("%w: %s", errDenied, subject))
+	return streamUnavailable(fmt.Errorf("%w: %s", errDenied, subject))
 }
 
 func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, error) {
 	if !publishable(m.Subject) {
 		return nil, refused(fmt.Errorf("%.100q is no subject to publish to", m.Subject))
 	}
-	header, err := headersOf(m.Event)
+	header, err := encodeHeaders(m.Event)
 	if err != nil {
 		return nil, refused(err)
 	}
@@ -175,9 +167,9 @@ func send(publisher jetstream.JetStream, m *Message) (jetstream.PubAckFuture, er
 	return f, classify(err)
 }
 
-func (b *Bus) answer(ctx context.Context, f jetstream.PubAckFuture, subject string) error {
+func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject string) error {
 	for {
-		denied, changed := b.denied.has(subject)
+		denied, changed := b.denied.contains(subject)
 		if denied {
 			return fmt.Errorf("%w: %s", errDenied, subject)
 		}
@@ -199,30 +191,30 @@ func (b *Bus) answer(ctx context.Context, f jetstream.PubAckFuture, subject stri
 	}
 }
 
-// unanswered says that nobody who stores messages spoke: nobody listens, or
+// isUnanswered says that nobody who stores messages spoke: nobody listens, or
 // nobody that knows about acknowledgements.
-func unanswered(err error) bool {
+func isUnanswered(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
-// lookUp tells a subject that no stream takes from a stream and from a broker
+// classifyUnanswered tells a subject that no stream takes from a stream and from a broker
 // that is away. A stream that exists and does not answer, as one without a leader,
 // is away alone, and so is one that cannot be looked up while others have
 // answered. That one of our own streams is missing is nobody's typo: it will be made.
-func (b *Bus) lookUp(ctx context.Context, l *link, subject string, cause error, othersAnswered bool) error {
+func (b *Bus) classifyUnanswered(ctx context.Context, l *connection, subject string, cause error, othersAnswered bool) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:
-		return streamAway(cause)
+		return streamUnavailable(cause)
 	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		err = fmt.Errorf("%w; look up %s: %w", cause, subject, err)
 		if othersAnswered {
-			return streamAway(err)
+			return streamUnavailable(err)
 		}
-		return away(err)
+		return unavailable(err)
 	case b.streamOf(subject) != "":
-		return streamAway(errMissing(b.streamOf(subject)))
+		return streamUnavailable(errStreamMissing(b.streamOf(subject)))
 	}
 	return refused(fmt.Errorf("no stream takes the subject %s", subject))
 }
@@ -236,23 +228,23 @@ func classify(err error) error {
 		return refused(err)
 	case errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum:
 		return refused(err)
-	case api != nil && strings.Contains(api.Description, perSubject):
-		return fmt.Errorf("%w: %w", ErrSubjectAway, err)
+	case api != nil && strings.Contains(api.Description, perSubjectText):
+		return fmt.Errorf("%w: %w", ErrSubjectUnavailable, err)
 	case api != nil:
-		return streamAway(err)
+		return streamUnavailable(err)
 	}
-	return away(err)
+	return unavailable(err)
 }
 
-// perSubject is in the server's words when a limit of one subject is reached; the
+// perSubjectText is in the server's words when a limit of one subject is reached; the
 // error code is that of a full stream.
-const perSubject = "per subject"
+const perSubjectText = "per subject"
 
 func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
 
-func away(err error) error { return fmt.Errorf("%w: %w", ErrAway, err) }
+func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, err) }
 
-func streamAway(err error) error { return fmt.Errorf("%w: %w", ErrStreamAway, err) }
+func streamUnavailable(err error) error { return fmt.Errorf("%w: %w", ErrStreamUnavailable, err) }
 
 // maxSubject is far below max_control_line of nats-server (4096 bytes). What is longer
 // ends the connection, which the client takes for good.

@@ -39,7 +39,7 @@ func TestOneBadMessageHoldsUpNoOther(t *testing.T) {
 			continue
 		}
 		require.ErrorIs(t, errs[i], ErrRefused, i)
-		require.NotErrorIs(t, errs[i], ErrAway, i)
+		require.NotErrorIs(t, errs[i], ErrUnavailable, i)
 		require.ErrorContains(t, errs[i], refusal)
 	}
 	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs, "the second with the same id is a success and no second message")
@@ -84,7 +84,7 @@ func TestAnIDIsRememberedThroughARestart(t *testing.T) {
 	publishAll(t, b, eventMessage("1"))
 	broker.stop()
 	for _, err := range b.Publish(within(t, soon), []Message{eventMessage("1"), eventMessage("2")}) {
-		require.ErrorIs(t, err, ErrAway)
+		require.ErrorIs(t, err, ErrUnavailable)
 	}
 	broker.start(broker.dir)
 	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("2")})[0] == nil }, "published after the restart")
@@ -103,8 +103,8 @@ func TestAFullStreamIsAway(t *testing.T) {
 		{Subject: "full.b", Event: newEvent("2")},
 	})
 	require.NoError(t, errs[0])
-	require.ErrorIs(t, errs[1], ErrAway)
-	require.ErrorIs(t, errs[1], ErrStreamAway, "alone")
+	require.ErrorIs(t, errs[1], ErrUnavailable)
+	require.ErrorIs(t, errs[1], ErrStreamUnavailable, "alone")
 	require.ErrorContains(t, errs[1], "maximum messages exceeded")
 }
 
@@ -120,8 +120,8 @@ func TestFullSubjectIsAwayAlone(t *testing.T) {
 		{Subject: "full.a", Event: newEvent("1")}, {Subject: "full.a", Event: newEvent("2")}, {Subject: "full.b", Event: newEvent("3")},
 	})
 	require.NoError(t, errs[0])
-	require.ErrorIs(t, errs[1], ErrSubjectAway)
-	require.NotErrorIs(t, errs[1], ErrStreamAway, "other subjects go on")
+	require.ErrorIs(t, errs[1], ErrSubjectUnavailable)
+	require.NotErrorIs(t, errs[1], ErrStreamUnavailable, "other subjects go on")
 	require.NoError(t, errs[2])
 }
 
@@ -133,7 +133,7 @@ func TestAStreamThatDoesNotAnswerIsAwayAlone(t *testing.T) {
 	_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "MUTE", Subjects: []string{"mute"}, NoAck: true})
 	require.NoError(t, err)
 	errs := b.Publish(within(t, 4*time.Second), []Message{{Subject: "mute", Event: newEvent("1")}, eventMessage("2")})
-	require.ErrorIs(t, errs[0], ErrStreamAway)
+	require.ErrorIs(t, errs[0], ErrStreamUnavailable)
 	require.NoError(t, errs[1])
 }
 
@@ -142,13 +142,13 @@ func TestABatchIsNotContinuedOverAnotherConnection(t *testing.T) {
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
 	require.NoError(t, b.Ensure(t.Context()))
-	l, err := b.link(t.Context())
+	l, err := b.connection(t.Context())
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
-	l.lost() // and what it stands on works again
+	l.end() // and what it stands on works again
 	for _, err := range b.Publish(within(t, soon), []Message{eventMessage("2"), eventMessage("3")}) {
-		require.ErrorIs(t, err, ErrAway)
-		require.NotErrorIs(t, err, ErrStreamAway)
+		require.ErrorIs(t, err, ErrUnavailable)
+		require.NotErrorIs(t, err, ErrStreamUnavailable)
 	}
 	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs)
 }
@@ -158,15 +158,15 @@ func TestNothingIsSentPastAMessageThatTheConnectionDidNotTake(t *testing.T) {
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
-	l, err := b.link(t.Context())
+	l, err := b.connection(t.Context())
 	require.NoError(t, err)
-	publisher, err := l.publisher(3)
+	publisher, err := l.newPublisher(3)
 	require.NoError(t, err)
 	l.js.Conn().Close()
 	futures, errs := b.sendAll(l, publisher, []Message{eventMessage("1"), {Subject: "evt.*", Event: newEvent("2")}, eventMessage("3")})
 	require.Equal(t, make([]jetstream.PubAckFuture, 3), futures)
 	for _, err := range errs {
-		require.ErrorIs(t, err, ErrAway)
+		require.ErrorIs(t, err, ErrUnavailable)
 		require.Equal(t, errs[0], err)
 	}
 }
@@ -187,8 +187,8 @@ func TestABrokerThatWasNeverThereIsAway(t *testing.T) {
 	broker.stop()
 	b := newBus(t, broker.server.URL())
 	err := b.Publish(within(t, soon), []Message{eventMessage("1")})[0]
-	require.ErrorIs(t, err, ErrAway)
-	require.NotErrorIs(t, err, ErrStreamAway)
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.NotErrorIs(t, err, ErrStreamUnavailable)
 
 	broker.start(broker.dir)
 	require.NoError(t, newBus(t, broker.server.URL()).Ensure(within(t, soon)))
@@ -203,7 +203,7 @@ func TestWithoutAURLEverythingIsAwayAndNothingFails(t *testing.T) {
 	b.WakeAt(WakeSweep, time.Now().Add(time.Hour))
 	b.OnQueue(nil, nil)()
 	require.NoError(t, b.Ensure(t.Context()))
-	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrAway)
+	require.ErrorIs(t, b.Publish(t.Context(), []Message{eventMessage("1")})[0], ErrUnavailable)
 	require.Zero(t, b.Dropped())
 	b.Close()
 }
@@ -230,18 +230,18 @@ func TestAnEventKeepsAllItsAttributes(t *testing.T) {
 	e.SetDataSchema("https://example.com/schema")
 	e.SetExtension("sequence", 7)
 	require.NoError(t, e.SetData(cloudevents.ApplicationJSON, map[string]int{"n": 1}))
-	h, err := headersOf(e)
+	h, err := encodeHeaders(e)
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{
 		"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/test", "ce-type": "sendonce.task.succeeded.v1", "ce-subject": "a task",
 		"ce-time": "2026-11-20T01:02:03.000000004Z", "ce-dataschema": "https://example.com/schema", "ce-sequence": "7",
 		"content-type": "application/json",
-	}, attributes(h))
+	}, attributesOf(h))
 }
 
 func TestHeadersThatHTTPDoesNotCarryAreLeftOut(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, map[string]string{"ce-id": "ab"}, attributes(nats.Header{
+	require.Equal(t, map[string]string{"ce-id": "ab"}, attributesOf(nats.Header{
 		"CE-Id": {"a\x01b"}, "ce-": {"x"}, "ce-bad name": {"x"}, "Nats-Msg-Id": {"x"}, "ce-none": {},
 	}))
 }

@@ -20,9 +20,9 @@ func Reason(err error) string {
 			return "the broker does not take this message"
 		}
 		return err.Error() // of our own making
-	case errors.Is(err, ErrSubjectAway):
+	case errors.Is(err, ErrSubjectUnavailable):
 		return "this receiver takes no more messages for now"
-	case errors.Is(err, ErrStreamAway):
+	case errors.Is(err, ErrStreamUnavailable):
 		return "the broker has no room for messages of this kind now, or cannot store them: they are published as soon as it can"
 	}
 	return "the broker cannot be reached: messages are published as soon as it can"

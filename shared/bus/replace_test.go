@@ -106,7 +106,7 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 			first := connectionOf(b)
 			between.end(c.says)
 			eventually(t, func() bool {
-				_, err := b.link(t.Context())
+				_, err := b.connection(t.Context())
 				return callers.has(0, 2)() && err == nil
 			}, "subscribed again")
 			require.Equal(t, c.permanent, connectionOf(b) != first)
@@ -126,14 +126,14 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 func TestBusOutlivesATooLongSubject(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
-	_, err := b.await(within(t, soon))
+	_, err := b.awaitConnection(within(t, soon))
 	require.NoError(t, err)
 	require.NoError(t, b.Ensure(within(t, soon)))
 	first := connectionOf(b)
 	require.NoError(t, first.Publish(strings.Repeat("x", 10_000), nil))
 	eventually(t, first.IsClosed, "closed permanently")
 	eventually(t, func() bool {
-		_, err := b.link(t.Context())
+		_, err := b.connection(t.Context())
 		return err == nil && connectionOf(b) != first
 	}, "connected again")
 	publishAll(t, b, eventMessage("after"))

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// clockSlack is what the clocks of Postgres and NATS may usually differ by. A
+	// clockSkew is what the clocks of Postgres and NATS may usually differ by. A
 	// wake-up that comes earlier finds nothing due, and who is woken asks for the
 	// next one (WakeAgainAt).
-	clockSlack = 200 * time.Millisecond
+	clockSkew = 200 * time.Millisecond
 
 	// A wake-up further ahead than this is not scheduled: until then the safety
 	// ticks find what is due next.
@@ -24,9 +24,9 @@ const (
 	// passed.
 	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
 
-	scheduleTimeout = 5 * time.Second
-	scheduleMemory  = 10_000          // buckets that a process remembers
-	scheduleTrust   = 5 * time.Minute // for which it believes that one is still there
+	scheduleTimeout   = 5 * time.Second
+	scheduleCacheSize = 10_000          // buckets that a process remembers
+	scheduleCacheTime = 5 * time.Minute // for which it believes that one is still there
 )
 
 // bucketOf is when to wake for what is due at a time, so that one wake-up serves
@@ -45,7 +45,7 @@ func bucketOf(at, now time.Time) time.Time {
 	case ahead > time.Minute:
 		size = 10 * time.Second
 	}
-	at = at.Add(clockSlack)
+	at = at.Add(clockSkew)
 	if down := at.Truncate(size); down.Before(at) {
 		return down.Add(size)
 	}
@@ -80,7 +80,7 @@ func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
 	}
 	bucket := bucketOf(at, now)
 	name := scheduleName(subject, strconv.FormatInt(bucket.Unix(), 10))
-	if (b.remember(name, bucket, now) || again) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
+	if (b.shouldSchedule(name, bucket, now) || again) && !b.spawn(func() { b.schedule(name, subject, bucket) }) {
 		b.dropped.Add(1)
 	}
 }
@@ -89,38 +89,38 @@ func scheduleName(subject, what string) string {
 	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + what
 }
 
-// remember says whether to publish a schedule: it is new to this process, or so
+// shouldSchedule says whether to publish a schedule: it is new to this process, or so
 // old that it may have been evicted, or have come early. It is trusted for half of
 // the time that is left.
-func (b *Bus) remember(name string, bucket, now time.Time) bool {
+func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if until, known := b.scheduled[name]; known && now.Before(until) {
 		return false
 	}
-	if len(b.scheduled) >= scheduleMemory {
+	if len(b.scheduled) >= scheduleCacheSize {
 		for n, until := range b.scheduled {
 			if until.Before(now) {
 				delete(b.scheduled, n)
 			}
 		}
-		if len(b.scheduled) >= scheduleMemory {
+		if len(b.scheduled) >= scheduleCacheSize {
 			clear(b.scheduled) // publishing one again replaces it
 		}
 	}
-	b.scheduled[name] = now.Add(max(time.Second, min(bucket.Sub(now)/2, scheduleTrust)))
+	b.scheduled[name] = now.Add(max(time.Second, min(bucket.Sub(now)/2, scheduleCacheTime)))
 	return true
 }
 
 func (b *Bus) schedule(name, subject string, bucket time.Time) {
 	ctx, cancel := context.WithTimeout(context.Background(), scheduleTimeout)
 	defer cancel()
-	l, err := b.link(ctx)
-	if err == nil && !l.schedules {
+	l, err := b.connection(ctx)
+	if err == nil && !l.hasSchedules {
 		return
 	}
 	if err == nil {
-		ctx, unbind := l.bound(ctx)
+		ctx, unbind := l.untilLost(ctx)
 		defer unbind()
 		_, err = l.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
 	}
@@ -128,7 +128,7 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		b.mu.Lock()
 		delete(b.scheduled, name)
 		b.mu.Unlock()
-		b.miss(hint{subject: subject, at: bucket})
+		b.keepUnsent(wakeUp{subject: subject, at: bucket})
 		b.log.Debug("schedule a wake-up", "subject", subject, "error", err)
 	}
 }

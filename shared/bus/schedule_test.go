@@ -72,12 +72,12 @@ func TestAScheduleIsNotTrustedForEver(t *testing.T) {
 	require.NoError(t, err)
 	now := time.Now()
 	for ahead, trusted := range map[time.Duration]time.Duration{
-		time.Second: time.Second, time.Minute: 30 * time.Second, 10 * 24 * time.Hour: scheduleTrust,
+		time.Second: time.Second, time.Minute: 30 * time.Second, 10 * 24 * time.Hour: scheduleCacheTime,
 	} {
 		bucket := now.Add(ahead)
-		require.True(t, b.remember(ahead.String(), bucket, now))
-		require.False(t, b.remember(ahead.String(), bucket, now.Add(trusted-time.Millisecond)), ahead)
-		require.True(t, b.remember(ahead.String(), bucket, now.Add(trusted)), ahead)
+		require.True(t, b.shouldSchedule(ahead.String(), bucket, now))
+		require.False(t, b.shouldSchedule(ahead.String(), bucket, now.Add(trusted-time.Millisecond)), ahead)
+		require.True(t, b.shouldSchedule(ahead.String(), bucket, now.Add(trusted)), ahead)
 	}
 }
 
@@ -131,12 +131,12 @@ func TestTheMemoryOfSchedulesIsBounded(t *testing.T) {
 	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
 	require.NoError(t, err)
 	now := time.Now()
-	for i := range scheduleMemory {
+	for i := range scheduleCacheSize {
 		at := now.Add(-time.Duration(i%2) * time.Hour)
-		require.True(t, b.remember(strconv.Itoa(i), at.Add(time.Minute), at))
+		require.True(t, b.shouldSchedule(strconv.Itoa(i), at.Add(time.Minute), at))
 	}
-	require.True(t, b.remember("one more", now, now))
-	require.Len(t, b.scheduled, scheduleMemory/2+1, "the past is forgotten first")
+	require.True(t, b.shouldSchedule("one more", now, now))
+	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "the past is forgotten first")
 }
 
 func TestVersionsAreCompared(t *testing.T) {

@@ -37,20 +37,20 @@ const (
 	wakePrefix   = "wake."
 	acceptPrefix = "acc."
 
-	queuePrefix = wakePrefix + "queue."
-	schedPrefix = "sched."
-	deadPrefix  = "dlq."
+	queuePrefix      = wakePrefix + "queue."
+	schedPrefix      = "sched."
+	deadLetterPrefix = "dlq."
 )
 
 // QueueSubject is what Wake is told when tasks of queue became ready.
-func QueueSubject(queue string) string { return queuePrefix + token(queue) }
+func QueueSubject(queue string) string { return queuePrefix + escapeToken(queue) }
 
 // UserSubject is where messages to a user are published.
-func UserSubject(user string) string { return UserPrefix + token(user) }
+func UserSubject(user string) string { return UserPrefix + escapeToken(user) }
 
-// token makes any name one token of a subject: what is not [A-Za-z0-9_-] is
+// escapeToken makes any name one token of a subject: what is not [A-Za-z0-9_-] is
 // written =XX. Different names give different tokens.
-func token(name string) string {
+func escapeToken(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
 		c := name[i]
@@ -64,8 +64,8 @@ func token(name string) string {
 	return b.String()
 }
 
-// nameOf is the name that token made t of.
-func nameOf(t string) (string, bool) {
+// unescapeToken is the name that token made t of.
+func unescapeToken(t string) (string, bool) {
 	var b strings.Builder
 	for {
 		plain, rest, escaped := strings.Cut(t, "=")
@@ -94,10 +94,10 @@ const (
 	wakeMB = 16
 )
 
-// streams is every stream as it should be on a server that has, or has not,
+// streamConfigs is every stream as it should be on a server that has, or has not,
 // message schedules. What the main job needs comes first, as the server may not
 // have room for all.
-func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
+func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	// An id is only deduplicated for sure where it outlives its acknowledgement
 	// (limits retention), and where a full stream refuses instead of forgetting.
 	// Direct gets are off: what they answer is what somebody published, or nothing,
@@ -110,29 +110,29 @@ func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 
 	events.Name, events.Subjects = StreamEvents, []string{EventPrefix + ">"}
 	events.Description = "task events, as CloudEvents"
-	events.MaxBytes = bytesOf(cfg.EventsMB, 128) // no age: what is not recorded stays; trim.go removes what is
+	events.MaxBytes = megabytes(cfg.EventsMB, 128) // no age: what is not recorded stays; trim.go removes what is
 
 	messages.Name, messages.Subjects = StreamMessages, []string{MessagePrefix + ">"}
 	messages.Description = "reliable messages to subjects, as CloudEvents"
 	messages.Duplicates = 2 * time.Minute
-	messages.MaxBytes, messages.MaxAge = bytesOf(cfg.MessagesMB, 256), cmp.Or(cfg.MessagesMaxAge, 7*day)
+	messages.MaxBytes, messages.MaxAge = megabytes(cfg.MessagesMB, 256), cmp.Or(cfg.MessagesMaxAge, 7*day)
 
 	users.Name, users.Subjects = StreamUsers, []string{UserPrefix + ">"}
 	users.Description = "reliable messages to users, as CloudEvents"
 	users.Duplicates = 2 * time.Minute
 	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // beyond it the oldest of the same inbox goes
-	users.MaxBytes, users.MaxAge = bytesOf(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
+	users.MaxBytes, users.MaxAge = megabytes(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
-	dead.Name, dead.Subjects = StreamDeadLetters, []string{deadPrefix + ">"}
+	dead.Name, dead.Subjects = StreamDeadLetters, []string{deadLetterPrefix + ">"}
 	dead.Description = "events that a function refused"
-	dead.MaxBytes = bytesOf(cfg.DeadLettersMB, 32)
+	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
 	// Here the subject is the id: it deduplicates as long as its message is there,
 	// however old. Only what is saved is forgotten, so there is no age.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{acceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
-	accepted.MaxBytes, accepted.Duplicates = bytesOf(cfg.AcceptedMB, 256), 2*time.Minute
+	accepted.MaxBytes, accepted.Duplicates = megabytes(cfg.AcceptedMB, 256), 2*time.Minute
 
 	// A hint is worth only its last copy, and schedules do not allow DiscardNew.
 	wake.Name, wake.Subjects = StreamWake, []string{wakePrefix + "*", WakeWeChat, schedPrefix + ">"}
@@ -147,7 +147,7 @@ func streams(cfg *Config, schedules bool) []jetstream.StreamConfig {
 // their names here; that of accepted messages is StreamAccepted.
 func (c *Config) Sizes() map[string]int64 {
 	sizes := map[string]int64{}
-	for _, s := range streams(c, false) {
+	for _, s := range streamConfigs(c, false) {
 		switch s.Name {
 		case StreamEvents, StreamMessages, StreamUsers:
 			sizes[s.Name] = s.MaxBytes
@@ -158,4 +158,4 @@ func (c *Config) Sizes() map[string]int64 {
 	return sizes
 }
 
-func bytesOf(mb, byDefault int) int64 { return int64(cmp.Or(mb, byDefault)) * mib }
+func megabytes(mb, byDefault int) int64 { return int64(cmp.Or(mb, byDefault)) * mib }

@@ -12,11 +12,11 @@ import (
 // tick wakes the function of r now and then every r.Every, until ctx ends. Each
 // trigger publishes each tick under the id of its time, so the stream keeps one of
 // them. Nothing about a tick is stored ahead, where it could be evicted.
-func (t *Trigger) tick(ctx context.Context, l *link, r *route) {
+func (t *Trigger) tick(ctx context.Context, l *connection, r *route) {
 	t.bus.Wake(r.Filters[0], 1)
 	t.forgetSchedule(ctx, l, r)
 	for {
-		at := time.Now().Truncate(r.Every).Add(r.Every)
+		at := time.Now().Truncate(r.TickInterval).Add(r.TickInterval)
 		select {
 		case <-time.After(time.Until(at)):
 		case <-ctx.Done():
@@ -27,14 +27,14 @@ func (t *Trigger) tick(ctx context.Context, l *link, r *route) {
 			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", r.Durable, at.Unix())))
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			t.bus.miss(hint{subject: r.Filters[0]})
+			t.bus.keepUnsent(wakeUp{subject: r.Filters[0]})
 			t.bus.log.Warn("tick", "route", r.Durable, "error", err)
 		}
 	}
 }
 
 // forgetSchedule removes the repeating schedule by which earlier versions ticked.
-func (t *Trigger) forgetSchedule(ctx context.Context, l *link, r *route) {
+func (t *Trigger) forgetSchedule(ctx context.Context, l *connection, r *route) {
 	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
 	defer cancel()
 	s, err := l.js.Stream(ctx, r.Stream)

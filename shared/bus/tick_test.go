@@ -19,7 +19,7 @@ func TestTicksOfAllTriggersAreOneAndNothingEvictsThem(t *testing.T) {
 	_, err := js.PublishMsg(t.Context(), &nats.Msg{Subject: "sched.sweep.tick"}, jetstream.WithScheduleEvery(time.Second), jetstream.WithScheduleTarget(WakeSweep))
 	require.NoError(t, err)
 	f := newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: 2 * time.Second}
+	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: 2 * time.Second}
 	for range 3 {
 		trigger := runTrigger(t, newBus(t, broker.server.URL()), testConfig(f), route)
 		eventually(t, func() bool { return trigger.Ready() == nil && broker.settled(js, route) }, "woken at its start")

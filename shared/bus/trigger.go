@@ -49,18 +49,18 @@ type Delivery struct {
 // Trigger carries messages from streams to functions. It holds no state: any
 // number may run, and any may be killed.
 type Trigger struct {
-	bus    *Bus
-	cfg    TriggerConfig
-	routes []*route
-	client *http.Client
-	slots  chan struct{}
-	turn   time.Duration // what a delivery takes at most, waiting for its turn included
+	bus         *Bus
+	cfg         TriggerConfig
+	routes      []*route
+	client      *http.Client
+	slots       chan struct{}
+	deliveryMax time.Duration // what a delivery takes at most, waiting for its turn included
 
-	setups     map[string]*sync.Mutex // one setup of a stream at a time; others go on
+	setupLocks map[string]*sync.Mutex // one setup of a stream at a time; others go on
 	checkEvery time.Duration
 
 	mu      sync.Mutex
-	warned  map[string]bool  // what was logged
+	logged  map[string]bool  // what was logged
 	streams map[string]error // why a stream is not as it should be
 }
 
@@ -72,10 +72,10 @@ type route struct {
 
 	deliveries, acked, retried, deadLettered, setAside, denied atomic.Uint64
 
-	underWay atomic.Int64
+	inFlight atomic.Int64
 	pulling  atomic.Bool
 	failure  atomic.Pointer[error]     // why it does not pull
-	due      atomic.Pointer[time.Time] // when it must have got on; nil = it may wait for as long as it likes
+	deadline atomic.Pointer[time.Time] // when it must have got on; nil = it may wait for as long as it likes
 }
 
 // NewTrigger checks cfg and routes; it does not touch the network.
@@ -89,19 +89,19 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 	setDefault(&cfg.MaxBackoff, 5*time.Minute)
 	setDefault(&cfg.DrainTimeout, 25*time.Second)
 	t := &Trigger{bus: b, cfg: cfg, checkEvery: checkEvery, slots: make(chan struct{}, cfg.Concurrency),
-		setups: map[string]*sync.Mutex{}, warned: map[string]bool{}, streams: map[string]error{}}
-	for _, s := range streams(&b.cfg, false) {
-		t.setups[s.Name] = &sync.Mutex{}
+		setupLocks: map[string]*sync.Mutex{}, logged: map[string]bool{}, streams: map[string]error{}}
+	for _, s := range streamConfigs(&b.cfg, false) {
+		t.setupLocks[s.Name] = &sync.Mutex{}
 	}
 	for _, r := range routes {
 		active, err := newRoute(r, &cfg)
 		if err != nil {
 			return nil, fmt.Errorf("trigger: route %s: %w", r.Durable, err)
 		}
-		if t.routes = append(t.routes, active); t.setups[r.Stream] == nil {
+		if t.routes = append(t.routes, active); t.setupLocks[r.Stream] == nil {
 			return nil, fmt.Errorf("trigger: route %s: %s is none of our streams", r.Durable, r.Stream)
 		}
-		t.turn = max(t.turn, 2*active.Timeout+settleTimeout) // another's, its own, and telling NATS
+		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // another's, its own, and telling NATS
 	}
 	t.client = &http.Client{
 		// Following one would turn the POST into a GET.
@@ -133,21 +133,21 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 		return nil, fmt.Errorf("%q is no base URL such as http://localhost:8000", base)
 	case r.Stream == "" || r.Durable == "" || len(r.Filters) == 0 || r.Function == "":
 		return nil, errors.New("stream, durable, filters and function must be named")
-	case r.Batch < 0 || r.BatchWait < 0 || r.Together < 0:
+	case r.Batch < 0 || r.BatchWait < 0 || r.UnorderedBatch < 0:
 		return nil, errors.New("must have a batch size and wait of at least 0")
 	case r.InFlight < 1 && r.Batch == 0:
 		return nil, errors.New("must have at least one delivery in flight")
 	case r.AckWait < time.Second:
 		return nil, errors.New("must wait at least 1s for an acknowledgement")
-	case r.Every != 0 && len(r.Filters) != 1:
+	case r.TickInterval != 0 && len(r.Filters) != 1:
 		return nil, errors.New("must have one filter to tick")
-	case r.Every != 0 && r.Every < time.Second:
+	case r.TickInterval != 0 && r.TickInterval < time.Second:
 		return nil, errors.New("must not tick more often than every 1s")
 	}
 	setDefault(&r.Timeout, cfg.Timeout)
 	posts := r.InFlight
-	if r.Together > 1 {
-		posts = max(r.InFlight/r.Together, 1)
+	if r.UnorderedBatch > 1 {
+		posts = max(r.InFlight/r.UnorderedBatch, 1)
 	}
 	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, posts)}, nil
 }
@@ -166,20 +166,20 @@ func (t *Trigger) Run(ctx context.Context) {
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(t.cfg.DrainTimeout, abort) })()
 	var running sync.WaitGroup
 	for _, r := range t.routes {
-		running.Go(func() { t.serve(ctx, work, r) })
+		running.Go(func() { t.runRoute(ctx, work, r) })
 	}
-	for name := range t.setups {
-		running.Go(func() { t.keepStream(ctx, name) })
+	for name := range t.setupLocks {
+		running.Go(func() { t.maintainStream(ctx, name) })
 	}
 	running.Wait()
 	t.client.CloseIdleConnections()
 }
 
-// serve keeps one route going until ctx ends, then waits for its deliveries.
-func (t *Trigger) serve(ctx, work context.Context, r *route) {
+// runRoute keeps one route going until ctx ends, then waits for its deliveries.
+func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	var under sync.WaitGroup
 	defer under.Wait()
-	defer r.due.Store(nil)
+	defer r.deadline.Store(nil)
 	wait := setupWait
 	logged := ""
 	for ctx.Err() == nil {
@@ -197,20 +197,20 @@ func (t *Trigger) serve(ctx, work context.Context, r *route) {
 			logged = text
 			t.bus.log.Warn("a route does not run: starting it again, and again", "route", r.Durable, "error", err)
 		}
-		r.rest(ctx, wait)
+		r.sleep(ctx, wait)
 		wait = min(2*wait, setupWaitMax)
 	}
 }
 
-// keepStream makes one stream whenever the connection is made and whenever it is
+// maintainStream makes one stream whenever the connection is made and whenever it is
 // missing, those included that no route reads: nobody else may make one.
-func (t *Trigger) keepStream(ctx context.Context, name string) {
+func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
-		l, err := t.bus.await(ctx)
+		l, err := t.bus.awaitConnection(ctx)
 		if err != nil {
 			return
 		}
-		linked, unbind := l.bound(ctx)
+		linked, unbind := l.untilLost(ctx)
 		for wait := setupWait; linked.Err() == nil; {
 			if t.ensure(linked, l, name) == nil {
 				t.waitUntilMissing(linked, l, name)
@@ -225,7 +225,7 @@ func (t *Trigger) keepStream(ctx context.Context, name string) {
 }
 
 // waitUntilMissing returns when a stream does not exist any more, or ctx ends.
-func (t *Trigger) waitUntilMissing(ctx context.Context, l *link, name string) {
+func (t *Trigger) waitUntilMissing(ctx context.Context, l *connection, name string) {
 	for ctx.Err() == nil {
 		sleep(ctx, t.checkEvery)
 		bounded, cancel := context.WithTimeout(ctx, setupTimeout)
@@ -247,15 +247,15 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // ensure makes a stream as it should be. What NATS does not change about one that
 // is there is logged once, and no error.
-func (t *Trigger) ensure(ctx context.Context, l *link, name string) error {
-	t.setups[name].Lock()
-	defer t.setups[name].Unlock()
+func (t *Trigger) ensure(ctx context.Context, l *connection, name string) error {
+	t.setupLocks[name].Lock()
+	defer t.setupLocks[name].Unlock()
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	err := t.report(t.bus.ensure(ctx, l, name))
+	err := t.logMismatch(t.bus.ensureByName(ctx, l, name))
 	var cannot *StreamError
 	if errors.As(err, &cannot) {
-		t.warn(err.Error())
+		t.logOnce(err.Error())
 	}
 	t.mu.Lock()
 	t.streams[name] = err
@@ -265,19 +265,19 @@ func (t *Trigger) ensure(ctx context.Context, l *link, name string) error {
 
 // pull delivers as long as the connection and the consumer last.
 func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGroup) error {
-	r.due.Store(nil) // NATS may stay away
-	l, err := t.bus.await(ctx)
+	r.deadline.Store(nil) // NATS may stay away
+	l, err := t.bus.awaitConnection(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := l.bound(ctx)
+	ctx, cancel := l.untilLost(ctx)
 	defer cancel()
-	r.expect(2 * setupTimeout) // another route may be setting up the same stream
+	r.setDeadline(2 * setupTimeout) // another route may be setting up the same stream
 	consumer, err := t.setUp(ctx, l, r)
 	if err != nil {
 		return err
 	}
-	if r.Every > 0 {
+	if r.TickInterval > 0 {
 		under.Go(func() { t.tick(ctx, l, r) })
 	}
 	r.pulling.Store(true)
@@ -290,8 +290,8 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 		return err
 	}
 	pull := t.pullOnce
-	if r.Together > 1 {
-		pull = t.pullTogether
+	if r.UnorderedBatch > 1 {
+		pull = t.pullUnordered
 	}
 	for {
 		err := pull(ctx, work, consumer, r, under)
@@ -305,8 +305,8 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 }
 
 // setUp makes what is missing for r.
-func (t *Trigger) setUp(ctx context.Context, l *link, r *route) (jetstream.Consumer, error) {
-	if r.Batch > 0 && !l.pins {
+func (t *Trigger) setUp(ctx context.Context, l *connection, r *route) (jetstream.Consumer, error) {
+	if r.Batch > 0 && !l.hasPriorityGroups {
 		return nil, fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
 	}
 	if err := t.ensure(ctx, l, r.Stream); err != nil {
@@ -315,25 +315,25 @@ func (t *Trigger) setUp(ctx context.Context, l *link, r *route) (jetstream.Consu
 	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
 	consumer, err := ensureConsumer(bounded, l, r.Route)
-	return consumer, t.report(err)
+	return consumer, t.logMismatch(err)
 }
 
-// report logs a mismatch, once, and lets the work go on with what is there.
-func (t *Trigger) report(err error) error {
+// logMismatch logs a mismatch, once, and lets the work go on with what is there.
+func (t *Trigger) logMismatch(err error) error {
 	var mismatch *MismatchError
 	if !errors.As(err, &mismatch) {
 		return err
 	}
-	t.warn(err.Error())
+	t.logOnce(err.Error())
 	return nil
 }
 
-// warn logs what somebody should change, once.
-func (t *Trigger) warn(text string) {
+// logOnce logs what somebody should change, once.
+func (t *Trigger) logOnce(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.warned[text] {
-		t.warned[text] = true
+	if !t.logged[text] {
+		t.logged[text] = true
 		t.bus.log.Error(text)
 	}
 }
@@ -341,13 +341,13 @@ func (t *Trigger) warn(text string) {
 // pullOnce asks for as many messages as there is room for. Nothing is pulled
 // that would have to wait here, where its AckWait would run.
 func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
-	r.expect(t.turn)
+	r.setDeadline(t.deliveryMax)
 	room, err := r.acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { r.release(room) }()
-	r.expect(pullFor)
+	r.setDeadline(pullFor)
 	bounded, cancel := context.WithTimeout(ctx, pullFor)
 	defer cancel()
 	batch, err := consumer.Fetch(room, jetstream.FetchContext(bounded))

@@ -23,7 +23,7 @@ func settings(t *testing.T, cfg Config, log io.Writer) *Bus {
 }
 
 func sweepRoute() Route {
-	return Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 2 * time.Second, Every: time.Second}
+	return Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 2 * time.Second, TickInterval: time.Second}
 }
 
 func TestAStreamThatDoesNotFitStopsItsOwnRoutesAlone(t *testing.T) {
@@ -64,7 +64,7 @@ func TestARenamedStreamStopsItsOwnRoutesAloneUntilTheOldOneIsRemoved(t *testing.
 	eventually(t, func() bool { return ReasonOf(trigger.Routes()[0].Stopped) == ReasonSubjectsTaken }, "the reason is known")
 	require.ErrorContains(t, trigger.Ready(), "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
 	_, err := b.Accept(within(t, soon), acceptance(t, "x", "1"))
-	require.ErrorIs(t, err, ErrStreamAway, "nothing is accepted into a stream that nobody saves")
+	require.ErrorIs(t, err, ErrStreamUnavailable, "nothing is accepted into a stream that nobody saves")
 	require.EqualValues(t, 1, broker.info(broker.js(), StreamAccepted).State.Msgs, "what was accepted is untouched")
 
 	require.NoError(t, broker.js().DeleteStream(t.Context(), StreamAccepted))

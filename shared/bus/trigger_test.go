@@ -41,7 +41,7 @@ func TestAHintBecomesAnEventOfTheTrigger(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Second}
+	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
 	first, second := f.seen()[0], f.seen()[1]
@@ -92,7 +92,7 @@ func TestATriggerLooksForWhatNobodyCouldTellWheneverItIsConnected(t *testing.T) 
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, Every: time.Hour}
+	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
 	quiet := Route{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
 	trigger := runTrigger(t, b, testConfig(f), route, quiet)
 	acked := func(n uint64) func() bool {
@@ -284,7 +284,7 @@ func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
 	require.Equal(t, 2, c.CachedInfo().Config.MaxAckPending)
 
 	trigger.stop()
-	route.InFlightBefore = 2
+	route.OldInFlight = 2
 	publishAll(t, b, eventMessage("2"))
 	trigger = runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
@@ -314,7 +314,7 @@ func TestWrongRoutesAreRefused(t *testing.T) {
 		"must be named":   func(_ *TriggerConfig, r *Route) { r.Function = "" },
 		"in flight":       func(_ *TriggerConfig, r *Route) { r.InFlight = 0 },
 		"acknowledgement": func(_ *TriggerConfig, r *Route) { r.AckWait = 0 },
-		"tick":            func(_ *TriggerConfig, r *Route) { r.Every = time.Millisecond },
+		"tick":            func(_ *TriggerConfig, r *Route) { r.TickInterval = time.Millisecond },
 	} {
 		cfg, route := TriggerConfig{BaseURL: "http://h"}, testRoute()
 		change(&cfg, &route)

@@ -30,26 +30,26 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	if err != nil || stream == nil {
 		return 0, err
 	}
-	recorded, err := l.recorded(ctx)
+	recorded, err := l.recordedTo(ctx)
 	if err != nil || recorded == 0 {
 		return 0, err
 	}
 	info := stream.CachedInfo()
 	recorded = min(recorded, info.State.LastSeq)
-	used := filled(info)
+	used := fillRatio(info)
 	switch {
 	case full || used > eventsFull:
 		return purgeTo(ctx, stream, recorded)
 	case used > 0.5:
-		return purgeOld(ctx, stream, recorded, b.cfg.before(eventsKeptHalf))
+		return purgeOlderThan(ctx, stream, recorded, b.cfg.ago(eventsKeptHalf))
 	}
-	return purgeOld(ctx, stream, recorded, b.cfg.before(eventsKept))
+	return purgeOlderThan(ctx, stream, recorded, b.cfg.ago(eventsKept))
 }
 
-// purgeOld removes what is older than at up to a place of a stream, and says about
+// purgeOlderThan removes what is older than at up to a place of a stream, and says about
 // how many messages that were.
-func purgeOld(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
-	old, err := olderThan(ctx, stream, stream.CachedInfo().State.FirstSeq, last, at)
+func purgeOlderThan(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
+	old, err := lastOlderThan(ctx, stream, stream.CachedInfo().State.FirstSeq, last, at)
 	if err != nil {
 		return 0, err
 	}
@@ -64,23 +64,23 @@ func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed
 		return 0, nil
 	}
 	if err := stream.Purge(ctx, jetstream.WithPurgeSequence(last+1)); err != nil {
-		return 0, away(err)
+		return 0, unavailable(err)
 	}
 	return int(last - first + 1), nil
 }
 
 // stream looks a stream up; nil when there is none.
-func (b *Bus) stream(ctx context.Context, name string) (*link, jetstream.Stream, error) {
-	l, err := b.reach(ctx)
+func (b *Bus) stream(ctx context.Context, name string) (*connection, jetstream.Stream, error) {
+	l, err := b.connection(ctx)
 	if err != nil {
-		return nil, nil, away(err)
+		return nil, nil, unavailable(err)
 	}
 	stream, err := l.js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return l, nil, nil
 	}
 	if err != nil {
-		return nil, nil, away(err)
+		return nil, nil, unavailable(err)
 	}
 	return l, stream, nil
 }
@@ -94,9 +94,9 @@ func bytesUsed(info *jetstream.StreamInfo) float64 {
 	return 0
 }
 
-// filled is how much of a stream is used, 0 to 1, by its bytes or its messages; 0
+// fillRatio is how much of a stream is used, 0 to 1, by its bytes or its messages; 0
 // of a stream without limits.
-func filled(info *jetstream.StreamInfo) float64 {
+func fillRatio(info *jetstream.StreamInfo) float64 {
 	used := bytesUsed(info)
 	if limit := info.Config.MaxMsgs; limit > 0 {
 		used = max(used, float64(info.State.Msgs)/float64(limit))
@@ -104,22 +104,22 @@ func filled(info *jetstream.StreamInfo) float64 {
 	return used
 }
 
-// recorded is the place up to which everything was taken by the route that
+// recordedTo is the place up to which everything was taken by the route that
 // records events; 0 when there is none.
-func (l *link) recorded(ctx context.Context) (uint64, error) {
+func (l *connection) recordedTo(ctx context.Context) (uint64, error) {
 	consumer, err := l.js.Consumer(ctx, StreamEvents, recordRoute)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return 0, nil
 	}
 	if err != nil {
-		return 0, away(err)
+		return 0, unavailable(err)
 	}
 	return consumer.CachedInfo().AckFloor.Stream, nil
 }
 
-// olderThan finds the last of the places first to last whose message is older
+// lastOlderThan finds the last of the places first to last whose message is older
 // than at; 0 when none is. Places that are empty count as old.
-func olderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
+func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {
 		middle := first + (last-first)/2
@@ -128,7 +128,7 @@ func olderThan(ctx context.Context, stream jetstream.Stream, first, last uint64,
 		case errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && m.Time.Before(at):
 			old, first = middle, middle+1
 		case err != nil:
-			return 0, away(err)
+			return 0, unavailable(err)
 		default:
 			last = middle - 1
 		}

@@ -41,10 +41,10 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 	require.NoError(t, stream.DeleteMsg(t.Context(), 2))
 	second, err := stream.GetMsg(t.Context(), 3)
 	require.NoError(t, err)
-	old, err := olderThan(t.Context(), stream, 1, 3, second.Time)
+	old, err := lastOlderThan(t.Context(), stream, 1, 3, second.Time)
 	require.NoError(t, err)
 	require.EqualValues(t, 2, old, "an empty place is as old as what is before it")
-	old, err = olderThan(t.Context(), stream, 1, 3, time.Now().Add(time.Hour))
+	old, err = lastOlderThan(t.Context(), stream, 1, 3, time.Now().Add(time.Hour))
 	require.NoError(t, err)
 	require.EqualValues(t, 3, old)
 }
@@ -65,7 +65,7 @@ func TestAFullStreamOfEventsLosesWhatIsRecordedAtOnce(t *testing.T) {
 	for i := range 10 {
 		publishAll(t, b, large(strconv.Itoa(i)))
 	}
-	require.ErrorIs(t, b.Publish(within(t, soon), []Message{large("neighbour")})[0], ErrAway, "it is full")
+	require.ErrorIs(t, b.Publish(within(t, soon), []Message{large("neighbour")})[0], ErrUnavailable, "it is full")
 	_, err := b.TrimEvents(t.Context(), true)
 	require.NoError(t, err)
 	require.EqualValues(t, 10, broker.info(js, StreamEvents).State.Msgs, "nothing is recorded yet")
@@ -99,8 +99,8 @@ func reliableMessage(id, subject string) Message {
 }
 
 // judged gives the same verdict on each id, and Unfinished on those not named.
-func judged(verdicts map[string]Verdict) func(context.Context, []string) (map[string]Verdict, error) {
-	return func(context.Context, []string) (map[string]Verdict, error) { return verdicts, nil }
+func judged(verdicts map[string]MessageState) func(context.Context, []string) (map[string]MessageState, error) {
+	return func(context.Context, []string) (map[string]MessageState, error) { return verdicts, nil }
 }
 
 // left is the ids of what the stream of messages holds.
@@ -120,7 +120,7 @@ func TestTrimMessages(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := inAnHour(t, broker.server.URL()), broker.js()
-	trim := func(verdicts map[string]Verdict) Trimmed {
+	trim := func(verdicts map[string]MessageState) TrimResult {
 		t.Helper()
 		trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(verdicts))
 		require.NoError(t, err)
@@ -132,17 +132,17 @@ func TestTrimMessages(t *testing.T) {
 	}
 	publishAll(t, b, Message{Subject: "msg.a.foreign", Event: newEvent("foreign")})
 	publishAll(t, b, reliableMessage("7", "msg.a.7"))
-	all := map[string]Verdict{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
+	all := map[string]MessageState{"1": Finished, "2": Finished, "4": Finished, "6": Finished, "7": Finished, "foreign": Finished}
 
 	young := newBus(t, broker.server.URL())
 	trimmed, err := young.TrimMessages(t.Context(), 0, true, judged(all))
 	require.NoError(t, err)
 	require.Zero(t, trimmed, "even in a full stream what is new stays")
 
-	require.Equal(t, Trimmed{Removed: 5}, trim(all))
+	require.Equal(t, TrimResult{Removed: 5}, trim(all))
 	require.Equal(t, []string{"3", "5", "foreign"}, broker.left(js), "what is not over and what is not ours stays, and holds up nothing")
 	require.Zero(t, trim(all).Removed)
-	require.Equal(t, Trimmed{Removed: 2}, trim(map[string]Verdict{"3": Finished, "5": Finished}))
+	require.Equal(t, TrimResult{Removed: 2}, trim(map[string]MessageState{"3": Finished, "5": Finished}))
 	require.EqualValues(t, 1, broker.info(js, StreamMessages).State.Msgs)
 	require.Empty(t, slices.Collect(consumerNames(t, js)), "its own consumer is gone")
 }
@@ -166,19 +166,19 @@ func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
 	stream, err := js.Stream(t.Context(), StreamMessages)
 	require.NoError(t, err)
 	publishAll(t, b, reliableMessage("0", "msg.a.x"))
-	trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(map[string]Verdict{"0": Sent}))
+	trimmed, err := b.TrimMessages(t.Context(), 0, false, judged(map[string]MessageState{"0": Sent}))
 	require.NoError(t, err)
 	require.Zero(t, trimmed, "its receivers may not have come yet")
-	trimmed, err = b.TrimMessages(t.Context(), 0, true, judged(map[string]Verdict{"0": Sent}))
+	trimmed, err = b.TrimMessages(t.Context(), 0, true, judged(map[string]MessageState{"0": Sent}))
 	require.NoError(t, err)
-	require.Equal(t, Trimmed{Removed: 1}, trimmed, "but it is no reason to refuse others")
+	require.Equal(t, TrimResult{Removed: 1}, trimmed, "but it is no reason to refuse others")
 
 	reader, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "reader", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "elsewhere", FilterSubject: "msg.z.>"})
 	require.NoError(t, err)
 	publishAll(t, b, reliableMessage("1", "msg.a.x"), reliableMessage("2", "msg.a.x"), reliableMessage("3", "msg.b.x"))
-	verdicts := judged(map[string]Verdict{"1": Sent, "2": Sent, "3": Finished})
+	verdicts := judged(map[string]MessageState{"1": Sent, "2": Sent, "3": Finished})
 	read := func(n int) {
 		t.Helper()
 		batch, err := reader.Fetch(n)
@@ -189,24 +189,24 @@ func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
 	}
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
-	require.Equal(t, Trimmed{Removed: 1, Waiting: "reader"}, trimmed, "what is confirmed waits for nobody")
+	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed, "what is confirmed waits for nobody")
 	read(1)
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
-	require.Equal(t, Trimmed{Removed: 1, Waiting: "reader"}, trimmed)
+	require.Equal(t, TrimResult{Removed: 1, HeldBy: "reader"}, trimmed)
 	require.Equal(t, []string{"2"}, broker.left(js))
 	read(1)
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
-	require.Equal(t, Trimmed{Removed: 1}, trimmed)
+	require.Equal(t, TrimResult{Removed: 1}, trimmed)
 }
 
 func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := inAnHour(t, broker.server.URL()), broker.js()
-	const n = 2*trimPage + 500
-	verdicts := map[string]Verdict{}
+	const n = 2*trimPageSize + 500
+	verdicts := map[string]MessageState{}
 	var messages []Message
 	for i := range n {
 		id := strconv.Itoa(i + 1)
@@ -227,8 +227,8 @@ func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, trimPage*4/5+1, trim(n-trimPage), "from there on")
-	require.Equal(t, n*4/5-trimPage*4/5-1, trim(10*n), "a place that is not there yet is the beginning")
+	require.Equal(t, trimPageSize*4/5+1, trim(n-trimPageSize), "from there on")
+	require.Equal(t, n*4/5-trimPageSize*4/5-1, trim(10*n), "a place that is not there yet is the beginning")
 	require.EqualValues(t, n/5, broker.info(js, StreamMessages).State.Msgs)
 }
 

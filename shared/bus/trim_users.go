@@ -49,16 +49,16 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 	if !known {
 		n = len(in.size)
 		in.number[key] = n
-		user, _ := nameOf(strings.TrimPrefix(subject, UserPrefix)) // what is no name is nobody's
+		user, _ := unescapeToken(strings.TrimPrefix(subject, UserPrefix)) // what is no name is nobody's
 		in.sender, in.user, in.size = append(in.sender, sender), append(in.user, user), append(in.size, 0)
 	}
 	in.size[n] += size
 	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
 }
 
-// share is the most that each of sizes may have when they all together have total:
+// fairShare is the most that each of sizes may have when they all together have total:
 // none below it gives anything.
-func share(sizes []int64, total int64) int64 {
+func fairShare(sizes []int64, total int64) int64 {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
 		equal := total / int64(len(sizes)-i)
@@ -70,10 +70,10 @@ func share(sizes []int64, total int64) int64 {
 	return math.MaxInt64
 }
 
-// mark chooses what is removed so that target bytes are left: from the senders
+// markForRemoval chooses what is removed so that target bytes are left: from the senders
 // that have most, of each from its largest inboxes, there the oldest. What is not
 // older than before stays.
-func (in *inboxes) mark(target int64, before time.Time) {
+func (in *inboxes) markForRemoval(target int64, before time.Time) {
 	bySender := map[string][]int64{}
 	of := map[string]int64{}
 	for n, sender := range in.sender {
@@ -84,12 +84,12 @@ func (in *inboxes) mark(target int64, before time.Time) {
 	for _, size := range of {
 		senders = append(senders, size)
 	}
-	most := share(senders, target)
+	most := fairShare(senders, target)
 	level := map[string]int64{}
 	for sender, size := range of {
 		level[sender] = math.MaxInt64
 		if size > most {
-			level[sender] = share(bySender[sender], most)
+			level[sender] = fairShare(bySender[sender], most)
 		}
 	}
 	for i := range in.entries {
@@ -103,7 +103,7 @@ func (in *inboxes) mark(target int64, before time.Time) {
 	}
 }
 
-func (in *inboxes) left() (total int64) {
+func (in *inboxes) bytesLeft() (total int64) {
 	for _, size := range in.size {
 		total += size
 	}
@@ -131,7 +131,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 		return 0, err
 	}
 	info := stream.CachedInfo()
-	used, kept := filled(info), []time.Duration{usersKept}
+	used, kept := fillRatio(info), []time.Duration{usersKept}
 	if full || used > nearlyFull {
 		used, kept = max(used, nearlyFull), []time.Duration{usersKeptFull, usersKeptLeast}
 	}
@@ -142,10 +142,10 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	if err != nil {
 		return 0, err
 	}
-	total := in.left()
+	total := in.bytesLeft()
 	for i, age := range kept {
-		if i == 0 || float64(in.left()) > float64(total)*0.75/used {
-			in.mark(int64(float64(total)*0.5/used), b.cfg.before(age))
+		if i == 0 || float64(in.bytesLeft()) > float64(total)*0.75/used {
+			in.markForRemoval(int64(float64(total)*0.5/used), b.cfg.ago(age))
 		}
 	}
 	var places []uint64
@@ -174,11 +174,11 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	t := &messageTrim{stream: stream}
 	if prefix > 0 {
 		if err := stream.Purge(ctx, jetstream.WithPurgeSequence(in.entries[prefix-1].seq+1)); err != nil {
-			return 0, away(err)
+			return 0, unavailable(err)
 		}
 		t.Removed = prefix
 	}
-	err = t.remove(ctx, places[prefix:])
+	err = t.deleteEach(ctx, places[prefix:])
 	return t.Removed, err
 }
 
@@ -190,27 +190,27 @@ func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error)
 		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: trimConsumerIdle,
 	})
 	if err != nil {
-		return nil, away(err)
+		return nil, unavailable(err)
 	}
 	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // else it ends when it is idle
 	pending := min(c.CachedInfo().NumPending, maxInboxEntries)
 	for until := time.Now().Add(trimBudget); pending > 0 && time.Now().Before(until); {
-		batch, err := c.Fetch(int(min(pending, trimPage)), jetstream.FetchMaxWait(trimFetchWait))
+		batch, err := c.Fetch(int(min(pending, trimPageSize)), jetstream.FetchMaxWait(trimFetchWait))
 		if err != nil {
-			return nil, away(err)
+			return nil, unavailable(err)
 		}
 		n := uint64(0)
 		for m := range batch.Messages() {
 			meta, err := m.Metadata()
 			if err != nil {
-				return nil, away(err)
+				return nil, unavailable(err)
 			}
 			size, _ := strconv.ParseInt(m.Headers().Get("Nats-Msg-Size"), 10, 64) // 0 where there is none
 			in.add(meta.Sequence.Stream, meta.Timestamp, m.Headers().Get("ce-source"), m.Subject(), size+headerBytes)
 			n++
 		}
 		if err := batch.Error(); err != nil {
-			return nil, away(err)
+			return nil, unavailable(err)
 		}
 		if n == 0 {
 			break

@@ -26,7 +26,7 @@ func TestShare(t *testing.T) {
 		{[]int64{1, 1, 1, 1000}, 500, 497},
 		{nil, 10, math.MaxInt64},
 	} {
-		require.Equal(t, c.want, share(c.sizes, c.total), "%v", c)
+		require.Equal(t, c.want, fairShare(c.sizes, c.total), "%v", c)
 	}
 }
 
@@ -57,12 +57,12 @@ func TestAFloodShortensNoInboxOfOthers(t *testing.T) {
 				}
 				in.add(uint64(2*i+2), now.Add(-time.Hour), "greedy", inbox(i), 1000)
 			}
-			in.mark(in.left()/2, now.Add(-15*time.Minute))
+			in.markForRemoval(in.bytesLeft()/2, now.Add(-15*time.Minute))
 			require.Equal(t, 100, in.of("ann", "inbox.bob"))
-			require.InDelta(t, 5_050_000, in.left(), 10_000)
+			require.InDelta(t, 5_050_000, in.bytesLeft(), 10_000)
 			young := &inboxes{number: map[[2]string]int{}}
 			young.add(1, now, "greedy", "inbox.bob", 1000)
-			young.mark(10, now.Add(-15*time.Minute))
+			young.markForRemoval(10, now.Add(-15*time.Minute))
 			require.Equal(t, 1, young.of("greedy", "inbox.bob"))
 		})
 	}
@@ -250,7 +250,7 @@ func TestAGapInTheMiddleOfAnInboxIsTold(t *testing.T) {
 	}(), 1, "only of the largest inbox")
 	send("ann", "vic", 1)
 	for _, f := range []*Follower{slow, fromZero} {
-		f.sure = time.Time{} // as after two seconds, which TrimUsers waits for
+		f.checkAfter = time.Time{} // as after two seconds, which TrimUsers waits for
 	}
 	for name, f := range map[string]*Follower{"away": follow("vic", seq(1)), "from the beginning": follow("vic", seq(0)), "away in the middle": follow("vic", seq(10)), "slow": slow} {
 		read, gaps = all(f)

@@ -29,12 +29,12 @@ type User struct {
 	Subscribe []string // subjects beside those of InboxOf(Name)
 }
 
-// inboxPrefix begins the subjects at which NATS answers.
-const inboxPrefix = "_INBOX"
+// defaultReplyPrefix begins the subjects at which NATS answers.
+const defaultReplyPrefix = "_INBOX"
 
-// InboxOf begins the subjects at which a user takes the answers of NATS. Nobody
+// ReplyPrefix begins the subjects at which a user takes the answers of NATS. Nobody
 // else but the operator may subscribe to them.
-func InboxOf(user string) string { return inboxPrefix + "." + token(user) }
+func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
 
 // Users lists every component with what it needs, and the operator. accepted is
 // the name of the stream of accepted messages; subjects are those of streams that
@@ -88,11 +88,11 @@ func Users(accepted string, subjects ...string) []User {
 	}
 	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
 	carried := []string{StreamWake, accepted, StreamEvents}
-	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", deadPrefix + ">", names},
+	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", deadLetterPrefix + ">", names},
 		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...), api("STREAM.PURGE", StreamWake),
-		api("CONSUMER.LIST", carried...), each("$JS.ACK.", carried, ".>"))}
+		api("CONSUMER.LIST", carried...), surroundEach("$JS.ACK.", carried, ".>"))}
 	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
-		trigger.Publish = append(trigger.Publish, each("$JS.API.CONSUMER."+request+".", carried, ".>")...)
+		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", carried, ".>")...)
 	}
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
@@ -108,7 +108,7 @@ func CheckSubject(subject string) error {
 		return fmt.Errorf("%q: must be a subject such as orders.> of letters, digits, _ and -", subject)
 	case strings.ContainsAny(tokens[0], "*>"), strings.HasPrefix(tokens[0], "_"):
 		return fmt.Errorf("%q: must begin with a name that is not of NATS, as orders.> does", subject)
-	case slices.Contains([]string{wakePrefix, acceptPrefix, schedPrefix, deadPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
+	case slices.Contains([]string{wakePrefix, acceptPrefix, schedPrefix, deadLetterPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
 		return fmt.Errorf("%q: must not be a subject of Sendonce's own", subject)
 	}
 	return nil
@@ -141,9 +141,11 @@ func CheckReceivers(users []User, receivers []string) error {
 
 // api is a request of the JetStream API about some streams, or consumers as
 // stream.consumer.
-func api(request string, about ...string) []string { return each("$JS.API."+request+".", about, "") }
+func api(request string, about ...string) []string {
+	return surroundEach("$JS.API."+request+".", about, "")
+}
 
-func each(before string, all []string, after string) []string {
+func surroundEach(before string, all []string, after string) []string {
 	made := make([]string, len(all))
 	for i, one := range all {
 		made[i] = before + one + after
@@ -192,7 +194,7 @@ func ServerConfig(users []User, receivers string) string {
 `, Account, StreamMessages)
 	for _, u := range users {
 		fmt.Fprintf(&b, "      {user: %s, password: $%s, permissions: {\n        publish: [%s]\n        subscribe: [%s]\n      }}\n",
-			u.Name, PasswordVariable(u.Name), quoted(u.Publish), quoted(append([]string{InboxOf(u.Name) + ".>"}, u.Subscribe...)))
+			u.Name, PasswordVariable(u.Name), quoted(u.Publish), quoted(append([]string{ReplyPrefix(u.Name) + ".>"}, u.Subscribe...)))
 	}
 	b.WriteString("    ]\n  }\n" + receivers + "}\n")
 	return b.String()

@@ -39,7 +39,7 @@ func newGuarded(t *testing.T, receivers ...string) *guarded {
 	g.operator, err = jetstream.New(nc)
 	require.NoError(t, err)
 	trigger := g.bus(UserTrigger)
-	_, err = trigger.link(within(t, soon))
+	_, err = trigger.connection(within(t, soon))
 	require.NoError(t, err)
 	require.NoError(t, trigger.Ensure(within(t, soon)))
 	publishAll(t, g.bus("relay"), eventMessage("e"), Message{Subject: "msg.orders.paid", Event: newEvent("m")}, Message{Subject: "inbox.ann", Event: newEvent("i")})
@@ -93,7 +93,7 @@ type attacker struct {
 
 func (g *guarded) attacker(user string) *attacker {
 	g.t.Helper()
-	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(InboxOf(user)))
+	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(ReplyPrefix(user)))
 	require.NoError(g.t, err)
 	g.t.Cleanup(nc.Close)
 	return &attacker{t: g.t, nc: nc}
@@ -318,7 +318,7 @@ func TestASubjectThatIsNotPermittedIsRefusedAtOnce(t *testing.T) {
 	submit := g.bus("submit")
 	for range 2 {
 		errs := submit.Publish(within(t, soon), []Message{{Subject: "msg.orders.paid", Event: newEvent("y")}})
-		require.ErrorIs(t, errs[0], ErrStreamAway, "the settings are wrong, not the message")
+		require.ErrorIs(t, errs[0], ErrStreamUnavailable, "the settings are wrong, not the message")
 	}
 }
 
@@ -360,7 +360,7 @@ func TestOnlyTheTriggerMakesAStreamThatIsMissing(t *testing.T) {
 	for what, do := range map[string]func() error{"accept": accept, "follow": follows, "publish": publish, "durability": asked} {
 		began := time.Now()
 		err := do()
-		require.ErrorIs(t, err, ErrAway, what)
+		require.ErrorIs(t, err, ErrUnavailable, what)
 		require.ErrorContains(t, err, "is missing: the trigger makes it", what)
 		require.Less(t, time.Since(began), soon, what)
 	}
@@ -387,11 +387,11 @@ func TestStreamsOfAServerWithoutUsersStay(t *testing.T) {
 	dir := t.TempDir()
 	old := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: dir})
 	b := newBus(t, old.URL())
-	_, err := b.link(within(t, soon))
+	_, err := b.connection(within(t, soon))
 	require.NoError(t, err)
 	require.NoError(t, b.Ensure(within(t, soon)))
 	publishAll(t, b, eventMessage("before"))
-	l, err := b.link(within(t, soon))
+	l, err := b.connection(within(t, soon))
 	require.NoError(t, err)
 	_, err = ensureConsumer(within(t, soon), l, Routes(time.Hour)[4])
 	require.NoError(t, err)
@@ -421,7 +421,7 @@ func TestEachUserHasItsOwnInbox(t *testing.T) {
 		"_INBOX.a=2eb":    {URL: "nats://h", User: "a.b"},
 		"_INBOX_mine.all": {URL: "nats://h", User: "relay", InboxPrefix: "_INBOX_mine.all"},
 	} {
-		require.Equal(t, wants, c.inboxes())
+		require.Equal(t, wants, c.replyPrefix())
 	}
 	_, err := Open(Config{URL: "nats://h", Replicas: 1, InboxPrefix: "a.*"}, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "NATS_INBOX_PREFIX")

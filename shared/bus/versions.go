@@ -2,19 +2,19 @@ package bus
 
 import "fmt"
 
-// release is a minor version of nats-server.
-type release struct{ major, minor int }
+// serverRelease is a minor version of nats-server.
+type serverRelease struct{ major, minor int }
 
-func (r release) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
+func (r serverRelease) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
 
-// in says whether a server of that version has what came with r.
-func (r release) in(version string) bool { return atLeast(version, r.major, r.minor) }
+// supportedBy says whether a server of that version has what came with r.
+func (r serverRelease) supportedBy(version string) bool { return atLeast(version, r.major, r.minor) }
 
 // What came with which release, as far as it is used here.
 var (
-	priorityGroups   = release{2, 11}
-	schedules        = release{2, 12}
-	syncedCompaction = release{2, 15}
+	priorityGroups   = serverRelease{2, 11}
+	schedules        = serverRelease{2, 12}
+	syncedCompaction = serverRelease{2, 15}
 )
 
 // A Feature is what Sendonce does only with a nats-server of Since or later.

@@ -13,12 +13,12 @@ import (
 // How often one process wakes one subject at most: a function, to which each
 // wake-up is a call; and a queue, for which somebody waits right now.
 const (
-	wakeEvery  = 20 * time.Millisecond
-	queueEvery = 5 * time.Millisecond
+	wakeInterval      = 20 * time.Millisecond
+	queueWakeInterval = 5 * time.Millisecond
 )
 
-// pump holds what is to be told to one subject while the last telling is recent.
-type pump struct{ n int }
+// debouncer holds what is to be told to one subject while the last telling is recent.
+type debouncer struct{ n int }
 
 // Wake tells whoever serves subject that n things became due. It never blocks
 // and never fails: the first call is sent at once, further ones within 20 ms (of a
@@ -36,34 +36,34 @@ func (b *Bus) Wake(subject string, n int) {
 		b.dropped.Add(1)
 		return
 	}
-	if p := b.pumps[subject]; p != nil {
+	if p := b.debouncers[subject]; p != nil {
 		p.n += n
 		return
 	}
-	b.pumps[subject] = &pump{n: n}
-	b.work.Go(func() { b.pump(subject) })
+	b.debouncers[subject] = &debouncer{n: n}
+	b.background.Go(func() { b.debounce(subject) })
 }
 
-// pump sends for one subject until there was nothing to say for a while.
-func (b *Bus) pump(subject string) {
-	every := wakeEvery
+// debounce sends for one subject until there was nothing to say for a while.
+func (b *Bus) debounce(subject string) {
+	every := wakeInterval
 	if strings.HasPrefix(subject, queuePrefix) {
-		every = queueEvery
+		every = queueWakeInterval
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		b.mu.Lock()
-		p := b.pumps[subject]
+		p := b.debouncers[subject]
 		n := p.n
 		if p.n = 0; n == 0 {
-			delete(b.pumps, subject)
+			delete(b.debouncers, subject)
 		}
 		b.mu.Unlock()
 		if n == 0 {
 			return
 		}
-		b.tell(hint{subject: subject}, strconv.AppendInt(nil, int64(n), 10))
+		b.send(wakeUp{subject: subject}, strconv.AppendInt(nil, int64(n), 10))
 		select {
 		case <-tick.C:
 		case <-b.closing.Done():
@@ -71,54 +71,54 @@ func (b *Bus) pump(subject string) {
 	}
 }
 
-// tell returns once the server has it: what is written to a connection that died
+// send returns once the server has it: what is written to a connection that died
 // unnoticed was told to nobody.
-func (b *Bus) tell(h hint, body []byte) {
-	<-b.tried
+func (b *Bus) send(h wakeUp, body []byte) {
+	<-b.attempted
 	b.mu.Lock()
-	up := b.up
+	up := b.current
 	b.mu.Unlock()
-	if up == nil || up.conn().Publish(h.subject, body) != nil || up.conn().FlushTimeout(writeTimeout) != nil {
-		b.miss(h)
+	if up == nil || up.nats().Publish(h.subject, body) != nil || up.nats().FlushTimeout(writeTimeout) != nil {
+		b.keepUnsent(h)
 	}
 }
 
-// hint is a wake-up that could not be told: of subject, at once for the zero
+// wakeUp is a wake-up that could not be told: of subject, at once for the zero
 // time. That one is owed is all that is kept of it, not how many things became
 // due. With a caller it is the notification that this caller has changed.
-type hint struct {
+type wakeUp struct {
 	subject string
 	at      time.Time
 	caller  string
 }
 
-// maxMissed bounds what is remembered of an outage; the safety tick covers the
+// maxUnsent bounds what is remembered of an outage; the safety tick covers the
 // rest.
-const maxMissed = 10_000
+const maxUnsent = 10_000
 
-func (b *Bus) miss(h hint) {
+func (b *Bus) keepUnsent(h wakeUp) {
 	b.dropped.Add(1)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.missed) < maxMissed {
-		b.missed[h] = true
+	if len(b.unsent) < maxUnsent {
+		b.unsent[h] = true
 	}
-	if b.up != nil && !b.closed {
+	if b.current != nil && !b.closed {
 		// The connection came back meanwhile, or what is asked for cannot be done yet.
-		time.AfterFunc(missedPause, b.tellMissed)
+		time.AfterFunc(resendDelay, b.resendUnsent)
 	}
 }
 
-// missedPause is how long what a live connection did not take waits to be told
+// resendDelay is how long what a live connection did not take waits to be told
 // again.
-const missedPause = 2 * time.Second
+const resendDelay = 2 * time.Second
 
-// tellMissed tells what is owed; without a connection it goes on being owed.
-func (b *Bus) tellMissed() {
-	for h := range b.takeMissed() {
+// resendUnsent tells what is owed; without a connection it goes on being owed.
+func (b *Bus) resendUnsent() {
+	for h := range b.takeUnsent() {
 		switch {
 		case h.caller != "":
-			b.spawn(func() { b.tell(h, []byte(h.caller)) })
+			b.spawn(func() { b.send(h, []byte(h.caller)) })
 		case h.at.IsZero():
 			b.Wake(h.subject, 1)
 		default:
@@ -127,11 +127,11 @@ func (b *Bus) tellMissed() {
 	}
 }
 
-func (b *Bus) takeMissed() map[hint]bool {
+func (b *Bus) takeUnsent() map[wakeUp]bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	missed := b.missed
-	b.missed = map[hint]bool{}
+	missed := b.unsent
+	b.unsent = map[wakeUp]bool{}
 	return missed
 }
 
@@ -141,7 +141,7 @@ func (b *Bus) takeMissed() map[hint]bool {
 // time and after each outage. Neither must block.
 func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop func()) {
 	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
-		queue, ok := nameOf(m.Subject[len(queuePrefix):])
+		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
 		n, err := strconv.Atoi(string(m.Data))
 		if !ok || err != nil || n < 1 {
 			b.log.Warn("a wake-up that is not ours", "subject", m.Subject)
@@ -160,27 +160,27 @@ func (b *Bus) subscribe(subject string, received nats.MsgHandler, listens func()
 	}
 	b.start()
 	ctx, cancel := context.WithCancel(b.closing)
-	b.spawn(func() { b.listen(ctx, subject, received, listens) })
+	b.spawn(func() { b.runSubscription(ctx, subject, received, listens) })
 	return cancel
 }
 
-func (b *Bus) listen(ctx context.Context, subject string, received nats.MsgHandler, listens func()) {
+func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, listens func()) {
 	var on *nats.Conn // what sub belongs to; it survives a reconnect
 	var sub *nats.Subscription
 	for ctx.Err() == nil {
-		l, err := b.await(ctx)
+		l, err := b.awaitConnection(ctx)
 		if err != nil {
 			break
 		}
-		if on != l.conn() {
-			if sub, err = l.conn().Subscribe(subject, received); err == nil {
-				on = l.conn()
+		if on != l.nats() {
+			if sub, err = l.nats().Subscribe(subject, received); err == nil {
+				on = l.nats()
 			} else if !errors.Is(err, nats.ErrConnectionClosed) {
 				b.log.Error("subscribe", "subject", subject, "error", err)
 				return
 			}
 		}
-		if on == l.conn() && b.reached(ctx, l) {
+		if on == l.nats() && b.flushed(ctx, l) {
 			listens()
 		}
 		select {
@@ -196,13 +196,13 @@ func (b *Bus) listen(ctx context.Context, subject string, received nats.MsgHandl
 	}
 }
 
-// reached waits until the server has what was sent over a link; not when the link
+// flushed waits until the server has what was sent over a link; not when the link
 // or ctx ends before.
-func (b *Bus) reached(ctx context.Context, l *link) bool {
-	ctx, cancel := l.bound(ctx)
+func (b *Bus) flushed(ctx context.Context, l *connection) bool {
+	ctx, cancel := l.untilLost(ctx)
 	defer cancel()
 	for ctx.Err() == nil {
-		if l.conn().FlushTimeout(writeTimeout) == nil {
+		if l.nats().FlushTimeout(writeTimeout) == nil {
 			return ctx.Err() == nil
 		}
 		select {

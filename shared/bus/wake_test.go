@@ -56,12 +56,12 @@ func TestWakeUpsAreSummedUp(t *testing.T) {
 		b.Wake(WakeSweep, 1)
 	}
 	b.Wake(WakeSweep, 0)
-	atMost := 2 + int(time.Since(began)/wakeEvery)
+	atMost := 2 + int(time.Since(began)/wakeInterval)
 	eventually(t, func() bool { _, total := h.sum(); return total == 1001 }, "all were told")
 	messages, _ := h.sum()
 	require.LessOrEqual(t, messages, atMost)
 	require.Zero(t, b.Dropped())
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.pumps) == 0 }, "nothing is kept for a quiet subject")
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.debouncers) == 0 }, "nothing is kept for a quiet subject")
 }
 
 func TestCloseSendsWhatIsHeld(t *testing.T) {
@@ -82,7 +82,7 @@ func TestWhatCouldNotBeToldWhileNATSWasAwayIsToldWhenItIsBack(t *testing.T) {
 	b := newBus(t, broker.server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
 	broker.stop()
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.up == nil }, "noticed")
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
 	b.Wake(WakeSweep, 1)
 	b.Wake(WakeRelay, 7)
 	b.WakeAt(WakeDeliver, time.Now().Add(time.Hour))
@@ -93,18 +93,18 @@ func TestWhatCouldNotBeToldWhileNATSWasAwayIsToldWhenItIsBack(t *testing.T) {
 		subjects := broker.info(js, StreamWake).State.Subjects
 		return subjects[WakeSweep] == 1 && subjects[WakeRelay] == 1 && len(subjects) == 3
 	}, "both wake-ups and the schedule")
-	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.missed) == 0 }, "nothing is owed any more")
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "nothing is owed any more")
 }
 
 func TestWhatIsRememberedOfAnOutageIsBounded(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
 	require.NoError(t, err)
-	for i := range maxMissed + 10 {
-		b.miss(hint{subject: WakeSweep, at: time.Unix(int64(i), 0)})
+	for i := range maxUnsent + 10 {
+		b.keepUnsent(wakeUp{subject: WakeSweep, at: time.Unix(int64(i), 0)})
 	}
-	require.Len(t, b.takeMissed(), maxMissed)
-	require.EqualValues(t, maxMissed+10, b.Dropped())
+	require.Len(t, b.takeUnsent(), maxUnsent)
+	require.EqualValues(t, maxUnsent+10, b.Dropped())
 }
 
 func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
@@ -168,17 +168,17 @@ func TestAnyNameIsOneToken(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, name := range []string{"default", "a.b", "a=2eb", "a b", "*", ">", "验证码", "A_b-9"} {
-		made := token(name)
+		made := escapeToken(name)
 		require.NotContains(t, made, ".")
 		require.True(t, publishable("wake.queue."+made), made)
 		require.False(t, seen[made])
 		seen[made] = true
-		back, ok := nameOf(made)
+		back, ok := unescapeToken(made)
 		require.True(t, ok)
 		require.Equal(t, name, back)
 	}
 	for _, none := range []string{"=", "=2", "=zz"} {
-		_, ok := nameOf(none)
+		_, ok := unescapeToken(none)
 		require.False(t, ok, none)
 	}
 }
@@ -205,7 +205,7 @@ func TestTheQueueOfWeChatWakesWaitingProcessesAndItsFunction(t *testing.T) {
 	b.WakeAt(WakeWeChat, time.Now().Add(time.Second))
 	eventually(t, func() bool { return len(f.seen()) == 2 }, "called at its time")
 	first.stop()
-	route.Every = time.Second
+	route.TickInterval = time.Second
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
 	require.NotContains(t, log.String(), "not ours")
@@ -255,7 +255,7 @@ func TestAProcessListensOnceAServerThatStalledKnowsOfIt(t *testing.T) {
 	t.Parallel()
 	var gate sync.Mutex
 	b := newBus(t, halting(t, newBroker(t).server.URL(), &gate))
-	_, err := b.link(t.Context())
+	_, err := b.connection(t.Context())
 	require.NoError(t, err)
 	gate.Lock()
 	listens := make(chan bool, 10)

@@ -32,7 +32,7 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 	gauges := triggerGauges{
 		trigger: t,
 		backlog: &cachedGauge[bus.Backlog]{log: e.Log, what: "the backlog of the functions", read: t.Backlog},
-		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams", read: t.StreamsUsed},
+		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams", read: t.StreamUsage},
 	}
 	r.Collect(gauges.collect)
 	probes, err := newSite(e, nil)
@@ -90,7 +90,7 @@ func (g triggerGauges) collect(s *metrics.Scrape) {
 			s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
 				"function", r.Function, "durable", r.Durable, "reason", bus.ReasonOf(r.Stopped))
 		}
-		s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.UnderWay), of...)
+		s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.InFlight), of...)
 		s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
 		s.Counter("trigger_retried_total", "POSTs whose events come again.", float64(r.Retried), of...)
 		s.Counter("trigger_denied_total", "POSTs answered 401, 403 or a redirect: the settings of the trigger are wrong.", float64(r.Denied), of...)

@@ -104,7 +104,7 @@ type promise struct {
 func (in *Intake) durability(ctx context.Context) (bus.Durability, error) {
 	gives, least := in.promise(ctx), in.two.Durability|bus.DurableProcess
 	if !gives.Covers(least) {
-		return gives, fmt.Errorf("%w: the stream is known to give %s, and a message must survive %s", bus.ErrAway, gives, least)
+		return gives, fmt.Errorf("%w: the stream is known to give %s, and a message must survive %s", bus.ErrUnavailable, gives, least)
 	}
 	return gives, nil
 }

@@ -84,7 +84,7 @@ func (in *Intake) take(ctx context.Context, c *fn.Call, req Request, m *store.Ne
 		return in.refused(ctx, c, m)
 	}
 	accepted, err := in.accept(ctx, m)
-	if !errors.Is(err, bus.ErrAway) && !errors.Is(err, bus.ErrRefused) {
+	if !errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrRefused) {
 		return accepted, err
 	}
 	c.Log("not_accepted", err.Error())

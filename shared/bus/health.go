@@ -15,16 +15,16 @@ import (
 // steps, which are not timed.
 const stuckAfter = time.Minute
 
-// expect says that the route gets on within d. It costs no timer: who asks
+// setDeadline says that the route gets on within d. It costs no timer: who asks
 // compares.
-func (r *route) expect(d time.Duration) {
+func (r *route) setDeadline(d time.Duration) {
 	due := time.Now().Add(d)
-	r.due.Store(&due)
+	r.deadline.Store(&due)
 }
 
-// rest waits for d or the end of ctx.
-func (r *route) rest(ctx context.Context, d time.Duration) {
-	r.expect(d)
+// sleep waits for d or the end of ctx.
+func (r *route) sleep(ctx context.Context, d time.Duration) {
+	r.setDeadline(d)
 	sleep(ctx, d)
 }
 
@@ -39,14 +39,14 @@ func (t *Trigger) Alive() error {
 		return nil
 	}
 	err := errors.New("stuck: " + strings.Join(stuck, ", "))
-	t.warn(err.Error())
+	t.logOnce(err.Error())
 	return err
 }
 
 // stuck names the routes that are overdue at now.
 func (t *Trigger) stuck(now time.Time) (durables []string) {
 	for _, r := range t.routes {
-		if due := r.due.Load(); due != nil && now.Sub(*due) > stuckAfter {
+		if due := r.deadline.Load(); due != nil && now.Sub(*due) > stuckAfter {
 			durables = append(durables, r.Durable)
 		}
 	}
@@ -115,7 +115,7 @@ func (t *Trigger) Streams() map[string]error {
 func (t *Trigger) Connected() bool {
 	t.bus.mu.Lock()
 	defer t.bus.mu.Unlock()
-	return t.bus.up != nil
+	return t.bus.current != nil
 }
 
 // RouteCounts is what happened to the deliveries of one route since Run began.
@@ -137,7 +137,7 @@ type RouteState struct {
 	Function string
 	Pulling  bool  // its consumer is asked for events
 	Stopped  error // why not; nil while it is
-	UnderWay int64 // deliveries that are not answered yet
+	InFlight int64 // deliveries that are not answered yet
 	RouteCounts
 }
 
@@ -147,7 +147,7 @@ func (t *Trigger) Routes() []RouteState {
 	for i, r := range t.routes {
 		stopped := r.stopped()
 		states[i] = RouteState{
-			Durable: r.Durable, Function: r.Function, Pulling: stopped == nil, Stopped: stopped, UnderWay: r.underWay.Load(),
+			Durable: r.Durable, Function: r.Function, Pulling: stopped == nil, Stopped: stopped, InFlight: r.inFlight.Load(),
 			RouteCounts: RouteCounts{
 				Deliveries: r.deliveries.Load(), Acked: r.acked.Load(), Retried: r.retried.Load(),
 				DeadLettered: r.deadLettered.Load(), SetAside: r.setAside.Load(), Denied: r.denied.Load(),
@@ -172,11 +172,11 @@ type RouteBacklog struct {
 
 // Backlog asks NATS.
 func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
-	l, err := t.bus.link(ctx)
+	l, err := t.bus.connection(ctx)
 	if err != nil {
 		return Backlog{}, err
 	}
-	ctx, unbind := l.bound(ctx)
+	ctx, unbind := l.untilLost(ctx)
 	defer unbind()
 	b := Backlog{Routes: map[string]RouteBacklog{}}
 	dead, err := l.js.Stream(ctx, StreamDeadLetters)

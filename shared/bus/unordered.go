@@ -15,27 +15,27 @@ import (
 // alone.
 const EventsType = "application/vnd.sendonce.events+json"
 
-// pullTogether delivers what is there, at most as many messages as go in one POST,
+// pullUnordered delivers what is there, at most as many messages as go in one POST,
 // and waits for one when there is none.
-func (t *Trigger) pullTogether(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
-	r.expect(2 * t.turn) // another POST, and then each of its events alone
+func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
+	r.setDeadline(2 * t.deliveryMax) // another POST, and then each of its events alone
 	select {
 	case r.slots <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	r.expect(pullFor)
+	r.setDeadline(pullFor)
 	bounded, cancel := context.WithTimeout(ctx, pullFor)
 	defer cancel()
 	items, err := t.fetchItems(consumer.Fetch(1, jetstream.FetchContext(bounded)))
 	if err == nil && len(items) > 0 {
 		var more []*item
-		more, err = t.fetchItems(consumer.FetchNoWait(r.Together - 1))
+		more, err = t.fetchItems(consumer.FetchNoWait(r.UnorderedBatch - 1))
 		items = append(items, more...)
 	}
 	under.Go(func() {
 		defer r.release(1)
-		t.deliverTogether(work, r, items)
+		t.deliverUnordered(work, r, items)
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return nil
@@ -58,11 +58,11 @@ func (t *Trigger) fetchItems(batch jetstream.MessageBatch, err error) (items []*
 	return items, batch.Error()
 }
 
-// deliverTogether posts the messages in as few POSTs as their size allows, and
+// deliverUnordered posts the messages in as few POSTs as their size allows, and
 // settles each.
-func (t *Trigger) deliverTogether(ctx context.Context, r *route, items []*item) {
+func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item) {
 	for _, it := range items {
-		it.event = eventOf(it.msg, it.meta, &r.Route)
+		it.event = newPostedEvent(it.msg, it.meta, &r.Route)
 	}
 	stop := heartbeat(r.AckWait/3, func() {
 		for _, it := range items {
@@ -73,23 +73,23 @@ func (t *Trigger) deliverTogether(ctx context.Context, r *route, items []*item) 
 	var posts sync.WaitGroup
 	defer posts.Wait()
 	for rest := items; len(rest) > 0; {
-		some := rest[:chunk(rest)]
+		some := rest[:fittingInPost(rest)]
 		rest = rest[len(some):]
-		posts.Go(func() { t.deliverPart(ctx, r, some) })
+		posts.Go(func() { t.deliverPost(ctx, r, some) })
 	}
 }
 
-// deliverPart makes one POST. Messages that the function refuses together, or breaks
+// deliverPost makes one POST. Messages that the function refuses together, or breaks
 // over, are posted one by one, as one of them may be at fault.
-func (t *Trigger) deliverPart(ctx context.Context, r *route, items []*item) {
+func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var v verdict
 	alone := len(items) == 1
 	if !alone {
-		v = t.postInTurn(ctx, r, delivered{headers: map[string]string{contentType: EventsType}, data: batchOf(items, 0)})
-		alone = v.kind == dead || v.status == http.StatusInternalServerError
+		v = t.postInTurn(ctx, r, postedEvent{headers: map[string]string{contentType: EventsType}, data: encodeBatch(items, 0)})
+		alone = v.kind == verdictRefused || v.status == http.StatusInternalServerError
 	}
-	if !alone && v.kind == done {
-		t.settleTogether(ctx, r, items)
+	if !alone && v.kind == verdictDone {
+		t.acknowledgeAll(ctx, r, items)
 		return
 	}
 	var each sync.WaitGroup
@@ -98,16 +98,16 @@ func (t *Trigger) deliverPart(ctx context.Context, r *route, items []*item) {
 		each.Go(func() {
 			v := v
 			if alone {
-				v = t.postInTurn(ctx, r, it.event.attempt(it.meta.NumDelivered))
+				v = t.postInTurn(ctx, r, it.event.withAttempt(it.meta.NumDelivered))
 			}
-			t.settleOne(ctx, r, it, v)
+			t.settleByVerdict(ctx, r, it, v)
 		})
 	}
 }
 
-// settleTogether acknowledges messages that the function has taken. The server gets
+// acknowledgeAll acknowledges messages that the function has taken. The server gets
 // the acknowledgements in this order, so its answer to the last is one to all.
-func (t *Trigger) settleTogether(ctx context.Context, r *route, items []*item) {
+func (t *Trigger) acknowledgeAll(ctx context.Context, r *route, items []*item) {
 	last := items[len(items)-1]
 	err := t.settle(ctx, func(ctx context.Context, _ jetstream.JetStream) error {
 		for _, it := range items[:len(items)-1] {

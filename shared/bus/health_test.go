@@ -41,15 +41,15 @@ func TestATriggerIsAliveUntilARouteOverrunsWhatItIsAt(t *testing.T) {
 			} else {
 				publishAll(t, b, eventMessage("1"))
 			}
-			eventually(t, func() bool { return trigger.Routes()[0].UnderWay == 1 }, "hangs")
-			require.Empty(t, trigger.stuck(time.Now().Add(trigger.turn)), "as long as a function may take")
+			eventually(t, func() bool { return trigger.Routes()[0].InFlight == 1 }, "hangs")
+			require.Empty(t, trigger.stuck(time.Now().Add(trigger.deliveryMax)), "as long as a function may take")
 			require.NoError(t, trigger.Alive())
-			late := time.Now().Add(trigger.turn + stuckAfter + time.Second)
+			late := time.Now().Add(trigger.deliveryMax + stuckAfter + time.Second)
 			eventually(t, func() bool { return len(trigger.stuck(late)) == 1 }, "overdue")
 			require.Equal(t, []string{route.Durable}, trigger.stuck(late))
 
 			passed := time.Now().Add(-stuckAfter - time.Second)
-			trigger.routes[0].due.Store(&passed)
+			trigger.routes[0].deadline.Store(&passed)
 			require.EqualError(t, trigger.Alive(), "stuck: "+route.Durable)
 			require.Error(t, trigger.Alive())
 			require.Equal(t, 1, strings.Count(log.String(), "stuck: "), "it is said once")

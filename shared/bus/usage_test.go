@@ -19,7 +19,7 @@ func TestStreamsUsed(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, user := range []string{"deliver", UserTrigger, UserAll} {
-		used, err := g.bus(user).StreamsUsed(within(t, soon))
+		used, err := g.bus(user).StreamUsage(within(t, soon))
 		require.NoError(t, err, user)
 		require.Equal(t, []string{"ACCEPTED", "DEADLETTERS", "EVENTS", "MESSAGES", "USERS"}, slices.Sorted(maps.Keys(used)))
 		require.InDelta(t, float64(size)/(128*mib), used[StreamUsers], 1e-5)
@@ -27,13 +27,13 @@ func TestStreamsUsed(t *testing.T) {
 	}
 	require.NoError(t, g.operator.DeleteStream(t.Context(), StreamUsers))
 	b := g.bus("deliver")
-	used, err := b.StreamsUsed(within(t, soon))
+	used, err := b.StreamUsage(within(t, soon))
 	require.NoError(t, err)
 	require.Zero(t, used[StreamUsers], "it is made again when it is needed")
 	require.Positive(t, used[StreamMessages])
 
 	require.NoError(t, g.server.Stop())
-	used, err = b.StreamsUsed(within(t, soon))
-	require.ErrorIs(t, err, ErrAway)
+	used, err = b.StreamUsage(within(t, soon))
+	require.ErrorIs(t, err, ErrUnavailable)
 	require.Empty(t, used)
 }

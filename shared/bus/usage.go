@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// usedTimeout bounds the question about one stream: one without a leader does not
+// usageTimeout bounds the question about one stream: one without a leader does not
 // answer.
-const usedTimeout = 2 * time.Second
+const usageTimeout = 2 * time.Second
 
-// StreamsUsed is the part of its bytes, 0 to 1, that each of our streams uses, WAKE
+// StreamUsage is the part of its bytes, 0 to 1, that each of our streams uses, WAKE
 // excepted, whose size no caller decides; that of accepted messages is
 // StreamAccepted, whatever Config.AcceptStream calls it. A stream that does not
 // exist uses nothing. Streams that do not answer are left out, and the error, which
 // is ErrAway, says why.
-func (b *Bus) StreamsUsed(ctx context.Context) (map[string]float64, error) {
-	if _, err := b.reach(ctx); err != nil {
-		return nil, away(err)
+func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
+	if _, err := b.connection(ctx); err != nil {
+		return nil, unavailable(err)
 	}
 	used := map[string]float64{}
 	var failures []error
 	for _, name := range []string{StreamEvents, StreamMessages, StreamUsers, StreamAccepted, StreamDeadLetters} {
-		part, err := b.streamUsed(ctx, name)
+		part, err := b.usageOf(ctx, name)
 		if err != nil {
 			failures = append(failures, err)
 			continue
@@ -32,8 +32,8 @@ func (b *Bus) StreamsUsed(ctx context.Context) (map[string]float64, error) {
 	return used, errors.Join(failures...)
 }
 
-func (b *Bus) streamUsed(ctx context.Context, name string) (float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, usedTimeout)
+func (b *Bus) usageOf(ctx context.Context, name string) (float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
 	defer cancel()
 	if name == StreamAccepted {
 		name = b.cfg.acceptStream()
@@ -45,7 +45,7 @@ func (b *Bus) streamUsed(ctx context.Context, name string) (float64, error) {
 	return bytesUsed(stream.CachedInfo()), nil
 }
 
-// StreamsUsed is Bus.StreamsUsed.
-func (t *Trigger) StreamsUsed(ctx context.Context) (map[string]float64, error) {
-	return t.bus.StreamsUsed(ctx)
+// StreamUsage is Bus.StreamsUsed.
+func (t *Trigger) StreamUsage(ctx context.Context) (map[string]float64, error) {
+	return t.bus.StreamUsage(ctx)
 }

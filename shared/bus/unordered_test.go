@@ -12,7 +12,7 @@ import (
 
 func togetherRoute() Route {
 	r := testRoute()
-	r.InFlight, r.Together = 40, 20
+	r.InFlight, r.UnorderedBatch = 40, 20
 	return r
 }
 
