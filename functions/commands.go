@@ -18,12 +18,12 @@ import (
 )
 
 // Commands returns what the binary does beside serving.
-func Commands() []fn.Word {
-	return []fn.Word{
-		fn.NewWord("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
+func Commands() []fn.Command {
+	return []fn.Command{
+		fn.NewCommand("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
 		{Name: "archive", Help: "drop old logs, move what finished long ago to the archive tables and delete other old rows now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
-		fn.NewWord("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
+		fn.NewCommand("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
 		save.Drain,
 		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of other streams that messages may go to]...", Run: natsUsers},
 	}

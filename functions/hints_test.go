@@ -137,7 +137,7 @@ func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return s.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	}, patience, time.Millisecond)
-	env.Ready("default", 1)
+	env.WakeClaims("default", 1)
 	_, err = told.NextMsg(patience)
 	require.NoError(t, err)
 	require.NoError(t, held.Rollback(t.Context()))

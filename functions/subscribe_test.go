@@ -190,7 +190,7 @@ func TestAnOrderWakesWhoSendsToWeChat(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	env, h := environment(t, url)
 	s := serveHandler(t, h).connect(url)
-	waiter := env.Wait(task.WeChatQueue)
+	waiter := env.RegisterWaiter(task.WeChatQueue)
 	defer waiter.Close()
 	s.order(booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339))))
 	require.Equal(t, 200, s.post(subscriptions+"record", recording(2, "")).status)

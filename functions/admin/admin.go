@@ -32,7 +32,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), ready: env.Ready, due: env.Due, username: env.Config.Username, changed: env.CallerChanged, phones: env.Config.PhoneCountry}
+	d := &desk{db: env.DB(), ready: env.WakeClaims, due: env.WakeSweepAt, username: env.Config.Username, changed: env.CallerChanged, phones: env.Config.PhoneCountry}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),

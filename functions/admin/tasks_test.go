@@ -63,7 +63,7 @@ func TestATaskIsRetriedResolvedAndCancelledByHand(t *testing.T) {
 	o.submit(nil)
 	id := o.claimAndReport(task.SentFailed)
 	at := "tasks/" + id.String()
-	waiter := o.env.Wait(task.DefaultQueue)
+	waiter := o.env.RegisterWaiter(task.DefaultQueue)
 	defer waiter.Close()
 	require.Equal(t, "pending", must[api.RepairResponse](o, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
 	select {

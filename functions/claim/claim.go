@@ -122,7 +122,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 	}
 	var full error
 	if wait > 0 {
-		if full = call.Wait(); full != nil {
+		if full = call.StartWaiting(); full != nil {
 			wait = 0 // what is there is handed out all the same
 		}
 	}
@@ -146,7 +146,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	var woken <-chan struct{}
 	leave := func() {}
 	if wait {
-		waiter := c.env.Wait(want.Queue)
+		waiter := c.env.RegisterWaiter(want.Queue)
 		woken, leave = waiter.C, waiter.Close
 	}
 	defer leave()
@@ -157,7 +157,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	if err := call.Reserve(ctx, want.Limit*taskCharge); err != nil {
 		if want.Woken {
 			leave()
-			c.env.Ready(want.Queue, 1) // another poll takes what this one was woken for
+			c.env.WakeClaims(want.Queue, 1) // another poll takes what this one was woken for
 		}
 		return nil, false, err
 	}
@@ -169,7 +169,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		leave() // what is there now is for others
 	}
 	for queue, n := range touched {
-		c.env.Ready(queue, n)
+		c.env.WakeClaims(queue, n)
 	}
 	if err != nil {
 		return nil, false, err
@@ -178,7 +178,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		return nil, false, c.giveBack(ctx, call, want, claimed)
 	}
 	if len(claimed) > 0 {
-		c.env.Due(claimed[0].LeaseUntil)
+		c.env.WakeSweepAt(claimed[0].LeaseUntil)
 	}
 	if len(claimed) > 0 || !wait {
 		call.Log("claimed", len(claimed))
@@ -242,7 +242,7 @@ func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, 
 	if err != nil || p.Until.IsZero() {
 		return nil, err
 	}
-	c.env.Due(p.Until) // who paused the queue may have died before it said so
+	c.env.WakeSweepAt(p.Until) // who paused the queue may have died before it said so
 	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
@@ -256,7 +256,7 @@ func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimR
 		}}
 	}
 	_, errs := c.db.Report(reports)
-	c.env.Ready(want.Queue, len(claimed))
+	c.env.WakeClaims(want.Queue, len(claimed))
 	call.Log("given_back", len(claimed))
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
@@ -304,6 +304,6 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 	if err != nil {
 		return nil, err
 	}
-	c.env.Due(lease.LeaseUntil)
+	c.env.WakeSweepAt(lease.LeaseUntil)
 	return api.ExtendResponse{TaskID: id.String(), ClaimID: api.ID(lease.ClaimID), LeaseUntil: lease.LeaseUntil.UTC(), Sending: lease.Sending}, nil
 }

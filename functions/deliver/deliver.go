@@ -97,13 +97,13 @@ func (d *deliverer) isDraining() bool {
 // due delivered.
 func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
-		return d.push(ctx, c, []fn.Posted{fn.PostedAlone(e)})
+		return d.push(ctx, c, []fn.StreamEvent{fn.EventAlone(e)})
 	}
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
 	if _, ours := kindOf(e.Type()); ours {
-		refused, err := d.record(ctx, []fn.Posted{fn.PostedAlone(e)})
+		refused, err := d.record(ctx, []fn.StreamEvent{fn.EventAlone(e)})
 		for _, why := range refused {
 			return fn.Poison(why)
 		}
@@ -113,8 +113,8 @@ func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) e
 }
 
 // takeMany records events of Sendonce, and publishes accepted messages.
-func (d *deliverer) takeMany(ctx context.Context, c *fn.Call, events []fn.Posted) error {
-	var accepted, ours []fn.Posted
+func (d *deliverer) takeMany(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
+	var accepted, ours []fn.StreamEvent
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Type == deliveredType:
@@ -137,21 +137,21 @@ func (d *deliverer) takeMany(ctx context.Context, c *fn.Call, events []fn.Posted
 	return d.push(ctx, c, accepted)
 }
 
-func isOurs(e *fn.Posted) bool {
+func isOurs(e *fn.StreamEvent) bool {
 	_, ours := kindOf(e.Type)
 	return ours
 }
 
 // bury keeps an event over which no retry will help, with err as the reason, so that
 // its neighbours go on; any other err it returns.
-func (d *deliverer) bury(ctx context.Context, c *fn.Call, e *fn.Posted, err error) error {
+func (d *deliverer) bury(ctx context.Context, c *fn.Call, e *fn.StreamEvent, err error) error {
 	why := fn.PoisonIn(err)
 	if why == nil {
 		return err
 	}
 	c.Log("dead_letter", why.Error())
 	return d.db.Bury(ctx, store.DeadLetter{
-		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.NoJSON)), Reason: why.Error(), Attempts: 1,
+		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: why.Error(), Attempts: 1,
 	})
 }
 
@@ -164,7 +164,7 @@ func kindOf(eventType string) (kind string, ours bool) {
 
 // record has events told to everyone who is to hear of them, from now on. refused
 // has, by their places, those that can never be recorded, and why.
-func (d *deliverer) record(ctx context.Context, events []fn.Posted) (refused map[int]error, err error) {
+func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var places []int
 	var told []store.ToldEvent
@@ -184,7 +184,7 @@ func (d *deliverer) record(ctx context.Context, events []fn.Posted) (refused map
 		refused[places[i]] = fmt.Errorf("its subject %q does not exist", events[places[i]].Subject)
 	}
 	if n > 0 {
-		d.env.DeliverAt(time.Time{})
+		d.env.WakeDeliverAt(time.Time{})
 	}
 	if err == nil {
 		d.trimEventsInTime(ctx, told)
@@ -192,7 +192,7 @@ func (d *deliverer) record(ctx context.Context, events []fn.Posted) (refused map
 	return refused, err
 }
 
-func toldEvent(p *fn.Posted) (told store.ToldEvent, err error) {
+func toldEvent(p *fn.StreamEvent) (told store.ToldEvent, err error) {
 	kind, _ := kindOf(p.Type)
 	subject, err := task.ParseID(p.Subject)
 	if err != nil {
@@ -201,7 +201,7 @@ func toldEvent(p *fn.Posted) (told store.ToldEvent, err error) {
 	payload, err := p.Event().MarshalJSON()
 	switch {
 	case err != nil:
-	case len(p.NoJSON) > 0:
+	case len(p.DataBase64) > 0:
 		err = errors.New("is no JSON")
 	case !utf8.Valid(payload):
 		err = errors.New("is not valid UTF-8")
@@ -230,7 +230,7 @@ func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	}
 	// Another deliver may have died with something in hand: its lease is a due time too.
 	if !next.IsZero() {
-		d.env.Again(bus.WakeDeliver, fn.NotBefore(next, time.Second))
+		d.env.WakeAgainAt(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
 	return d.trim(ctx, c)
 }

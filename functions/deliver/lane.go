@@ -47,7 +47,7 @@ func drain[W any](ctx context.Context, d *deliverer, until time.Time, l lane[W])
 			open = false
 			l.desk.leave()
 			if err == nil {
-				d.env.DeliverAt(time.Time{})
+				d.env.WakeDeliverAt(time.Time{})
 			}
 		}
 		if inHand := l.desk.inHand(); open && len(inHand) < laneWidth {

@@ -24,7 +24,7 @@ const pushLimit = 2 * time.Second
 // their order. The relay publishes the same send again once they are, under the
 // same MsgID, which the stream recognises within its window; so what cannot be
 // published here is nobody's loss. Messages to URLs wait for the save.
-func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) error {
+func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
 	var accepted []*store.NewMessage
 	var messages []bus.Message
 	for i := range events {
@@ -46,7 +46,7 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.Posted) er
 	for i, err := range d.env.Bus().Publish(publishing, messages) {
 		switch {
 		case err == nil:
-			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.Print(accepted[i].Fingerprint)})
+			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.FingerprintText(accepted[i].Fingerprint)})
 		case errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrStreamUnavailable):
 			away = err
 		default:

@@ -52,7 +52,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 		return err
 	}
 	if len(now.Refused) > 0 && len(freed) > 0 {
-		d.env.RelayAt(time.Time{})
+		d.env.WakeRelayAt(time.Time{})
 	}
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
@@ -83,7 +83,7 @@ func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.ToldEve
 func (d *deliverer) watchStreams(ctx context.Context) error {
 	open, err := d.db.WatchStreams(ctx, d.env.Bus().StreamUsage)
 	if open {
-		d.env.Again(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
+		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
 	}
 	return err
 }

@@ -44,7 +44,7 @@ func (d *deliverer) webhooks() lane[store.DueDelivery] {
 			var tried []store.Tried
 			for _, p := range all {
 				if p.cancelled {
-					d.env.DeliverAt(time.Now().Add(d.lease()))
+					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
 					continue
 				}
 				if p.err != "" {
@@ -70,7 +70,7 @@ func (d *deliverer) webhooks() lane[store.DueDelivery] {
 
 func (d *deliverer) wakeAt(times []time.Time) {
 	for _, at := range times {
-		d.env.DeliverAt(at)
+		d.env.WakeDeliverAt(at)
 	}
 }
 

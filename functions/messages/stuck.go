@@ -71,7 +71,7 @@ func (p *post) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any
 	return decided(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (store.MessageDetail, error) {
 		m, err := p.db.RedriveMessage(ctx, id, by)
 		if err == nil {
-			p.env.MessageDue(m.Kind)
+			p.env.WakeForMessage(m.Kind)
 		}
 		return m, err
 	})
@@ -154,8 +154,8 @@ func (p *post) decidedStuck(ctx context.Context, c *fn.Call, req api.MessageBulk
 	}
 	changed, err := change(ctx, filter, limit, c.Operator(req.Reason))
 	if changed > 0 {
-		p.env.MessageDue(message.Subject)
-		p.env.MessageDue(message.URL)
+		p.env.WakeForMessage(message.Subject)
+		p.env.WakeForMessage(message.URL)
 	}
 	return api.MessageBulkResponse{Matched: matched, Changed: changed}, err
 }

@@ -47,7 +47,7 @@ func (p *post) accepted(ctx context.Context, id task.ID) (*store.NewMessage, err
 	if found == nil {
 		return nil, nil
 	}
-	posted := fn.PostedOf(found.Event, found.Seq, found.Fingerprint)
+	posted := fn.AcceptedStreamEvent(found.Event, found.Seq, found.Fingerprint)
 	m, err := posted.Message()
 	if err != nil {
 		return nil, nil // not one of ours

@@ -62,7 +62,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	messages, events := store.Relayed{More: true}, store.Relayed{More: true}
 	for messages.More || events.More {
 		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < batchTime {
-			r.env.RelayAt(time.Time{}) // the next call goes on
+			r.env.WakeRelayAt(time.Time{}) // the next call goes on
 			break
 		}
 		if messages.More {
@@ -78,7 +78,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		return err
 	}
 	if events.Away {
-		r.env.Again(bus.WakeRelay, time.Now().Add(awayPause))
+		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(awayPause))
 	}
 	return r.scheduleNext(ctx)
 }
@@ -89,7 +89,7 @@ func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.db.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
-		r.env.Again(bus.WakeRelay, fn.NotBefore(next, awayPause))
+		r.env.WakeAgainAt(bus.WakeRelay, fn.NotBefore(next, awayPause))
 	}
 	return err
 }
@@ -98,10 +98,10 @@ func (r *relayer) scheduleNext(ctx context.Context) error {
 // follows of it: nothing more after an error or while the broker is away.
 func (r *relayer) settled(relayed store.Relayed, err error) (store.Relayed, error) {
 	for _, at := range relayed.Again {
-		r.env.RelayAt(at)
+		r.env.WakeRelayAt(at)
 	}
 	if relayed.Full {
-		r.env.DeliverAt(time.Time{}) // which trims the streams
+		r.env.WakeDeliverAt(time.Time{}) // which trims the streams
 	}
 	relayed.More = relayed.More && err == nil && !relayed.Away
 	if err == nil {

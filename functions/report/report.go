@@ -191,9 +191,9 @@ func (r *reporter) answer(out store.Reported) (any, error) {
 	case out.Verdict == task.Stale:
 		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the task's newest, or not this caller's, or the task's outcome is settled otherwise; nothing was changed")
 	case out.Verdict == task.Applied:
-		r.env.Due(t.DueAt)
+		r.env.WakeSweepAt(t.DueAt)
 		if t.State == task.Pending {
-			r.env.Ready(t.Queue, 1)
+			r.env.WakeClaims(t.Queue, 1)
 		}
 	}
 	return api.ReportResponse{

@@ -11,7 +11,7 @@ import (
 )
 
 // Drain is the word that waits for the stream.
-var Drain = fn.NewWord("drain", "wait until every accepted message is saved, and say how many are not: before TWO_PHASE_ENABLED is taken back", drain)
+var Drain = fn.NewCommand("drain", "wait until every accepted message is saved, and say how many are not: before TWO_PHASE_ENABLED is taken back", drain)
 
 // drainLook is how often drain asks.
 const drainLook = 200 * time.Millisecond

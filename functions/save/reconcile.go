@@ -91,9 +91,9 @@ func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.Accepte
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(found))
 	}
 	for part := range slices.Chunk(found, saveRows) {
-		events := make([]fn.Posted, len(part))
+		events := make([]fn.StreamEvent, len(part))
 		for i, a := range part {
-			events[i] = fn.PostedOf(a.Event, a.Seq, a.Fingerprint)
+			events[i] = fn.AcceptedStreamEvent(a.Event, a.Seq, a.Fingerprint)
 		}
 		if err := s.batch(ctx, c, events); err != nil {
 			return err
@@ -134,7 +134,7 @@ func (s *saver) forgetInTime(rows []*store.NewMessage) {
 	part := s.env.Config.Bus.Sizes()[store.StreamAccepted] / forgetParts
 	if s.taken.Add(bytes) >= part {
 		s.taken.Store(0)
-		s.env.SaveAt(time.Time{})
+		s.env.WakeSaveAt(time.Time{})
 	}
 }
 

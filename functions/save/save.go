@@ -43,7 +43,7 @@ type saver struct {
 
 func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == bus.AcceptedType {
-		return s.batch(ctx, c, []fn.Posted{fn.PostedAlone(e)})
+		return s.batch(ctx, c, []fn.StreamEvent{fn.EventAlone(e)})
 	}
 	if s.env.Bus() == nil { // then there is no stream
 		return nil
@@ -57,14 +57,14 @@ func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error 
 
 // batch saves the events in their order. One that is none of ours is a dead
 // letter and holds up no other.
-func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.Posted) error {
+func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
 	rows := make([]*store.NewMessage, 0, len(events))
 	for i := range events {
 		e := &events[i]
 		m, err := e.Message()
 		if err != nil {
 			if err := s.db.Bury(ctx, store.DeadLetter{
-				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.NoJSON)), Reason: err.Error(), Attempts: 1,
+				Function: "save", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: err.Error(), Attempts: 1,
 			}); err != nil {
 				return err
 			}
@@ -106,10 +106,10 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 		relay = relay || m.To.Kind != message.URL
 	}
 	if relay {
-		s.env.RelayAt(time.Time{})
+		s.env.WakeRelayAt(time.Time{})
 	}
 	if deliver {
-		s.env.DeliverAt(time.Time{})
+		s.env.WakeDeliverAt(time.Time{})
 	}
 	c.Log("saved", counts[store.SavedNow], "repeated", counts[store.SavedBefore], "rejected", counts[store.SaveRejected]+counts[store.SavePoisoned])
 	return nil

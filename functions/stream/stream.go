@@ -92,7 +92,7 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 	}
 	user := c.PathValue("user")
 	removed := func(ctx context.Context) (uint64, error) { return s.db.InboxTrimmed(ctx, user) }
-	f, err := s.bus.Follow(ctx, user, after, removed, c.ReadTurn)
+	f, err := s.bus.Follow(ctx, user, after, removed, c.AcquireRead)
 	if err != nil {
 		return nil, errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
 	}

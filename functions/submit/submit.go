@@ -150,10 +150,10 @@ func (s *submitter) refuse(c *fn.Call, why *task.Error) error {
 func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
 	switch out.State {
 	case task.Pending:
-		s.env.Ready(sub.Queue, 1)
-		s.env.Due(sub.Expiry(time.Now()))
+		s.env.WakeClaims(sub.Queue, 1)
+		s.env.WakeSweepAt(sub.Expiry(time.Now()))
 	case task.Scheduled:
-		s.env.Due(sub.SendAt)
+		s.env.WakeSweepAt(sub.SendAt)
 	}
 }
 

@@ -34,7 +34,7 @@ func (d *desk) record(ctx context.Context, c *fn.Call, req recordRequest) (any, 
 	}
 	answer := api.SubscribeRecordResponse{SubscribeResponse: response(out)}
 	if !out.Skipped {
-		d.env.Due(out.LeaseUntil)
+		d.env.WakeSweepAt(out.LeaseUntil)
 		answer.ClaimID, answer.LeaseUntil = api.ID(out.ClaimID), fn.Instant(out.LeaseUntil)
 	}
 	return answer, nil
@@ -107,7 +107,7 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 	case out.Verdict == task.Stale:
 		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the message's newest, or not this caller's, or its outcome is settled otherwise; nothing was changed")
 	case out.Verdict == task.Applied:
-		d.env.Due(out.Task.DueAt)
+		d.env.WakeSweepAt(out.Task.DueAt)
 	}
 	if l, err = d.db.SubscribeLog(ctx, l.ID); err != nil { // as the report left it
 		return nil, err
@@ -143,7 +143,7 @@ func (d *desk) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req
 	if err != nil {
 		return nil, err
 	}
-	d.env.Due(lease.LeaseUntil)
+	d.env.WakeSweepAt(lease.LeaseUntil)
 	return api.SubscribeStatusResponse{
 		ID: api.ID(l.ID), TaskID: l.TaskID.String(), SendStatus: int(l.Status), State: task.Processing.String(), RetryCount: l.RetryCount,
 		LeaseUntil: fn.Instant(lease.LeaseUntil),

@@ -156,11 +156,11 @@ func location(id int64) string { return fmt.Sprintf("%s%d", root, id) }
 func (d *desk) wake(s *store.Subscription, out store.Subscribed) {
 	switch out.State {
 	case task.Scheduled:
-		d.env.Due(s.SendAt)
+		d.env.WakeSweepAt(s.SendAt)
 	case task.Pending:
-		d.env.Ready(task.WeChatQueue, 1)
+		d.env.WakeClaims(task.WeChatQueue, 1)
 		if s.TTL > 0 {
-			d.env.Due(time.Now().Add(s.TTL))
+			d.env.WakeSweepAt(time.Now().Add(s.TTL))
 		}
 	}
 }

@@ -48,7 +48,7 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	for {
 		swept, err := s.db.Sweep(ctx, batchRows)
 		for queue, n := range swept.Pending {
-			s.env.Ready(queue, n)
+			s.env.WakeClaims(queue, n)
 		}
 		if err != nil {
 			return err
@@ -62,15 +62,15 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	s.env.Again(bus.WakeSweep, fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
+	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
 	again, watchErr := s.db.Watch(ctx)
 	if again {
-		s.env.WatchAgain()
+		s.env.RescheduleAlertCheck()
 	}
 	archived, more, err := s.db.KeepHouse(ctx)
 	s.archived(c, archived)
 	if more {
-		s.env.Due(time.Now().Add(time.Second))
+		s.env.WakeSweepAt(time.Now().Add(time.Second))
 	}
 	return errors.Join(watchErr, err)
 }

@@ -64,7 +64,7 @@ func (o *office) resend(ctx context.Context, c *fn.Call, _ nothing) (any, error)
 	if err != nil {
 		return nil, err
 	}
-	o.env.DeliverAt(time.Time{})
+	o.env.WakeDeliverAt(time.Time{})
 	return deliveryResponse(d), nil
 }
 

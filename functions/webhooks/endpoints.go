@@ -106,7 +106,7 @@ func (o *office) enableEndpoint(ctx context.Context, c *fn.Call, _ nothing) (any
 	if err != nil {
 		return nil, err
 	}
-	o.env.DeliverAt(time.Time{})
+	o.env.WakeDeliverAt(time.Time{})
 	return endpointResponse(e), nil
 }
 

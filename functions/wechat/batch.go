@@ -70,7 +70,7 @@ func (b *batch) send(ctx context.Context) error {
 	all.Wait()
 	if n := b.results[unknown.String()]; n == b.claimed && b.goesOn() {
 		b.trouble = &result{} // WeChat answers nobody; who is not asked does not end unknown
-		b.env.Again(bus.WakeWeChat, time.Now().Add(awayFor))
+		b.env.WakeAgainAt(bus.WakeWeChat, time.Now().Add(awayFor))
 	}
 	return errors.Join(b.errs...)
 }
@@ -85,11 +85,11 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 	})
 	for queue, n := range touched {
 		if err == nil || queue != task.WeChatQueue { // after an error we are called again, later each time
-			b.env.Ready(queue, n)
+			b.env.WakeClaims(queue, n)
 		}
 	}
 	if b.tally.claimed = len(claimed); len(claimed) > 0 {
-		b.env.Due(claimed[0].LeaseUntil)
+		b.env.WakeSweepAt(claimed[0].LeaseUntil)
 	}
 	return claimed, err
 }
@@ -145,7 +145,7 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 		b.fail(err)
 		return &result{verdict{class: away, retryAfter: awayFor}, codeNotSent, "it could not be marked as sending"}
 	}
-	b.env.Due(lease.LeaseUntil)
+	b.env.WakeSweepAt(lease.LeaseUntil)
 	r := b.call(ctx, message{
 		OpenID: m.ReceiverOpenID, TemplateID: m.TemplateID, Page: m.Page, Data: m.Data, MiniprogramState: m.MiniprogramState, Lang: m.Lang,
 	})

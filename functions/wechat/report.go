@@ -75,9 +75,9 @@ func (b *batch) tell(out store.Reported) {
 	if out.Verdict != task.Applied {
 		return
 	}
-	b.env.Due(out.Task.DueAt)
+	b.env.WakeSweepAt(out.Task.DueAt)
 	if out.Task.State == task.Pending {
-		b.env.Ready(out.Task.Queue, 1)
+		b.env.WakeClaims(out.Task.Queue, 1)
 	}
 }
 

@@ -42,7 +42,7 @@ func (b *batch) stop(ctx context.Context, r result) {
 	if err := b.db.PauseQueueAs(ctx, p, pausedBy); err != nil {
 		b.errs = append(b.errs, err)
 	}
-	b.env.Due(p.Until)
+	b.env.WakeSweepAt(p.Until)
 }
 
 // stopped says why nothing more may be begun, nil when it may.

@@ -94,7 +94,7 @@ func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) erro
 	defer func() { c.Log("claimed", total.claimed, "results", total.results) }()
 	for {
 		if s.isDraining() || time.Now().After(until) {
-			s.env.WeChatAt(time.Time{})
+			s.env.WakeWeChatAt(time.Time{})
 			return nil
 		}
 		b := s.newBatch(deadline)

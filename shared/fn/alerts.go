@@ -45,25 +45,25 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 	e.Log.Log(context.Background(), level, what, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
 }
 
-// Watch has sweep look at the queues at the end of this span of time (see
+// ScheduleAlertCheck has sweep look at the queues at the end of this span of time (see
 // task.AlertRules.Every), which is the same for all processes: once, however many
 // ask for it. It never blocks.
 //
 // What was asked for is trusted to come for half of the time that is left: where
 // the clock of NATS is ahead it came already.
-func (e *Env) Watch() {
+func (e *Env) ScheduleAlertCheck() {
 	now := time.Now()
-	next, until := e.nextLook(now), e.watched.Load()
+	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
 	trusted := now.Add(max(time.Second, next.Sub(now)/2))
-	if now.UnixNano() >= until && e.watched.CompareAndSwap(until, trusted.UnixNano()) {
-		e.WatchAgain()
+	if now.UnixNano() >= until && e.alertCheckUntil.CompareAndSwap(until, trusted.UnixNano()) {
+		e.RescheduleAlertCheck()
 	}
 }
 
-// WatchAgain is Watch for sweep, whose own look may have come too early.
-func (e *Env) WatchAgain() { e.Again(bus.WakeSweep, e.nextLook(time.Now())) }
+// RescheduleAlertCheck is Watch for sweep, whose own look may have come too early.
+func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 
-func (e *Env) nextLook(now time.Time) time.Time {
+func (e *Env) nextAlertCheck(now time.Time) time.Time {
 	every := e.alerts.Every()
 	return now.Truncate(every).Add(every)
 }

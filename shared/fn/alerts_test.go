@@ -34,11 +34,11 @@ func TestAllProcessesLookAtTheSameTime(t *testing.T) {
 	defer env.Close()
 	at := time.Date(2023, 12, 1, 10, 0, 0, 0, time.UTC)
 	for _, after := range []time.Duration{0, time.Second, 29*time.Second + 999*time.Millisecond} {
-		require.Equal(t, at.Add(30*time.Second), env.nextLook(at.Add(after)))
+		require.Equal(t, at.Add(30*time.Second), env.nextAlertCheck(at.Add(after)))
 	}
 	before := time.Now()
-	env.Watch()
-	asked := env.watched.Load()
+	env.ScheduleAlertCheck()
+	asked := env.alertCheckUntil.Load()
 	require.Greater(t, asked, before.UnixNano())
 	require.LessOrEqual(t, asked, time.Now().Add(30*time.Second).UnixNano())
 }

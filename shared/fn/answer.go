@@ -91,42 +91,42 @@ func retryAfter(refusal *task.Error) int {
 }
 
 // answer sends what the function returned.
-func (x *exchange) answer(data any, err error) {
+func (req *request) answer(data any, err error) {
 	if err != nil {
-		x.fail(err)
+		req.fail(err)
 		return
 	}
-	if x.call.status == http.StatusNoContent {
-		x.write(http.StatusNoContent, nil)
+	if req.call.status == http.StatusNoContent {
+		req.write(http.StatusNoContent, nil)
 		return
 	}
-	x.call.Body = nil // it is not needed any more
-	if err := x.encode(x.call.status, api.Envelope{Code: x.call.status, Message: "success", Data: data}); err != nil {
-		x.fail(fmt.Errorf("encode the answer: %w", err))
+	req.call.Body = nil // it is not needed any more
+	if err := req.encode(req.call.status, api.Envelope{Code: req.call.status, Message: "success", Data: data}); err != nil {
+		req.fail(fmt.Errorf("encode the answer: %w", err))
 	}
 }
 
 // fail sends err in the shape and status that its kind has.
-func (x *exchange) fail(err error) {
-	x.err = err
-	if x.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
+func (req *request) fail(err error) {
+	req.err = err
+	if req.r.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		// Without this net/http would send a 200, which a client that has
 		// closed only its own half would read and believe.
-		x.code = "client_gone"
-		x.write(statusClientGone, nil)
+		req.code = "client_gone"
+		req.write(statusClientGone, nil)
 		return
 	}
-	refusal := refusalOf(err, x.call.RequestID)
-	x.code = refusal.Code
+	refusal := refusalOf(err, req.call.RequestID)
+	req.code = refusal.Code
 	status := statusOf(refusal.Code)
-	h := x.w.Header()
+	h := req.w.Header()
 	if seconds := retryAfter(refusal); seconds > 0 {
 		h.Set("Retry-After", strconv.Itoa(seconds))
 	}
 	if status == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Basic realm="sendonce"`)
 	}
-	err = x.encode(status, api.Envelope{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)})
+	err = req.encode(status, api.Envelope{Code: status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields)})
 	if err != nil {
 		panic(err) // an envelope without data holds only strings
 	}
@@ -142,41 +142,41 @@ func wireFields(fields []task.Field) []api.Field {
 
 // encode writes an answer as JSON, or nothing when that fails. < > & stay as they
 // are: answers are read by people too and are never HTML.
-func (x *exchange) encode(status int, envelope api.Envelope) error {
-	e := json.NewEncoder(encoded(func(body []byte) { x.write(status, body) }))
+func (req *request) encode(status int, envelope api.Envelope) error {
+	e := json.NewEncoder(bodyWriter(func(body []byte) { req.write(status, body) }))
 	e.SetEscapeHTML(false)
 	return e.Encode(envelope)
 }
 
-// encoded gets the whole of what a json.Encoder makes, in one piece and without a
+// bodyWriter gets the whole of what a json.Encoder makes, in one piece and without a
 // copy.
-type encoded func(body []byte)
+type bodyWriter func(body []byte)
 
 // Write never fails: how the writing went is kept elsewhere.
-func (w encoded) Write(body []byte) (int, error) {
+func (w bodyWriter) Write(body []byte) (int, error) {
 	w(body)
 	return len(body), nil
 }
 
-func (x *exchange) write(status int, body []byte) {
-	if x.status != 0 { // a stream has begun; all that is left to do is to end it
+func (req *request) write(status int, body []byte) {
+	if req.status != 0 { // a stream has begun; all that is left to do is to end it
 		return
 	}
-	h := x.w.Header()
+	h := req.w.Header()
 	h.Set("Cache-Control", "no-store")
 	if body != nil {
 		h.Set("Content-Type", contentTypeJSON)
 		h.Set("Content-Length", strconv.Itoa(len(body)))
 	}
-	x.status = status
-	if !x.bodyRead {
-		dropBody(x.w, x.r)
+	req.status = status
+	if !req.bodyRead {
+		discardBody(req.w, req.r)
 	}
-	x.call.hold.answer(int64(len(body))) // a slow reader holds no more than this
-	x.w.WriteHeader(status)
-	n, err := x.w.Write(body)
-	x.bytes = n
-	if err != nil && x.err == nil {
-		x.code, x.err = "client_gone", fmt.Errorf("write the answer: %w", err)
+	req.call.memory.answer(int64(len(body))) // a slow reader holds no more than this
+	req.w.WriteHeader(status)
+	n, err := req.w.Write(body)
+	req.bytes = n
+	if err != nil && req.err == nil {
+		req.code, req.err = "client_gone", fmt.Errorf("write the answer: %w", err)
 	}
 }

@@ -125,16 +125,16 @@ func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil)
 	runServer(t, h, nil, greeter())
-	x := newExchange(h.env, discard{deadline: func(at time.Time) {
+	req := newRequest(h.env, discard{deadline: func(at time.Time) {
 		if !at.IsZero() {
 			require.WithinDuration(t, time.Now().Add(bodyTimeout-3*time.Second), at, time.Second)
 		}
 	}}, h.request("POST", "/api/v1/greet", `{}`), nil)
-	x.start = time.Now().Add(-3 * time.Second)
+	req.start = time.Now().Add(-3 * time.Second)
 	var err error
-	x.call.hold, err = h.env.budget.enter("ann", false)
+	req.call.memory, err = h.env.budget.enter("ann", false)
 	require.NoError(t, err)
-	require.NoError(t, x.readBody(t.Context(), &place{Route: Route{maxBody: 100}}))
+	require.NoError(t, req.readBody(t.Context(), &mountedRoute{Route: Route{maxBody: 100}}))
 }
 
 // discard is a ResponseWriter that notes its read deadlines.

@@ -24,7 +24,7 @@ type Call struct {
 	roles  []Role // any of which the route asks for
 	within bool   // the route holds admins to their queues
 	r      *http.Request
-	hold   *holding
+	memory *callMemory
 	answer http.Header
 	status int
 	attrs  []any
@@ -62,11 +62,11 @@ func (c *Call) Log(args ...any) { c.attrs = append(c.attrs, args...) }
 // one that is refused.
 func (c *Call) Correlate(clientMsgID string) { c.correlation = text.Cut(clientMsgID, 255) }
 
-// Wait makes this one of the calls that wait, which have a bound of their own: call
+// StartWaiting makes this one of the calls that wait, which have a bound of their own: call
 // it before a long poll waits. An error says that there are too many; the poll may
 // then answer with what is there already, and else with the error.
-func (c *Call) Wait() error {
-	if err := c.seat.wait(); err != nil {
+func (c *Call) StartWaiting() error {
+	if err := c.seat.moveToWaiting(); err != nil {
 		return err
 	}
 	c.dropHeaders()

@@ -96,8 +96,8 @@ func (c *Config) Validate() []task.Field {
 	if !(c.CallerShare > 0 && c.CallerShare <= 1) {
 		bad = append(bad, task.Field{Name: "SENDONCE_CALLER_SHARE", Message: "must be more than 0 and at most 1"})
 	}
-	if c.MemoryMB < leastMemoryMB || c.MemoryMB > 1_000_000 {
-		bad = append(bad, task.Field{Name: "SENDONCE_MEMORY_MB", Message: fmt.Sprintf("must be between %d and 1000000", leastMemoryMB)})
+	if c.MemoryMB < minMemoryMB || c.MemoryMB > 1_000_000 {
+		bad = append(bad, task.Field{Name: "SENDONCE_MEMORY_MB", Message: fmt.Sprintf("must be between %d and 1000000", minMemoryMB)})
 	}
 	if c.DrainTimeout <= 0 || c.DrainTimeout > time.Hour {
 		bad = append(bad, task.Field{Name: "SENDONCE_DRAIN_TIMEOUT", Message: "must be more than 0 and at most 1h"})
@@ -130,7 +130,7 @@ func (c *Config) missingToServe(served []Function) []task.Field {
 	if c.DatabaseURL == "" {
 		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
 	}
-	missing = append(missing, c.Roles.unwanted(c.DatabaseURL)...)
+	missing = append(missing, c.Roles.checkPassword(c.DatabaseURL)...)
 	switch {
 	case c.Password == "" && c.PasswordHash == "":
 		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})

@@ -1,7 +1,7 @@
 // Package fn is what every function has around it: settings, credentials,
 // decoding, answers, limits, deadlines, logging, probes and an orderly end. A
 // function says which routes it answers and for whom; everything else happens
-// here, once, in one order (see site.go):
+// here, once, in one order (see mux.go):
 //
 //	request id -> route -> from which page -> who calls -> may they -> a place -> body ->
 //	decode -> the function -> answer -> one log line

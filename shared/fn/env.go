@@ -20,26 +20,26 @@ type Env struct {
 	Config Config
 	Log    *slog.Logger
 
-	db      *store.DB
-	bus     *bus.Bus // nil without NATS_URL
-	waiters *Waiters
-	listen  sync.Once
-	follow  sync.Once
-	gate    *gate
-	budget  *budget
-	callers *callers
+	db               *store.DB
+	bus              *bus.Bus // nil without NATS_URL
+	waiters          *Waiters
+	subscribeQueues  sync.Once
+	subscribeCallers sync.Once
+	limiter          *callLimiter
+	budget           *memoryBudget
+	callers          *callerCache
 	// adminHash is nil where the built-in admin's password itself is given.
 	adminHash *passwordHash
-	guesses   *guesses
-	frames    *turns // of sockets
-	reads     *turns // of events, for streams and sockets
-	ready     *probe
+	logins    *loginLimiter
+	frames    *callerSemaphores // of sockets
+	reads     *callerSemaphores // of events, for streams and sockets
+	database  *databaseProbe
 	metrics   func() *Metrics
 	alerts    task.AlertRules
 
-	newcomers newcomers
+	deferred deferredLookups
 
-	watched atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
+	alertCheckUntil atomic.Int64 // until when the last look that was asked for is trusted to come, in Unix nanoseconds
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
@@ -67,8 +67,8 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.DrainTimeout == 0 {
 		cfg.DrainTimeout = 25 * time.Second
 	}
-	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), gate: newGate(&cfg), budget: newBudget(cfg.MemoryMB, cfg.CallerShare), guesses: newGuesses(),
-		frames: newTurns(framesAtOnce), reads: newTurns(readsAtOnce()), alerts: cfg.Alerts.rules()}
+	env := &Env{Config: cfg, Log: log, waiters: newWaiters(), limiter: newCallLimiter(&cfg), budget: newMemoryBudget(cfg.MemoryMB, cfg.CallerShare), logins: newLoginLimiter(),
+		frames: newCallerSemaphores(framesAtOnce), reads: newCallerSemaphores(readsAtOnce()), alerts: cfg.Alerts.rules()}
 	env.metrics = sync.OnceValue(func() *Metrics { return newMetrics(env) })
 	var err error
 	if cfg.PasswordHash != "" {
@@ -82,26 +82,26 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	if cfg.DatabaseURL == "" {
 		unset := errors.New("DATABASE_URL is not set")
-		env.callers = newCallers(func(context.Context, string, bool) (store.Caller, error) { return store.Caller{}, unset })
-		env.newcomers = newcomers{which: func(context.Context, []string) ([]string, error) { return nil, unset }, log: log}
-		env.ready = &probe{ping: func(context.Context) error { return unset }}
+		env.callers = newCallerCache(func(context.Context, string, bool) (store.Caller, error) { return store.Caller{}, unset })
+		env.deferred = deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, unset }, log: log}
+		env.database = &databaseProbe{ping: func(context.Context) error { return unset }}
 		return env, nil
 	}
 	tables := cfg.storeConfig()
-	tables.OnEvents = func() { env.RelayAt(time.Time{}) }
+	tables.OnEvents = func() { env.WakeRelayAt(time.Time{}) }
 	tables.OnAlert = env.logAlert
 	if env.alerts.FailureRate.On() {
-		tables.OnFailed = env.Watch
+		tables.OnFailed = env.ScheduleAlertCheck
 	}
 	db, err := store.Open(tables)
 	if err != nil {
 		return nil, err
 	}
 	env.db = db
-	env.callers = newCallers(db.CallerByName)
-	env.callers.found = env.followCallers
-	env.newcomers = newcomers{which: db.ExistingCallers, log: log}
-	env.ready = &probe{ping: db.Ping}
+	env.callers = newCallerCache(db.CallerByName)
+	env.callers.onFound = env.watchCallers
+	env.deferred = deferredLookups{findExisting: db.ExistingCallers, log: log}
+	env.database = &databaseProbe{ping: db.Ping}
 	return env, nil
 }
 
@@ -112,41 +112,41 @@ func (e *Env) DB() *store.DB { return e.db }
 // Bus is NATS; nil, which may be used as if it were there, without NATS_URL.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
-// Wait puts a long poll in line for tasks of the queue (see Waiters). The first
+// RegisterWaiter puts a long poll in line for tasks of the queue (see Waiters). The first
 // call makes this process hear of the tasks that others make ready. Of those that
 // it may not have heard of, one poll of each queue goes to see: an app that gets
 // tasks comes back for more, and a thousand polls would come at once.
-func (e *Env) Wait(queue string) *Waiter {
-	e.listen.Do(func() {
+func (e *Env) RegisterWaiter(queue string) *Waiter {
+	e.subscribeQueues.Do(func() {
 		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
 	})
 	return e.waiters.Register(queue)
 }
 
-// Ready tells waiting claims that n tasks of the queue became pending: those of
+// WakeClaims tells waiting claims that n tasks of the queue became pending: those of
 // this process, and when they are too few those of others. Call it after the
 // commit; it never blocks.
-func (e *Env) Ready(queue string, n int) {
+func (e *Env) WakeClaims(queue string, n int) {
 	if e.alerts.Backlog.On() {
-		e.Watch()
+		e.ScheduleAlertCheck()
 	}
 	if n -= e.waiters.Notify(queue, n); n > 0 {
 		e.bus.Wake(bus.QueueSubject(queue), n)
 	}
 }
 
-// Due has sweep woken once at is past; the zero time is never. It is a hint:
+// WakeSweepAt has sweep woken once at is past; the zero time is never. It is a hint:
 // without it the safety tick or a claim finds what fell due.
-func (e *Env) Due(at time.Time) {
+func (e *Env) WakeSweepAt(at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAt(bus.WakeSweep, at)
 	}
 }
 
-// Again has the event function behind subject, which calls it, woken again once at
+// WakeAgainAt has the event function behind subject, which calls it, woken again once at
 // is past; the zero time is never. Unlike Due it never relies on an earlier call:
 // what that scheduled may have come too early, where the clock of NATS is ahead.
-func (e *Env) Again(subject string, at time.Time) {
+func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	if !at.IsZero() {
 		e.bus.WakeAgainAt(subject, at)
 	}
@@ -164,29 +164,29 @@ func NotBefore(at time.Time, while time.Duration) time.Time {
 
 // Draining is closed when the process has been told to end: a long poll must
 // then answer at once with what it has.
-func (e *Env) Draining() <-chan struct{} { return e.gate.draining }
+func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 
-// RelayAt has relay woken once at is past, at once for the zero time. It is a
+// WakeRelayAt has relay woken once at is past, at once for the zero time. It is a
 // hint as Due is.
-func (e *Env) RelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
+func (e *Env) WakeRelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 
-// DeliverAt is RelayAt for deliver: for what is told to URLs.
-func (e *Env) DeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
+// WakeDeliverAt is RelayAt for deliver: for what is told to URLs.
+func (e *Env) WakeDeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 
-// SaveAt is RelayAt for save, which makes room in the stream of accepted messages.
-func (e *Env) SaveAt(at time.Time) { e.bus.WakeAt(bus.WakeSave, at) }
+// WakeSaveAt is RelayAt for save, which makes room in the stream of accepted messages.
+func (e *Env) WakeSaveAt(at time.Time) { e.bus.WakeAt(bus.WakeSave, at) }
 
-// MessageDue wakes whoever sends messages of the kind: one is due now.
-func (e *Env) MessageDue(kind message.Kind) {
+// WakeForMessage wakes whoever sends messages of the kind: one is due now.
+func (e *Env) WakeForMessage(kind message.Kind) {
 	if kind == message.URL {
-		e.DeliverAt(time.Time{})
+		e.WakeDeliverAt(time.Time{})
 	} else {
-		e.RelayAt(time.Time{})
+		e.WakeRelayAt(time.Time{})
 	}
 }
 
-// WeChatAt is RelayAt for wechat, which sends the tasks of the queue of that name.
-func (e *Env) WeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
+// WakeWeChatAt is RelayAt for wechat, which sends the tasks of the queue of that name.
+func (e *Env) WakeWeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
 
 // Metrics is what this process counts. The first call makes it.
 func (e *Env) Metrics() *Metrics { return e.metrics() }

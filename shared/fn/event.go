@@ -51,16 +51,16 @@ func PoisonIn(err error) error {
 	return nil
 }
 
-// taker stands around one event function.
-type taker struct {
+// eventRoute stands around one event function.
+type eventRoute struct {
 	env    *Env
 	name   string
 	handle EventHandler
 	batch  BatchHandler // nil for a function that takes events one by one
 }
 
-func (t taker) route() Route {
-	r := newRoute(Trigger, t.take).MaxBody(eventMaxBody).Timeout(eventTimeout)
+func (t eventRoute) route() Route {
+	r := newRoute(Trigger, t.serve).MaxBody(eventMaxBody).Timeout(eventTimeout)
 	if t.batch != nil {
 		r = r.MaxBody(batchMaxBody)
 		r.batch = true
@@ -69,7 +69,7 @@ func (t taker) route() Route {
 	return r
 }
 
-func (t taker) take(ctx context.Context, c *Call) (any, error) {
+func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	attempt, _ := strconv.Atoi(c.r.Header.Get(attemptHeader)) // absent or no number: the first
 	c.r.Header.Del(attemptHeader)
 	c.Status(http.StatusNoContent)
@@ -102,7 +102,7 @@ func (t taker) take(ctx context.Context, c *Call) (any, error) {
 
 // buryRefused records an event that this function has refused and that the
 // trigger could keep nowhere else.
-func (t taker) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
+func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
 	var refused bus.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
@@ -115,7 +115,7 @@ func (t taker) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) e
 
 // countPanic lets a panic pass on, to be answered 500 and asked again, until
 // there were so many over this event that it is a dead letter.
-func (t taker) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
+func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
 	r := recover()
 	if r == nil {
 		return
@@ -130,7 +130,7 @@ func (t taker) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
 
 // BatchHandler takes the events of a batch, in their order where they have one. nil
 // means that all are taken for good, any other error asks for the whole batch again.
-type BatchHandler func(ctx context.Context, c *Call, events []Posted) error
+type BatchHandler func(ctx context.Context, c *Call, events []StreamEvent) error
 
 // isBatch tells several events, in the JSON of CloudEvents, from one by their media
 // type.
@@ -138,7 +138,7 @@ func isBatch(kind string) bool { return kind == batchType || kind == bus.EventsT
 
 // readBatch decodes only what Posted has: with all attributes it would take
 // longer than the rest of a call.
-func readBatch(c *Call) (events []Posted, err error) {
+func readBatch(c *Call) (events []StreamEvent, err error) {
 	if err := json.Unmarshal(c.Body, &events); err != nil {
 		return nil, task.Invalid([]task.Field{{Name: "body", Message: "is no batch of CloudEvents: " + err.Error()}})
 	}

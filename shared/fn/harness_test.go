@@ -39,7 +39,7 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 	require.NoError(t, err)
 	h.env = env
 	h.knows(knownCallers)
-	env.ready = &probe{ping: func(context.Context) error { return nil }}
+	env.database = &databaseProbe{ping: func(context.Context) error { return nil }}
 	handler, err := Handler(env, functions...)
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
@@ -50,8 +50,8 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 
 // knows replaces the callers that there are.
 func (h *house) knows(find findCaller) {
-	h.env.callers = newCallers(find)
-	h.env.newcomers.which = func(ctx context.Context, names []string) (existing []string, err error) {
+	h.env.callers = newCallerCache(find)
+	h.env.deferred.findExisting = func(ctx context.Context, names []string) (existing []string, err error) {
 		for _, name := range names {
 			if _, err := find(ctx, name, false); err == nil {
 				existing = append(existing, name)

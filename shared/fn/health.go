@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// probe asks the database at most once a second, whoever asks: its lock makes
+// databaseProbe asks the database at most once a second, whoever asks: its lock makes
 // all who come meanwhile wait for the one answer.
-type probe struct {
+type databaseProbe struct {
 	ping func(context.Context) error
 
 	mu      sync.Mutex
@@ -21,7 +21,7 @@ type probe struct {
 	err     error
 }
 
-func (p *probe) check() error {
+func (p *databaseProbe) check() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.checked) < time.Second {
@@ -36,15 +36,15 @@ func (p *probe) check() error {
 	return p.err
 }
 
-// lives is said by whatever can answer.
-func lives() error { return nil }
+// alive is said by whatever can answer.
+func alive() error { return nil }
 
-// takesCalls fails while calls would be answered 503.
-func (e *Env) takesCalls() error {
-	if e.gate.isDraining() {
+// checkReady fails while calls would be answered 503.
+func (e *Env) checkReady() error {
+	if e.limiter.isDraining() {
 		return errors.New("draining")
 	}
-	switch err := e.ready.check(); {
+	switch err := e.database.check(); {
 	case errors.Is(err, store.ErrRoleSettings):
 		return errors.New("settings of the database role changed: run migrate")
 	case err != nil:
@@ -56,17 +56,17 @@ func (e *Env) takesCalls() error {
 // health answers the probes of a platform, scrapes included, and says whether r
 // was one. Probes need no password, which a scrape may need (SENDONCE_METRICS), and
 // are neither logged nor counted.
-func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
+func (m *mux) health(w http.ResponseWriter, r *http.Request) bool {
 	var trouble error
 	switch r.URL.Path {
 	case "/healthz":
-		trouble = s.alive()
+		trouble = m.alive()
 	case "/metrics":
 		if r.Method == http.MethodGet || r.Method == http.MethodHead {
-			return s.scrape(w, r)
+			return m.scrape(w, r)
 		}
 	case "/readyz":
-		trouble = s.ready()
+		trouble = m.ready()
 	default:
 		return false
 	}
@@ -84,7 +84,7 @@ func (s *site) health(w http.ResponseWriter, r *http.Request) bool {
 	}
 	h.Set("Content-Type", contentTypeJSON)
 	h.Set("Cache-Control", "no-store")
-	dropBody(w, r)
+	discardBody(w, r)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]string{"status": word}) // a prober that left needs no answer
 	return true

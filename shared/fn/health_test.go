@@ -34,7 +34,7 @@ func TestHealthNeedsNoPasswordAndIsNotLogged(t *testing.T) {
 func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	h.env.ready = &probe{ping: func(context.Context) error { return errors.New("refused") }}
+	h.env.database = &databaseProbe{ping: func(context.Context) error { return errors.New("refused") }}
 	r := h.call("GET", "/readyz", "")
 	require.Equal(t, 503, r.status)
 	require.JSONEq(t, `{"status":"database away"}`, r.body)
@@ -45,7 +45,7 @@ func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
 func TestReadyzSaysThatTheDatabaseRoleWasChanged(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	h.env.ready = &probe{ping: func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) }}
+	h.env.database = &databaseProbe{ping: func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) }}
 	r := h.call("GET", "/readyz", "")
 	require.Equal(t, 503, r.status)
 	require.JSONEq(t, `{"status":"settings of the database role changed: run migrate"}`, r.body)
@@ -54,7 +54,7 @@ func TestReadyzSaysThatTheDatabaseRoleWasChanged(t *testing.T) {
 func TestManyProbesAskTheDatabaseOnce(t *testing.T) {
 	t.Parallel()
 	asked, answer := make(chan struct{}, 20), make(chan struct{})
-	p := &probe{ping: func(context.Context) error {
+	p := &databaseProbe{ping: func(context.Context) error {
 		asked <- struct{}{}
 		<-answer
 		return nil
@@ -73,7 +73,7 @@ func TestASilentDatabaseIsGivenTwoSecondsAndOneIsRemembered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
-		p := &probe{ping: func(ctx context.Context) error {
+		p := &databaseProbe{ping: func(ctx context.Context) error {
 			asked++
 			<-ctx.Done()
 			return ctx.Err()

@@ -19,7 +19,7 @@ import (
 
 // A Word is something else that the binary does, as `sendonce migrate`. Its
 // Env has the settings and, where DATABASE_URL is set, the database.
-type Word struct {
+type Command struct {
 	Name string
 	Help string // one line, for `sendonce help`
 	Run  func(ctx context.Context, env *Env, args []string) error
@@ -27,10 +27,10 @@ type Word struct {
 	settings []config.Setting
 }
 
-// NewWord makes a word that takes no arguments and has settings of its own: C
+// NewCommand makes a command that takes no arguments and has settings of its own: C
 // is a struct as for HTTP.
-func NewWord[C any](name, help string, run func(ctx context.Context, env *Env, cfg C) error) Word {
-	return Word{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *Env, args []string) error {
+func NewCommand[C any](name, help string, run func(ctx context.Context, env *Env, cfg C) error) Command {
+	return Command{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *Env, args []string) error {
 		if len(args) > 0 {
 			return fmt.Errorf("%s takes no arguments", name)
 		}
@@ -44,34 +44,34 @@ func NewWord[C any](name, help string, run func(ctx context.Context, env *Env, c
 
 // Main is the binary: args[0] picks what it does, serving the functions when
 // there is none. It gives the exit code: 0 done or drained, 1 failed, 2 wrong
-// settings or an unknown word. SIGTERM and SIGINT end ctx; a second one kills.
-func Main(ctx context.Context, args []string, words []Word, functions ...Function) int {
-	words = append([]Word{
-		{Name: "serve", Help: "answer calls (this is also what no word does)"},
+// settings or an unknown command. SIGTERM and SIGINT end ctx; a second one kills.
+func Main(ctx context.Context, args []string, commands []Command, functions ...Function) int {
+	commands = append([]Command{
+		{Name: "serve", Help: "answer calls (this is also what no command does)"},
 		{Name: "config", Help: "list every setting as a table"},
 		{Name: "version", Help: "say which version this is"},
 		{Name: "routes", Help: "list every call with the function that answers it, as a table", Run: listRoutes(functions)},
 		{Name: "hash-password", Help: "read the built-in admin's password from standard input and print what to set as BASIC_AUTH_PASSWORD_HASH: [iterations]", Run: printPasswordHash},
-		NewWord("health", "ask the server of this container whether it lives: exit code 0 or 1", askHealth),
-	}, words...)
+		NewCommand("health", "ask the server of this container whether it lives: exit code 0 or 1", checkHealth),
+	}, commands...)
 	name := "serve"
 	if len(args) > 0 {
 		name, args = args[0], args[1:]
 	}
-	word, known := pick(words, name)
+	command, known := findCommand(commands, name)
 	switch {
 	case name == "help" || name == "-h" || name == "--help":
-		usage(os.Stdout, words)
+		usage(os.Stdout, commands)
 		return 0
 	case !known:
-		fmt.Fprintf(os.Stderr, "sendonce: unknown word %q\n", name)
-		usage(os.Stderr, words)
+		fmt.Fprintf(os.Stderr, "sendonce: unknown command %q\n", name)
+		usage(os.Stderr, commands)
 		return 2
-	case word.Run == nil && len(args) > 0:
+	case command.Run == nil && len(args) > 0:
 		fmt.Fprintf(os.Stderr, "sendonce: %s takes no arguments\n", name)
 		return 2
 	case name == "config":
-		fmt.Print(ConfigTable(words, functions...))
+		fmt.Print(ConfigTable(commands, functions...))
 		return 0
 	case name == "version":
 		fmt.Println(Version())
@@ -80,14 +80,14 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	env, served, err := prepare(words, functions, word.Run == nil)
+	env, served, err := prepare(commands, functions, command.Run == nil)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sendonce cannot start:", err)
 		return 2
 	}
 	defer env.Close()
-	if word.Run != nil {
-		err = word.Run(ctx, env, args)
+	if command.Run != nil {
+		err = command.Run(ctx, env, args)
 	} else {
 		err = serveAll(ctx, env, served)
 	}
@@ -105,8 +105,8 @@ func Main(ctx context.Context, args []string, words []Word, functions ...Functio
 
 // prepare reads the settings and finds all that is wrong with them before
 // anything starts.
-func prepare(words []Word, functions []Function, serving bool) (*Env, []Function, error) {
-	cfg, problems := configFromEnvironment(words, functions)
+func prepare(commands []Command, functions []Function, serving bool) (*Env, []Function, error) {
+	cfg, problems := configFromEnvironment(commands, functions)
 	var served []Function
 	if serving {
 		var bad []task.Field
@@ -165,18 +165,18 @@ func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler
 	return h, nil
 }
 
-func pick(words []Word, name string) (Word, bool) {
-	for _, w := range words {
+func findCommand(commands []Command, name string) (Command, bool) {
+	for _, w := range commands {
 		if w.Name == name {
 			return w, true
 		}
 	}
-	return Word{}, false
+	return Command{}, false
 }
 
-func usage(w io.Writer, words []Word) {
-	fmt.Fprintln(w, "usage: sendonce [word]")
-	for _, word := range words {
-		fmt.Fprintf(w, "  %-13s %s\n", word.Name, word.Help)
+func usage(w io.Writer, commands []Command) {
+	fmt.Fprintln(w, "usage: sendonce [command]")
+	for _, command := range commands {
+		fmt.Fprintf(w, "  %-13s %s\n", command.Name, command.Help)
 	}
 }

@@ -130,10 +130,10 @@ func newTwoPhaseMetrics(r *metrics.Registry) TwoPhaseMetrics {
 	}
 }
 
-// answered counts a call that is over.
-func (m *Metrics) answered(x *exchange) {
-	m.requests.Inc(x.function, x.route, statusLabel(x.status))
-	m.durations.Observe(time.Since(x.start).Seconds(), x.function, x.route)
+// countCall counts a call that is over.
+func (m *Metrics) countCall(req *request) {
+	m.requests.Inc(req.function, req.route, statusLabel(req.status))
+	m.durations.Observe(time.Since(req.start).Seconds(), req.function, req.route)
 }
 
 // statusLabel is "none" for a call without an answer. The most frequent status costs no
@@ -200,8 +200,8 @@ func (g *cachedGauge[T]) get() (value T, known bool) {
 
 // collect shows the state of this process.
 func (e *Env) collect(s *metrics.Scrape) {
-	s.Gauge("http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.gate.count()))
-	for kind, n := range e.gate.taken() {
+	s.Gauge("http_requests_under_way", "Calls that are being worked on, waiting polls included.", float64(e.limiter.countInFlight()))
+	for kind, n := range e.limiter.takenSeats() {
 		s.Gauge("calls_taken", "Places for calls that are taken, by kind.", float64(n), "kind", kind)
 	}
 	s.Gauge("memory_budget_used_bytes", "Bytes of SENDONCE_MEMORY_MB that calls hold.", float64(e.budget.inUse()))

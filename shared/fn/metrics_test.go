@@ -132,7 +132,7 @@ func TestAScrapeIsAnsweredLikeAProbe(t *testing.T) {
 	require.Equal(t, 405, r.status)
 	require.Equal(t, "GET, HEAD", r.header.Get("Allow"))
 	require.Equal(t, 404, h.call("GET", "/metrics/", "").status)
-	close(h.env.gate.draining)
+	close(h.env.limiter.draining)
 	require.NotEmpty(t, h.scrape(), "while the process is ending too")
 	require.Len(t, h.calls(1), 1, "only the wrong path is logged")
 }

@@ -23,11 +23,11 @@ import (
 const (
 	hashAlgorithm     = "pbkdf2_sha256"
 	hashIterations    = 600_000 // what OWASP advises for PBKDF2 with SHA-256
-	leastIterations   = 1_000   // enough for a long random password
-	mostIterations    = 10_000_000
+	minIterations     = 1_000   // enough for a long random password
+	maxIterations     = 10_000_000
 	hashRule          = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
-	passwordTurn      = 2 * time.Second // how long a call waits for others whose passwords are computed
-	passwordShare     = 4               // after a wrong password nothing is computed for so many times as long
+	passwordWait      = 2 * time.Second // how long a call waits for others whose passwords are computed
+	passwordPause     = 4               // after a wrong password nothing is computed for so many times as long
 	addressQueues     = 256             // addresses are divided among so many, by their hash
 	maxPasswordLength = 1024
 )
@@ -40,7 +40,7 @@ type passwordHash struct {
 
 	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
 	computed atomic.Int64                      // how often a hash was computed
-	turn     chan struct{}                     // full while a password is computed or just was, in vain
+	slot     chan struct{}                     // full while a password is computed or just was, in vain
 	queues   [addressQueues]chan struct{}      // full while a call from one of its addresses waits for turn
 }
 
@@ -51,10 +51,10 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 	}
 	iterations, err := strconv.Atoi(parts[1])
 	sum, notBase64 := base64.StdEncoding.DecodeString(parts[3])
-	if err != nil || notBase64 != nil || iterations < leastIterations || iterations > mostIterations || len(sum) != sha256.Size {
+	if err != nil || notBase64 != nil || iterations < minIterations || iterations > maxIterations || len(sum) != sha256.Size {
 		return nil, errors.New(hashRule)
 	}
-	h := &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, turn: make(chan struct{}, 1)}
+	h := &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, slot: make(chan struct{}, 1)}
 	for i := range h.queues {
 		h.queues[i] = make(chan struct{}, 1)
 	}
@@ -88,10 +88,10 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 	if len(password) > maxPasswordLength {
 		return false, nil
 	}
-	limit := time.NewTimer(time.Until(began.Add(passwordTurn)))
+	limit := time.NewTimer(time.Until(began.Add(passwordWait)))
 	defer limit.Stop()
 	queue := h.queues[source%addressQueues]
-	for _, next := range []chan struct{}{queue, h.turn} {
+	for _, next := range []chan struct{}{queue, h.slot} {
 		select {
 		case next <- struct{}{}:
 		case <-limit.C:
@@ -104,7 +104,7 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 		}
 	}
 	if known := h.matched.Load(); known != nil {
-		<-h.turn
+		<-h.slot
 		return isKnown(known), nil
 	}
 	start := time.Now()
@@ -112,10 +112,10 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 	sum, err := pbkdf2.Key(sha256.New, password, h.salt, h.iterations, len(h.sum))
 	if right := subtle.ConstantTimeCompare(sum, h.sum) == 1; err == nil && right && admin {
 		h.matched.Store(&given)
-		<-h.turn
+		<-h.slot
 		return true, nil
 	}
-	time.AfterFunc(passwordShare*time.Since(start), func() { <-h.turn })
+	time.AfterFunc(passwordPause*time.Since(start), func() { <-h.slot })
 	return false, err
 }
 
@@ -134,8 +134,8 @@ func printPasswordHash(_ context.Context, _ *Env, args []string) error {
 	iterations := hashIterations
 	if len(args) > 0 {
 		var err error
-		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < leastIterations || iterations > mostIterations {
-			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", leastIterations, mostIterations, hashIterations)
+		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < minIterations || iterations > maxIterations {
+			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", minIterations, maxIterations, hashIterations)
 		}
 	}
 	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 2*maxPasswordLength)).ReadString('\n')

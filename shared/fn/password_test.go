@@ -17,7 +17,7 @@ const djangosHash = "pbkdf2_sha256$1000$seasalt2$ABPNVLVV1vRC5OnBCpgwRvsTOJaXds2
 
 func TestAHashLetsItsPasswordIn(t *testing.T) {
 	t.Parallel()
-	hash, err := hashPassword("secret", leastIterations)
+	hash, err := hashPassword("secret", minIterations)
 	require.NoError(t, err)
 	h := startHouse(t, func(c *Config) { c.Password, c.PasswordHash = "", hash }, greeter())
 	for range 2 {
@@ -41,9 +41,9 @@ func TestAHashOfAnotherProgramIsRead(t *testing.T) {
 
 func TestTwoHashesOfAPasswordDiffer(t *testing.T) {
 	t.Parallel()
-	one, err := hashPassword("secret", leastIterations)
+	one, err := hashPassword("secret", minIterations)
 	require.NoError(t, err)
-	two, err := hashPassword("secret", leastIterations)
+	two, err := hashPassword("secret", minIterations)
 	require.NoError(t, err)
 	require.NotEqual(t, one, two)
 }
@@ -64,7 +64,7 @@ func TestWhatIsNoHashIsRefused(t *testing.T) {
 // operator's, once known, is not computed at all.
 func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 	t.Parallel()
-	text, err := hashPassword("secret", 20*leastIterations)
+	text, err := hashPassword("secret", 20*minIterations)
 	require.NoError(t, err)
 	h, err := parsePasswordHash(text)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 		computed++
 	}
 	once := time.Now()
-	_, err = hashPassword("wrong", 20*leastIterations)
+	_, err = hashPassword("wrong", 20*minIterations)
 	require.NoError(t, err)
 	require.Less(t, time.Duration(computed)*time.Since(once), time.Since(began), "guess after guess without a pause")
 
@@ -88,7 +88,7 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 		right, err := h.matches(t.Context(), "secret", 0, time.Now())
 		return err == nil && right
 	}, waitAtMost, tick)
-	h.turn <- struct{}{} // a guess is computed
+	h.slot <- struct{}{} // a guess is computed
 	right, err := h.matches(t.Context(), "secret", 0, time.Now())
 	require.NoError(t, err)
 	require.True(t, right)
@@ -100,12 +100,12 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 // whileOneIsComputed has a hash of "secret" whose turn another password has.
 func whileOneIsComputed(t *testing.T, test func(*testing.T, *passwordHash)) {
 	t.Helper()
-	text, err := hashPassword("secret", leastIterations)
+	text, err := hashPassword("secret", minIterations)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		h, err := parsePasswordHash(text)
 		require.NoError(t, err)
-		h.turn <- struct{}{}
+		h.slot <- struct{}{}
 		test(t, h)
 	})
 }
@@ -122,17 +122,17 @@ func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
 		}
 		began := time.Now()
 		all.Wait()
-		require.Equal(t, passwordTurn, time.Since(began))
+		require.Equal(t, passwordWait, time.Since(began))
 	})
 }
 
 // Which names there are must not show in the work that a wrong password makes.
 func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
 	t.Parallel()
-	text, err := hashPassword("secret", leastIterations)
+	text, err := hashPassword("secret", minIterations)
 	require.NoError(t, err)
 	h := startHouse(t, func(c *Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
-	h.env.guesses.addressBurst = 3 // also where an address has failed too often
+	h.env.logins.addressBurst = 3 // also where an address has failed too often
 	names := []string{"admin", "nobody", "submitter", "gone", "another", strings.Repeat("x", callerMaxName+1), "sub\x00mitter", ""}
 	computed := func(call func()) int64 {
 		before := h.env.adminHash.computed.Load()
@@ -181,7 +181,7 @@ func TestOneAddressDoesNotKeepOthersFromTheirTurn(t *testing.T) {
 			require.LessOrEqual(t, h.computed.Load(), int64(2), "after one of the other address")
 		})
 		synctest.Wait()
-		<-h.turn
+		<-h.slot
 		all.Wait()
 	})
 }

@@ -40,8 +40,8 @@ func hostByFramework() error {
 	return funcframework.StartHostPort("127.0.0.1", os.Getenv("PORT"))
 }
 
-func testWords() []Word {
-	return []Word{{Name: "greet", Help: "greet someone", Run: func(_ context.Context, env *Env, args []string) error {
+func testWords() []Command {
+	return []Command{{Name: "greet", Help: "greet someone", Run: func(_ context.Context, env *Env, args []string) error {
 		if len(args) != 1 {
 			return errors.New("whom?")
 		}
@@ -160,7 +160,7 @@ func TestTheWordsOfTheBinary(t *testing.T) {
 		{"routes needs no database", []string{"DATABASE_URL="}, []string{"routes"}, 0, "| `greeter` | `POST /api/v1/greet` | submitter |"},
 		{"health tells of no server", []string{"APP_PORT=1"}, []string{"health"}, 1, "connection refused"},
 		{"help lists the words", nil, []string{"help"}, 0, "greet         greet someone"},
-		{"an unknown word is refused", nil, []string{"sevre"}, 2, `unknown word "sevre"`},
+		{"an unknown command is refused", nil, []string{"sevre"}, 2, `unknown command "sevre"`},
 		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
 		{"a further word runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},
 		{"a further word that fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"whom?"`},
@@ -229,7 +229,7 @@ func TestAListenerMeantForAnotherProcessIsLeftAlone(t *testing.T) {
 
 func TestTheFrameworkServesWhatFunctionTargetNames(t *testing.T) {
 	t.Parallel()
-	for target, want := range map[string]int{"": 200, Everything: 200, "greeter": 200, "poll": 404} {
+	for target, want := range map[string]int{"": 200, AllFunctions: 200, "greeter": 200, "poll": 404} {
 		t.Run(target, func(t *testing.T) {
 			t.Parallel()
 			_, h := hosted(t, "framework", "FUNCTION_TARGET="+target)

@@ -21,7 +21,7 @@ import (
 // Call it once in a process, before the framework starts. From then on SIGTERM and
 // SIGINT end the process: calls under way are answered first, for at most
 // SENDONCE_DRAIN_TIMEOUT. The Env is ready for use; it closes at that end.
-func Register(commands []Word, functions ...Function) (*Env, error) {
+func Register(commands []Command, functions ...Function) (*Env, error) {
 	env, served, err := prepare(commands, functions, true)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func Register(commands []Word, functions ...Function) (*Env, error) {
 		env.Close()
 		return nil, err
 	}
-	name := cmp.Or(env.Config.FunctionTarget, Everything)
+	name := cmp.Or(env.Config.FunctionTarget, AllFunctions)
 	if err := os.Setenv("FUNCTION_TARGET", name); err != nil { // which the framework reads when it starts
 		env.Close()
 		return nil, fmt.Errorf("name the functions for the framework: %w", err)
@@ -55,7 +55,7 @@ func (e *Env) endOnSignal() {
 	go func() {
 		<-signals
 		signal.Stop(signals) // a second one kills
-		err := e.drain(lastCalls)
+		err := e.drain(drainGrace)
 		e.Close()
 		if err != nil {
 			e.Log.Error("serve failed", "cause", err.Error())
@@ -72,11 +72,11 @@ func (e *Env) drain(last time.Duration) error {
 	e.Log.Info("draining", "timeout", e.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), e.Config.DrainTimeout)
 	defer cancel()
-	close(e.gate.draining)
+	close(e.limiter.draining)
 	time.Sleep(min(last, e.Config.DrainTimeout))
-	e.gate.shut()
-	if err := e.gate.untilEmpty(limit); err != nil {
-		return fmt.Errorf("drain: %d calls were cut off: %w", e.gate.count(), err)
+	e.limiter.close()
+	if err := e.limiter.waitUntilIdle(limit); err != nil {
+		return fmt.Errorf("drain: %d calls were cut off: %w", e.limiter.countInFlight(), err)
 	}
 	return nil
 }

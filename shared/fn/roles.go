@@ -47,18 +47,18 @@ func (r *Roles) Validate() []task.Field {
 	return bad
 }
 
-// unwanted finds a password in the URL where roles with names log in: it is most
+// checkPassword finds a password in the URL where roles with names log in: it is most
 // likely that of the owner, which no function may have.
-func (r *Roles) unwanted(databaseURL string) []task.Field {
-	if r.Hot == "" || !holdsPassword(databaseURL) {
+func (r *Roles) checkPassword(databaseURL string) []task.Field {
+	if r.Hot == "" || !hasPassword(databaseURL) {
 		return nil
 	}
 	return []task.Field{{Name: "DATABASE_URL", Message: "holds a password, and the functions log in as roles with passwords of their own: leave user and password out and set SENDONCE_HOT_PASSWORD and those of the other roles, or set SENDONCE_HOT_ROLE and SENDONCE_READ_ROLE to nothing to log in as the user of the URL"}}
 }
 
-// holdsPassword looks at the text, as several hosts do not make a URL that url.Parse
+// hasPassword looks at the text, as several hosts do not make a URL that url.Parse
 // knows.
-func holdsPassword(databaseURL string) bool {
+func hasPassword(databaseURL string) bool {
 	_, rest, _ := strings.Cut(databaseURL, "://")
 	authority, _, _ := strings.Cut(rest, "/")
 	at := strings.LastIndex(authority, "@")

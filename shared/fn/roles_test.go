@@ -53,8 +53,8 @@ func TestAPasswordInTheURLOfFunctionsIsRefused(t *testing.T) {
 		"host=localhost": false,
 		"":               false,
 	} {
-		require.Equal(t, refused, len(named.unwanted(url)) > 0, url)
-		require.Empty(t, (&Roles{}).unwanted(url), "one user for all logs in with it")
+		require.Equal(t, refused, len(named.checkPassword(url)) > 0, url)
+		require.Empty(t, (&Roles{}).checkPassword(url), "one user for all logs in with it")
 	}
 	cfg := Config{DatabaseURL: "postgres://owner:secret@localhost/x", Password: "x", Roles: named}
 	err := config.Error(cfg.missingToServe(nil)).Error()

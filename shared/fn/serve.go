@@ -21,23 +21,23 @@ const (
 	writeTimeout      = 60 * time.Second
 	idleTimeout       = 2 * time.Minute
 	maxHeaderBytes    = 16 << 10
-	lastCalls         = 100 * time.Millisecond
+	drainGrace        = 100 * time.Millisecond
 
 	refusedBodyTimeout = time.Second // for a body that is not read
 )
 
 type server struct {
-	env       *Env
-	http      http.Server
-	lastCalls time.Duration // how long calls may still come over idle connections of a server that ends
+	env        *Env
+	http       http.Server
+	drainGrace time.Duration // how long calls may still come over idle connections of a server that ends
 }
 
 func newServer(env *Env, h http.Handler) *server {
-	return newBoundedServer(env, h, env.gate.places()+idleConnections)
+	return newBoundedServer(env, h, env.limiter.seats()+idleConnections)
 }
 
 func newBoundedServer(env *Env, h http.Handler, connections int) *server {
-	s := &server{env: env, lastCalls: lastCalls, http: http.Server{
+	s := &server{env: env, drainGrace: drainGrace, http: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -47,7 +47,7 @@ func newBoundedServer(env *Env, h http.Handler, connections int) *server {
 		ErrorLog:          slog.NewLogLogger(env.Log.Handler(), slog.LevelWarn),
 		Protocols:         new(http.Protocols),
 	}}
-	open := newConnections(connections)
+	open := newConnectionLimiter(connections)
 	s.http.ConnContext = open.add
 	s.http.ConnState = func(conn net.Conn, state http.ConnState) {
 		conn.(*headerConn).state(state)
@@ -88,16 +88,16 @@ func (s *server) run(ctx context.Context, l net.Listener) error {
 	s.env.Log.Info("draining", "timeout", s.env.Config.DrainTimeout.String())
 	limit, cancel := context.WithTimeout(context.Background(), s.env.Config.DrainTimeout)
 	defer cancel()
-	close(s.env.gate.draining)
+	close(s.env.limiter.draining)
 	err := l.Close()
 	// Shutdown closes what is idle at once: a call that is on its way would be lost.
-	time.Sleep(min(s.lastCalls, s.env.Config.DrainTimeout))
+	time.Sleep(min(s.drainGrace, s.env.Config.DrainTimeout))
 	cut := s.http.Shutdown(limit)
 	if cut == nil {
-		cut = s.env.gate.untilEmpty(limit) // for sockets, of which http.Server knows nothing any more
+		cut = s.env.limiter.waitUntilIdle(limit) // for sockets, of which http.Server knows nothing any more
 	}
 	if cut != nil {
-		left := s.env.gate.count()
+		left := s.env.limiter.countInFlight()
 		err = errors.Join(err, fmt.Errorf("drain: %d calls were cut off: %w", left, cut), s.http.Close())
 	}
 	if err == nil {

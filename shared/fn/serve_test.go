@@ -47,7 +47,7 @@ func TestADrainFinishesWhatIsUnderWayAndTakesNoConnection(t *testing.T) {
 		return task.Refuse(task.CodeConflict, "finished")
 	})
 	h := startHouse(t, nil)
-	stop, ended := runServer(t, h, func(s *server) { s.lastCalls = time.Minute }, slow, greeter(), ticker(nil))
+	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, slow, greeter(), ticker(nil))
 	address := strings.TrimPrefix(h.url, "http://")
 	const greet = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n" +
 		"Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
@@ -101,7 +101,7 @@ func TestADrainEndsWhenAllIsAnswered(t *testing.T) {
 func TestAnInstanceThatEndsSaysSo(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	close(h.env.gate.draining)
+	close(h.env.limiter.draining)
 	require.Equal(t, `{"status":"draining"}`+"\n", h.call("GET", "/readyz", "").body)
 	r := h.call("GET", "/healthz", "")
 	require.Equal(t, 200, r.status)

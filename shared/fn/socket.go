@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// pongLimit is longer than a frame may be worked on: no pong is read meanwhile.
-	pongLimit  = bodyTimeout + defaultTimeout + 5*time.Second
-	closeLimit = 5 * time.Second // for the client's part of an orderly end
+	// pongTimeout is longer than a frame may be worked on: no pong is read meanwhile.
+	pongTimeout  = bodyTimeout + defaultTimeout + 5*time.Second
+	closeTimeout = 5 * time.Second // for the client's part of an orderly end
 )
 
 // WithSocket has a Stream route answer a request to upgrade with a WebSocket
@@ -70,21 +70,21 @@ type FrameHandler func(ctx context.Context, c *Call) (answer any, err error)
 // after a frame that is too large, 1013 after an error of the handler. The frame that
 // is being worked on is answered first; those behind it are not looked at.
 type Socket struct {
-	x      *exchange
+	req    *request
 	ctx    context.Context // the handler's
 	cancel context.CancelCauseFunc
 
 	conn     *websocket.Conn // nil until Open
 	raw      *meteredConn
-	take     FrameHandler
+	handle   FrameHandler
 	maxFrame int64
 	received chan struct{} // closed when nothing more is read
 
 	controls      int // pings and pongs since controlsSince; used by what reads
 	controlsSince time.Time
 
-	turn   chan struct{} // is full while a frame is worked on
-	ending bool          // under turn
+	frameLock chan struct{} // is full while a frame is worked on
+	ended     bool          // under turn
 
 	mu    sync.Mutex
 	err   error                 // why the client is lost
@@ -94,37 +94,37 @@ type Socket struct {
 }
 
 // socket has the handler of a WebSocket run until ctx ends, and says how it went.
-func (x *exchange) socket(ctx context.Context, p *place) error {
-	if err := x.checkUpgrade(p.origins); err != nil {
+func (req *request) socket(ctx context.Context, p *mountedRoute) error {
+	if err := req.checkUpgrade(p.origins); err != nil {
 		return err
 	}
-	ctx, cancel := x.whileAdmitted(ctx)
+	ctx, cancel := req.whileAdmitted(ctx)
 	defer cancel(nil)
-	s := &Socket{x: x, ctx: ctx, cancel: cancel, turn: make(chan struct{}, 1)}
+	s := &Socket{req: req, ctx: ctx, cancel: cancel, frameLock: make(chan struct{}, 1)}
 	defer func() {
 		if s.conn != nil {
 			_ = s.conn.CloseNow() // of a handler that panics; it does nothing after end
 		}
 	}()
-	return s.end(p.socket(ctx, &x.call, s))
+	return s.end(p.socket(ctx, &req.call, s))
 }
 
 // Open answers 101 and begins to read frames of at most maxFrame bytes.
 func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
-	w := &hijacker{ResponseWriter: s.x.w}
-	conn, err := websocket.Accept(w, s.x.r, &websocket.AcceptOptions{
+	w := &hijacker{ResponseWriter: s.req.w}
+	conn, err := websocket.Accept(w, s.req.r, &websocket.AcceptOptions{
 		InsecureSkipVerify: true, // checkUpgrade has verified it
 		OnPingReceived:     func(context.Context, []byte) bool { return s.control() },
 		OnPongReceived:     func(context.Context, []byte) { s.control() },
 	})
-	s.x.status = cmp.Or(w.status, http.StatusSwitchingProtocols)
+	s.req.status = cmp.Or(w.status, http.StatusSwitchingProtocols)
 	if err != nil {
 		return err
 	}
-	s.x.call.dropHeaders()
+	s.req.call.dropHeaders()
 	conn.SetReadLimit(-1) // read has its own, which says what is accepted
 	w.conn.excess = func() { s.flooded(errParts) }
-	s.conn, s.raw, s.take, s.maxFrame, s.received = conn, w.conn, take, maxFrame, make(chan struct{})
+	s.conn, s.raw, s.handle, s.maxFrame, s.received = conn, w.conn, take, maxFrame, make(chan struct{})
 	go s.receive()
 	go s.ping()
 	return nil
@@ -133,7 +133,7 @@ func (s *Socket) Open(maxFrame int64, take FrameHandler) error {
 // Send sends one frame, unless the caller was revoked or changed meanwhile: that
 // ends the socket. Another error means that the client is lost; it stays.
 func (s *Socket) Send(frame any) error {
-	if err := s.x.mayStillSend(s.ctx, s.cancel); err != nil {
+	if err := s.req.waitUntilAllowed(s.ctx, s.cancel); err != nil {
 		return err
 	}
 	return s.send(frame)
@@ -146,7 +146,7 @@ func (s *Socket) send(frame any) error {
 	if err := e.Encode(frame); err != nil {
 		return fmt.Errorf("encode a frame: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), slowestReader)
+	ctx, cancel := context.WithTimeout(context.Background(), clientWriteTimeout)
 	defer cancel()
 	if err := s.conn.Write(ctx, websocket.MessageText, bytes.TrimSuffix(text.Bytes(), []byte("\n"))); err != nil {
 		return s.lose(fmt.Errorf("write a frame: %w", err))
@@ -187,7 +187,7 @@ func (s *Socket) ping() {
 		case <-s.received:
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), pongLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), pongTimeout)
 		err := s.conn.Ping(ctx)
 		cancel()
 		if err != nil {
@@ -207,8 +207,8 @@ func (s *Socket) receive() {
 // frame reads a frame, has it worked on, and says whether to go on. Whatever comes of
 // it, what it was charged is given back.
 func (s *Socket) frame() (more bool) {
-	hold, body, err := s.read()
-	defer hold.release()
+	memory, body, err := s.read()
+	defer memory.release()
 	var closed websocket.CloseError
 	switch {
 	case errors.As(err, &closed):
@@ -223,22 +223,22 @@ func (s *Socket) frame() (more bool) {
 		_ = s.lose(fmt.Errorf("read a frame: %w", err))
 		return false
 	}
-	return s.work(hold, body, err)
+	return s.work(memory, body, err)
 }
 
 // work answers a frame, or refuses it with bad, and says whether to go on.
-func (s *Socket) work(hold *holding, body []byte, bad error) (more bool) {
-	done, err := s.x.env.frames.take(s.ctx, s.x.call.Caller.Name)
+func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
+	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.Name)
 	if err != nil {
 		return true // as where it is ending
 	}
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
-	if s.ending {
+	s.frameLock <- struct{}{}
+	defer func() { <-s.frameLock }()
+	if s.ended {
 		done()
 		return true // the library reads on for the client's close
 	}
-	answer := s.answer(hold, body, bad)
+	answer := s.answer(memory, body, bad)
 	done()
 	if err := s.send(answer); err != nil {
 		return false
@@ -252,7 +252,7 @@ func (s *Socket) work(hold *holding, body []byte, bad error) (more bool) {
 
 // read returns one frame and what it is charged, which must be released also after
 // an error. A *task.Error says what is wrong with the frame.
-func (s *Socket) read() (hold *holding, body []byte, err error) {
+func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	kind, r, err := s.conn.Reader(ctx)
@@ -261,27 +261,27 @@ func (s *Socket) read() (hold *holding, body []byte, err error) {
 	}
 	late := time.AfterFunc(bodyTimeout, cancel) // its end closes the connection
 	defer late.Stop()
-	s.raw.allow(2*s.maxFrame + framing)
+	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
-	if hold, err = s.x.env.budget.enter(s.x.call.Caller.Name, s.x.call.May(Admin)); err == nil {
-		reader := bodyReader{hold: hold, charge: pieceCharge}
+	if memory, err = s.req.env.budget.enter(s.req.call.Caller.Name, s.req.call.May(Admin)); err == nil {
+		reader := bodyReader{memory: memory, charge: pieceCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
 	if task.CodeOf(err) == task.CodeServerBusy { // the rest must be read before the next frame
 		if _, lost := io.Copy(io.Discard, limited); lost != nil {
-			return hold, nil, lost
+			return memory, nil, lost
 		}
 	}
 	switch {
 	case limited.N == 0:
-		return hold, nil, tooLargeFrame(s.maxFrame)
+		return memory, nil, tooLargeFrame(s.maxFrame)
 	case err != nil:
-		return hold, nil, err
+		return memory, nil, err
 	case kind != websocket.MessageText:
-		return hold, nil, task.Invalid([]task.Field{{Name: "body", Message: "must be a text frame"}})
+		return memory, nil, task.Invalid([]task.Field{{Name: "body", Message: "must be a text frame"}})
 	}
-	return hold, body, nil
+	return memory, body, nil
 }
 
 func tooLargeFrame(max int64) error {
@@ -289,50 +289,50 @@ func tooLargeFrame(max int64) error {
 }
 
 // answer has a frame worked on as the call that it is.
-func (s *Socket) answer(hold *holding, body []byte, bad error) (answer any) {
-	x := &exchange{env: s.x.env, r: s.x.r, start: time.Now(), function: s.x.function, route: s.x.route + " frame", status: http.StatusOK}
-	x.call = Call{
-		Caller: s.x.call.Caller, RequestID: s.x.call.RequestID, SourceIP: s.x.call.SourceIP, UserAgent: s.x.call.UserAgent,
-		Body: body, r: s.x.r, hold: hold, answer: http.Header{}, status: http.StatusOK,
+func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any) {
+	req := &request{env: s.req.env, r: s.req.r, start: time.Now(), function: s.req.function, route: s.req.route + " frame", status: http.StatusOK}
+	req.call = Call{
+		Caller: s.req.call.Caller, RequestID: s.req.call.RequestID, SourceIP: s.req.call.SourceIP, UserAgent: s.req.call.UserAgent,
+		Body: body, r: s.req.r, memory: memory, answer: http.Header{}, status: http.StatusOK,
 	}
 	defer func() {
 		if r := recover(); r != nil {
-			x.call.Log("stack", string(debug.Stack()))
-			answer = x.refuseFrame(fmt.Errorf("panic: %v", r))
+			req.call.Log("stack", string(debug.Stack()))
+			answer = req.refuseFrame(fmt.Errorf("panic: %v", r))
 		}
-		x.log()
-		x.env.Metrics().answered(x)
+		req.log()
+		req.env.Metrics().countCall(req)
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), defaultTimeout)
 	defer cancel()
 	err := bad
 	if err == nil {
 		// The token may have been revoked since the socket was opened.
-		x.call.Caller, err = x.authenticate(ctx, false)
+		req.call.Caller, err = req.authenticate(ctx, false)
 		if task.CodeOf(err) == codeUnauthenticated {
 			s.closeWith(websocket.StatusPolicyViolation, err.Error())
 		}
 	}
 	if err == nil {
-		x.call.seat, err = x.env.gate.takeSeat(x.call.Caller, false, false) // the socket's is one of those that wait
+		req.call.seat, err = req.env.limiter.acquireSeat(req.call.Caller, false, false) // the socket's is one of those that wait
 	}
 	if err == nil {
-		defer x.call.seat.leave()
-		answer, err = s.take(store.WithCaller(ctx, x.call.Caller.ID), &x.call)
+		defer req.call.seat.release()
+		answer, err = s.handle(store.WithCaller(ctx, req.call.Caller.ID), &req.call)
 	}
 	if err != nil {
-		return x.refuseFrame(err)
+		return req.refuseFrame(err)
 	}
 	return answer
 }
 
 // refuseFrame is the frame that says why another one was refused.
-func (x *exchange) refuseFrame(err error) api.SocketFrame {
-	refusal := refusalOf(err, x.call.RequestID)
-	x.err, x.code, x.status = err, refusal.Code, statusOf(refusal.Code)
+func (req *request) refuseFrame(err error) api.SocketFrame {
+	refusal := refusalOf(err, req.call.RequestID)
+	req.err, req.code, req.status = err, refusal.Code, statusOf(refusal.Code)
 	data, err := json.Marshal(api.SocketFailure{
-		Code: x.status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields),
-		ClientMsgID: x.call.correlation, RetryAfterSeconds: retryAfter(refusal),
+		Code: req.status, Message: refusal.Message, Error: refusal.Code, Fields: wireFields(refusal.Fields),
+		ClientMsgID: req.call.correlation, RetryAfterSeconds: retryAfter(refusal),
 	})
 	if err != nil {
 		panic(err) // it holds only strings and numbers
@@ -345,40 +345,40 @@ func (s *Socket) end(err error) error {
 	if s.conn == nil {
 		return err
 	}
-	s.turn <- struct{}{} // once the frame that is worked on is answered
-	s.ending = true
-	<-s.turn
+	s.frameLock <- struct{}{} // once the frame that is worked on is answered
+	s.ended = true
+	<-s.frameLock
 	s.mu.Lock()
 	lost, flood, reason := s.err, s.flood, s.close
 	s.mu.Unlock()
-	refusal := shutOut(s.ctx)
+	refusal := revocationOf(s.ctx)
 	if lost != nil {
 		_ = s.conn.CloseNow() // without a handshake: nobody would answer
 	} else {
 		if reason == nil {
-			reason = s.x.whyEnd(cmp.Or(refusal, err))
+			reason = s.req.closeReason(cmp.Or(refusal, err))
 		}
 		s.raw.end(closingBytes)
-		_ = s.raw.SetDeadline(time.Now().Add(closeLimit)) // fails on a connection that has ended
-		_ = s.conn.Close(reason.Code, reason.Reason)      // a client that does not answer it is cut off
+		_ = s.raw.SetDeadline(time.Now().Add(closeTimeout)) // fails on a connection that has ended
+		_ = s.conn.Close(reason.Code, reason.Reason)        // a client that does not answer it is cut off
 	}
 	<-s.received
-	s.x.bytes = s.sent
+	s.req.bytes = s.sent
 	switch {
 	case lost != nil:
-		s.x.code, s.x.err = "client_gone", lost
+		s.req.code, s.req.err = "client_gone", lost
 	case flood != nil:
-		s.x.code, s.x.err = "flood", flood
+		s.req.code, s.req.err = "flood", flood
 	case reason.Code == websocket.StatusTryAgainLater:
 		return err
 	}
 	return refusal
 }
 
-// whyEnd is how a socket is closed whose handler has returned err.
-func (x *exchange) whyEnd(err error) *websocket.CloseError {
+// closeReason is how a socket is closed whose handler has returned err.
+func (req *request) closeReason(err error) *websocket.CloseError {
 	switch {
-	case x.env.gate.isDraining():
+	case req.env.limiter.isDraining():
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "this instance ends: come back at once"}
 	case task.CodeOf(err) == codeUnauthenticated:
 		return &websocket.CloseError{Code: websocket.StatusPolicyViolation, Reason: err.Error()}

@@ -244,7 +244,7 @@ func TestAClientThatAnswersNoPingOrTakesNoFrameIsLetGo(t *testing.T) {
 		frames bool
 		after  time.Duration
 		cause  string
-	}{"no pong": {false, heartbeat + pongLimit, "no pong"}, "no frame": {true, slowestReader, "write a frame"}} {
+	}{"no pong": {false, heartbeat + pongTimeout, "no pong"}, "no frame": {true, clientWriteTimeout, "write a frame"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {

@@ -15,10 +15,10 @@ import (
 )
 
 const (
-	streamTimeout = 50 * time.Second
-	maxStream     = time.Hour
-	heartbeat     = 15 * time.Second // less than any proxy waits for a silent answer
-	slowestReader = 10 * time.Second // of one event
+	streamTimeout      = 50 * time.Second
+	maxStream          = time.Hour
+	heartbeat          = 15 * time.Second // less than any proxy waits for a silent answer
+	clientWriteTimeout = 10 * time.Second // of one event
 )
 
 // Stream answers calls with server-sent events (text/event-stream) until handle
@@ -47,7 +47,7 @@ func Stream[Req any](role Role, handle func(ctx context.Context, c *Call, req Re
 // so nothing piles up for a slow reader. A heartbeat follows every 15 s of
 // silence. An error means that the client is lost; it stays.
 type EventWriter struct {
-	x   *exchange
+	req *request
 	out *http.ResponseController
 
 	ctx    context.Context // the handler's
@@ -63,7 +63,7 @@ type EventWriter struct {
 // the kind; both are one line. It is not sent when the caller was revoked or changed
 // meanwhile: that ends the stream.
 func (w *EventWriter) Send(id, event string, data []byte) error {
-	if err := w.x.mayStillSend(w.ctx, w.cancel); err != nil {
+	if err := w.req.waitUntilAllowed(w.ctx, w.cancel); err != nil {
 		return err
 	}
 	var b bytes.Buffer
@@ -105,23 +105,23 @@ func (w *EventWriter) write(chunk []byte) error {
 
 // begin answers 200; mu is held.
 func (w *EventWriter) begin() {
-	w.x.call.dropHeaders()
-	h := w.x.w.Header()
+	w.req.call.dropHeaders()
+	h := w.req.w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
-	w.x.status = http.StatusOK
-	w.x.w.WriteHeader(http.StatusOK)
+	w.req.status = http.StatusOK
+	w.req.w.WriteHeader(http.StatusOK)
 	w.beat = time.AfterFunc(heartbeat, func() { _ = w.write([]byte(":\n\n")) }) // its error is kept and ends the handler
 }
 
 // push writes through to the client; mu is held.
 func (w *EventWriter) push(chunk []byte) error {
-	if err := w.within(time.Now().Add(slowestReader)); err != nil {
+	if err := w.within(time.Now().Add(clientWriteTimeout)); err != nil {
 		return err
 	}
-	n, err := w.x.w.Write(chunk)
-	w.x.bytes += n
+	n, err := w.req.w.Write(chunk)
+	w.req.bytes += n
 	if err == nil {
 		err = w.out.Flush()
 	}
@@ -150,21 +150,21 @@ func (w *EventWriter) end() error {
 }
 
 // stream runs the handler of a stream until ctx ends, and tells how it went.
-func (x *exchange) stream(ctx context.Context, p *place) error {
-	ctx, cancel := x.whileAdmitted(ctx)
+func (req *request) stream(ctx context.Context, p *mountedRoute) error {
+	ctx, cancel := req.whileAdmitted(ctx)
 	defer cancel(nil)
-	w := &EventWriter{x: x, ctx: ctx, out: http.NewResponseController(x.w), cancel: cancel}
+	w := &EventWriter{req: req, ctx: ctx, out: http.NewResponseController(req.w), cancel: cancel}
 	defer w.end() // also of a handler that panics
-	x.call.events = w
-	_, err := p.handle(ctx, &x.call)
-	refusal := shutOut(ctx)
-	left := errors.Is(x.r.Context().Err(), context.Canceled) // a deadline there is the host's
-	begun := refusal == nil || x.status != 0
+	req.call.events = w
+	_, err := p.handle(ctx, &req.call)
+	refusal := revocationOf(ctx)
+	left := errors.Is(req.r.Context().Err(), context.Canceled) // a deadline there is the host's
+	begun := refusal == nil || req.status != 0
 	if !left && begun && (err == nil || ctx.Err() != nil) {
 		err = w.write([]byte("retry: 250\n\n")) // milliseconds
 	}
 	if lost := w.end(); lost != nil {
-		x.code, x.err = "client_gone", lost
+		req.code, req.err = "client_gone", lost
 		return nil
 	}
 	return cmp.Or(refusal, err)

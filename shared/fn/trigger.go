@@ -35,7 +35,7 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams", read: t.StreamUsage},
 	}
 	r.Collect(gauges.collect)
-	probes, err := newSite(e, nil)
+	probes, err := newMux(e, nil)
 	if err != nil {
 		return err
 	}

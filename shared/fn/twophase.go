@@ -55,8 +55,8 @@ func (c *TwoPhase) Accepts(ack string) bool {
 	return c.Enabled && cmp.Or(ack, c.DefaultAck) == api.AckAccepted
 }
 
-// verifyLimit bounds how long a start waits for NATS.
-const verifyLimit = 3 * time.Second
+// verifyTimeout bounds how long a start waits for NATS.
+const verifyTimeout = 3 * time.Second
 
 // verifyDurability fails when the stream gives less than the settings ask for.
 // Where nobody can tell the process starts, and accepts nothing until somebody
@@ -66,7 +66,7 @@ func verifyDurability(ctx context.Context, env *Env) error {
 	if !two.Enabled || two.Durability == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, verifyLimit)
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
 	defer cancel()
 	gives, err := env.Bus().Durability(ctx, two.MonitorURL)
 	switch {

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// asksForSocket tells whether a client wants a WebSocket.
-func asksForSocket(h http.Header) bool {
+// isUpgrade tells whether a client wants a WebSocket.
+func isUpgrade(h http.Header) bool {
 	return hasToken(h, "Connection", "upgrade") && hasToken(h, "Upgrade", "websocket")
 }
 
@@ -30,11 +30,11 @@ func hasToken(h http.Header, name, token string) bool {
 
 // checkUpgrade refuses what is no handshake, and a browser that shows a page of
 // another origin: it would send the credentials of its user along.
-func (x *exchange) checkUpgrade(origins []string) error {
-	h := x.r.Header
+func (req *request) checkUpgrade(origins []string) error {
+	h := req.r.Header
 	var bad decode.Rules
 	if h.Get("Sec-WebSocket-Version") != "13" {
-		x.w.Header().Set("Sec-WebSocket-Version", "13")
+		req.w.Header().Set("Sec-WebSocket-Version", "13")
 		bad.When(true, "Sec-WebSocket-Version", "must be 13")
 	}
 	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(h.Get("Sec-WebSocket-Key")))
@@ -46,7 +46,7 @@ func (x *exchange) checkUpgrade(origins []string) error {
 	if origin == "" || slices.ContainsFunc(origins, func(o string) bool { return strings.EqualFold(o, origin) }) {
 		return nil
 	}
-	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, x.r.Host) {
+	if u, err := url.Parse(origin); err == nil && u.Host != "" && strings.EqualFold(u.Host, req.r.Host) {
 		return nil
 	}
 	return task.Refuse(task.CodeForbidden, fmt.Sprintf("pages of the origin %s may not open a socket here", text.Cut(text.Printable(origin, unicode.ReplacementChar), 64)))

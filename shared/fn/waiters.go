@@ -18,10 +18,10 @@ type Waiters struct {
 type Waiter struct {
 	C <-chan struct{} // receives once when woken
 
-	woken chan struct{}
-	hub   *Waiters
-	queue string
-	place *list.Element // nil once out of line
+	woken   chan struct{}
+	hub     *Waiters
+	queue   string
+	element *list.Element // nil once out of line
 }
 
 func newWaiters() *Waiters { return &Waiters{queues: map[string]*list.List{}} }
@@ -38,7 +38,7 @@ func (h *Waiters) Register(queue string) *Waiter {
 		line = list.New()
 		h.queues[queue] = line
 	}
-	w.place = line.PushBack(w)
+	w.element = line.PushBack(w)
 	return w
 }
 
@@ -73,7 +73,7 @@ func (h *Waiters) wake(queue string) {
 // passed on to the next waiter of the queue.
 func (w *Waiter) Close() {
 	w.hub.mu.Lock()
-	if w.place != nil {
+	if w.element != nil {
 		w.hub.leave(w)
 	}
 	w.hub.mu.Unlock()
@@ -87,8 +87,8 @@ func (w *Waiter) Close() {
 // leave takes w out of line; mu is held.
 func (h *Waiters) leave(w *Waiter) {
 	line := h.queues[w.queue]
-	line.Remove(w.place)
-	w.place = nil
+	line.Remove(w.element)
+	w.element = nil
 	if line.Len() == 0 {
 		delete(h.queues, w.queue)
 	}

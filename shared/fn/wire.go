@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"fmt"
 	"strconv"
 	"time"
 
@@ -69,4 +70,16 @@ func RowID[I int32 | int64](c *Call, what string) (I, error) {
 // Operator is the caller as one who changes something by hand; reason is why.
 func (c *Call) Operator(reason string) store.Operator {
 	return store.Operator{CallerID: c.Caller.ID, Name: c.Caller.Name, RequestID: c.RequestID, Reason: reason}
+}
+
+// PageOf makes a page of stored rows; id names a row for next_after.
+func PageOf[R, W, I any](rows []R, more bool, wire func(R) W, id func(R) I) api.Page[W] {
+	page := api.Page[W]{Items: make([]W, len(rows))}
+	for i, row := range rows {
+		page.Items[i] = wire(row)
+	}
+	if more {
+		page.NextAfter = fmt.Sprint(id(rows[len(rows)-1]))
+	}
+	return page
 }

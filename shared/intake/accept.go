@@ -31,7 +31,7 @@ func (in *Intake) accept(ctx context.Context, m *store.NewMessage) (Submitted, e
 	}
 	writing := time.Now()
 	taken, err := in.env.Bus().Accept(ctx, bus.Acceptance{
-		Subject: bus.AcceptSubject(m.From, m.ID.String()), Fingerprint: fn.Print(m.Fingerprint), Event: event,
+		Subject: bus.AcceptSubject(m.From, m.ID.String()), Fingerprint: fn.FingerprintText(m.Fingerprint), Event: event,
 	})
 	if err != nil {
 		metrics.PublishFail.Inc()
@@ -47,7 +47,7 @@ func (in *Intake) accept(ctx context.Context, m *store.NewMessage) (Submitted, e
 
 // again answers for a message whose id the stream has since at.
 func again(m *store.NewMessage, durability bus.Durability, seq uint64, at time.Time, print string) (Submitted, error) {
-	if print != fn.Print(m.Fingerprint) {
+	if print != fn.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 	}
 	first := accepted(m, durability, seq, at)

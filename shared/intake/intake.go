@@ -102,7 +102,7 @@ func (in *Intake) take(ctx context.Context, c *fn.Call, req Request, m *store.Ne
 func (in *Intake) makeRoom() {
 	now := time.Now().Unix()
 	if last := in.woken.Load(); last != now && in.woken.CompareAndSwap(last, now) {
-		in.env.SaveAt(time.Time{})
+		in.env.WakeSaveAt(time.Time{})
 	}
 }
 
@@ -119,7 +119,7 @@ func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
 		return Submitted{}, out.Refused
 	}
 	if out.State == message.Sending.String() { // of a repeat too: the first call may have died before it woke anybody
-		in.env.MessageDue(m.To.Kind)
+		in.env.WakeForMessage(m.To.Kind)
 	}
 	return Submitted{
 		Ack: api.MessageAck{

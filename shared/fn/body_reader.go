@@ -8,7 +8,7 @@ import (
 
 // bodyReader reads a body into memory that is charged before it is used.
 type bodyReader struct {
-	hold   *holding
+	memory *callMemory
 	charge func(bytes int64) int64
 	buffer []byte
 }
@@ -16,7 +16,7 @@ type bodyReader struct {
 // reserve makes room for length bytes in all.
 func (b *bodyReader) reserve(ctx context.Context, length int64) error {
 	has := int64(cap(b.buffer))
-	if err := b.hold.take(ctx, b.charge(length)-b.charge(has), length > largeBody); err != nil {
+	if err := b.memory.take(ctx, b.charge(length)-b.charge(has), length > largeBody); err != nil {
 		return err
 	}
 	larger := make([]byte, len(b.buffer), length)

@@ -30,7 +30,7 @@ type changing struct {
 
 func (h *house) changing() *changing {
 	c := &changing{apply: func(*store.Caller) {}}
-	h.env.callers = newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.env.callers = newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		caller, err := knownCallers(ctx, name, list)
@@ -244,7 +244,7 @@ func TestAWaitingCallIsRefusedWhenItsCallerIsChanged(t *testing.T) {
 func TestAChangeWhileACallerIsLookedUpIsNotMissed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 			caller, err := knownCallers(ctx, name, list)
 			time.Sleep(time.Second)
 			return caller, err
@@ -253,7 +253,7 @@ func TestAChangeWhileACallerIsLookedUpIsNotMissed(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			c.forget("submitter")
 		}()
-		l, err := c.answered(t.Context(), question{name: "submitter"})
+		l, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
 		<-l.changed // at once: the answer may be older than the change
 		require.Empty(t, c.known)
@@ -263,11 +263,11 @@ func TestAChangeWhileACallerIsLookedUpIsNotMissed(t *testing.T) {
 func TestWhatIsRememberedLongerStaysTheSame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(knownCallers)
-		first, err := c.answered(t.Context(), question{name: "submitter"})
+		c := newCallerCache(knownCallers)
+		first, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
 		time.Sleep(callerTTL + time.Second)
-		second, err := c.answered(t.Context(), question{name: "submitter"})
+		second, err := c.get(t.Context(), callerQuery{name: "submitter"})
 		require.NoError(t, err)
 		require.NotSame(t, first, second)
 		require.Equal(t, first.changed, second.changed, "nobody is woken for nothing")

@@ -107,7 +107,7 @@ func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
 	waiting := HTTP("waiting", func(*Env, struct{}) Routes {
 		return Routes{
 			"POST /poll": Raw(Submitter, func(_ context.Context, c *Call) (any, error) {
-				err := c.Wait()
+				err := c.StartWaiting()
 				kept <- c.RequestHeader()
 				return nil, err
 			}),

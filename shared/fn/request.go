@@ -17,30 +17,30 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// exchange is one request on its way through fn: what the function sees of it
+// request is one request on its way through fn: what the function sees of it
 // (call) and what the log line will say.
-type exchange struct {
+type request struct {
 	env   *Env
 	w     http.ResponseWriter
 	r     *http.Request
 	call  Call
 	start time.Time
 
-	function, route string // never the raw path: it may hold a phone number
-	carried         func() // once it has a seat: lets its connection be closed
-	bodyRead        bool   // to its end
-	status          int    // 0 until answered
-	bytes           int
-	code            string // the error word, on failures
-	err             error
+	function, route   string // never the raw path: it may hold a phone number
+	releaseConnection func() // once it has a seat: lets its connection be closed
+	bodyRead          bool   // to its end
+	status            int    // 0 until answered
+	bytes             int
+	code              string // the error word, on failures
+	err               error
 }
 
-func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *exchange {
-	x := &exchange{env: env, w: w, r: r, start: time.Now(), route: "none"}
+func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRoute) *request {
+	req := &request{env: env, w: w, r: r, start: time.Now(), route: "none"}
 	if p != nil {
-		x.function, x.route = p.function, p.pattern
+		req.function, req.route = p.function, p.pattern
 	}
-	x.call = Call{
+	req.call = Call{
 		RequestID: requestID(r.Header.Get("X-Request-Id")),
 		SourceIP:  sourceAddress(env.Config.TrustedProxies, r.RemoteAddr, r.Header.Values("X-Forwarded-For")),
 		UserAgent: text.Cut(r.UserAgent(), 500),
@@ -50,10 +50,10 @@ func newExchange(env *Env, w http.ResponseWriter, r *http.Request, p *place) *ex
 		status:    http.StatusOK,
 	}
 	if p != nil {
-		x.call.roles, x.call.within = p.roles, p.within
+		req.call.roles, req.call.within = p.roles, p.within
 	}
-	w.Header().Set("X-Request-Id", x.call.RequestID)
-	return x
+	w.Header().Set("X-Request-Id", req.call.RequestID)
+	return req
 }
 
 // requestID keeps the caller's id when it is harmless, else makes one.
@@ -77,17 +77,17 @@ func validRequestID(id string) bool {
 // it. Its time begins with the call and is bounded apart from the handler's: a slow
 // sender must not hold a call for long, and the deadline must be gone before a long
 // poll, whose context it would cancel.
-func (x *exchange) readBody(ctx context.Context, p *place) error {
-	if x.r.ContentLength > p.maxBody {
+func (req *request) readBody(ctx context.Context, p *mountedRoute) error {
+	if req.r.ContentLength > p.maxBody {
 		return tooLarge(p.maxBody)
 	}
-	if x.r.Body == nil || x.r.Body == http.NoBody {
-		x.bodyRead = true
-		return x.readWithin(time.Time{})
+	if req.r.Body == nil || req.r.Body == http.NoBody {
+		req.bodyRead = true
+		return req.readWithin(time.Time{})
 	}
-	reader, waiting := bodyReader{hold: x.call.hold, charge: p.bodyCharge}, time.Now()
-	body, err := reader.read(ctx, http.MaxBytesReader(x.w, x.r.Body, p.maxBody), x.r.ContentLength, func() error {
-		return x.readWithin(x.start.Add(bodyTimeout + time.Since(waiting)))
+	reader, waiting := bodyReader{memory: req.call.memory, charge: p.bodyCharge}, time.Now()
+	body, err := reader.read(ctx, http.MaxBytesReader(req.w, req.r.Body, p.maxBody), req.r.ContentLength, func() error {
+		return req.readWithin(req.start.Add(bodyTimeout + time.Since(waiting)))
 	})
 	var large *http.MaxBytesError
 	var refused *task.Error
@@ -101,29 +101,29 @@ func (x *exchange) readBody(ctx context.Context, p *place) error {
 	case err != nil:
 		return task.Invalid([]task.Field{{Name: "body", Message: "broke off before its end"}})
 	}
-	x.bodyRead = true
-	if err := x.readWithin(time.Time{}); err != nil {
+	req.bodyRead = true
+	if err := req.readWithin(time.Time{}); err != nil {
 		return err
 	}
 	if len(body) == 0 {
 		return nil
 	}
-	x.call.Body = body
-	return checkContentType(x.r.Header, &p.Route)
+	req.call.Body = body
+	return checkContentType(req.r.Header, &p.Route)
 }
 
-func (x *exchange) readWithin(deadline time.Time) error {
-	err := http.NewResponseController(x.w).SetReadDeadline(deadline)
+func (req *request) readWithin(deadline time.Time) error {
+	err := http.NewResponseController(req.w).SetReadDeadline(deadline)
 	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return fmt.Errorf("read deadline: %w", err)
 	}
 	return nil
 }
 
-// dropBody gives the rest of a body that nobody will read a moment to arrive, so
+// discardBody gives the rest of a body that nobody will read a moment to arrive, so
 // that the connection can be used again. Without it net/http would read on, up to
 // 256 KiB of it, for as long as the whole call may take.
-func dropBody(w http.ResponseWriter, r *http.Request) {
+func discardBody(w http.ResponseWriter, r *http.Request) {
 	if r.Body != nil && r.Body != http.NoBody {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(refusedBodyTimeout)) // fails on a connection that has ended
 	}
@@ -148,32 +148,32 @@ func checkContentType(h http.Header, r *Route) error {
 
 // end recovers a panic of the function, writes the one log line of the call and
 // counts it. http.ErrAbortHandler goes on to the server, which it is meant for.
-func (x *exchange) end() {
+func (req *request) end() {
 	abort := false
 	if r := recover(); r != nil {
 		abort = r == http.ErrAbortHandler
-		x.call.Log("stack", string(debug.Stack()))
+		req.call.Log("stack", string(debug.Stack()))
 		err := fmt.Errorf("panic: %v", r)
 		if abort {
-			x.status, x.code, x.err = statusClientGone, "aborted", err
+			req.status, req.code, req.err = statusClientGone, "aborted", err
 		} else {
-			x.fail(err)
+			req.fail(err)
 		}
 	}
-	x.log()
-	x.env.Metrics().answered(x)
+	req.log()
+	req.env.Metrics().countCall(req)
 	if abort {
 		panic(http.ErrAbortHandler)
 	}
-	if x.env.gate.isDraining() {
+	if req.env.limiter.isDraining() {
 		// A host that cannot be shut down ends once no call is left: what is still
 		// in the server's buffer then would be lost.
-		_ = http.NewResponseController(x.w).Flush() // fails where nobody is left to read
+		_ = http.NewResponseController(req.w).Flush() // fails where nobody is left to read
 	}
 }
 
-// longNumber may be a phone number.
-const longNumber = 7
+// phoneDigits may be a phone number.
+const phoneDigits = 7
 
 // maskNumbers hides the middle of each run of digits that may be a phone number.
 func maskNumbers(text string) string {
@@ -186,7 +186,7 @@ func maskNumbers(text string) string {
 		rest := strings.TrimLeftFunc(text[start:], isDigit)
 		end := len(text) - len(rest)
 		b.WriteString(text[:start])
-		if number := text[start:end]; len(number) < longNumber {
+		if number := text[start:end]; len(number) < phoneDigits {
 			b.WriteString(number)
 		} else {
 			b.WriteString(task.MaskPhone(number))
@@ -198,25 +198,25 @@ func maskNumbers(text string) string {
 
 func isDigit(c rune) bool { return '0' <= c && c <= '9' }
 
-func (x *exchange) log() {
+func (req *request) log() {
 	attrs := []any{
-		"request_id", x.call.RequestID, "function", x.function, "method", x.r.Method, "route", x.route,
-		"status", x.status, "ms", float64(time.Since(x.start).Microseconds()) / 1000, "bytes", x.bytes,
-		"caller", x.call.Caller.Name, "source_ip", x.call.SourceIP,
+		"request_id", req.call.RequestID, "function", req.function, "method", req.r.Method, "route", req.route,
+		"status", req.status, "ms", float64(time.Since(req.start).Microseconds()) / 1000, "bytes", req.bytes,
+		"caller", req.call.Caller.Name, "source_ip", req.call.SourceIP,
 	}
-	if x.err != nil {
-		cause := x.err.Error()
-		if x.status < http.StatusInternalServerError {
+	if req.err != nil {
+		cause := req.err.Error()
+		if req.status < http.StatusInternalServerError {
 			cause = maskNumbers(cause) // it may repeat names of the caller's choice
 		}
-		attrs = append(attrs, "error", x.code, "cause", cause)
+		attrs = append(attrs, "error", req.code, "cause", cause)
 	}
-	if n := x.call.itemsFailed; n > 0 {
+	if n := req.call.itemsFailed; n > 0 {
 		attrs = append(attrs, "items_failed", n)
 	}
 	level := slog.LevelInfo
-	if x.status >= 500 || x.code == codeInternal {
+	if req.status >= 500 || req.code == codeInternal {
 		level = slog.LevelError
 	}
-	x.env.Log.Log(x.r.Context(), level, "call", append(attrs, x.call.attrs...)...)
+	req.env.Log.Log(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
 }

@@ -21,9 +21,9 @@ import (
 // every recheckEvery, a poll before it claims, and all of them as soon as their
 // process learns of a change.
 const (
-	recheckEvery  = 10 * time.Second
-	recheckAgain  = time.Second // when the database did not answer
-	publishChange = time.Second // what the answer to an operator waits for NATS at most
+	recheckInterval = 10 * time.Second
+	recheckRetry    = time.Second // when the database did not answer
+	publishTimeout  = time.Second // what the answer to an operator waits for NATS at most
 )
 
 // CallerChanged makes every process look a caller up anew: call it after the
@@ -34,30 +34,30 @@ func (e *Env) CallerChanged(ctx context.Context, name string) {
 		return // the change failed
 	}
 	e.callers.forget(name)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishChange)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
 	e.bus.NotifyCaller(ctx, name)
 }
 
-// followCallers subscribes to changes of callers, once there is a caller to forget:
+// watchCallers subscribes to changes of callers, once there is a caller to forget:
 // connecting to NATS costs a start nothing, and an admin's calls need it not at all.
-func (e *Env) followCallers() {
-	e.follow.Do(func() { e.bus.OnCaller(e.callers.forget, e.callers.forgetAll) })
+func (e *Env) watchCallers() {
+	e.subscribeCallers.Do(func() { e.bus.OnCaller(e.callers.forget, e.callers.forgetAll) })
 }
 
 // forget has a caller looked up anew.
-func (c *callers) forget(name string) {
+func (c *callerCache) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	drop(c.known, name)
 	drop(c.unknown, name)
-	delete(c.asking, question{name, false})
-	delete(c.asking, question{name, true})
+	delete(c.inFlight, callerQuery{name, false})
+	delete(c.inFlight, callerQuery{name, true})
 }
 
 // forgetAll has every caller looked up anew: any of them may have been changed
 // while nobody told us.
-func (c *callers) forgetAll() {
+func (c *callerCache) forgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, names := range []map[string]*lookup{c.known, c.unknown} {
@@ -65,18 +65,18 @@ func (c *callers) forgetAll() {
 			drop(names, name)
 		}
 	}
-	clear(c.asking)
+	clear(c.inFlight)
 }
 
-// current is what a caller whose call has begun is now. changed is closed when
+// currentCaller is what a caller whose call has begun is now. changed is closed when
 // that may have changed again; nil for the built-in admin, which stays as it is
 // for as long as its process. The error is the refusal of a caller that was revoked or
 // whose token was replaced, or says that the database is away.
-func (e *Env) current(ctx context.Context, was store.Caller) (now store.Caller, changed <-chan struct{}, err error) {
+func (e *Env) currentCaller(ctx context.Context, was store.Caller) (now store.Caller, changed <-chan struct{}, err error) {
 	if was.ID == 0 {
 		return was, nil, nil
 	}
-	l, err := e.callers.answered(ctx, question{name: was.Name})
+	l, err := e.callers.get(ctx, callerQuery{name: was.Name})
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 	case err != nil:
@@ -91,7 +91,7 @@ func (e *Env) current(ctx context.Context, was store.Caller) (now store.Caller, 
 // c.Caller is then what the caller is now. The error is what the call would be
 // answered if it were made now. changed is closed when it is time to look again.
 func (c *Call) Recheck(ctx context.Context) (changed <-chan struct{}, err error) {
-	now, changed, err := c.env.current(ctx, c.Caller)
+	now, changed, err := c.env.currentCaller(ctx, c.Caller)
 	if err != nil {
 		return nil, err
 	}
@@ -109,28 +109,28 @@ func (c *Call) admitted() error {
 	case limited && c.has(Admin):
 		return task.Refuse(task.CodeForbidden, "this concerns more than the queues to which this admin is limited: "+strings.Join(c.Caller.Queues, ", "))
 	case limited || !slices.ContainsFunc(c.roles, c.May):
-		return task.Refuse(task.CodeForbidden, "this needs the role "+oneOf(c.roles))
+		return task.Refuse(task.CodeForbidden, "this needs the role "+roleList(c.roles))
 	}
 	return nil
 }
 
-// checkCaller holds a stream to the caller that began it: any change ends the
+// recheckCaller holds a stream to the caller that began it: any change ends the
 // stream, so that its client comes back and is judged anew. It returns nil while the caller
 // is the same.
-func (x *exchange) checkCaller(ctx context.Context) (changed <-chan struct{}, err error) {
-	now, changed, err := x.env.current(ctx, x.call.Caller)
-	if err == nil && !reflect.DeepEqual(now, x.call.Caller) {
+func (req *request) recheckCaller(ctx context.Context) (changed <-chan struct{}, err error) {
+	now, changed, err := req.env.currentCaller(ctx, req.call.Caller)
+	if err == nil && !reflect.DeepEqual(now, req.call.Caller) {
 		err = task.Refuse(task.CodeForbidden, "what this caller may do was changed: come back at once")
 	}
 	return changed, err
 }
 
-// mayStillSend returns nil once the caller of a stream was looked up and is the
+// waitUntilAllowed returns nil once the caller of a stream was looked up and is the
 // same; else it ends the stream. While the database is away it waits, so that nothing is
 // sent to a caller that may have been revoked.
-func (x *exchange) mayStillSend(ctx context.Context, cancel context.CancelCauseFunc) error {
+func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelCauseFunc) error {
 	for {
-		_, err := x.checkCaller(ctx)
+		_, err := req.recheckCaller(ctx)
 		if isRefusal(err) {
 			cancel(err)
 		}
@@ -138,7 +138,7 @@ func (x *exchange) mayStillSend(ctx context.Context, cancel context.CancelCauseF
 			return err
 		}
 		select {
-		case <-time.After(recheckAgain):
+		case <-time.After(recheckRetry):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -153,13 +153,13 @@ func isRefusal(err error) bool {
 
 // whileAdmitted ends ctx when the process is told to end, and when the caller is no
 // longer the one that began the stream: the refusal is then its cause.
-func (x *exchange) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		tick := time.NewTicker(recheckEvery)
+		tick := time.NewTicker(recheckInterval)
 		defer tick.Stop()
 		for {
-			changed, err := x.checkCaller(ctx)
+			changed, err := req.recheckCaller(ctx)
 			if isRefusal(err) {
 				cancel(err)
 				return
@@ -167,7 +167,7 @@ func (x *exchange) whileAdmitted(ctx context.Context) (context.Context, context.
 			select {
 			case <-changed:
 			case <-tick.C:
-			case <-x.env.Draining():
+			case <-req.env.Draining():
 				cancel(nil)
 				return
 			case <-ctx.Done():
@@ -178,9 +178,9 @@ func (x *exchange) whileAdmitted(ctx context.Context) (context.Context, context.
 	return ctx, cancel
 }
 
-// shutOut is the refusal that ended the context of a stream; nil when something
+// revocationOf is the refusal that ended the context of a stream; nil when something
 // else did.
-func shutOut(ctx context.Context) error {
+func revocationOf(ctx context.Context) error {
 	if err := context.Cause(ctx); isRefusal(err) {
 		return err
 	}

@@ -26,7 +26,7 @@ func behindProxy(c *Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
 func from(address string) func(*http.Request) { return header("X-Forwarded-For", address) }
 
 // fewFailures makes a few failures what the service takes many to reach.
-func (h *house) fewFailures() { h.env.guesses.addressBurst, h.env.guesses.totalBurst = 20, 100 }
+func (h *house) fewFailures() { h.env.logins.addressBurst, h.env.logins.totalBurst = 20, 100 }
 
 // greetAs is the status of a call, and after how many seconds to come back.
 func (h *house) greetAs(options ...func(*http.Request)) (status, after int) {
@@ -146,8 +146,8 @@ func (h *house) count(find findCaller) *counted {
 		c.calls.Add(1)
 		return find(ctx, name, list)
 	})
-	which := h.env.newcomers.which
-	h.env.newcomers.which = func(ctx context.Context, names []string) ([]string, error) {
+	which := h.env.deferred.findExisting
+	h.env.deferred.findExisting = func(ctx context.Context, names []string) ([]string, error) {
 		before := c.calls.Load()
 		defer func() { c.calls.Store(before + 1) }()
 		return which(ctx, names)
@@ -275,7 +275,7 @@ func TestKnownAndUnknownNamesFailAlike(t *testing.T) {
 func TestFailuresAreKeptInBoundedMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuesses()
+		g := newLoginLimiter()
 		try := func(i int, err error) {
 			a, refused := g.begin(fmt.Sprint("name", i), fmt.Sprint(i), fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255), time.Now().Add(-time.Hour))
 			require.NoError(t, refused)
@@ -288,16 +288,16 @@ func TestFailuresAreKeptInBoundedMemory(t *testing.T) {
 		}
 		require.LessOrEqual(t, len(g.pairs), pairLimit)
 		require.LessOrEqual(t, len(g.addresses), addressLimit)
-		require.LessOrEqual(t, len(g.proven), provenLimit)
-		require.LessOrEqual(t, len(g.names), provenLimit)
-		n := &newcomers{which: func(context.Context, []string) ([]string, error) { return nil, nil }}
-		for i := range 3 * newcomerLimit {
+		require.LessOrEqual(t, len(g.succeeded), successLimit)
+		require.LessOrEqual(t, len(g.existing), successLimit)
+		n := &deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, nil }}
+		for i := range 3 * deferredLookupLimit {
 			n.add(fmt.Sprint(i), nil)
 		}
 		n.mu.Lock()
-		require.Len(t, n.names, newcomerLimit)
+		require.Len(t, n.names, deferredLookupLimit)
 		n.mu.Unlock()
-		time.Sleep(3 * newcomersEach)
+		time.Sleep(3 * deferredLookupInterval)
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		require.Empty(t, n.names)
@@ -309,7 +309,7 @@ func TestFailuresAreKeptInBoundedMemory(t *testing.T) {
 func TestAPairThatGuessedMayTryAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuesses()
+		g := newLoginLimiter()
 		for i := range pairBurst {
 			a, err := g.begin("name", fmt.Sprint(i), "203.0.113.9", time.Now())
 			require.NoError(t, err)

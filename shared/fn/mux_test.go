@@ -259,7 +259,7 @@ func TestAPanicIsOneLogLineAndA500(t *testing.T) {
 	require.NotContains(t, r.body, "138")
 	line := h.calls(1)[0]
 	require.Equal(t, "panic: phone 13800138000", line["cause"])
-	require.Contains(t, line["stack"], "site_test.go")
+	require.Contains(t, line["stack"], "mux_test.go")
 
 	t.Run("http.ErrAbortHandler cuts the connection", func(t *testing.T) {
 		t.Parallel()
@@ -267,7 +267,7 @@ func TestAPanicIsOneLogLineAndA500(t *testing.T) {
 		_, err := http.DefaultClient.Do(h.request("POST", "/api/v1/fail", ""))
 		require.Error(t, err)
 		require.Equal(t, "aborted", h.calls(1)[0]["error"])
-		require.Eventually(t, func() bool { return h.env.gate.count() == 0 }, waitAtMost, tick)
+		require.Eventually(t, func() bool { return h.env.limiter.countInFlight() == 0 }, waitAtMost, tick)
 	})
 }
 

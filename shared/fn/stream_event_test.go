@@ -29,23 +29,23 @@ func acceptedEvent(t *testing.T) (*store.NewMessage, cloudevents.Event) {
 	e, err := AcceptedEvent(m)
 	require.NoError(t, err)
 	e.SetExtension("acceptseq", "9007199254740992")
-	e.SetExtension("fp", Print(m.Fingerprint))
+	e.SetExtension("fp", FingerprintText(m.Fingerprint))
 	return m, e
 }
 
 // takerOf is an event function that gives take what it is posted in batches.
-func takerOf(take func([]Posted) error) Function {
+func takerOf(take func([]StreamEvent) error) Function {
 	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
 		return func(context.Context, *Call, cloudevents.Event) error { return nil },
-			func(_ context.Context, _ *Call, events []Posted) error { return take(events) }
+			func(_ context.Context, _ *Call, events []StreamEvent) error { return take(events) }
 	})
 }
 
 func TestAnAcceptedMessageIsTheSameOnEveryWay(t *testing.T) {
 	t.Parallel()
 	want, e := acceptedEvent(t)
-	var posted []Posted
-	h := startHouse(t, nil, takerOf(func(events []Posted) error {
+	var posted []StreamEvent
+	h := startHouse(t, nil, takerOf(func(events []StreamEvent) error {
 		posted = events
 		return nil
 	}))
@@ -53,7 +53,7 @@ func TestAnAcceptedMessageIsTheSameOnEveryWay(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 204, h.call("POST", "/events/taker", "["+string(body)+"]", as("trigger", "token"), header("Content-Type", batchType)).status)
 	require.Len(t, posted, 1)
-	alone, stored := PostedAlone(e), PostedOf(e, 1<<53, Print(want.Fingerprint))
+	alone, stored := EventAlone(e), AcceptedStreamEvent(e, 1<<53, FingerprintText(want.Fingerprint))
 	for name, read := range map[string]func() (*store.NewMessage, error){
 		"in a batch":             posted[0].Message,
 		"alone":                  alone.Message,
@@ -83,7 +83,7 @@ func TestWhatIsNoAcceptedMessageIsToldApart(t *testing.T) {
 		change(&e)
 		body, err := json.Marshal(e)
 		require.NoError(t, err)
-		var p Posted
+		var p StreamEvent
 		require.NoError(t, json.Unmarshal(body, &p))
 		_, err = p.Message()
 		require.ErrorContains(t, err, reason)
@@ -111,7 +111,7 @@ func TestAForgedAcceptedMessageIsHeldToTheRulesOfSubmission(t *testing.T) {
 		require.NoError(t, err)
 		e.SetExtension("acceptseq", "5")
 		e.SetExtension("fp", kept.Extensions()["fp"])
-		forged := PostedAlone(e)
+		forged := EventAlone(e)
 		_, err = forged.Message()
 		require.Error(t, err, name)
 	}
@@ -119,7 +119,7 @@ func TestAForgedAcceptedMessageIsHeldToTheRulesOfSubmission(t *testing.T) {
 
 func TestWhatIsNoBatchIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, takerOf(func([]Posted) error { return nil }))
+	h := startHouse(t, nil, takerOf(func([]StreamEvent) error { return nil }))
 	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
 		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", batchType))
 		require.Equal(t, 400, r.status, body)

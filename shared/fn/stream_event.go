@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// accepted is the data of such an event: all of the message (seed 004 section
+// acceptedData is the data of such an event: all of the message (seed 004 section
 // 4.4, with the fields of the seed's names that are not the event's own).
-type accepted struct {
+type acceptedData struct {
 	CallerID         int64           `json:"caller_id"`
 	From             string          `json:"from"`
 	ClientMsgID      string          `json:"client_msg_id"`
@@ -48,7 +48,7 @@ func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
 	var data bytes.Buffer
 	encoder := json.NewEncoder(&data)
 	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(accepted{
+	err := encoder.Encode(acceptedData{
 		CallerID: m.CallerID, From: m.From, ClientMsgID: m.ClientMsgID, Kind: m.To.Kind, Destination: m.To.Name,
 		Exchange: m.Exchange, RoutingKey: m.RoutingKey, Type: m.Type, Data: m.Data, SentAt: Instant(m.SentAt),
 		Confirm: m.Confirm, MaxSends: m.MaxSends, ExpectedReceipts: m.ExpectedReceipts, Producer: m.Producer,
@@ -56,38 +56,38 @@ func AcceptedEvent(m *store.NewMessage) (cloudevents.Event, error) {
 	return asWritten(e, data.Bytes()), err
 }
 
-// Print is the text of a fingerprint, as a stream keeps it beside the event.
-func Print(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
+// FingerprintText is the text of a fingerprint, as a stream keeps it beside the event.
+func FingerprintText(fingerprint task.Hash) string { return hex.EncodeToString(fingerprint[:]) }
 
 // EventSource is the source of events of Sendonce's own.
 const EventSource = "/sendonce"
 
-// Posted is an event of a stream as it is in the JSON of a batch, with what the
+// StreamEvent is an event of a stream as it is in the JSON of a batch, with what the
 // trigger adds to it.
-type Posted struct {
-	ID        string          `json:"id"`
-	Type      string          `json:"type"`
-	Subject   string          `json:"subject"`
-	Sequence  string          `json:"sequence"`
-	Time      time.Time       `json:"time"`
-	AcceptSeq string          `json:"acceptseq"` // of an accepted message: its place in the stream
-	Print     string          `json:"fp"`        // likewise: the text of its fingerprint
-	Data      json.RawMessage `json:"data"`
-	NoJSON    []byte          `json:"data_base64"` // instead of Data
+type StreamEvent struct {
+	ID          string          `json:"id"`
+	Type        string          `json:"type"`
+	Subject     string          `json:"subject"`
+	Sequence    string          `json:"sequence"`
+	Time        time.Time       `json:"time"`
+	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its place in the stream
+	Fingerprint string          `json:"fp"`        // likewise: the text of its fingerprint
+	Data        json.RawMessage `json:"data"`
+	DataBase64  []byte          `json:"data_base64"` // instead of Data
 }
 
-// PostedAlone is the same of an event that was not posted in a batch.
-func PostedAlone(e cloudevents.Event) Posted {
+// EventAlone is the same of an event that was not posted in a batch.
+func EventAlone(e cloudevents.Event) StreamEvent {
 	text := func(name string) string {
 		value, _ := e.Extensions()[name].(string)
 		return value
 	}
-	return Posted{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: text("sequence"), Time: e.Time(),
-		AcceptSeq: text("acceptseq"), Print: text("fp"), Data: e.Data()}
+	return StreamEvent{ID: e.ID(), Type: e.Type(), Subject: e.Subject(), Sequence: text("sequence"), Time: e.Time(),
+		AcceptSeq: text("acceptseq"), Fingerprint: text("fp"), Data: e.Data()}
 }
 
 // Event is the event itself, where it is one of Sendonce's own.
-func (p *Posted) Event() cloudevents.Event {
+func (p *StreamEvent) Event() cloudevents.Event {
 	e := cloudevents.NewEvent()
 	e.SetID(p.ID)
 	e.SetSource(EventSource)
@@ -100,14 +100,14 @@ func (p *Posted) Event() cloudevents.Event {
 	return asWritten(e, p.Data)
 }
 
-// PostedOf is the same of an event that was read out of the stream: seq is its
+// AcceptedStreamEvent is the same of an event that was read out of the stream: seq is its
 // place and print its fingerprint's text, both kept beside the event.
-func PostedOf(e cloudevents.Event, seq uint64, print string) Posted {
-	return Posted{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Print: print, Data: e.Data()}
+func AcceptedStreamEvent(e cloudevents.Event, seq uint64, print string) StreamEvent {
+	return StreamEvent{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: print, Data: e.Data()}
 }
 
 // Message is the message that was accepted. What is not ours is an error.
-func (p *Posted) Message() (*store.NewMessage, error) {
+func (p *StreamEvent) Message() (*store.NewMessage, error) {
 	id, err := task.ParseID(p.ID)
 	if err != nil || p.Type != bus.AcceptedType {
 		return nil, errors.New("is no accepted message")
@@ -116,7 +116,7 @@ func (p *Posted) Message() (*store.NewMessage, error) {
 	if err != nil {
 		return nil, errors.New("has no place in the stream")
 	}
-	var a accepted
+	var a acceptedData
 	if err := json.Unmarshal(p.Data, &a); err != nil {
 		return nil, fmt.Errorf("its data: %w", err)
 	}
@@ -132,7 +132,7 @@ func (p *Posted) Message() (*store.NewMessage, error) {
 	if id != task.ID(message.ID(a.CallerID, a.From, a.ClientMsgID)) {
 		return nil, errors.New("its id is not that of its sender and client_msg_id")
 	}
-	fingerprint, err := hex.DecodeString(p.Print)
+	fingerprint, err := hex.DecodeString(p.Fingerprint)
 	if err != nil || len(fingerprint) != len(m.Fingerprint) {
 		return nil, errors.New("has no fingerprint")
 	}

@@ -17,7 +17,7 @@ func listRoutes(functions []Function) func(context.Context, *Env, []string) erro
 		if len(args) > 0 {
 			return fmt.Errorf("routes takes no arguments")
 		}
-		all, err := construct(env, functions)
+		all, err := build(env, functions)
 		if err != nil {
 			return err
 		}
@@ -38,9 +38,9 @@ func listRoutes(functions []Function) func(context.Context, *Env, []string) erro
 // healthTimeout is less than what engines give a health check.
 const healthTimeout = 2 * time.Second
 
-// askHealth is the health check of an image that holds no other program. It
+// checkHealth is the health check of an image that holds no other program. It
 // does not ask for the database: a restart would not bring that back.
-func askHealth(ctx context.Context, env *Env, _ struct{}) error {
+func checkHealth(ctx context.Context, env *Env, _ struct{}) error {
 	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {
 		return err

@@ -23,13 +23,13 @@ const (
 )
 
 const (
-	maxWaiting   = 512             // calls of one caller that wait for room or their turn
-	turnWait     = 2 * time.Second // how long they do
-	smallestPart = 20 << 20        // of one caller: the largest batch must fit
-	mebibyte     = 1 << 20
+	maxMemoryWaiters = 512             // calls of one caller that wait for room or their turn
+	memoryWait       = 2 * time.Second // how long they do
+	minShare         = 20 << 20        // of one caller: the largest batch must fit
+	mebibyte         = 1 << 20
 
-	// leastMemoryMB leaves room for the largest batch.
-	leastMemoryMB = 2 * smallestPart / mebibyte
+	// minMemoryMB leaves room for the largest batch.
+	minMemoryMB = 2 * minShare / mebibyte
 )
 
 // bodyCharge is what a body of n bytes costs on a route.
@@ -43,21 +43,21 @@ func (r *Route) bodyCharge(n int64) int64 {
 // pieceCharge is what a body of n bytes costs that is worked on in pieces.
 func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
 
-// budget shares out the memory that calls hold. A call takes what it will need
+// memoryBudget shares out the memory that calls hold. A call takes what it will need
 // before it reads its body; rows of pages and answers are added as they are made.
 //
 // One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
 // large calls get half the processors; further ones wait for a moment with their bodies
 // unread, and are then refused with 503. All large calls together leave a quarter to
 // small ones, and these leave an eighth to admins and the trigger.
-type budget struct {
+type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
 
 	mu      sync.Mutex
 	used    int64
 	callers map[string]*callerUse
-	waiting []*turn // in order of arrival
+	waiting []*memoryWaiter // in order of arrival
 }
 
 // callerUse is what the calls of one caller hold.
@@ -68,44 +68,44 @@ type callerUse struct {
 	waiting int
 }
 
-// turn is a call that waits for room.
-type turn struct {
-	of      *holding
+// memoryWaiter is a call that waits for room.
+type memoryWaiter struct {
+	call    *callMemory
 	bytes   int64
 	large   bool
 	granted chan struct{}
 }
 
-// newBudget is a budget of which one caller may hold the part callerShare.
-func newBudget(megabytes int, callerShare float64) *budget {
+// newMemoryBudget is a budget of which one caller may hold the part callerShare.
+func newMemoryBudget(megabytes int, callerShare float64) *memoryBudget {
 	total := int64(megabytes) * mebibyte
-	return &budget{
-		total: total, share: max(int64(callerShare*float64(total)), min(smallestPart, total/2)), largeAtOnce: max(runtime.GOMAXPROCS(0)/2, 1), callers: map[string]*callerUse{},
+	return &memoryBudget{
+		total: total, share: max(int64(callerShare*float64(total)), min(minShare, total/2)), largeAtOnce: max(runtime.GOMAXPROCS(0)/2, 1), callers: map[string]*callerUse{},
 	}
 }
 
-// holding is what one call holds. Its zero value holds nothing and may be released.
-type holding struct {
-	budget *budget
-	caller string
-	kept   bool // may use what is kept for admins and the trigger
+// callMemory is what one call holds. Its zero value holds nothing and may be released.
+type callMemory struct {
+	budget     *memoryBudget
+	caller     string
+	privileged bool // may use what is kept for admins and the trigger
 
 	calls, bytes int64 // under budget.mu
 	large        bool
 }
 
 // enter begins a call of a caller.
-func (b *budget) enter(caller string, kept bool) (*holding, error) {
-	h := &holding{budget: b, caller: caller, kept: kept}
+func (b *memoryBudget) enter(caller string, kept bool) (*callMemory, error) {
+	m := &callMemory{budget: b, caller: caller, privileged: kept}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.use(caller)
-	defer b.tidy(caller)
-	if u.calls+u.bytes > b.share || b.used+callCharge > b.limit(h, false) {
+	u := b.usage(caller)
+	defer b.dropUnused(caller)
+	if u.calls+u.bytes > b.share || b.used+callCharge > b.limit(m, false) {
 		return nil, errNoMemory()
 	}
-	b.chargeCall(h, callCharge)
-	return h, nil
+	b.chargeCall(m, callCharge)
+	return m, nil
 }
 
 func errNoMemory() *task.Error {
@@ -113,9 +113,9 @@ func errNoMemory() *task.Error {
 }
 
 // limit is how much may be in use after a call has taken more.
-func (b *budget) limit(h *holding, large bool) int64 {
+func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	switch {
-	case h.kept:
+	case m.privileged:
 		return b.total
 	case large:
 		return b.total * 3 / 4
@@ -126,63 +126,63 @@ func (b *budget) limit(h *holding, large bool) int64 {
 
 // take charges the call n bytes, and waits for room. A large call also waits for its
 // turn.
-func (h *holding) take(ctx context.Context, n int64, large bool) error {
-	b := h.budget
-	t, err := b.join(&turn{of: h, bytes: n, large: large && !h.large})
-	if t == nil {
+func (m *callMemory) take(ctx context.Context, n int64, large bool) error {
+	b := m.budget
+	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large})
+	if w == nil {
 		return err
 	}
-	timeout := time.NewTimer(turnWait)
+	timeout := time.NewTimer(memoryWait)
 	defer timeout.Stop()
 	select {
-	case <-t.granted:
+	case <-w.granted:
 		return nil
 	case <-timeout.C:
 	case <-ctx.Done():
 	}
-	return b.leave(ctx, t)
+	return b.stopWaiting(ctx, w)
 }
 
-// join grants a turn at once, or returns it when the call has to wait. It refuses a call
+// grantOrQueue grants a turn at once, or returns it when the call has to wait. It refuses a call
 // when too many of its caller wait, or when it could never be granted.
-func (b *budget) join(t *turn) (*turn, error) {
+func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	u := b.use(t.of.caller)
-	defer b.tidy(t.of.caller)
+	u := b.usage(w.call.caller)
+	defer b.dropUnused(w.call.caller)
 	switch {
-	case (!t.large || u.waiting == 0) && b.grant(t):
+	case (!w.large || u.waiting == 0) && b.grant(w):
 		return nil, nil
-	case u.waiting >= maxWaiting || t.bytes > b.share:
+	case u.waiting >= maxMemoryWaiters || w.bytes > b.share:
 		return nil, errNoMemory()
 	}
-	t.granted = make(chan struct{})
+	w.granted = make(chan struct{})
 	u.waiting++
-	b.waiting = append(b.waiting, t)
-	return t, nil
+	b.waiting = append(b.waiting, w)
+	return w, nil
 }
 
-// takeNow is take without a wait, for a call that has a connection in use.
-func (h *holding) takeNow(n int64) error {
-	b := h.budget
+// tryTake is take without a wait, for a call that has a connection in use.
+func (m *callMemory) tryTake(n int64) error {
+	b := m.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	defer b.tidy(h.caller)
-	if !b.grant(&turn{of: h, bytes: n}) {
+	defer b.dropUnused(m.caller)
+	if !b.grant(&memoryWaiter{call: m, bytes: n}) {
 		return errNoMemory()
 	}
 	return nil
 }
 
-// leave ends the wait of a turn, which may have been granted meanwhile.
-func (b *budget) leave(ctx context.Context, t *turn) error {
+// stopWaiting ends the wait of a turn, which may have been granted meanwhile.
+func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, other := range b.waiting {
-		if other == t {
+		if other == w {
 			b.waiting = append(b.waiting[:i], b.waiting[i+1:]...)
-			b.use(t.of.caller).waiting--
-			b.tidy(t.of.caller)
+			b.usage(w.call.caller).waiting--
+			b.dropUnused(w.call.caller)
 			if ctx.Err() != nil {
 				return fmt.Errorf("wait for memory: %w", context.Cause(ctx))
 			}
@@ -193,36 +193,36 @@ func (b *budget) leave(ctx context.Context, t *turn) error {
 }
 
 // grant charges a turn if there is room; mu is held.
-func (b *budget) grant(t *turn) bool {
-	u := b.use(t.of.caller)
-	if u.bytes+t.bytes > b.share || b.used+t.bytes > b.limit(t.of, t.large || t.of.large) || t.large && u.large >= b.largeAtOnce {
+func (b *memoryBudget) grant(w *memoryWaiter) bool {
+	u := b.usage(w.call.caller)
+	if u.bytes+w.bytes > b.share || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {
 		return false
 	}
-	if t.large {
+	if w.large {
 		u.large++
-		t.of.large = true
+		w.call.large = true
 	}
-	b.charge(t.of, t.bytes)
+	b.charge(w.call, w.bytes)
 	return true
 }
 
 // charge adds n bytes, or takes them back; mu is held.
-func (b *budget) charge(h *holding, n int64) {
-	h.bytes += n
+func (b *memoryBudget) charge(m *callMemory, n int64) {
+	m.bytes += n
 	b.used += n
-	b.use(h.caller).bytes += n
+	b.usage(m.caller).bytes += n
 }
 
 // chargeCall is charge for the call itself. A caller is refused further calls by the sum
 // of both, but calls that wait leave its share to what it takes: the largest batch fits.
-func (b *budget) chargeCall(h *holding, n int64) {
-	h.calls += n
+func (b *memoryBudget) chargeCall(m *callMemory, n int64) {
+	m.calls += n
 	b.used += n
-	b.use(h.caller).calls += n
+	b.usage(m.caller).calls += n
 }
 
-// use returns what a caller holds; mu is held, and tidy must follow a release.
-func (b *budget) use(caller string) *callerUse {
+// usage returns what a caller holds; mu is held, and tidy must follow a release.
+func (b *memoryBudget) usage(caller string) *callerUse {
 	u := b.callers[caller]
 	if u == nil {
 		u = &callerUse{}
@@ -231,65 +231,65 @@ func (b *budget) use(caller string) *callerUse {
 	return u
 }
 
-func (b *budget) tidy(caller string) {
-	if *b.use(caller) == (callerUse{}) {
+func (b *memoryBudget) dropUnused(caller string) {
+	if *b.usage(caller) == (callerUse{}) {
 		delete(b.callers, caller)
 	}
 }
 
 // answer leaves the call charged for an answer of n bytes alone, whatever the
 // limits, and ends its turn.
-func (h *holding) answer(n int64) {
-	if h == nil {
+func (m *callMemory) answer(n int64) {
+	if m == nil {
 		return
 	}
-	b := h.budget
+	b := m.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.charge(h, n-h.bytes)
-	if h.large {
-		h.large = false
-		b.use(h.caller).large--
+	b.charge(m, n-m.bytes)
+	if m.large {
+		m.large = false
+		b.usage(m.caller).large--
 	}
-	b.wake()
-	b.tidy(h.caller)
+	b.grantWaiting()
+	b.dropUnused(m.caller)
 }
 
 // release ends the call.
-func (h *holding) release() {
-	if h == nil {
+func (m *callMemory) release() {
+	if m == nil {
 		return
 	}
-	h.answer(0)
-	b := h.budget
+	m.answer(0)
+	b := m.budget
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.chargeCall(h, -h.calls)
-	b.tidy(h.caller)
+	b.chargeCall(m, -m.calls)
+	b.dropUnused(m.caller)
 }
 
-// wake grants the turns that fit now, those of one caller in their order; mu is held.
-func (b *budget) wake() {
+// grantWaiting grants the turns that fit now, those of one caller in their order; mu is held.
+func (b *memoryBudget) grantWaiting() {
 	var passed map[string]bool
 	left := b.waiting[:0]
-	for _, t := range b.waiting {
-		if !passed[t.of.caller] && b.grant(t) {
-			b.use(t.of.caller).waiting--
-			close(t.granted)
+	for _, w := range b.waiting {
+		if !passed[w.call.caller] && b.grant(w) {
+			b.usage(w.call.caller).waiting--
+			close(w.granted)
 			continue
 		}
 		if passed == nil {
 			passed = map[string]bool{}
 		}
-		passed[t.of.caller] = true
-		left = append(left, t)
+		passed[w.call.caller] = true
+		left = append(left, w)
 	}
 	clear(b.waiting[len(left):])
 	b.waiting = left
 }
 
 // inUse is how much is charged, for the metrics.
-func (b *budget) inUse() int64 {
+func (b *memoryBudget) inUse() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.used
@@ -298,11 +298,11 @@ func (b *budget) inUse() int64 {
 // Reserve takes n bytes for what a function is about to load, and waits for room. They
 // are given back when the call ends.
 func (c *Call) Reserve(ctx context.Context, n int) error {
-	return c.hold.take(ctx, int64(n), false)
+	return c.memory.take(ctx, int64(n), false)
 }
 
 // Unreserve gives back all that the call has taken, when it only waits from now on.
-func (c *Call) Unreserve() { c.hold.answer(0) }
+func (c *Call) Unreserve() { c.memory.answer(0) }
 
 // limitMemory has the garbage collector keep to twice what calls may hold, unless
 // GOMEMLIMIT says otherwise.

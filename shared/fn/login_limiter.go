@@ -39,60 +39,60 @@ const (
 	totalBurst   = 1000
 	totalRate    = 20 // a second
 
-	failureTime   = 50 * time.Millisecond
-	failuresHeld  = 256 // answers that wait for that; further ones do not wait
-	provenFor     = time.Hour
-	longEnough    = 12 // bytes of a password
-	newcomersEach = time.Second
+	failureTime            = 50 * time.Millisecond
+	maxDelayed             = 256 // answers that wait for that; further ones do not wait
+	successTTL             = time.Hour
+	minStrongPassword      = 12 // bytes of a password
+	deferredLookupInterval = time.Second
 
 	// What is kept: at most a few MB, whatever anybody sends.
-	pairLimit     = 8192
-	addressLimit  = 4096
-	provenLimit   = 8192
-	newcomerLimit = 1024
+	pairLimit           = 8192
+	addressLimit        = 4096
+	successLimit        = 8192
+	deferredLookupLimit = 1024
 )
 
-// guesses counts the failed attempts to authenticate.
-type guesses struct {
-	seed maphash.Seed
-	held chan struct{} // has one for each answer that waits
+// loginLimiter counts the failed attempts to authenticate.
+type loginLimiter struct {
+	seed    maphash.Seed
+	delayed chan struct{} // has one for each answer that waits
 
 	addressBurst, totalBurst float64
 
 	mu        sync.Mutex
-	pairs     map[pair]*failures
-	addresses map[netip.Prefix]*allowance
-	total     allowance
-	proven    map[proof]time.Time  // until when
-	names     map[uint64]time.Time // of callers that exist, until when they are asked for freely
+	pairs     map[loginPair]*pairFailures
+	addresses map[netip.Prefix]*leakyBucket
+	total     leakyBucket
+	succeeded map[loginProof]time.Time // until when
+	existing  map[uint64]time.Time     // of callers that exist, until when they are asked for freely
 }
 
-// pair is a name at an address.
-type pair struct {
+// loginPair is a name at an address.
+type loginPair struct {
 	name    uint64
 	address netip.Prefix
 }
 
-// proof is a password that was right.
-type proof struct {
-	pair
+// loginProof is a password that was right.
+type loginProof struct {
+	loginPair
 	password uint64
 }
 
-// failures is what failed lately for a pair.
-type failures struct {
-	left  allowance
-	wrong [4]uint64 // the last passwords
-	next  int       // of wrong, to be replaced
+// pairFailures is what failed lately for a pair.
+type pairFailures struct {
+	bucket leakyBucket
+	wrong  [4]uint64 // the last passwords
+	next   int       // of wrong, to be replaced
 }
 
-// allowance is what may still fail. It grows back with time.
-type allowance struct {
+// leakyBucket is what may still fail. It grows back with time.
+type leakyBucket struct {
 	used float64
 	at   time.Time // when used was so
 }
 
-func (a *allowance) now(at time.Time, perSecond float64) float64 {
+func (a *leakyBucket) level(at time.Time, perSecond float64) float64 {
 	a.used = max(0, a.used-at.Sub(a.at).Seconds()*perSecond)
 	a.at = at
 	return a.used
@@ -100,28 +100,28 @@ func (a *allowance) now(at time.Time, perSecond float64) float64 {
 
 // loginAttempt is one call's try to authenticate.
 type loginAttempt struct {
-	guesses *guesses
-	proof
+	limiter *loginLimiter
+	loginProof
 	known    bool // that there is a caller of the name
 	long     bool // the password
 	repeated bool // the password was wrong here lately
-	paid     bool // with one of the address's failures
+	spent    bool // with one of the address's failures
 	began    time.Time
 	hashing  time.Duration // time that the admin's hash took, for any name
 }
 
-// source stands for the address.
-func (a *loginAttempt) source() uint64 { return maphash.Comparable(a.guesses.seed, a.address) }
+// addressHash stands for the address.
+func (a *loginAttempt) addressHash() uint64 { return maphash.Comparable(a.limiter.seed, a.address) }
 
-func newGuesses() *guesses {
-	return &guesses{
+func newLoginLimiter() *loginLimiter {
+	return &loginLimiter{
 		seed:         maphash.MakeSeed(),
 		addressBurst: addressBurst, totalBurst: totalBurst,
-		held:      make(chan struct{}, failuresHeld),
-		pairs:     map[pair]*failures{},
-		addresses: map[netip.Prefix]*allowance{},
-		proven:    map[proof]time.Time{},
-		names:     map[uint64]time.Time{},
+		delayed:   make(chan struct{}, maxDelayed),
+		pairs:     map[loginPair]*pairFailures{},
+		addresses: map[netip.Prefix]*leakyBucket{},
+		succeeded: map[loginProof]time.Time{},
+		existing:  map[uint64]time.Time{},
 	}
 }
 
@@ -144,21 +144,21 @@ func network(source string) netip.Prefix {
 }
 
 // begin says whether a password may be checked. end must follow, unless it fails.
-func (g *guesses) begin(name, password, source string, began time.Time) (*loginAttempt, error) {
-	a := &loginAttempt{guesses: g, long: len(password) >= longEnough, began: began, proof: proof{
-		pair: pair{maphash.String(g.seed, name), network(source)}, password: maphash.String(g.seed, password),
+func (l *loginLimiter) begin(name, password, source string, began time.Time) (*loginAttempt, error) {
+	a := &loginAttempt{limiter: l, long: len(password) >= minStrongPassword, began: began, loginProof: loginProof{
+		loginPair: loginPair{maphash.String(l.seed, name), network(source)}, password: maphash.String(l.seed, password),
 	}}
 	now := time.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	a.known = now.Before(g.names[a.name])
-	f := g.pairs[a.pair]
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a.known = now.Before(l.existing[a.name])
+	f := l.pairs[a.loginPair]
 	if f == nil {
 		return a, nil
 	}
 	a.repeated = slices.Contains(f.wrong[:], a.password)
-	over := f.left.now(now, 1/pairEvery.Seconds()) + 1 - pairBurst
-	if over <= 0 || a.long && now.Before(g.proven[a.proof]) {
+	over := f.bucket.level(now, 1/pairEvery.Seconds()) + 1 - pairBurst
+	if over <= 0 || a.long && now.Before(l.succeeded[a.loginProof]) {
 		return a, nil
 	}
 	return nil, tooManyAttempts(time.Duration(over * float64(pairEvery)))
@@ -167,30 +167,30 @@ func (g *guesses) begin(name, password, source string, began time.Time) (*loginA
 // mayLookUp says whether the database may be asked for a name that is not
 // remembered.
 func (a *loginAttempt) mayLookUp() bool {
-	a.guesses.mu.Lock()
-	defer a.guesses.mu.Unlock()
-	return a.known || a.pay()
+	a.limiter.mu.Lock()
+	defer a.limiter.mu.Unlock()
+	return a.known || a.spend()
 }
 
-// pay takes one of the failures that the address, and all together, have; mu is
+// spend takes one of the failures that the address, and all together, have; mu is
 // held.
-func (a *loginAttempt) pay() bool {
-	if a.paid {
+func (a *loginAttempt) spend() bool {
+	if a.spent {
 		return true
 	}
-	g, now := a.guesses, time.Now()
-	own := g.addresses[a.address]
+	l, now := a.limiter, time.Now()
+	own := l.addresses[a.address]
 	if own == nil {
-		own = &allowance{at: now}
-		makeRoom(g.addresses, addressLimit, func(old *allowance) bool { return old.now(now, addressRate) == 0 })
-		g.addresses[a.address] = own
+		own = &leakyBucket{at: now}
+		makeRoom(l.addresses, addressLimit, func(old *leakyBucket) bool { return old.level(now, addressRate) == 0 })
+		l.addresses[a.address] = own
 	}
-	if own.now(now, addressRate)+1 > g.addressBurst || g.total.now(now, totalRate)+1 > g.totalBurst {
+	if own.level(now, addressRate)+1 > l.addressBurst || l.total.level(now, totalRate)+1 > l.totalBurst {
 		return false
 	}
 	own.used++
-	g.total.used++
-	a.paid = true
+	l.total.used++
+	a.spent = true
 	return true
 }
 
@@ -203,84 +203,84 @@ func (a *loginAttempt) end(ctx context.Context, err error) error {
 	case task.CodeOf(err) == codeUnauthenticated:
 		err = a.failed(err)
 	case task.CodeOf(err) != codeTooManyAttempts:
-		a.giveBack()
+		a.refund()
 		return err
 	}
-	a.hold(ctx)
+	a.delay(ctx)
 	return err
 }
 
 func (a *loginAttempt) succeeded() {
-	a.giveBack()
-	g, now := a.guesses, time.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if until := g.proven[a.proof]; until.Sub(now) > provenFor/2 {
+	a.refund()
+	l, now := a.limiter, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if until := l.succeeded[a.loginProof]; until.Sub(now) > successTTL/2 {
 		return
 	}
-	makeRoom(g.proven, provenLimit, now.After)
-	g.proven[a.proof] = now.Add(provenFor)
-	g.exists(a.name, now)
+	makeRoom(l.succeeded, successLimit, now.After)
+	l.succeeded[a.loginProof] = now.Add(successTTL)
+	l.rememberName(a.name, now)
 }
 
-// exists notes that there is a caller; mu is held.
-func (g *guesses) exists(name uint64, now time.Time) {
-	makeRoom(g.names, provenLimit, now.After)
-	g.names[name] = now.Add(provenFor)
+// rememberName notes that there is a caller; mu is held.
+func (l *loginLimiter) rememberName(name uint64, now time.Time) {
+	makeRoom(l.existing, successLimit, now.After)
+	l.existing[name] = now.Add(successTTL)
 }
 
-// found is exists, for newcomers.
-func (g *guesses) found(name string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.exists(maphash.String(g.seed, name), time.Now())
+// nameFound is exists, for newcomers.
+func (l *loginLimiter) nameFound(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rememberName(maphash.String(l.seed, name), time.Now())
 }
 
-// giveBack returns what was paid for an attempt that has not failed.
-func (a *loginAttempt) giveBack() {
-	if !a.paid {
+// refund returns what was paid for an attempt that has not failed.
+func (a *loginAttempt) refund() {
+	if !a.spent {
 		return
 	}
-	g := a.guesses
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if own := g.addresses[a.address]; own != nil {
+	l := a.limiter
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if own := l.addresses[a.address]; own != nil {
 		own.used = max(0, own.used-1)
 	}
-	g.total.used = max(0, g.total.used-1)
-	a.paid = false
+	l.total.used = max(0, l.total.used-1)
+	a.spent = false
 }
 
 // failed counts a wrong password, or a name that nobody has.
 func (a *loginAttempt) failed(err error) error {
-	g, now := a.guesses, time.Now()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	f := g.pairs[a.pair]
+	l, now := a.limiter, time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f := l.pairs[a.loginPair]
 	if f == nil {
-		f = &failures{left: allowance{at: now}}
-		makeRoom(g.pairs, pairLimit, func(old *failures) bool { return old.left.now(now, 1/pairEvery.Seconds()) == 0 })
-		g.pairs[a.pair] = f
+		f = &pairFailures{bucket: leakyBucket{at: now}}
+		makeRoom(l.pairs, pairLimit, func(old *pairFailures) bool { return old.bucket.level(now, 1/pairEvery.Seconds()) == 0 })
+		l.pairs[a.loginPair] = f
 	}
 	if !slices.Contains(f.wrong[:], a.password) {
-		f.left.used = f.left.now(now, 1/pairEvery.Seconds()) + 1
+		f.bucket.used = f.bucket.level(now, 1/pairEvery.Seconds()) + 1
 		f.wrong[f.next] = a.password
 		f.next = (f.next + 1) % len(f.wrong)
 	}
-	if !a.pay() {
+	if !a.spend() {
 		return tooManyAttempts(time.Second)
 	}
 	return err
 }
 
-// hold makes the answer to a failure take as long as any other's.
-func (a *loginAttempt) hold(ctx context.Context) {
+// delay makes the answer to a failure take as long as any other's.
+func (a *loginAttempt) delay(ctx context.Context) {
 	select {
-	case a.guesses.held <- struct{}{}:
+	case a.limiter.delayed <- struct{}{}:
 	default:
 		return
 	}
-	defer func() { <-a.guesses.held }()
+	defer func() { <-a.limiter.delayed }()
 	select {
 	case <-time.After(time.Until(a.began.Add(failureTime + a.hashing))):
 	case <-ctx.Done():
@@ -306,11 +306,11 @@ func makeRoom[K comparable, V any](table map[K]V, limit int, over func(V) bool) 
 	}
 }
 
-// newcomers are the names that are looked up together, for calls that were not
+// deferredLookups are the names that are looked up together, for calls that were not
 // looked up for.
-type newcomers struct {
-	which func(ctx context.Context, names []string) (existing []string, err error)
-	log   *slog.Logger
+type deferredLookups struct {
+	findExisting func(ctx context.Context, names []string) (existing []string, err error)
+	log          *slog.Logger
 
 	mu      sync.Mutex
 	names   map[string]bool
@@ -319,10 +319,10 @@ type newcomers struct {
 
 // add has found called within about newcomersEach if there is a caller of that
 // name. While there are too many, a name is left out: its call comes again.
-func (n *newcomers) add(name string, found func(name string)) {
+func (n *deferredLookups) add(name string, found func(name string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if len(n.names) >= newcomerLimit {
+	if len(n.names) >= deferredLookupLimit {
 		return
 	}
 	if n.names == nil {
@@ -337,9 +337,9 @@ func (n *newcomers) add(name string, found func(name string)) {
 
 // run looks names up until there is none. It begins with a pause, so that a flood
 // of them costs one query a second.
-func (n *newcomers) run(found func(name string)) {
+func (n *deferredLookups) run(found func(name string)) {
 	for {
-		time.Sleep(newcomersEach)
+		time.Sleep(deferredLookupInterval)
 		n.mu.Lock()
 		names := slices.Collect(maps.Keys(n.names))
 		n.names, n.running = nil, len(names) > 0
@@ -348,7 +348,7 @@ func (n *newcomers) run(found func(name string)) {
 			return
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), callerTimeout)
-		existing, err := n.which(ctx, names)
+		existing, err := n.findExisting(ctx, names)
 		cancel()
 		if err != nil {
 			n.log.Warn("new callers cannot be looked up", "cause", err.Error()) // who comes again is looked up again

@@ -16,11 +16,11 @@ import (
 )
 
 const (
-	callerTTL     = time.Minute
-	unknownTTL    = 5 * time.Second // a new caller whose name was tried too early waits no longer
-	callerLimit   = 4096            // per kind: known names, unknown names
-	callerTimeout = 3 * time.Second
-	callerMaxName = 100
+	callerTTL        = time.Minute
+	unknownCallerTTL = 5 * time.Second // a new caller whose name was tried too early waits no longer
+	callerLimit      = 4096            // per kind: known names, unknown names
+	callerTimeout    = 3 * time.Second
+	callerMaxName    = 100
 )
 
 // errCredentials refuses a call without valid credentials.
@@ -28,23 +28,23 @@ var errCredentials = task.Refuse(codeUnauthenticated, "valid Basic credentials a
 
 // authenticate says who calls, by Basic credentials, and slows guesses. A
 // call for a list is one that the role of lists answers.
-func (x *exchange) authenticate(ctx context.Context, list bool) (store.Caller, error) {
-	name, password, ok := x.r.BasicAuth()
+func (req *request) authenticate(ctx context.Context, list bool) (store.Caller, error) {
+	name, password, ok := req.r.BasicAuth()
 	if !ok {
 		return store.Caller{}, errCredentials
 	}
-	a, err := x.env.guesses.begin(name, password, x.call.SourceIP, x.start)
+	a, err := req.env.logins.begin(name, password, req.call.SourceIP, req.start)
 	if err != nil {
 		return store.Caller{}, err
 	}
-	caller, err := x.env.check(ctx, name, password, list, a)
+	caller, err := req.env.verify(ctx, name, password, list, a)
 	return caller, a.end(ctx, err)
 }
 
-// check says whose the name and password are. The built-in admin never touches the
+// verify says whose the name and password are. The built-in admin never touches the
 // database, so an operator gets in while it is away. Where the admin's password is given
 // by its hash, a failure costs computing a hash, whatever the name.
-func (e *Env) check(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
+func (e *Env) verify(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
 	if sameText(name, e.Config.Username) {
 		right, err := e.isAdminPassword(ctx, password, a)
 		if err != nil {
@@ -55,10 +55,10 @@ func (e *Env) check(ctx context.Context, name, password string, list bool, a *lo
 		}
 		return store.Caller{Name: name, Roles: []string{string(Admin)}}, nil
 	}
-	caller, err := e.checkCaller(ctx, name, password, list, a)
+	caller, err := e.verifyCaller(ctx, name, password, list, a)
 	if code := task.CodeOf(err); e.adminHash != nil && !a.repeated && (code == codeUnauthenticated || code == codeTooManyAttempts) {
 		start := time.Now()
-		if waited := e.adminHash.pretend(ctx, password, a.source(), a.began); waited != nil {
+		if waited := e.adminHash.pretend(ctx, password, a.addressHash(), a.began); waited != nil {
 			return store.Caller{}, waited
 		}
 		a.hashing = time.Since(start)
@@ -66,15 +66,15 @@ func (e *Env) check(ctx context.Context, name, password string, list bool, a *lo
 	return caller, err
 }
 
-// checkCaller is check for all names but the built-in admin's.
-func (e *Env) checkCaller(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
+// verifyCaller is check for all names but the built-in admin's.
+func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool, a *loginAttempt) (store.Caller, error) {
 	hash := sha256.Sum256([]byte(password)) // also of names that nobody has
 	if len(name) > callerMaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0) {
 		return store.Caller{}, errCredentials
 	}
-	if !e.callers.remembers(name) && !a.mayLookUp() {
-		e.newcomers.add(name, e.guesses.found)
-		return store.Caller{}, tooManyAttempts(newcomersEach)
+	if !e.callers.has(name) && !a.mayLookUp() {
+		e.deferred.add(name, e.logins.nameFound)
+		return store.Caller{}, tooManyAttempts(deferredLookupInterval)
 	}
 	caller, err := e.callers.byName(ctx, name, list)
 	switch {
@@ -97,7 +97,7 @@ func (e *Env) isAdminPassword(ctx context.Context, password string, a *loginAtte
 		return false, nil
 	}
 	start := time.Now()
-	right, err := e.adminHash.matches(ctx, password, a.source(), a.began)
+	right, err := e.adminHash.matches(ctx, password, a.addressHash(), a.began)
 	a.hashing = time.Since(start)
 	return right, err
 }
@@ -109,24 +109,24 @@ func sameText(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-// callers remembers who is behind a name for callerTTL, and that a name is
+// callerCache remembers who is behind a name for callerTTL, and that a name is
 // unknown for unknownTTL. Unknown names have a bound of their own, so that guessing them
 // cannot push out the real ones. Many calls with one name ask once.
-type callers struct {
-	find  findCaller
-	found func() // a caller is remembered from now on; nil = nobody needs to know
+type callerCache struct {
+	find    findCaller
+	onFound func() // a caller is remembered from now on; nil = nobody needs to know
 
-	mu      sync.Mutex
-	asking  map[question]*lookup
-	known   map[string]*lookup
-	unknown map[string]*lookup
+	mu       sync.Mutex
+	inFlight map[callerQuery]*lookup
+	known    map[string]*lookup
+	unknown  map[string]*lookup
 }
 
 // findCaller is store.DB's CallerByName.
 type findCaller func(ctx context.Context, name string, list bool) (store.Caller, error)
 
-// question is asked over one pool: a list that waits must not hold up another call.
-type question struct {
+// callerQuery is asked over one pool: a list that waits must not hold up another call.
+type callerQuery struct {
 	name string
 	list bool
 }
@@ -141,17 +141,17 @@ type lookup struct {
 	changed chan struct{} // closed when caller is not what is remembered of the name any more
 }
 
-func newCallers(find findCaller) *callers {
-	return &callers{
-		find:    find,
-		asking:  map[question]*lookup{},
-		known:   map[string]*lookup{},
-		unknown: map[string]*lookup{},
+func newCallerCache(find findCaller) *callerCache {
+	return &callerCache{
+		find:     find,
+		inFlight: map[callerQuery]*lookup{},
+		known:    map[string]*lookup{},
+		unknown:  map[string]*lookup{},
 	}
 }
 
-// remembers says whether asking for a name costs no query.
-func (c *callers) remembers(name string) bool {
+// has says whether asking for a name costs no query.
+func (c *callerCache) has(name string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
@@ -162,13 +162,13 @@ func (c *callers) remembers(name string) bool {
 	return false
 }
 
-func (c *callers) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
-	l, err := c.answered(ctx, question{name, list})
+func (c *callerCache) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
+	l, err := c.get(ctx, callerQuery{name, list})
 	return l.caller, err
 }
 
-// answered waits for a lookup.
-func (c *callers) answered(ctx context.Context, q question) (*lookup, error) {
+// get waits for a lookup.
+func (c *callerCache) get(ctx context.Context, q callerQuery) (*lookup, error) {
 	l := c.lookup(ctx, q)
 	select {
 	case <-l.done:
@@ -179,7 +179,7 @@ func (c *callers) answered(ctx context.Context, q question) (*lookup, error) {
 }
 
 // lookup finds the remembered answer, joins a question under way or asks.
-func (c *callers) lookup(ctx context.Context, q question) *lookup {
+func (c *callerCache) lookup(ctx context.Context, q callerQuery) *lookup {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
@@ -194,30 +194,30 @@ func (c *callers) lookup(ctx context.Context, q question) *lookup {
 }
 
 // begin asks, unless that is under way.
-func (c *callers) begin(ctx context.Context, q question) *lookup {
-	l := c.asking[q]
+func (c *callerCache) begin(ctx context.Context, q callerQuery) *lookup {
+	l := c.inFlight[q]
 	if l == nil {
 		l = &lookup{done: make(chan struct{}), changed: make(chan struct{})}
-		c.asking[q] = l
+		c.inFlight[q] = l
 		// Others wait for this answer too, so it outlives the call that asked.
-		go c.ask(context.WithoutCancel(ctx), q, l)
+		go c.run(context.WithoutCancel(ctx), q, l)
 	}
 	return l
 }
 
-func (c *callers) ask(ctx context.Context, q question, l *lookup) {
+func (c *callerCache) run(ctx context.Context, q callerQuery, l *lookup) {
 	ctx, cancel := context.WithTimeout(ctx, callerTimeout)
 	defer cancel()
 	l.caller, l.err = c.find(ctx, q.name, q.list)
 	l.expires = time.Now().Add(callerTTL)
 	if l.err != nil {
-		l.expires = time.Now().Add(unknownTTL)
+		l.expires = time.Now().Add(unknownCallerTTL)
 	}
 
 	c.mu.Lock()
-	current := c.asking[q] == l
+	current := c.inFlight[q] == l
 	if current {
-		delete(c.asking, q)
+		delete(c.inFlight, q)
 	}
 	switch {
 	case !current: // the caller was changed while we asked
@@ -235,8 +235,8 @@ func (c *callers) ask(ctx context.Context, q question, l *lookup) {
 	}
 	c.mu.Unlock()
 	close(l.done)
-	if l.err == nil && c.found != nil {
-		c.found()
+	if l.err == nil && c.onFound != nil {
+		c.onFound()
 	}
 }
 

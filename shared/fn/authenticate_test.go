@@ -68,7 +68,7 @@ func TestCredentialsAreCheckedBeforeTheBodyIsRead(t *testing.T) {
 func TestTheAdminNeverTouchesTheDatabase(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	h.env.callers = newCallers(func(context.Context, string, bool) (store.Caller, error) {
+	h.env.callers = newCallerCache(func(context.Context, string, bool) (store.Caller, error) {
 		return store.Caller{}, errors.New("was asked")
 	})
 	require.Equal(t, 204, h.call("PUT", "/api/v1/empty", "").status)
@@ -116,7 +116,7 @@ func TestACallerIsRememberedForAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
-		c := newCallers(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
 			asked[name]++
 			return knownCallers(ctx, name, false)
 		})
@@ -139,7 +139,7 @@ func TestManyCallsWithOneNameAskOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
-		c := newCallers(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, _ bool) (store.Caller, error) {
 			asked.Add(1)
 			time.Sleep(time.Second)
 			return knownCallers(ctx, name, false)
@@ -166,7 +166,7 @@ func TestManyCallsWithOneNameAskOnce(t *testing.T) {
 func TestAListThatWaitsHoldsUpNoOtherCallOfItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c := newCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		c := newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 			if list {
 				<-ctx.Done()
 				return store.Caller{}, ctx.Err()
@@ -191,7 +191,7 @@ func TestAListThatWaitsHoldsUpNoOtherCallOfItsCaller(t *testing.T) {
 func TestGuessedNamesCannotPushOutRealOnes(t *testing.T) {
 	t.Parallel()
 	var asked int
-	c := newCallers(func(_ context.Context, name string, _ bool) (store.Caller, error) {
+	c := newCallerCache(func(_ context.Context, name string, _ bool) (store.Caller, error) {
 		asked++
 		if name == "real" {
 			return store.Caller{Name: name}, nil

@@ -29,7 +29,7 @@ func TestOneCallersFramesWaitForEachOther(t *testing.T) {
 	working := func() int {
 		h.env.frames.mu.Lock()
 		defer h.env.frames.mu.Unlock()
-		if of := h.env.frames.of["submitter"]; of != nil {
+		if of := h.env.frames.byCaller["submitter"]; of != nil {
 			return of.users
 		}
 		return 0
@@ -51,7 +51,7 @@ func TestOneCallersFramesWaitForEachOther(t *testing.T) {
 	require.Eventually(t, func() bool {
 		h.env.frames.mu.Lock()
 		defer h.env.frames.mu.Unlock()
-		return len(h.env.frames.of) == 0
+		return len(h.env.frames.byCaller) == 0
 	}, waitAtMost, tick, "nothing is kept")
 }
 
@@ -102,7 +102,7 @@ func TestAFrameThatBreaksOffHoldsNoMemory(t *testing.T) {
 		"by a close":              "\x01\x82maskab" + end,
 		"by a frame of no kind":   "\x01\x82maskab\x83\x80mask",
 		"by too many parts":       "\x01\x80mask" + strings.Repeat("\x00\x80mask", 20_000),
-		"by too many pings in it": "\x01\x80mask" + strings.Repeat("\x89\x80mask", mostControls+1),
+		"by too many pings in it": "\x01\x80mask" + strings.Repeat("\x89\x80mask", maxControls+1),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -115,7 +115,7 @@ func TestAFrameThatBreaksOffHoldsNoMemory(t *testing.T) {
 			}}}, as("submitter", "token"))
 			_, _ = raw.Write([]byte(sent)) // the service may end it before all is sent
 			_ = raw.(*net.TCPConn).CloseWrite()
-			require.Eventually(t, func() bool { return h.env.gate.count() == 0 }, waitAtMost, tick, "the socket has ended")
+			require.Eventually(t, func() bool { return h.env.limiter.countInFlight() == 0 }, waitAtMost, tick, "the socket has ended")
 			require.Zero(t, h.env.budget.inUse())
 			neighbour := h.dial(nil, as("receiver", "token"))
 			neighbour.send(`{"say":"b"}`)
@@ -130,7 +130,7 @@ func TestSomePingsAreAnswered(t *testing.T) {
 	runServer(t, h, nil, talker(repeats))
 	c := h.dial(nil)
 	ctx := c.conn.CloseRead(t.Context())
-	for range mostControls {
+	for range maxControls {
 		require.NoError(t, c.conn.Ping(ctx))
 	}
 	require.Error(t, c.conn.Ping(ctx), "and no more")

@@ -35,26 +35,26 @@ func validMetrics(value string) bool {
 
 // scrape answers a GET of /metrics on the port of the calls, and says whether it
 // was there.
-func (s *site) scrape(w http.ResponseWriter, r *http.Request) bool {
+func (m *mux) scrape(w http.ResponseWriter, r *http.Request) bool {
 	switch {
-	case s.env.Config.metricsPort() != "":
+	case m.env.Config.metricsPort() != "":
 		return false // no such path here
-	case s.env.Config.Metrics == metricsForAdmin:
-		x := newExchange(s.env, w, r, nil)
-		caller, err := x.authenticate(r.Context(), false)
-		x.call.Caller = caller
-		if err == nil && !x.call.May(Admin) {
+	case m.env.Config.Metrics == metricsForAdmin:
+		req := newRequest(m.env, w, r, nil)
+		caller, err := req.authenticate(r.Context(), false)
+		req.call.Caller = caller
+		if err == nil && !req.call.May(Admin) {
 			err = task.Refuse(task.CodeForbidden, "this needs the role "+string(Admin))
 		}
 		if err != nil {
-			defer x.end()
-			x.fail(err)
+			defer req.end()
+			req.fail(err)
 			return true
 		}
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	dropBody(w, r)
-	s.env.Metrics().scrape(w)
+	discardBody(w, r)
+	m.env.Metrics().scrape(w)
 	return true
 }
 
@@ -72,7 +72,7 @@ func (e *Env) serveMetrics(ctx context.Context) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-store")
-		dropBody(w, r)
+		discardBody(w, r)
 		e.Metrics().scrape(w)
 	})
 	server := newBoundedServer(e, mux, metricsConnections)

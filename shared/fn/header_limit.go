@@ -10,9 +10,9 @@ import (
 
 const (
 	maxHeaderLines = 100
-	// ahead is how many bytes are read at once where the end of the header or body is
+	// maxRead is how many bytes are read at once where the end of the header or body is
 	// not known: no more than that of the next request is read without being counted.
-	ahead      = 512
+	maxRead    = 512
 	readBuffer = 4 << 10 // of net/http: only a body of known length is read in larger pieces
 )
 
@@ -69,7 +69,7 @@ func (c *headerConn) state(s http.ConnState) {
 // later: if a connection is closed while there is something to read, the answer is lost.
 func (c *headerConn) Read(p []byte) (int, error) {
 	if len(p) <= readBuffer && !c.hijacked {
-		p = p[:min(len(p), ahead)]
+		p = p[:min(len(p), maxRead)]
 	}
 	if c.refused {
 		return 0, errHeaderLines // net/http reads again after some errors
@@ -79,12 +79,12 @@ func (c *headerConn) Read(p []byte) (int, error) {
 		return n, err
 	}
 	c.refused = true
-	_ = c.Conn.SetWriteDeadline(time.Now().Add(lastRead)) // fails on a connection that has ended, as the next does
+	_ = c.Conn.SetWriteDeadline(time.Now().Add(closeDelay)) // fails on a connection that has ended, as the next does
 	if _, err := io.WriteString(c.Conn, headerRefusal); err == nil {
 		if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite() // net/http's own answer does not follow
 		}
-		time.Sleep(lastRead)
+		time.Sleep(closeDelay)
 	}
 	return 0, errHeaderLines
 }

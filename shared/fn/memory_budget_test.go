@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (b *budget) mustEnter(t *testing.T, caller string) *holding {
+func (b *memoryBudget) mustEnter(t *testing.T, caller string) *callMemory {
 	t.Helper()
 	h, err := b.enter(caller, false)
 	require.NoError(t, err)
@@ -20,7 +20,7 @@ func (b *budget) mustEnter(t *testing.T, caller string) *holding {
 
 func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80, 0.25)
+	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 10
 	greedy := b.mustEnter(t, "mallory")
 	require.NoError(t, greedy.take(t.Context(), 15*mebibyte, true))
@@ -29,22 +29,22 @@ func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
 	require.Error(t, b.mustEnter(t, "mallory").take(soon, 10*mebibyte, true), "it has waited")
 	require.NoError(t, b.mustEnter(t, "mallory").take(t.Context(), 1000, false), "small calls go on")
 	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 15*mebibyte, true), "others do not wait")
-	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").takeNow(10*mebibyte)))
+	require.Equal(t, task.CodeServerBusy, task.CodeOf(b.mustEnter(t, "mallory").tryTake(10*mebibyte)))
 }
 
 // With SENDONCE_CALLER_SHARE=1 a thousand sender apps of one caller may claim at once.
 func TestACallerWithTheWholeShareMayUseAllMemory(t *testing.T) {
 	t.Parallel()
 	const claims, tasksOfAClaim = 1000, 40 << 10
-	b := newBudget(80, 1)
+	b := newMemoryBudget(80, 1)
 	for range claims {
-		require.NoError(t, b.mustEnter(t, "apps").takeNow(tasksOfAClaim))
+		require.NoError(t, b.mustEnter(t, "apps").tryTake(tasksOfAClaim))
 	}
 }
 
 func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80, 0.25)
+	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 1
 	first, second := b.mustEnter(t, "ann"), b.mustEnter(t, "ann")
 	require.NoError(t, first.take(t.Context(), mebibyte, true))
@@ -66,7 +66,7 @@ func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
 // for admins and the trigger.
 func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80, 0.25)
+	b := newMemoryBudget(80, 0.25)
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	for i := range 10 {
@@ -78,9 +78,9 @@ func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 	require.LessOrEqual(t, b.inUse(), int64(60*mebibyte+mebibyte))
 	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 100_000, false))
 	for err := error(nil); err == nil; {
-		var h *holding
+		var h *callMemory
 		if h, err = b.enter("bob", false); err == nil {
-			err = h.takeNow(mebibyte)
+			err = h.tryTake(mebibyte)
 		}
 		if err != nil {
 			_, err = b.enter("eve", false)
@@ -97,7 +97,7 @@ func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 // Who does not read answers holds them, and is refused further calls.
 func TestAnswersThatAreNotReadCount(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80, 0.25)
+	b := newMemoryBudget(80, 0.25)
 	slow := b.mustEnter(t, "mallory")
 	slow.answer(21 * mebibyte)
 	_, err := b.enter("mallory", false)
@@ -109,14 +109,14 @@ func TestAnswersThatAreNotReadCount(t *testing.T) {
 
 func TestCallsThatHoldNothingElseCountForTheirCaller(t *testing.T) {
 	t.Parallel()
-	b := newBudget(80, 0.25)
+	b := newMemoryBudget(80, 0.25)
 	last := b.mustEnter(t, "mallory")
 	for range b.share / callCharge {
 		last = b.mustEnter(t, "mallory")
 	}
 	_, err := b.enter("mallory", false)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
-	require.NoError(t, last.take(t.Context(), smallestPart, true), "the largest batch still fits")
+	require.NoError(t, last.take(t.Context(), minShare, true), "the largest batch still fits")
 	b.mustEnter(t, "ann").release()
 	require.NotContains(t, b.callers, "ann", "nothing is kept of callers without calls")
 	last.release()

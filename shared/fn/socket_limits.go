@@ -16,17 +16,17 @@ import (
 
 // What a client may send over a WebSocket beside its messages.
 const (
-	mostControls   = 200 // pings and pongs in controlsWithin
+	maxControls    = 200 // pings and pongs in controlsWithin
 	controlsWithin = 10 * time.Second
-	framing        = 64 << 10 // bytes; beside twice the largest message, which may come in parts
+	framingBytes   = 64 << 10 // bytes; beside twice the largest message, which may come in parts
 	closingBytes   = 4 << 20  // that may be on their way when the socket ends
-	lastRead       = 500 * time.Millisecond
+	closeDelay     = 500 * time.Millisecond
 )
 
 // Why a socket is closed whose client sends too much that is no message. The library
 // answers or drops such frames itself, so nothing else limits them.
 var (
-	errControls = fmt.Errorf("more than %d pings and pongs within %v", mostControls, controlsWithin)
+	errControls = fmt.Errorf("more than %d pings and pongs within %v", maxControls, controlsWithin)
 	errParts    = errors.New("a message in too many parts")
 )
 
@@ -35,7 +35,7 @@ func (s *Socket) control() bool {
 	if now := time.Now(); now.Sub(s.controlsSince) > controlsWithin {
 		s.controlsSince, s.controls = now, 0
 	}
-	if s.controls++; s.controls > mostControls {
+	if s.controls++; s.controls > maxControls {
 		s.flooded(errControls)
 		return false
 	}
@@ -83,7 +83,7 @@ func (c *meteredConn) Read(p []byte) (int, error) {
 	c.mu.Unlock()
 	if left <= 0 {
 		c.excess()
-		time.Sleep(lastRead)
+		time.Sleep(closeDelay)
 		return 0, errParts
 	}
 	n, err := c.Conn.Read(p[:min(int64(len(p)), left)])

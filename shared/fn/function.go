@@ -63,7 +63,7 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 // to callers with the role Trigger. C and build are as for HTTP.
 func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
-		return Routes{"POST /events/" + name: taker{env: env, name: name, handle: build(env, cfg)}.route()}
+		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
 	})
 }
 
@@ -71,7 +71,7 @@ func Event[C any](name string, build func(*Env, C) EventHandler) Function {
 func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
 	return HTTP(name, func(env *Env, cfg C) Routes {
 		one, many := build(env, cfg)
-		return Routes{"POST /events/" + name: taker{env: env, name: name, handle: one, batch: many}.route()}
+		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: one, batch: many}.route()}
 	})
 }
 
@@ -79,30 +79,30 @@ func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHand
 // what the binary serves, and what a test puts behind httptest. It fails when
 // a setting is bad or two functions claim one pattern.
 func Handler(env *Env, functions ...Function) (http.Handler, error) {
-	built, err := construct(env, functions)
+	built, err := build(env, functions)
 	if err != nil {
 		return nil, err
 	}
-	return newSite(env, built)
+	return newMux(env, built)
 }
 
-// built is a function after its cold start.
-type built struct {
+// builtFunction is a function after its cold start.
+type builtFunction struct {
 	name   string
 	routes Routes
 }
 
-func construct(env *Env, functions []Function) ([]built, error) {
+func build(env *Env, functions []Function) ([]builtFunction, error) {
 	starts, problems := open(functions)
 	if len(problems) > 0 {
 		return nil, config.Error(problems)
 	}
-	all := make([]built, len(functions))
+	all := make([]builtFunction, len(functions))
 	for i, f := range functions {
 		if slices.ContainsFunc(functions[:i], func(g Function) bool { return g.Name == f.Name }) {
 			return nil, fmt.Errorf("two functions are named %s", f.Name)
 		}
-		all[i] = built{name: f.Name, routes: starts[i](env)}
+		all[i] = builtFunction{name: f.Name, routes: starts[i](env)}
 	}
 	return all, nil
 }
@@ -118,14 +118,14 @@ func open(functions []Function) (starts []func(*Env) Routes, problems []task.Fie
 	return starts, problems
 }
 
-// Everything is the FUNCTION_TARGET that means all functions, as an empty one
+// AllFunctions is the FUNCTION_TARGET that means all functions, as an empty one
 // does. The functions framework serves nothing without a name.
-const Everything = "sendonce"
+const AllFunctions = "sendonce"
 
 // target picks the functions that this process serves: all of them, or the one
 // that FUNCTION_TARGET names.
 func target(name string, functions []Function) ([]Function, []task.Field) {
-	if name == "" || name == Everything {
+	if name == "" || name == AllFunctions {
 		return functions, nil
 	}
 	names := make([]string, len(functions))
@@ -142,4 +142,20 @@ func target(name string, functions []Function) ([]Function, []task.Field) {
 func validPattern(pattern string) bool {
 	method, path, _ := strings.Cut(pattern, " ")
 	return slices.Contains([]string{"GET", "POST", "PUT", "PATCH", "DELETE"}, method) && strings.HasPrefix(path, "/") && !strings.Contains(path, " ")
+}
+
+// Patterns gives every pattern that the functions answer, with the roles of which
+// its callers need one. It fails as Handler does.
+func Patterns(env *Env, functions ...Function) (map[string][]Role, error) {
+	built, err := build(env, functions)
+	if err != nil {
+		return nil, err
+	}
+	roles := map[string][]Role{}
+	for _, f := range built {
+		for pattern, route := range f.routes {
+			roles[pattern] = route.roles
+		}
+	}
+	return roles, nil
 }

@@ -55,7 +55,7 @@ func (h *holder) function() Function {
 			"POST /hold": anybody(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) { return nil, h.hold(ctx, c) })),
 			"POST /call": anybody(Raw(Submitter, func(context.Context, *Call) (any, error) { return nil, nil })),
 			"POST /poll": anybody(Raw(Submitter, func(ctx context.Context, c *Call) (any, error) {
-				if err := c.Wait(); err != nil {
+				if err := c.StartWaiting(); err != nil {
 					return nil, err
 				}
 				return nil, h.hold(ctx, c)
@@ -122,7 +122,7 @@ func TestACallerHasAShareOfTheCalls(t *testing.T) {
 	h.refused("POST", "/call", "submitter", 429, "too_many_calls", "1")
 	h.othersGoOn("sender", "receiver")
 	held.release()
-	require.Eventually(t, func() bool { return h.env.gate.taken()["calls"] == 0 }, waitAtMost, tick)
+	require.Eventually(t, func() bool { return h.env.limiter.takenSeats()["calls"] == 0 }, waitAtMost, tick)
 	h.othersGoOn("submitter")
 }
 
@@ -168,7 +168,7 @@ func TestWaitingCallsHaveABoundOfTheirOwn(t *testing.T) {
 	h.refused("POST", "/poll", "receiver", 503, "server_busy", "5")
 	h.refused("GET", "/stream", "receiver", 503, "server_busy", "5")
 	require.Equal(t, 503, h.call("GET", "/stream", "").status, "the admin's streams wait like others'")
-	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.gate.taken())
+	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.takenSeats())
 	h.othersGoOn("submitter", "sender", "receiver")
 }
 
@@ -205,9 +205,9 @@ func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
 	held := newHolder(t)
 	h := startHouse(t, nil)
 	const most = 20
-	var all *connections
+	var all *connectionLimiter
 	runServer(t, h, func(s *server) {
-		all = newConnections(most)
+		all = newConnectionLimiter(most)
 		s.http.ConnContext = all.add
 		s.http.ConnState = func(c net.Conn, state http.ConnState) {
 			if state == http.StateClosed {
@@ -231,6 +231,6 @@ func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
 		return len(all.open) == most
 	}, waitAtMost, tick)
 	h.othersGoOn("sender")
-	require.Equal(t, 1, h.env.gate.taken()["waiting"], "the stream goes on")
+	require.Equal(t, 1, h.env.limiter.takenSeats()["waiting"], "the stream goes on")
 	held.release()
 }

@@ -15,34 +15,34 @@ const framesAtOnce = 8
 
 func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
-// turns limits how much work of one caller is done at once; the rest waits in order of
+// callerSemaphores limits how much work of one caller is done at once; the rest waits in order of
 // arrival. So however many streams and sockets a caller has, they leave the processors to
 // others. Nothing is refused: what waits is bounded by the places of the caller's
 // streams (see gate), of which each waits for one turn at most. A turn must end
 // before something is sent to a client: the caller's other clients would wait for it.
-type turns struct {
+type callerSemaphores struct {
 	atOnce int64
 
-	mu sync.Mutex
-	of map[string]*callerTurns // by name; no entry for a caller without work
+	mu       sync.Mutex
+	byCaller map[string]*callerSemaphore // by name; no entry for a caller without work
 }
 
-type callerTurns struct {
+type callerSemaphore struct {
 	free  *semaphore.Weighted
 	users int // that have a turn or wait for one; under turns.mu
 }
 
-func newTurns(atOnce int) *turns {
-	return &turns{atOnce: int64(atOnce), of: map[string]*callerTurns{}}
+func newCallerSemaphores(atOnce int) *callerSemaphores {
+	return &callerSemaphores{atOnce: int64(atOnce), byCaller: map[string]*callerSemaphore{}}
 }
 
-// take waits for a turn of the caller, or for the end of ctx. done ends the turn.
-func (t *turns) take(ctx context.Context, caller string) (done func(), err error) {
+// acquire waits for a turn of the caller, or for the end of ctx. done ends the turn.
+func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done func(), err error) {
 	t.mu.Lock()
-	of := t.of[caller]
+	of := t.byCaller[caller]
 	if of == nil {
-		of = &callerTurns{free: semaphore.NewWeighted(t.atOnce)}
-		t.of[caller] = of
+		of = &callerSemaphore{free: semaphore.NewWeighted(t.atOnce)}
+		t.byCaller[caller] = of
 	}
 	of.users++
 	t.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *turns) take(ctx context.Context, caller string) (done func(), err error
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		if of.users--; of.users == 0 {
-			delete(t.of, caller)
+			delete(t.byCaller, caller)
 		}
 	}
 	if err := of.free.Acquire(ctx, 1); err != nil {
@@ -60,8 +60,8 @@ func (t *turns) take(ctx context.Context, caller string) (done func(), err error
 	return func() { of.free.Release(1); leave() }, nil
 }
 
-// ReadTurn waits until few enough of the caller's streams and sockets read events. The
+// AcquireRead waits until few enough of the caller's streams and sockets read events. The
 // turn lasts until done is called.
-func (c *Call) ReadTurn(ctx context.Context) (done func(), err error) {
-	return c.env.reads.take(ctx, c.Caller.Name)
+func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
+	return c.env.reads.acquire(ctx, c.Caller.Name)
 }

@@ -11,11 +11,11 @@ import (
 // idleConnections is how many connections there may be beside one for each call.
 const idleConnections = 1024
 
-// connections bounds the open connections of our server. One more than allowed
+// connectionLimiter bounds the open connections of our server. One more than allowed
 // closes another that carries no call of a known caller: one of the address that has
 // most of them, the one that was idle for longest. So connections that nobody
 // authenticates on cannot keep anybody out.
-type connections struct {
+type connectionLimiter struct {
 	max int
 
 	mu   sync.Mutex
@@ -25,7 +25,7 @@ type connections struct {
 
 // connection is one open connection.
 type connection struct {
-	all   *connections
+	all   *connectionLimiter
 	from  netip.Prefix
 	calls int       // of known callers, under way
 	since time.Time // when the last one ended
@@ -33,12 +33,12 @@ type connection struct {
 
 type connectionKey struct{}
 
-func newConnections(max int) *connections {
-	return &connections{max: max, open: map[net.Conn]*connection{}, from: map[netip.Prefix]int{}}
+func newConnectionLimiter(max int) *connectionLimiter {
+	return &connectionLimiter{max: max, open: map[net.Conn]*connection{}, from: map[netip.Prefix]int{}}
 }
 
 // add is the server's ConnContext.
-func (c *connections) add(ctx context.Context, conn net.Conn) context.Context {
+func (c *connectionLimiter) add(ctx context.Context, conn net.Conn) context.Context {
 	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()) // of another kind of network all are one address
 	added := &connection{all: c, from: network(host), since: time.Now()}
 	c.mu.Lock()
@@ -46,8 +46,8 @@ func (c *connections) add(ctx context.Context, conn net.Conn) context.Context {
 	c.from[added.from]++
 	var surplus net.Conn
 	if len(c.open) > c.max {
-		surplus = c.leastNeeded()
-		c.forget(surplus)
+		surplus = c.pickIdle()
+		c.drop(surplus)
 	}
 	c.mu.Unlock()
 	if surplus != nil {
@@ -56,9 +56,9 @@ func (c *connections) add(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, connectionKey{}, added)
 }
 
-// leastNeeded picks among some idle connections; mu is held. There are some, as the
+// pickIdle picks among some idle connections; mu is held. There are some, as the
 // calls are fewer than the connections may be.
-func (c *connections) leastNeeded() (picked net.Conn) {
+func (c *connectionLimiter) pickIdle() (picked net.Conn) {
 	const some = 64 // of thousands, in the random order of a map
 	seen := 0
 	for conn, this := range c.open {
@@ -77,14 +77,14 @@ func (c *connections) leastNeeded() (picked net.Conn) {
 }
 
 // remove is for connections that are closed or no longer the server's.
-func (c *connections) remove(conn net.Conn) {
+func (c *connectionLimiter) remove(conn net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.forget(conn)
+	c.drop(conn)
 }
 
-// forget is remove; mu is held.
-func (c *connections) forget(conn net.Conn) {
+// drop is remove; mu is held.
+func (c *connectionLimiter) drop(conn net.Conn) {
 	this := c.open[conn]
 	if this == nil {
 		return
@@ -95,9 +95,9 @@ func (c *connections) forget(conn net.Conn) {
 	}
 }
 
-// carry keeps the connection of a call open until the call ends. It does nothing on
+// keepConnectionOpen keeps the connection of a call open until the call ends. It does nothing on
 // servers that are not ours.
-func carry(ctx context.Context) (end func()) {
+func keepConnectionOpen(ctx context.Context) (end func()) {
 	c, ours := ctx.Value(connectionKey{}).(*connection)
 	if !ours {
 		return func() {}

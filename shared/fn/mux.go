@@ -1,0 +1,218 @@
+package fn
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// mux is a set of functions behind one ServeMux of full paths. The set may be
+// one function or all: a path is answered alike in both.
+type mux struct {
+	env      *Env
+	patterns *http.ServeMux
+	methods  []string // all that any route has, sorted
+	origins  *crossOrigin
+
+	alive, ready func() error // for /healthz and /readyz; an error is what they show, to anybody
+}
+
+// mountedRoute is a route under its pattern: what the mux finds.
+type mountedRoute struct {
+	Route
+	mux      *mux
+	function string
+	pattern  string
+}
+
+func newMux(env *Env, functions []builtFunction) (*mux, error) {
+	origins, err := newCrossOrigin(env.Config.Origins)
+	if err != nil {
+		return nil, err
+	}
+	m := &mux{env: env, patterns: http.NewServeMux(), origins: origins, alive: alive, ready: env.checkReady}
+	for _, f := range functions {
+		for _, pattern := range slices.Sorted(maps.Keys(f.routes)) {
+			p := &mountedRoute{Route: f.routes[pattern], mux: m, function: f.name, pattern: pattern}
+			if err := m.add(p); err != nil {
+				return nil, fmt.Errorf("function %s: %w", f.name, err)
+			}
+		}
+	}
+	slices.Sort(m.methods)
+	m.methods = slices.Compact(m.methods)
+	return m, nil
+}
+
+// add turns the mux's panic about a malformed or conflicting pattern into an
+// error.
+func (m *mux) add(p *mountedRoute) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("pattern %q: %v", p.pattern, r)
+		}
+	}()
+	if !validPattern(p.pattern) {
+		return fmt.Errorf("pattern %q is not a method and a full path", p.pattern)
+	}
+	longest := maxTimeout
+	if p.stream {
+		longest = maxStream
+	}
+	if p.timeout <= 0 || p.timeout > longest {
+		return fmt.Errorf("pattern %q: timeout %v is not between 0 and %v", p.pattern, p.timeout, longest)
+	}
+	m.patterns.Handle(p.pattern, p)
+	method, _, _ := strings.Cut(p.pattern, " ")
+	m.methods = append(m.methods, method)
+	return nil
+}
+
+func (m *mux) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	boundWrites(w, r)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	// The context of a connection is cancelled when reading from it failed. Further calls
+	// over it would be cancelled before they begin, so it is closed.
+	if m.env.limiter.isDraining() || r.Context().Err() != nil {
+		w.Header().Set("Connection", "close")
+	}
+	if m.health(w, r) {
+		return
+	}
+	if p := m.find(r, r.Method); p != nil {
+		m.patterns.ServeHTTP(w, r) // again through the mux: it sets the path values
+		return
+	}
+	req := newRequest(m.env, w, r, nil)
+	defer req.end()
+	var allowed []string
+	for _, method := range m.methods {
+		if m.find(r, method) != nil {
+			allowed = append(allowed, method)
+		}
+	}
+	if len(allowed) == 0 {
+		req.fail(task.Refuse(task.CodeNotFound, "there is no such path"))
+		return
+	}
+	w.Header().Set("Allow", strings.Join(allowed, ", "))
+	req.fail(task.Refuse(codeMethodNotAllowed, "this path takes "+strings.Join(allowed, ", ")))
+}
+
+// boundWrites gives an answer the time that our server gives each, where the
+// server that r came to sets no limit.
+func boundWrites(w http.ResponseWriter, r *http.Request) {
+	host, ok := r.Context().Value(http.ServerContextKey).(*http.Server)
+	if ok && host.WriteTimeout == 0 {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // fails on a connection that has ended
+	}
+}
+
+// find is the route for r under a method, nil when there is none. The mux
+// alone would redirect unclean paths, which loses the body of a POST, and let
+// HEAD in on GET routes, some of which change state.
+func (m *mux) find(r *http.Request, method string) *mountedRoute {
+	if method == http.MethodHead || path.Clean(r.URL.Path) != r.URL.Path {
+		return nil
+	}
+	if method != r.Method {
+		other := *r
+		other.Method = method
+		r = &other
+	}
+	h, _ := m.patterns.Handler(r)
+	p, _ := h.(*mountedRoute)
+	return p
+}
+
+func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	gate := p.mux.env.limiter
+	entered := gate.begin()
+	if entered {
+		defer gate.end() // last of all: a process that ends waits for it
+	}
+	req := newRequest(p.mux.env, w, r, p)
+	defer func() { req.call.memory.release() }()
+	defer req.end()
+	if !entered {
+		req.fail(busy("this instance is about to end, try again"))
+		return
+	}
+	defer req.releaseSeat() // not before the answer is written, which a client may read slowly
+	data, err := req.run(r.Context(), p)
+	req.answer(data, err)
+}
+
+// acquireSeat takes a place for the call, once its caller is known.
+func (req *request) acquireSeat(p *mountedRoute) (err error) {
+	if req.call.seat, err = req.env.limiter.acquireSeat(req.call.Caller, p.event, p.stream); err == nil {
+		req.releaseConnection = keepConnectionOpen(req.r.Context())
+	}
+	return err
+}
+
+func (req *request) releaseSeat() {
+	if req.call.seat != nil {
+		req.call.seat.release()
+		req.releaseConnection()
+	}
+}
+
+// run does one call's steps in their fixed order: from which page, who calls, may
+// they, what do they say, what does the function answer.
+func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
+	if err := p.mux.origins.check(req.r, p.changes); err != nil {
+		return nil, err
+	}
+	caller, err := req.authenticate(ctx, p.list)
+	if err != nil {
+		return nil, err
+	}
+	req.call.Caller = caller
+	if err := req.call.admitted(); err != nil {
+		return nil, err
+	}
+	if err := req.acquireSeat(p); err != nil {
+		return nil, err
+	}
+	if req.call.memory, err = req.env.budget.enter(caller.Name, p.event || req.call.May(Admin)); err != nil {
+		return nil, err
+	}
+	if err := req.readBody(ctx, p); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
+	if !p.event { // events are of all callers
+		ctx = store.WithCaller(ctx, caller.ID)
+	}
+	if p.pages {
+		if err := req.call.memory.take(ctx, 0, true); err != nil {
+			return nil, err
+		}
+		ctx = store.WithMeter(ctx, func(bytes int) error { return req.call.memory.tryTake(rowFactor * int64(bytes)) })
+	}
+	switch {
+	case p.socket != nil && isUpgrade(req.r.Header):
+		return nil, req.socket(ctx, p)
+	case p.stream:
+		return nil, req.stream(ctx, p)
+	}
+	return p.handle(ctx, &req.call)
+}
+
+func roleList(roles []Role) string {
+	names := make([]string, len(roles))
+	for i, role := range roles {
+		names[i] = string(role)
+	}
+	return strings.Join(names, " or ")
+}
