@@ -16,37 +16,36 @@ import (
 )
 
 const (
-	acceptTimeout   = 2 * time.Second // whoever waits for it has another way to go
+	acceptTimeout   = 2 * time.Second // its caller has an alternative
 	replicationPoll = 10 * time.Millisecond
 
 	fingerprintHeader = "Fp"
-	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // who decided about the message answers
+	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // answered by the leader of the stream
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
 )
 
-// acceptSlots are the parts that the subjects of accepted messages have for good;
-// shards, of which there may be another number some day, are made of them.
+// acceptSlots is the fixed number of slots in the subjects of accepted messages. A shard is a set of
+// slots, so that the number of shards can change.
 const acceptSlots = 64
 
-// slotOf is the slot of everything that a sender sends: 0 to acceptSlots-1.
+// slotOf returns the slot of a sender: 0 to acceptSlots-1.
 func slotOf(from string) int {
 	h := fnv.New32a()
 	h.Write([]byte(from))
 	return int(h.Sum32() % acceptSlots)
 }
 
-// ShardOf is the shard of everything that a sender sends: 0 to shards-1, and 0
-// when there are none.
+// ShardOf returns the shard of a sender: 0 to shards-1, or 0 if shards is 0.
 func ShardOf(from string, shards int) int { return slotOf(from) % max(shards, 1) }
 
-// AcceptSubject is where the message id of a sender is accepted. id must be one
-// token: no dots, blanks or wildcards.
+// AcceptSubject returns the subject of the message with id from a sender. id must be one token: no
+// dots, blanks or wildcards.
 func AcceptSubject(from, id string) string { return slotPrefix(slotOf(from)) + id }
 
 func slotPrefix(slot int) string { return acceptPrefix + strconv.Itoa(slot) + "." }
 
-// acceptFilters are the subjects of one of so many shards.
+// acceptFilters returns the subjects of one of several shards.
 func acceptFilters(shard, shards int) (filters []string) {
 	if shards == 1 {
 		return []string{acceptPrefix + ">"}
@@ -57,18 +56,17 @@ func acceptFilters(shard, shards int) (filters []string) {
 	return filters
 }
 
-// AcceptedType is the type of the event that a stream holds for a message which
-// was accepted and is not saved yet.
+// AcceptedType is the type of the events in the stream of accepted messages.
 const AcceptedType = "sendonce.message.accepted.v1"
 
-// Acceptance is a message that is to be kept until it is saved.
+// Acceptance is a message to store until it is saved.
 type Acceptance struct {
-	Subject     string // of AcceptSubject; the stream takes one message for it, until that is forgotten
-	Fingerprint string // tells a repeated call from another one with the same id
+	Subject     string // from AcceptSubject; the stream stores one message per subject until Forget
+	Fingerprint string // tells a repeated call from a different one with the same id
 	Event       cloudevents.Event
 }
 
-// Accepted is what the stream has for a subject after Accept.
+// Accepted is the result of Accept.
 type Accepted struct {
 	Seq         uint64
 	Replayed    bool               // an earlier call stored it; this one changed nothing
@@ -76,12 +74,11 @@ type Accepted struct {
 	Event       *cloudevents.Event // of the first call; nil unless Replayed
 }
 
-// Accept stores a message unless its subject has one already. A nil error says
-// that the stream has a message for the subject: this one, or that of an earlier
-// call (Replayed), whose fingerprint the caller compares. ErrAway: it is not
-// known to be there, because the broker does not answer or is full; it may be
-// there all the same, so the same call may be repeated. ErrRefused: repeating is
-// no use. It takes 2 s at most.
+// Accept stores a message unless its subject has one already. A nil error means that the stream has a
+// message for the subject: this one, or that of an earlier call (Replayed), whose fingerprint the
+// caller must compare. ErrUnavailable: the broker did not reply or is full; the message may be stored
+// all the same, so the same call may be repeated. ErrRefused: repeating does not help. It takes 2 s at
+// most.
 func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -104,8 +101,7 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	return Accepted{}, classify(err)
 }
 
-// accept publishes without a Nats-Msg-Id: the subject is the id, and it has no
-// window.
+// accept publishes without a Nats-Msg-Id. The subject is the id, and deduplication has no time window.
 func (l *connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
 	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, acceptPrefix) {
 		return nil, refused(fmt.Errorf("%q is no subject to accept a message at", a.Subject))
@@ -121,10 +117,10 @@ func (l *connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAc
 		jetstream.WithRetryAttempts(0), jetstream.WithExpectStream(l.acceptStream))
 }
 
-// firstAccepted gives the message that kept another from its subject. None there: the
-// stream is full, or the first is still on its way to the disks of the others.
+// firstAccepted returns the message that already has the subject. If there is none, the stream is
+// full, or the first message is not replicated yet.
 func (b *Bus) firstAccepted(ctx context.Context, l *connection, subject string, cause *jetstream.APIError) (Accepted, error) {
-	underWay := strings.Contains(cause.Description, "per subject") // a hint: misunderstood it costs time, or an ErrAway
+	underWay := strings.Contains(cause.Description, "per subject") // only an optimization: if wrong it costs time or an ErrUnavailable
 	for {
 		m, err := b.lastStored(ctx, l, subject)
 		switch {
@@ -151,10 +147,9 @@ type AcceptedMessage struct {
 	Event       cloudevents.Event
 }
 
-// LookUp gives the message that was accepted under id, whoever sent it; nil, nil
-// when the stream has none: it was never accepted, or is forgotten. ErrAway when
-// nobody can say. It takes 2 s at most, and as long for an id that is there as for
-// one that is not.
+// LookUp returns the message that was accepted under id, from any sender. It returns nil, nil if the
+// stream has none: it was never accepted, or was removed by Forget. ErrUnavailable if that is unknown.
+// It takes 2 s at most, and equally long for ids that exist and ids that do not.
 func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -178,8 +173,8 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	return m, nil
 }
 
-// lastStored asks the leader: nobody may be told "never accepted" by a replica that
-// lags behind.
+// lastStored reads from the leader, since a replica that lags behind would report an accepted message
+// as missing.
 func (b *Bus) lastStored(ctx context.Context, l *connection, subject string) (*AcceptedMessage, error) {
 	request, err := lastBySubject(subject)
 	if err != nil {
@@ -188,12 +183,12 @@ func (b *Bus) lastStored(ctx context.Context, l *connection, subject string) (*A
 	return b.readFromLeader(ctx, l, request)
 }
 
-// lastBySubject asks for the newest message of a subject.
+// lastBySubject returns the request for the newest message of a subject.
 func lastBySubject(subject string) ([]byte, error) {
 	return json.Marshal(map[string]string{"last_by_subj": subject})
 }
 
-// readFromLeader is what the leader of the stream has; nil, nil when it has none.
+// readFromLeader returns a message as the leader of the stream has it; nil, nil if there is none.
 func (b *Bus) readFromLeader(ctx context.Context, l *connection, request []byte) (*AcceptedMessage, error) {
 	resp, err := l.js.Conn().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
 	if err != nil {
@@ -228,7 +223,7 @@ func parseLeaderReply(answer []byte) (*AcceptedMessage, error) {
 	return newAcceptedMessage(found.Message.Seq, found.Message.Time, header, found.Message.Data)
 }
 
-// errNotEvent says that something is stored that Accept did not store.
+// errNotEvent: the stored message was not written by Accept.
 var errNotEvent = errors.New("it is no event")
 
 func notEvent(seq uint64, err error) error {

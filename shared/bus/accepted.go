@@ -12,16 +12,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// forgetConcurrency is how many deletions are under way at a time: each waits for the
-// stream's replicas.
+// forgetConcurrency bounds parallel deletions; each waits for the stream's replicas.
 const forgetConcurrency = 16
 
-// AcceptedAt gives the messages that the stream has at these places, in their order;
-// those that it has no more are left out. ErrAway when nobody can say.
+// AcceptedAt returns the messages with these sequence numbers, in their order, without those that no
+// longer exist. ErrUnavailable if they cannot be read.
 func (b *Bus) AcceptedAt(ctx context.Context, places []uint64) (found []AcceptedMessage, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, l *connection, _ jetstream.Stream) error {
 		for _, place := range places {
-			// A replica that lags behind would not have it yet.
+			// Read from the leader: another replica may lag behind.
 			m, err := b.readFromLeader(ctx, l, []byte(`{"seq":`+strconv.FormatUint(place, 10)+`}`))
 			switch {
 			case errors.Is(err, errNotEvent):
@@ -37,16 +36,15 @@ func (b *Bus) AcceptedAt(ctx context.Context, places []uint64) (found []Accepted
 	return found, err
 }
 
-// AcceptedEntry is where the stream holds the message with an id.
+// AcceptedEntry is an accepted message's id and sequence number.
 type AcceptedEntry struct {
 	ID  string
 	Seq uint64
 }
 
-// Forget deletes the messages at these places; those that are gone already are
-// no error. Their subjects take messages again, so it is only for those that
-// are saved, and past the time in which somebody may repeat them. A consumer that
-// has not had them yet never gets them.
+// Forget deletes these messages; missing ones are no error. Afterwards their subjects accept messages
+// again, so call it only for saved messages that nobody may repeat any more. A consumer that has not
+// received them yet never will.
 func (b *Bus) Forget(ctx context.Context, places []AcceptedEntry) error {
 	return b.withAcceptStream(ctx, func(ctx context.Context, _ *connection, s jetstream.Stream) error {
 		errs := make([]error, len(places))
@@ -69,29 +67,28 @@ func (b *Bus) Forget(ctx context.Context, places []AcceptedEntry) error {
 	})
 }
 
-// forget names the message by its id too: in a stream that was made anew its
-// place may be another's.
+// forget matches the id too, because in a stream that was created again the sequence number may be
+// another message's.
 func forget(ctx context.Context, s jetstream.Stream, p AcceptedEntry) error {
 	return s.Purge(ctx, jetstream.WithPurgeSubject(acceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
 }
 
-// AcceptState is how full the stream of accepted messages is, and who has yet
-// to work on it.
+// AcceptState is the fill level of the stream of accepted messages and the progress of its consumers.
 type AcceptState struct {
-	Created  time.Time // of the stream: places are only worth something within one
+	Created  time.Time // of the stream: sequence numbers are valid only within one
 	Messages uint64
 	Bytes    uint64
-	MaxBytes int64 // when it has so many, Accept answers ErrAway; -1 = no limit
+	MaxBytes int64 // limit at which Accept returns ErrUnavailable; -1 = none
 	FirstSeq uint64
 	LastSeq  uint64
 
 	// By the durables of Config.AcceptShards.
-	Pending map[string]uint64 // messages that are not acknowledged, those being worked on included, by durable
-	SavedTo uint64            // the function save has answered for everything up to here; 0 while one of its durables is missing
+	Pending map[string]uint64 // unacknowledged messages by durable, those in work included
+	SavedTo uint64            // function save has acknowledged everything up to here; 0 while one of its durables is missing
 }
 
-// AcceptState tells the state of the stream of accepted messages. ErrAway when
-// nobody can.
+// AcceptState returns the state of the stream of accepted messages; ErrUnavailable if it cannot be
+// read.
 func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *connection, s jetstream.Stream) error {
 		has := s.CachedInfo()
@@ -105,7 +102,7 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 			if !strings.HasSuffix(c.Config.Durable, ours) {
 				continue
 			}
-			left := c.NumPending + uint64(c.NumAckPending) // redeliveries are among the latter
+			left := c.NumPending + uint64(c.NumAckPending) // the latter includes redeliveries
 			state.Pending[c.Config.Durable] = left
 			if strings.HasPrefix(c.Config.Durable, saveDurablePrefix) {
 				saving++
@@ -125,8 +122,8 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 	return state, err
 }
 
-// withAcceptStream does something with the stream, asked for a moment ago, as long as
-// the connection lasts. Its error is ErrAway.
+// withAcceptStream calls do with the stream, freshly looked up, until the connection is lost. Its
+// error is ErrUnavailable.
 func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, l *connection, s jetstream.Stream) error) error {
 	l, err := b.connection(ctx)
 	if err != nil {

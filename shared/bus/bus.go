@@ -22,13 +22,13 @@ const (
 	dialTimeout  = 2 * time.Second
 	redialWait   = 250 * time.Millisecond
 	redialJitter = 250 * time.Millisecond
-	writeTimeout = 3 * time.Second // a stopped server must not hold its callers for longer
+	writeTimeout = 3 * time.Second // bounds how long a stopped server blocks callers
 	pingInterval = 10 * time.Second
 	closeTimeout = 5 * time.Second
 )
 
-// Config says where NATS is, and how large its streams are. Its fields are
-// settings of the functions. A size or age of 0 takes the default.
+// Config is the address of NATS and the sizes of its streams, as settings. A size or age of 0 means
+// the default.
 type Config struct {
 	URL             string        `envconfig:"NATS_URL" secret:"true" desc:"NATS, as nats://host:4222; several are separated by commas; empty runs without events and wake-ups"`
 	User            string        `envconfig:"NATS_USER" desc:"user name for NATS"`
@@ -46,15 +46,15 @@ type Config struct {
 	MessagesMaxAge  time.Duration `envconfig:"SENDONCE_STREAM_MESSAGES_MAX_AGE" default:"168h" desc:"how long the stream MESSAGES keeps a message at most, 1h to 8760h"`
 	UsersMaxAge     time.Duration `envconfig:"SENDONCE_STREAM_USERS_MAX_AGE" default:"720h" desc:"how long the stream USERS keeps a message at most, 1h to 8760h"`
 	InboxMessages   int           `envconfig:"SENDONCE_INBOX_MESSAGES" default:"10000" desc:"messages that the stream USERS keeps for one user, 100 to 1000000; a newer one takes the place of the oldest, which stays in Postgres; one sender may send a quarter of it to one user within 15 minutes"`
-	AcceptStream    string        `ignored:"true"` // names the stream of accepted messages; "" = ACCEPTED
-	AcceptShards    int           `ignored:"true"` // how many parts of that stream are saved side by side, up to 64; 0 = 1
+	AcceptStream    string        `ignored:"true"` // the name of the stream of accepted messages; "" = ACCEPTED
+	AcceptShards    int           `ignored:"true"` // parts of that stream that are saved in parallel, up to 64; 0 = 1
 
-	TrimNotice time.Duration `ignored:"true"` // how long before TrimUsers removes messages it notes them; 0 = 3 s
+	TrimNotice time.Duration `ignored:"true"` // how long before removal TrimUsers reports what it will remove; 0 = 3 s
 
-	Now func() time.Time `ignored:"true"` // tells how old a message of a stream is; nil = time.Now
+	Now func() time.Time `ignored:"true"` // the clock for the age of messages; nil = time.Now
 }
 
-// ago is the time that was so long ago.
+// ago returns the time that is age before now.
 func (c *Config) ago(age time.Duration) time.Time {
 	if c.Now == nil {
 		return time.Now().Add(-age)
@@ -62,10 +62,10 @@ func (c *Config) ago(age time.Duration) time.Time {
 	return c.Now().Add(-age)
 }
 
-// SettingError names a setting whose value is wrong, and what is accepted.
+// SettingError reports a setting with a wrong value, and what is accepted.
 type SettingError struct{ Name, Message string }
 
-// Error is one sentence.
+// Error returns one sentence.
 func (e *SettingError) Error() string { return e.Name + " " + e.Message }
 
 func (c *Config) check() error {
@@ -107,8 +107,8 @@ func (c *Config) check() error {
 	return nil
 }
 
-// replyPrefix begins the subjects at which this process takes answers. Each user has
-// its own, so that none can read what another is answered.
+// replyPrefix returns the prefix of the subjects on which this process receives replies. Each user has
+// its own, so that no user can read the replies of another.
 func (c *Config) replyPrefix() string {
 	user := c.User
 	first, _, _ := strings.Cut(c.URL, ",")
@@ -128,47 +128,46 @@ func (c *Config) acceptStream() string { return cmp.Or(c.AcceptStream, StreamAcc
 
 func (c *Config) acceptShards() int { return cmp.Or(c.AcceptShards, 1) }
 
-// Bus is one connection to NATS, shared by everything in a process. All methods
-// may be called at the same time. A nil *Bus stands for no NATS at all: its
-// methods do nothing, and Publish answers ErrAway.
+// Bus is one connection to NATS, shared by the whole process. All methods are safe for concurrent use.
+// A nil *Bus means that NATS is not configured: its methods do nothing, and Publish returns
+// ErrUnavailable.
 type Bus struct {
 	cfg     Config
 	log     *slog.Logger
 	dropped atomic.Uint64
 	denied  denials
 
-	closing      context.Context // ends when Close begins
+	closing      context.Context // cancelled when Close begins
 	beginClosing context.CancelFunc
 	dial         sync.Once
-	attempted    chan struct{} // closed by firstTry
-	// firstTry is called after each attempt to connect.
+	attempted    chan struct{} // closed by markAttempted
+	// markAttempted is called after each attempt to connect.
 	markAttempted func()
 
 	mu         sync.Mutex
 	closed     bool
-	background sync.WaitGroup // what Close waits for; added to under mu
-	nc         *nats.Conn     // the newest; one that NATS closed permanently is replaced
-	current    *connection    // nil while there is no connection
-	connected  chan struct{}  // closed and replaced when a link comes up
+	background sync.WaitGroup // Close waits for it; Add and Go only under mu
+	nc         *nats.Conn     // the newest; replaced when the client library closes it permanently
+	current    *connection    // nil while disconnected
+	connected  chan struct{}  // closed and replaced by each new connection
 	debouncers map[string]*debouncer
-	scheduled  map[string]time.Time // by the name of a schedule: until when it is trusted to be there
-	unsent     map[wakeUp]bool      // what is to be told when a link comes up
-	oldServer  bool                 // that it has no schedules was logged
+	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
+	unsent     map[wakeUp]bool      // sent again after the next connect
+	oldServer  bool                 // logged that the server has no message schedules
 }
 
-// connection is the connection between two interruptions.
+// connection is one period between connect and disconnect.
 type connection struct {
-	ctx               context.Context // ends when the connection is lost
+	ctx               context.Context // cancelled when the connection is lost
 	end               context.CancelFunc
 	js                jetstream.JetStream
-	hasSchedules      bool   // the server has message schedules at a time
-	acceptStream      string // what takes accepted messages; another that has its subjects does not
-	hasPriorityGroups bool   // the server can give the messages of a consumer to one at a time
+	hasSchedules      bool   // the server supports message schedules at a given time
+	acceptStream      string // the stream that Accept publishes to; another stream with its subjects is not accepted
+	hasPriorityGroups bool   // the server supports priority groups
 }
 
-// Open makes a Bus without touching the network: the connection is made at the
-// first use, and made again whenever it is lost, until Close. Without a URL it
-// gives the nil *Bus.
+// Open makes a Bus without network access. The first use connects; lost connections are made again
+// until Close. Without a URL it returns a nil *Bus.
 func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	if cfg.URL == "" {
 		return nil, nil
@@ -187,9 +186,8 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 	return b, nil
 }
 
-// Dropped counts the wake-ups and schedules that could not be sent when they
-// were asked for, since Open. They are sent when the connection is made again,
-// unless Close comes first.
+// Dropped counts the wake-ups and schedules since Open that could not be sent at once. They are sent
+// after the next connect, unless Close comes first.
 func (b *Bus) Dropped() uint64 {
 	if b == nil {
 		return 0
@@ -197,8 +195,8 @@ func (b *Bus) Dropped() uint64 {
 	return b.dropped.Load()
 }
 
-// Close sends what Wake and WakeAt still hold, ends the subscriptions and the
-// connection. It takes a few seconds at most; calls after it do nothing.
+// Close sends pending wake-ups, ends the subscriptions and closes the connection. It takes a few
+// seconds at most; calls after it do nothing.
 func (b *Bus) Close() {
 	if b == nil {
 		return
@@ -207,7 +205,7 @@ func (b *Bus) Close() {
 	b.closed = true
 	b.mu.Unlock()
 	b.beginClosing()
-	b.background.Wait() // everything in it is bounded
+	b.background.Wait() // each of these is bounded
 
 	b.mu.Lock()
 	nc := b.nc
@@ -225,8 +223,7 @@ func (b *Bus) Close() {
 	nc.Close()
 }
 
-// spawn runs f beside its caller; Close waits for it. It does nothing once
-// closed.
+// spawn runs f in a goroutine that Close waits for. After Close it returns false and does not run f.
 func (b *Bus) spawn(f func()) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -246,9 +243,8 @@ func (b *Bus) start() {
 	})
 }
 
-// connect makes the connection object, which then reconnects by itself. Making
-// it fails only for what reconnecting would not cure, such as an unreadable
-// credentials file: that too may be put right while we run.
+// connect creates the client connection, which then reconnects by itself. It retries when creation
+// fails, for example on an unreadable credentials file, which may be corrected meanwhile.
 func (b *Bus) connect() {
 	defer b.markAttempted()
 	for {
@@ -256,7 +252,7 @@ func (b *Bus) connect() {
 		if err == nil {
 			b.setConn(nc)
 			if nc.IsConnected() {
-				<-b.attempted // by the handler, in the order of events
+				<-b.attempted // closed by the connect handler, which runs in the order of events
 			}
 			return
 		}
@@ -268,8 +264,8 @@ func (b *Bus) connect() {
 	}
 }
 
-// onClosed makes a new connection in place of one that the client library closed
-// permanently, as it does after some errors of the server.
+// onClosed replaces a connection that the client library closed permanently, as it does after some
+// server errors.
 func (b *Bus) onClosed(closed *nats.Conn) {
 	err := closed.LastError()
 	b.onDisconnect(err)
@@ -281,7 +277,7 @@ func (b *Bus) onClosed(closed *nats.Conn) {
 	})
 }
 
-// pause reports whether d has passed before Close began.
+// pause waits for d. It returns false if Close began first.
 func (b *Bus) pause(d time.Duration) bool {
 	select {
 	case <-time.After(d):
@@ -291,8 +287,7 @@ func (b *Bus) pause(d time.Duration) bool {
 	}
 }
 
-// setConn remembers the connection object; its handlers may be faster than the
-// call that made it.
+// setConn stores the client connection. Its handlers may run before nats.Connect returns.
 func (b *Bus) setConn(nc *nats.Conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -314,7 +309,7 @@ func (b *Bus) options() []nats.Option {
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(redialWait),
 		nats.ReconnectJitter(redialJitter, redialJitter),
-		nats.ReconnectBufSize(-1), // what cannot be sent now is reported, not sent some time
+		nats.ReconnectBufSize(-1), // fail at once instead of sending later
 		nats.FlusherTimeout(writeTimeout),
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(2),
@@ -345,7 +340,7 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 	version := nc.ConnectedServerVersion()
 	l := &connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.end = context.WithCancel(b.closing)
-	b.denied.reset() // NATS connects a user anew when its permissions change
+	b.denied.reset() // NATS reconnects a user when its permissions change
 	b.install(l)
 	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
 	b.resendUnsent()
@@ -374,7 +369,7 @@ func (b *Bus) onDisconnect(err error) {
 	}
 	b.current.end()
 	b.current = nil
-	clear(b.scheduled) // the server may come back empty
+	clear(b.scheduled) // the server may have lost its data
 	if !b.closed {
 		b.log.Warn("lost the connection to NATS", "error", err)
 	}
@@ -382,8 +377,8 @@ func (b *Bus) onDisconnect(err error) {
 
 var errNotConnected = errors.New("not connected to NATS")
 
-// connection gives the connection if there is one. Only the first attempt is waited
-// for, so that a process that has just been started is not told "away".
+// connection returns the current connection. It waits only for the first attempt to connect, so that a
+// process which has just started does not report NATS as unavailable.
 func (b *Bus) connection(ctx context.Context) (*connection, error) {
 	if b == nil {
 		return nil, errors.New("NATS_URL is not set")
@@ -402,7 +397,7 @@ func (b *Bus) connection(ctx context.Context) (*connection, error) {
 	return b.current, nil
 }
 
-// awaitConnection gives the connection as soon as there is one.
+// awaitConnection waits for a connection.
 func (b *Bus) awaitConnection(ctx context.Context) (*connection, error) {
 	b.start()
 	for {
@@ -422,17 +417,18 @@ func (b *Bus) awaitConnection(ctx context.Context) (*connection, error) {
 	}
 }
 
-// nats is the connection itself.
+// nats returns the client connection.
 func (l *connection) nats() *nats.Conn { return l.js.Conn() }
 
-// untilLost ends ctx when the connection is lost: an answer would not come any more.
+// untilLost returns a context that is cancelled when the connection is lost, since no reply can arrive
+// after that.
 func (l *connection) untilLost(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(l.ctx, cancel)
 	return ctx, func() { stop(); cancel() }
 }
 
-// atLeast says whether a server's version is major.minor or later.
+// atLeast reports whether a server version is major.minor or later.
 func atLeast(version string, major, minor int) bool {
 	var hasMajor, hasMinor int
 	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &hasMajor, &hasMinor); err != nil {

@@ -6,13 +6,13 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// SubjectCallers carries the name of each caller that was changed: revoked, given
-// another token, or allowed other things. It is a core subject; no stream keeps it.
+// SubjectCallers carries the name of each caller that was changed: revoked, given a new token or other
+// permissions. It is a core subject; no stream stores it.
 const SubjectCallers = "notify.callers"
 
-// NotifyCaller publishes that a caller was changed; call it after the commit. It
-// returns when the server has it or when ctx ends. What cannot be sent is counted
-// as dropped and sent when NATS is back.
+// NotifyCaller publishes that a caller was changed. Call it after the commit. It returns when the
+// server has received the message or ctx ends. What cannot be sent counts as dropped and is sent after
+// the next connect.
 func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	if b == nil {
 		return
@@ -32,10 +32,9 @@ func (b *Bus) NotifyCaller(ctx context.Context, name string) {
 	}
 }
 
-// OnCaller calls changed with the name of each caller that any process changes,
-// this one included, until stop or Close. What is published while NATS is away, or
-// before it has this subscription, does not arrive: subscribed is called as soon as it has it, the
-// first time and after each outage. Neither must block.
+// OnCaller calls changed with the name of each caller that any process changes, this one included,
+// until stop or Close. Changes that are published while the subscription does not exist are not
+// delivered; subscribed is called after each (re)subscription. Neither callback may block.
 func (b *Bus) OnCaller(changed func(name string), subscribed func()) (stop func()) {
 	return b.subscribe(SubjectCallers, func(m *nats.Msg) { changed(string(m.Data)) }, subscribed)
 }

@@ -10,34 +10,34 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// errDenied says that the permissions of our user do not include a subject.
+// errDenied: the permissions of this NATS user do not include a subject.
 var errDenied = errors.New("the permissions of this user of NATS do not include the subject")
 
-// deniedLimit is how many subjects are remembered at least, the newest, and half
-// of how many at most: callers choose some. It is several times what one Publish
-// has, so none forgets its own before it has seen them.
+// deniedLimit bounds the memory: the newest 4000 to 8000 denied subjects are kept, since callers
+// choose some of them. It is several times the size of one Publish, so a Publish always sees its own
+// denials.
 const deniedLimit = 4000
 
-// denials remembers to which subjects NATS let us not publish over the present
-// connection. The server says so beside the request, which it never answers, so
-// without this each would wait until its time is over.
+// denials records the subjects that NATS denied on the current connection. The server reports a denial
+// as an asynchronous error and never replies to the request, which would otherwise wait for its
+// timeout.
 type denials struct {
 	mu       sync.Mutex
 	subjects map[string]bool
-	previous map[string]bool // the deniedLimit before subjects
-	changed  chan struct{}   // closed and replaced when there is another one
+	previous map[string]bool // the deniedLimit subjects before those
+	changed  chan struct{}   // closed and replaced by each new denial
 
-	total    uint64    // of all connections, and of subscriptions too
-	logged   uint64    // total when the newest log line was written
-	loggedAt time.Time // when that was
+	total    uint64    // since Open, subscriptions included
+	logged   uint64    // total at the newest log line
+	loggedAt time.Time // time of the newest log line
 }
 
-// deniedLogEvery is the least time between two log lines about denials: callers
-// choose subjects, and must not choose how much is logged.
+// deniedLogEvery is the shortest interval between two log lines. Callers choose subjects but must not
+// control the log volume.
 const deniedLogEvery = time.Minute
 
-// count counts a denial. It returns whether to log this one, and how many since the
-// newest log line were not logged.
+// count counts a denial. It returns whether to log it, and how many were not logged since the newest
+// log line.
 func (d *denials) count() (unlogged uint64, log bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -50,8 +50,7 @@ func (d *denials) count() (unlogged uint64, log bool) {
 	return unlogged, true
 }
 
-// Denied counts the publications and subscriptions that the permissions of NATS did
-// not allow since Open.
+// Denied counts the publications and subscriptions since Open that NATS did not permit.
 func (b *Bus) Denied() uint64 {
 	if b == nil {
 		return 0
@@ -61,7 +60,7 @@ func (b *Bus) Denied() uint64 {
 	return b.denied.total
 }
 
-// onAsyncError takes what NATS says beside its answers.
+// onAsyncError handles errors that the server reports outside of replies.
 func (b *Bus) onAsyncError(err error) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		b.log.Warn("NATS", "error", err)
@@ -82,8 +81,7 @@ func (d *denials) reset() {
 	}
 }
 
-// add takes what the server says of a subject that may not be published to, which
-// it quotes as Go does.
+// add records the subject of a "Permissions Violation for Publish" error, which quotes it as Go does.
 func (d *denials) add(err error) {
 	_, rest, publishing := strings.Cut(err.Error(), "Publish to ")
 	quoted, malformed := strconv.QuotedPrefix(rest)
@@ -104,7 +102,7 @@ func (d *denials) add(err error) {
 	d.changed = make(chan struct{})
 }
 
-// contains says whether a subject is among them, and what is closed when there are more.
+// contains reports whether a subject was denied, with a channel that is closed at the next denial.
 func (d *denials) contains(subject string) (bool, <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -4,7 +4,7 @@
 //
 // Rows are the truth and everything here is a hint or a copy of one, except what
 // is accepted and not saved yet: that is in ACCEPTED alone. With NATS
-// away wake-ups wait for it, publishing answers ErrAway, and the pollers keep the
+// away wake-ups wait for it, publishing answers ErrUnavailable, and the pollers keep the
 // main job going; a nil *Bus is that state for ever.
 //
 // # Streams
@@ -106,9 +106,9 @@
 // Three outcomes, because three things follow: stored; refused (trying the same
 // again is no use, a person must act); away (nothing is known against the
 // message). No answer is only a refusal when a look-up by subject says that no
-// stream takes it. ErrAway has a scope: ErrSubjectAway is about one subject that
-// reached a limit of its own; ErrStreamAway about one stream, which is full, has no
-// leader or does not answer; any other ErrAway is about the broker. What is for
+// stream takes it. ErrUnavailable has a scope: ErrSubjectUnavailable is about one subject that
+// reached a limit of its own; ErrStreamUnavailable about one stream, which is full, has no
+// leader or does not answer; any other ErrUnavailable is about the broker. What is for
 // other subjects and streams need not wait.
 //
 // # Accepting

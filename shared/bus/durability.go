@@ -69,7 +69,7 @@ func (d *Durability) Decode(word string) (err error) {
 // Durability asks what the stream of accepted messages gives. monitors are the
 // monitoring URLs of NATS servers, separated by commas, as http://host:8222: each
 // server that keeps a copy must say there that it syncs every write, else the loss
-// of power is not survived. With an error, ErrAway, the stream gives perhaps more
+// of power is not survived. With an error, ErrUnavailable, the stream gives perhaps more
 // than what is returned beside it.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)

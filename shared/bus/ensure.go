@@ -15,20 +15,19 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Difference is one setting that is not what the settings of this process ask
-// for.
+// Difference is one setting of a stream or consumer that differs from the wanted one.
 type Difference struct {
 	Stream         string // or stream/durable
-	Field          string // as the nats tools call it
+	Field          string // its name in the nats command line tool
 	Actual, Wanted string
-	Refused        string // why it was not changed; "" when that was not tried
-	Remedy         string // what an operator can do; "" when nothing is known
+	Refused        string // why it was not changed; "" if that was not tried
+	Remedy         string // what an operator can do; "" if unknown
 }
 
-// MismatchError names what could not be changed.
+// MismatchError lists differences that could not be changed.
 type MismatchError struct{ Differences []Difference }
 
-// Error names every difference, one per line.
+// Error lists every difference, one per line.
 func (e *MismatchError) Error() string {
 	lines := make([]string, len(e.Differences))
 	for i, d := range e.Differences {
@@ -43,20 +42,20 @@ func (e *MismatchError) Error() string {
 	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Why a stream cannot be made or a route does not run, in a word.
+// Reasons why a stream cannot be created or a route does not run.
 const (
-	ReasonNoRoom        = "no_room"        // the servers have less room than it reserves
+	ReasonNoRoom        = "no_room"        // the servers have less room than the stream reserves
 	ReasonSubjectsTaken = "subjects_taken" // another stream has its subjects
 	ReasonNotConnected  = "not_connected"
 	ReasonStarting      = "starting"
 	ReasonOther         = "error"
 )
 
-// StreamError says why a stream cannot be made and what an operator can do.
+// StreamError reports why a stream cannot be created and what an operator can do.
 type StreamError struct {
 	Stream string
 	Reason string // ReasonNoRoom, ReasonSubjectsTaken or ReasonOther
-	Remedy string // "" when nothing is known to help
+	Remedy string // "" if unknown
 	Cause  error
 }
 
@@ -94,7 +93,7 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ensureByName is Ensure for the one of our streams that has this name.
+// ensureByName is Ensure for one stream.
 func (b *Bus) ensureByName(ctx context.Context, l *connection, name string) error {
 	all := streamConfigs(&b.cfg, l.hasSchedules)
 	if i := slices.IndexFunc(all, func(s jetstream.StreamConfig) bool { return s.Name == name }); i >= 0 {
@@ -103,15 +102,13 @@ func (b *Bus) ensureByName(ctx context.Context, l *connection, name string) erro
 	return nil
 }
 
-// errStreamMissing says that one of our streams is not there. Whoever makes a stream
-// chooses where else its messages come from and go to, so the trigger does it
-// alone, and all others wait for it.
+// errStreamMissing reports that one of our streams does not exist. Only the trigger creates streams,
+// since the creator chooses sources and republishing too; all others wait for it.
 func errStreamMissing(stream string) error {
 	return fmt.Errorf("stream %s is missing: the trigger makes it", stream)
 }
 
-// streamOf is the name of the one of our streams that takes subject, "" when
-// none does.
+// streamOf returns the name of our stream that stores subject, or "".
 func (b *Bus) streamOf(subject string) string {
 	for _, s := range streamConfigs(&b.cfg, false) {
 		for _, taken := range s.Subjects {
@@ -132,13 +129,13 @@ func (b *Bus) ensureStream(ctx context.Context, l *connection, wants jetstream.S
 	return b.updateStream(ctx, l.js, has.Config, wants, has.State.Bytes)
 }
 
-// getOrCreateStream gives a stream as it is, or makes it where there is none.
+// getOrCreateStream returns an existing stream unchanged.
 func (b *Bus) getOrCreateStream(ctx context.Context, l *connection, wants jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := l.js.Stream(ctx, wants.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		s, err = l.js.CreateStream(ctx, wants)
 		switch {
-		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process was faster
+		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse): // another process created it meanwhile
 			s, err = l.js.Stream(ctx, wants.Name)
 		case err != nil:
 			return nil, b.streamError(ctx, l, wants, err)
@@ -150,7 +147,7 @@ func (b *Bus) getOrCreateStream(ctx context.Context, l *connection, wants jetstr
 	return s, nil
 }
 
-// streamError finds the cure for what kept a stream from being made.
+// streamError adds the remedy to an error of creating a stream.
 func (b *Bus) streamError(ctx context.Context, l *connection, wants jetstream.StreamConfig, cause error) error {
 	e := &StreamError{Stream: wants.Name, Reason: ReasonOther, Cause: cause}
 	var api *jetstream.APIError
@@ -169,13 +166,13 @@ func (b *Bus) streamError(ctx context.Context, l *connection, wants jetstream.St
 }
 
 const (
-	codeNoPeers     = jetstream.ErrorCode(10005) // of a cluster, no server has the room
+	codeNoPeers     = jetstream.ErrorCode(10005) // no server of the cluster has the room
 	codeNoResources = jetstream.ErrorCode(10023)
 	codeNoStorage   = jetstream.ErrorCode(10047)
 	codeOverlap     = jetstream.ErrorCode(10065)
 )
 
-// sizeSetting names what sets the size of a stream; "" for WAKE.
+// sizeSetting returns the setting for the size of a stream; "" for WAKE.
 func (c *Config) sizeSetting(stream string) string {
 	switch stream {
 	case StreamWake:
@@ -186,7 +183,7 @@ func (c *Config) sizeSetting(stream string) string {
 	return "SENDONCE_STREAM_" + stream + "_MB"
 }
 
-// sizeRemedy says how a stream can have the size that it should have.
+// sizeRemedy returns how an operator can give a stream its wanted size.
 func (c *Config) sizeRemedy(stream string) string {
 	text := "raise max_file_store of the NATS servers"
 	if setting := c.sizeSetting(stream); setting != "" {
@@ -195,8 +192,7 @@ func (c *Config) sizeRemedy(stream string) string {
 	return text
 }
 
-// fieldRemedy says how a field of a stream can be as it should be although NATS does not
-// change it.
+// fieldRemedy returns what an operator can do about a field that NATS refuses to change.
 func (c *Config) fieldRemedy(stream, field string) string {
 	switch {
 	case field == "max_bytes":
@@ -211,7 +207,7 @@ func (c *Config) fieldRemedy(stream, field string) string {
 	return fmt.Sprintf("when nobody needs what it holds any more, 'nats stream rm %s': it is made again", stream)
 }
 
-// subjectsRemedy says how to free the subjects that another stream has.
+// subjectsRemedy returns how to free the subjects that another stream has.
 func (b *Bus) subjectsRemedy(ctx context.Context, l *connection, wants jetstream.StreamConfig) string {
 	owners := map[string]bool{}
 	for _, subject := range wants.Subjects {
@@ -220,7 +216,7 @@ func (b *Bus) subjectsRemedy(ctx context.Context, l *connection, wants jetstream
 		}
 	}
 	if len(owners) == 0 {
-		return "" // the list could not be had
+		return "" // the list is not available
 	}
 	names := strings.Join(slices.Sorted(maps.Keys(owners)), " and ")
 	if wants.Name != b.cfg.acceptStream() {
@@ -231,10 +227,9 @@ func (b *Bus) subjectsRemedy(ctx context.Context, l *connection, wants jetstream
 		"set TWO_PHASE_STREAM=%[1]s and TWO_PHASE_ENABLED=false, run 'sendonce drain' until it says 0, then 'nats stream rm %[1]s', then set TWO_PHASE_STREAM=%[2]s", names, wants.Name)
 }
 
-// updateStream has NATS change what differs: all at once, or, when NATS refuses
-// that, each thing that it does not refuse. held is how many bytes the stream
-// holds: one that refuses when it is full is not made smaller than twice that, as
-// it would take nothing until it is emptied.
+// updateStream changes all fields that differ at once or, if NATS refuses that, each field that it
+// accepts. held is the number of bytes in the stream. A stream with DiscardNew is not shrunk below
+// twice that, since it would refuse messages at once.
 func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, has, wants jetstream.StreamConfig, held uint64) error {
 	var left []Difference
 	smaller := has.MaxBytes <= 0 || wants.MaxBytes < has.MaxBytes
@@ -259,7 +254,7 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, has, wan
 				refusals[f.name] = refusal
 			}
 		}
-		// One may have been refused only because another had to go before it.
+		// A refused field may be accepted after another one has changed.
 		if differ = diffFields(differ, &has, &wants); len(groups) == before && len(differ) == before {
 			break
 		}
@@ -271,8 +266,7 @@ func (b *Bus) updateStream(ctx context.Context, js jetstream.JetStream, has, wan
 	return mismatch(left)
 }
 
-// updateFields changes some fields together. It returns what NATS says when it refuses;
-// an error means that the same may go well later.
+// updateFields changes some fields together. It returns the refusal of NATS; an error is temporary.
 func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, has, wants *jetstream.StreamConfig, fields []streamField) (refusal string, err error) {
 	next := *has
 	for _, f := range fields {
@@ -288,7 +282,7 @@ func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, has, wan
 	}
 	for _, f := range fields {
 		level := slog.LevelInfo
-		if f.text(wants) == none { // messages came from elsewhere, or went there
+		if f.text(wants) == none { // a source, mirror or republish was removed
 			level = slog.LevelWarn
 		}
 		b.log.Log(ctx, level, "changed a stream as the settings ask for", "stream", wants.Name, "field", f.name, "from", f.text(has), "to", f.text(wants))
@@ -297,8 +291,8 @@ func (b *Bus) updateFields(ctx context.Context, js jetstream.JetStream, has, wan
 	return "", nil
 }
 
-// mergeSubjects is has, with those of wants that it lacks, and without those that another
-// of wants takes too.
+// mergeSubjects returns has and the missing subjects of wants, without those that a wildcard of wants
+// covers.
 func mergeSubjects(has, wants []string) []string {
 	all := slices.DeleteFunc(slices.Clone(has), func(s string) bool {
 		return !slices.Contains(wants, s) && slices.ContainsFunc(wants, func(w string) bool {
@@ -314,7 +308,7 @@ func mergeSubjects(has, wants []string) []string {
 	return all
 }
 
-// ensureConsumer creates the durable of a route, or reports how it differs.
+// ensureConsumer creates the durable consumer of a route, or reports how it differs.
 func ensureConsumer(ctx context.Context, l *connection, r Route) (jetstream.Consumer, error) {
 	wants, js := r.consumer(), l.js
 	c, err := js.Consumer(ctx, r.Stream, r.Durable)
@@ -359,14 +353,13 @@ func compare(name string, has, wants []field) []Difference {
 	return differences
 }
 
-// streamField is a setting of a stream that something of ours relies on: its name
-// in the nats tools, and where it is.
+// streamField is a stream setting that the bus relies on: its name in the nats tool, and its location.
 type streamField struct {
 	name string
-	at   func(*jetstream.StreamConfig) any // a pointer to it
+	at   func(*jetstream.StreamConfig) any // returns a pointer to the field
 }
 
-// none is the text of a field that is not set.
+// none is the text of an unset field.
 const none = "none"
 
 func (f streamField) text(c *jetstream.StreamConfig) string {
@@ -388,7 +381,7 @@ func (f streamField) copy(to, from *jetstream.StreamConfig) {
 	reflect.ValueOf(f.at(to)).Elem().Set(reflect.ValueOf(f.at(from)).Elem())
 }
 
-// diffFields gives those of the fields in which two streams differ.
+// diffFields returns the fields in which two streams differ.
 func diffFields(fields []streamField, has, wants *jetstream.StreamConfig) []streamField {
 	return slices.DeleteFunc(slices.Clone(fields), func(f streamField) bool { return f.text(has) == f.text(wants) })
 }
@@ -406,7 +399,7 @@ var streamFields = []streamField{
 	{"num_replicas", func(c *jetstream.StreamConfig) any { return &c.Replicas }},
 	{"allow_direct", func(c *jetstream.StreamConfig) any { return &c.AllowDirect }},
 	{"allow_msg_schedules", func(c *jetstream.StreamConfig) any { return &c.AllowMsgSchedules }},
-	// Where else messages come from and go to: nowhere.
+	// Always unset.
 	{"sources", func(c *jetstream.StreamConfig) any { return &c.Sources }},
 	{"mirror", func(c *jetstream.StreamConfig) any { return &c.Mirror }},
 	{"republish", func(c *jetstream.StreamConfig) any { return &c.RePublish }},

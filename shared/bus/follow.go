@@ -78,7 +78,7 @@ type Follower struct {
 }
 
 // Follow begins to read what is published to a user: what comes after a sequence,
-// where 0 stands for all that is kept, or with nil what comes from now on. ErrAway
+// where 0 stands for all that is kept, or with nil what comes from now on. ErrUnavailable
 // says that NATS cannot be reached. removed returns up to which place TrimUsers has
 // removed messages of this user; it is asked when the follower begins, and every two
 // seconds while it reads older messages. Everything is read in a turn,

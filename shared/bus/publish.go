@@ -16,43 +16,38 @@ import (
 )
 
 var (
-	// ErrRefused says that publishing the message again as it is would not help:
-	// no stream takes its subject, it is larger than the server takes, or it is
-	// no valid event.
+	// ErrRefused: publishing the same message again would not help. No stream stores its subject, it
+	// is too large, or it is not a valid event.
 	ErrRefused = errors.New("the broker refused the message")
-	// ErrUnavailable says that the broker could not be asked, or could not store the
-	// message now. It may have stored it all the same: publish it again with the
-	// same MsgID.
+	// ErrUnavailable: the broker did not reply or could not store the message now. It may have stored
+	// it all the same, so publish it again with the same MsgID.
 	ErrUnavailable = errors.New("the broker is away")
-	// ErrStreamUnavailable is an ErrAway of one stream alone: the broker is there, and
-	// this stream is full, has no leader or does not answer. Messages to other
-	// streams need not wait for it.
+	// ErrStreamUnavailable is an ErrUnavailable of one stream, which is full, has no leader or does
+	// not reply. Messages to other streams need not wait.
 	ErrStreamUnavailable = fmt.Errorf("%w for one stream", ErrUnavailable)
-	// ErrSubjectUnavailable is an ErrAway of one subject alone, whose stream takes no more
-	// of it for now.
+	// ErrSubjectUnavailable is an ErrUnavailable of one subject, which reached its own limit in the
+	// stream.
 	ErrSubjectUnavailable = fmt.Errorf("%w for one subject", ErrUnavailable)
 )
 
 // Message is an event for a subject.
 type Message struct {
 	Subject string
-	MsgID   string // the stream takes one message with this id; "" = the event's id
+	MsgID   string // the stream deduplicates by it; "" = the event's id
 	Event   cloudevents.Event
 }
 
-// answerTimeout bounds a Publish whose context has no end.
+// answerTimeout bounds a Publish whose context has no deadline.
 const answerTimeout = 5 * time.Second
 
-// Publish publishes all messages and waits until each is stored or ctx ends.
-// The result has one error per message, in their order: nil when its stream has
-// it (now or since an earlier try), ErrRefused, ErrSubjectAway, ErrStreamAway or ErrAway. A bad
-// message delays no other.
+// Publish publishes all messages and waits until each is stored or ctx ends. It returns one error per
+// message, in their order: nil if the stream has stored it (now or earlier), ErrRefused,
+// ErrSubjectUnavailable, ErrStreamUnavailable or ErrUnavailable. A bad message does not delay others.
 //
-// Messages to one stream are stored in their order, and of those that the broker
-// did not get these are the last: once the connection is lost nothing more is
-// sent, not even over the next one. Only where a stream itself changes its mind
-// in between may a later message be stored and an earlier one not: when room is
-// made in a full stream, and when a cluster moves a stream to another server.
+// Messages to one stream are stored in their order. If the connection is lost, the remaining messages
+// are not sent, not even over the next connection. There are two exceptions, in which a later message
+// may be stored without an earlier one: room is made in a full stream meanwhile, or a cluster moves
+// the stream to another server.
 func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	if len(messages) == 0 {
 		return nil
@@ -102,22 +97,21 @@ func (b *Bus) Publish(ctx context.Context, messages []Message) []error {
 	return errs
 }
 
-// reserveLookUpTime leaves a quarter of the time to look up subjects that do not answer.
+// reserveLookUpTime shortens the deadline by a quarter, for looking up subjects without a reply.
 func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc) {
 	end, _ := ctx.Deadline()
 	return context.WithDeadline(ctx, end.Add(-time.Until(end)/4))
 }
 
-// newPublisher sends n messages over this connection and waits for their answers. It
-// is not shared: what is never answered, as what NATS denies, must not use up the
-// room that the messages of others wait in. Its user cleans it up.
+// newPublisher returns a publisher for n messages over this connection. It is not shared, because
+// messages that are never acknowledged, such as denied ones, keep their place among the pending ones.
+// The caller must clean it up.
 func (l *connection) newPublisher(n int) (jetstream.JetStream, error) {
 	return jetstream.New(l.nats(), jetstream.WithPublishAsyncMaxPending(n))
 }
 
-// sendAll sends the messages in their order over this connection and no other:
-// what comes after one that cannot be sent must not get ahead of it. What NATS has
-// denied before is not sent.
+// sendAll sends the messages in order over this connection only. After one that cannot be sent it
+// stops. Subjects that NATS has denied before are skipped.
 func (b *Bus) sendAll(l *connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
@@ -127,7 +121,7 @@ func (b *Bus) sendAll(l *connection, publisher jetstream.JetStream, messages []M
 			errs[i] = unavailable(errNotConnected)
 		case denied:
 			errs[i] = b.deniedError(messages[i].Subject)
-			continue // only this one: others are permitted
+			continue // only this message: others are permitted
 		default:
 			futures[i], errs[i] = send(publisher, &messages[i])
 		}
@@ -141,8 +135,8 @@ func (b *Bus) sendAll(l *connection, publisher jetstream.JetStream, messages []M
 	return futures, errs
 }
 
-// deniedError is the error of a subject that NATS denies: of a stream of ours the
-// settings are wrong, and not the message.
+// deniedError returns the error for a denied subject. For one of our own streams the permissions are
+// wrong, not the message.
 func (b *Bus) deniedError(subject string) error {
 	if b.streamOf(subject) == "" {
 		return refused(fmt.Errorf("no stream takes the subject %s, or the broker does not permit it", subject))
@@ -183,7 +177,7 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 		case <-ctx.Done():
 		}
 		select {
-		case <-f.Ok(): // it came while we waited for another
+		case <-f.Ok(): // acknowledged while we waited for another
 			return nil
 		default:
 			return ctx.Err()
@@ -191,17 +185,16 @@ func (b *Bus) awaitAck(ctx context.Context, f jetstream.PubAckFuture, subject st
 	}
 }
 
-// isUnanswered says that nobody who stores messages spoke: nobody listens, or
-// nobody that knows about acknowledgements.
+// isUnanswered reports whether no stream replied: nothing subscribes to the subject, or only something
+// that does not acknowledge.
 func isUnanswered(err error) bool {
 	return errors.Is(err, jetstream.ErrNoStreamResponse) || errors.Is(err, nats.ErrNoResponders) ||
 		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, jetstream.ErrAsyncPublishTimeout) || errors.Is(err, jetstream.ErrInvalidJSAck)
 }
 
-// classifyUnanswered tells a subject that no stream takes from a stream and from a broker
-// that is away. A stream that exists and does not answer, as one without a leader,
-// is away alone, and so is one that cannot be looked up while others have
-// answered. That one of our own streams is missing is nobody's typo: it will be made.
+// classifyUnanswered looks the subject up to choose the error. No stream has it: refused. Its stream
+// exists, is one of ours that is missing, or cannot be looked up while others replied: that stream is
+// unavailable. Otherwise the broker is.
 func (b *Bus) classifyUnanswered(ctx context.Context, l *connection, subject string, cause error, othersAnswered bool) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
@@ -236,8 +229,8 @@ func classify(err error) error {
 	return unavailable(err)
 }
 
-// perSubjectText is in the server's words when a limit of one subject is reached; the
-// error code is that of a full stream.
+// perSubjectText is in the server's error text when one subject reached its limit; the error code is
+// that of a full stream.
 const perSubjectText = "per subject"
 
 func refused(err error) error { return fmt.Errorf("%w: %w", ErrRefused, err) }
@@ -246,12 +239,12 @@ func unavailable(err error) error { return fmt.Errorf("%w: %w", ErrUnavailable, 
 
 func streamUnavailable(err error) error { return fmt.Errorf("%w: %w", ErrStreamUnavailable, err) }
 
-// maxSubject is far below max_control_line of nats-server (4096 bytes). What is longer
-// ends the connection, which the client takes for good.
+// maxSubject is far below max_control_line of nats-server (4096 bytes). A longer subject makes the
+// server end the connection, and the client library close it permanently.
 const maxSubject = 1024
 
-// publishable says whether a message can be published to subject: at most 1024 bytes,
-// tokens that are neither empty nor wildcards.
+// publishable reports whether a message can be published to subject: at most 1024 bytes, no empty
+// tokens, no wildcards.
 func publishable(subject string) bool {
 	if len(subject) > maxSubject || strings.ContainsAny(subject, " \t\r\n\f\x00*>") {
 		return false

@@ -11,30 +11,25 @@ import (
 )
 
 const (
-	// clockSkew is what the clocks of Postgres and NATS may usually differ by. A
-	// wake-up that comes earlier finds nothing due, and who is woken asks for the
-	// next one (WakeAgainAt).
+	// clockSkew is the usual difference between the clocks of Postgres and NATS. A wake-up that fires
+	// too early finds nothing due and is requested again (WakeAgainAt).
 	clockSkew = 200 * time.Millisecond
 
-	// A wake-up further ahead than this is not scheduled: until then the safety
-	// ticks find what is due next.
+	// Later wake-ups are not scheduled; a safety tick finds them when they are closer.
 	scheduleHorizon = 31 * day
-	// scheduleLimit is how many schedules of one subject there can be at once: the
-	// buckets of a minute, an hour, a day and scheduleHorizon, and those that just
-	// passed.
+	// scheduleLimit is the largest number of schedules of one subject: the buckets of a minute, an
+	// hour, a day and scheduleHorizon, and those that have just passed.
 	scheduleLimit = 60 + 360 + 1440 + 31*24 + 10
 
 	scheduleTimeout   = 5 * time.Second
-	scheduleCacheSize = 10_000          // buckets that a process remembers
-	scheduleCacheTime = 5 * time.Minute // for which it believes that one is still there
+	scheduleCacheSize = 10_000          // schedules that a process remembers
+	scheduleCacheTime = 5 * time.Minute // how long a published schedule is assumed to exist
 )
 
-// bucketOf is when to wake for what is due at a time, so that one wake-up serves
-// all that falls due together. Soon, a second is what a waiting person notices;
-// within an hour, ten seconds are little against the wait so far, and a thousand
-// leases of ten minutes each second make one schedule in ten seconds. Both round
-// up. Beyond an hour it is the begin of the minute, beyond a day that of the hour:
-// who is woken then finds nothing due and asks for a closer one.
+// bucketOf returns the wake-up time for something due at a time. All that falls into the same bucket
+// shares one schedule. Within a minute a bucket is one second, within an hour ten seconds; both round
+// up. Beyond an hour the time is rounded down to the minute, beyond a day to the hour: the woken
+// function finds nothing due and requests a closer wake-up.
 func bucketOf(at, now time.Time) time.Time {
 	size := time.Second
 	switch ahead := at.Sub(now); {
@@ -52,18 +47,16 @@ func bucketOf(at, now time.Time) time.Time {
 	return at
 }
 
-// WakeAt has NATS wake subject once at is past: up to 1.2 s later within the next
-// minute, up to 10.2 s beyond; what is more than an hour ahead is woken up to an
-// hour early too, and what is more than 31 days ahead not yet. It never blocks and
-// never fails; what cannot be scheduled is counted as dropped and scheduled when
-// NATS is back. subject is one that the stream WAKE takes, so no queue's but that
-// of WakeWeChat.
+// WakeAt schedules a wake-up of subject for at. It fires up to 1.2 s late within the next minute and
+// up to 10.2 s late beyond; beyond an hour it may fire up to an hour early; beyond 31 days nothing is
+// scheduled. It neither blocks nor fails: what cannot be scheduled counts as dropped and is scheduled
+// after the next connect. subject must belong to the stream WAKE, so of all queues only WakeWeChat is
+// allowed.
 func (b *Bus) WakeAt(subject string, at time.Time) { b.wakeAt(subject, at, false) }
 
-// WakeAgainAt is WakeAt for whoever is woken by subject and finds the next thing
-// due later. The wake-up that it answers may have been the one for that very time:
-// where the clock of NATS is ahead it comes early. So this one is published even
-// if this process has published the same one before.
+// WakeAgainAt is WakeAt for a function that was woken and found the next thing due later. It always
+// publishes, since the wake-up being handled may have been that very schedule, fired early because the
+// clock of NATS is ahead.
 func (b *Bus) WakeAgainAt(subject string, at time.Time) { b.wakeAt(subject, at, true) }
 
 func (b *Bus) wakeAt(subject string, at time.Time, again bool) {
@@ -89,9 +82,9 @@ func scheduleName(subject, what string) string {
 	return schedPrefix + strings.TrimPrefix(subject, wakePrefix) + "." + what
 }
 
-// shouldSchedule says whether to publish a schedule: it is new to this process, or so
-// old that it may have been evicted, or have come early. It is trusted for half of
-// the time that is left.
+// shouldSchedule reports whether to publish a schedule: it is new to this process, or so old that it
+// may have been lost or fired early. A published schedule is assumed to exist for half of the time
+// left.
 func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,7 +98,7 @@ func (b *Bus) shouldSchedule(name string, bucket, now time.Time) bool {
 			}
 		}
 		if len(b.scheduled) >= scheduleCacheSize {
-			clear(b.scheduled) // publishing one again replaces it
+			clear(b.scheduled) // publishing one again only replaces it
 		}
 	}
 	b.scheduled[name] = now.Add(max(time.Second, min(bucket.Sub(now)/2, scheduleCacheTime)))

@@ -14,7 +14,7 @@ const usageTimeout = 2 * time.Second
 // excepted, whose size no caller decides; that of accepted messages is
 // StreamAccepted, whatever Config.AcceptStream calls it. A stream that does not
 // exist uses nothing. Streams that do not answer are left out, and the error, which
-// is ErrAway, says why.
+// is ErrUnavailable, says why.
 func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	if _, err := b.connection(ctx); err != nil {
 		return nil, unavailable(err)
@@ -45,7 +45,7 @@ func (b *Bus) usageOf(ctx context.Context, name string) (float64, error) {
 	return bytesUsed(stream.CachedInfo()), nil
 }
 
-// StreamUsage is Bus.StreamsUsed.
+// StreamUsage is Bus.StreamUsage.
 func (t *Trigger) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	return t.bus.StreamUsage(ctx)
 }

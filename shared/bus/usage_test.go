@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestStreamsUsed(t *testing.T) {
+func TestStreamUsage(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	const size = 100_000

@@ -26,7 +26,7 @@ const Domain = "sendonce"
 type User struct {
 	Name      string
 	Publish   []string // subjects, requests of the JetStream API included
-	Subscribe []string // subjects beside those of InboxOf(Name)
+	Subscribe []string // subjects beside those of ReplyPrefix(Name)
 }
 
 // defaultReplyPrefix begins the subjects at which NATS answers.

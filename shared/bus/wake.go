@@ -10,20 +10,19 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// How often one process wakes one subject at most: a function, to which each
-// wake-up is a call; and a queue, for which somebody waits right now.
+// The shortest interval between two wake-ups of one subject by one process. Each wake-up of a function
+// is a call; a queue has pollers waiting.
 const (
 	wakeInterval      = 20 * time.Millisecond
 	queueWakeInterval = 5 * time.Millisecond
 )
 
-// debouncer holds what is to be told to one subject while the last telling is recent.
+// debouncer sums up the wake-ups of one subject until the interval has passed.
 type debouncer struct{ n int }
 
-// Wake tells whoever serves subject that n things became due. It never blocks
-// and never fails: the first call is sent at once, further ones within 20 ms (of a
-// queue 5 ms) are summed up and sent together, and what cannot be sent is counted as dropped and
-// told, as one thing, when NATS is back. n below 1 counts as 1.
+// Wake notifies subject that n things became due. It neither blocks nor fails. The first call is sent
+// at once; calls within the next 20 ms (5 ms for a queue) are sent together. What cannot be sent
+// counts as dropped and is sent as one wake-up after the next connect. n below 1 counts as 1.
 func (b *Bus) Wake(subject string, n int) {
 	if b == nil {
 		return
@@ -44,7 +43,7 @@ func (b *Bus) Wake(subject string, n int) {
 	b.background.Go(func() { b.debounce(subject) })
 }
 
-// debounce sends for one subject until there was nothing to say for a while.
+// debounce sends the wake-ups of one subject until an interval passes without any.
 func (b *Bus) debounce(subject string) {
 	every := wakeInterval
 	if strings.HasPrefix(subject, queuePrefix) {
@@ -71,8 +70,8 @@ func (b *Bus) debounce(subject string) {
 	}
 }
 
-// send returns once the server has it: what is written to a connection that died
-// unnoticed was told to nobody.
+// send publishes and flushes. Without the flush, data written to a dead connection would be lost
+// unnoticed.
 func (b *Bus) send(h wakeUp, body []byte) {
 	<-b.attempted
 	b.mu.Lock()
@@ -83,17 +82,15 @@ func (b *Bus) send(h wakeUp, body []byte) {
 	}
 }
 
-// wakeUp is a wake-up that could not be told: of subject, at once for the zero
-// time. That one is owed is all that is kept of it, not how many things became
-// due. With a caller it is the notification that this caller has changed.
+// wakeUp is a wake-up that could not be sent: for subject, at once if at is zero. The number of due
+// things is not kept. With a caller it is the notification that this caller changed.
 type wakeUp struct {
 	subject string
 	at      time.Time
 	caller  string
 }
 
-// maxUnsent bounds what is remembered of an outage; the safety tick covers the
-// rest.
+// maxUnsent bounds the memory for one outage. The safety tick covers the rest.
 const maxUnsent = 10_000
 
 func (b *Bus) keepUnsent(h wakeUp) {
@@ -104,16 +101,15 @@ func (b *Bus) keepUnsent(h wakeUp) {
 		b.unsent[h] = true
 	}
 	if b.current != nil && !b.closed {
-		// The connection came back meanwhile, or what is asked for cannot be done yet.
+		// Connected again meanwhile, or the server refuses it for now.
 		time.AfterFunc(resendDelay, b.resendUnsent)
 	}
 }
 
-// resendDelay is how long what a live connection did not take waits to be told
-// again.
+// resendDelay is the wait before an unsent wake-up is retried on a live connection.
 const resendDelay = 2 * time.Second
 
-// resendUnsent tells what is owed; without a connection it goes on being owed.
+// resendUnsent retries all unsent wake-ups. Those that fail again are kept.
 func (b *Bus) resendUnsent() {
 	for h := range b.takeUnsent() {
 		switch {
@@ -135,10 +131,10 @@ func (b *Bus) takeUnsent() map[wakeUp]bool {
 	return missed
 }
 
-// OnQueue calls heard whenever any process wakes a queue (QueueSubject), this
-// one included, until stop or Close. What is told while NATS is away, or before it
-// knows who listens, is not heard: listens is called as soon as all is, the first
-// time and after each outage. Neither must block.
+// OnQueue calls heard whenever any process, this one included, wakes a queue (QueueSubject), until
+// stop or Close. Wake-ups that are published while the subscription does not exist are not delivered;
+// listens is called after each (re)subscription, so that the caller can check for itself. Neither
+// callback may block.
 func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop func()) {
 	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
 		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
@@ -151,9 +147,9 @@ func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop fun
 	}, listens)
 }
 
-// subscribe calls received for each message of a core subject until stop or Close,
-// and listens whenever the server has the subscription: the first time and after
-// each outage. It does not wait for the connection.
+// subscribe calls received for each message of a core subject until stop or Close. It calls listens
+// whenever the server has confirmed the subscription: the first time and after each outage. It does
+// not wait for the connection.
 func (b *Bus) subscribe(subject string, received nats.MsgHandler, listens func()) (stop func()) {
 	if b == nil {
 		return func() {}
@@ -165,7 +161,7 @@ func (b *Bus) subscribe(subject string, received nats.MsgHandler, listens func()
 }
 
 func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, listens func()) {
-	var on *nats.Conn // what sub belongs to; it survives a reconnect
+	var on *nats.Conn // owner of sub; survives reconnects
 	var sub *nats.Subscription
 	for ctx.Err() == nil {
 		l, err := b.awaitConnection(ctx)
@@ -196,8 +192,8 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 	}
 }
 
-// flushed waits until the server has what was sent over a link; not when the link
-// or ctx ends before.
+// flushed waits until the server has received everything written so far. It returns false if the
+// connection or ctx ends first.
 func (b *Bus) flushed(ctx context.Context, l *connection) bool {
 	ctx, cancel := l.untilLost(ctx)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 
 // accept has a stream take the message and answers ack accepted. The stream is
 // the judge of a repeat as the primary key is where messages are saved: it holds
-// one message for each id. bus.ErrAway and bus.ErrRefused say that it does not
+// one message for each id. bus.ErrUnavailable and bus.ErrRefused say that it does not
 // have this one, or that nobody knows.
 func (in *Intake) accept(ctx context.Context, m *store.NewMessage) (Submitted, error) {
 	m.AcceptedAt, m.Producer = time.Now().UTC(), producer()
@@ -99,7 +99,7 @@ type promise struct {
 }
 
 // durability is what an accepted message survives until it is saved. What
-// cannot be found out is not promised. bus.ErrAway: that is less than a message
+// cannot be found out is not promised. bus.ErrUnavailable: that is less than a message
 // must survive, so none may be accepted.
 func (in *Intake) durability(ctx context.Context) (bus.Durability, error) {
 	gives, least := in.promise(ctx), in.two.Durability|bus.DurableProcess
