@@ -224,7 +224,7 @@ func parseLeaderReply(answer []byte) (*AcceptedMessage, error) {
 }
 
 // errNotEvent: the stored message was not written by Accept.
-var errNotEvent = errors.New("it is no event")
+var errNotEvent = errors.New("not an event")
 
 func notEvent(seq uint64, err error) error {
 	return fmt.Errorf("message %d: %w: %w", seq, errNotEvent, err)

@@ -36,7 +36,7 @@ func acceptAll(t *testing.T, b *Bus, from, to int) {
 	}
 }
 
-func TestARepeatedCallGetsTheFirstOnesMessage(t *testing.T) {
+func TestAcceptReturnsFirstMessageOnRepeat(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -72,7 +72,7 @@ func TestARepeatedCallGetsTheFirstOnesMessage(t *testing.T) {
 	require.EqualValues(t, 3, broker.info(broker.js(), StreamAccepted).State.Msgs)
 }
 
-func TestWhatWasNeverAcceptedIsNotFound(t *testing.T) {
+func TestLookUpOfUnknownID(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -89,7 +89,7 @@ func TestWhatWasNeverAcceptedIsNotFound(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable, "nobody knows what a stream held that is gone")
 }
 
-func TestTheLeaderIsAskedWhereNobodyElseMayAnswer(t *testing.T) {
+func TestAcceptReadsFromLeader(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -112,7 +112,7 @@ func TestTheLeaderIsAskedWhereNobodyElseMayAnswer(t *testing.T) {
 	require.Nil(t, none)
 }
 
-func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
+func TestAcceptOnFullStream(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -142,7 +142,7 @@ func TestAFullStreamTakesNothingAndForgetsNothing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestOfManyAtOnceExactlyOneIsAccepted(t *testing.T) {
+func TestConcurrentAcceptsStoreOneMessage(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -183,7 +183,7 @@ func raceToAccept(t *testing.T, b *Bus, rounds int) {
 	}
 }
 
-func TestWhatCannotBeAcceptedIsRefused(t *testing.T) {
+func TestAcceptRefusesInvalidMessages(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
@@ -202,7 +202,7 @@ func TestWhatCannotBeAcceptedIsRefused(t *testing.T) {
 	require.Nil(t, found)
 }
 
-func TestAcceptEndsInTime(t *testing.T) {
+func TestAcceptTimesOut(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, nc := newBus(t, broker.server.URL()), broker.conn()
@@ -215,7 +215,7 @@ func TestAcceptEndsInTime(t *testing.T) {
 	require.InDelta(t, acceptTimeout.Seconds(), time.Since(began).Seconds(), 1)
 }
 
-func TestWithoutNATSNothingIsAccepted(t *testing.T) {
+func TestAcceptWithoutNATS(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	_, err := none.Accept(t.Context(), acceptance(t, "1", "x"))
@@ -229,7 +229,7 @@ func TestWithoutNATSNothingIsAccepted(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 }
 
-func TestWhatIsAtAPlaceIsFoundUntilItIsForgotten(t *testing.T) {
+func TestForgetRemovesAcceptedMessages(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -260,7 +260,7 @@ func TestWhatIsAtAPlaceIsFoundUntilItIsForgotten(t *testing.T) {
 	require.ErrorIs(t, err, ErrUnavailable)
 }
 
-func TestTheStateSaysHowMuchIsLeftForWhom(t *testing.T) {
+func TestAcceptStateCountsPending(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -331,7 +331,7 @@ func TestShardsAreStable(t *testing.T) {
 	}
 }
 
-func TestTheStreamMayHaveAnotherName(t *testing.T) {
+func TestAcceptStreamName(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	b.cfg.AcceptStream = "OTHER"

@@ -24,7 +24,7 @@ func (b *Bus) AcceptedAt(ctx context.Context, places []uint64) (found []Accepted
 			m, err := b.readFromLeader(ctx, l, []byte(`{"seq":`+strconv.FormatUint(place, 10)+`}`))
 			switch {
 			case errors.Is(err, errNotEvent):
-				b.log.Warn("what is in the stream of accepted messages is no event", "sequence", place, "error", err)
+				b.log.Warn("a message in the stream of accepted messages is not an event", "sequence", place, "error", err)
 			case err != nil:
 				return fmt.Errorf("get message %d: %w", place, err)
 			case m != nil:

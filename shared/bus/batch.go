@@ -14,45 +14,44 @@ import (
 )
 
 const (
-	batchTries      = 3                // of a batch that the function breaks over
+	batchTries      = 3                // for a batch that makes the function fail
 	localTries      = 5                // before another trigger may try
-	batchBackoffMax = 10 * time.Second // everything behind the batch waits, and it costs one call
+	batchBackoffMax = 10 * time.Second // short, since later batches wait and a try is one call
 	othersPoll      = 250 * time.Millisecond
 	unpinTimeout    = 2 * time.Second
 	pinHeader       = "Nats-Pin-Id"
 )
 
-// batchPipeline is a route of batches at work over one connection.
+// batchPipeline delivers a route of ordered batches over one connection.
 //
-// Its order rests on one rule: a batch begins when no message is in other hands,
-// neither of a trigger that was active before and still works nor on its way
-// back from one that is gone. NATS numbers its deliveries, so as long as none is
-// missing here there is nothing to ask. So what is held begins with the oldest
-// message that is not settled, and one acknowledgement settles a batch.
+// Invariant: a batch begins only when no other trigger holds unsettled messages of the route. So the
+// held messages begin with the oldest unsettled one, and one acknowledgement settles a batch. NATS
+// numbers deliveries: only if a number is missing here can messages be elsewhere, and only then is the
+// server asked.
 type batchPipeline struct {
 	t             *Trigger
 	r             *route
 	consumer      jetstream.Consumer
-	pin           string // under which the last message came
-	nextDelivery  uint64 // number of the delivery to come
-	heldElsewhere bool   // messages may be in other hands
+	pin           string // Nats-Pin-Id of the newest message
+	nextDelivery  uint64 // expected number of the next delivery
+	heldElsewhere bool   // another trigger may hold messages
 
 	mu   sync.Mutex
-	held []*item // in the order of the stream; under mu
+	held []*item // in stream order; under mu
 }
 
-// item is a message in the trigger's hands.
+// item is a message that was delivered to this trigger and is not settled.
 type item struct {
 	msg   jetstream.Msg
 	meta  *jetstream.MsgMetadata
 	event postedEvent
 }
 
-// pullBatches delivers batches as long as the connection and the consumer last.
+// pullBatches delivers batches until the connection or the consumer is lost.
 func (t *Trigger) pullBatches(ctx, work context.Context, l *connection, consumer jetstream.Consumer, r *route) error {
 	a := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
 	if has := consumer.CachedInfo().Config; has.PriorityPolicy != jetstream.PriorityPolicyPinned || has.AckPolicy != jetstream.AckAllPolicy {
-		return fmt.Errorf("consumer %s cannot keep the order of batches: delete it, and it will be made as it must be", r.Durable)
+		return fmt.Errorf("consumer %s cannot keep the order of batches: delete it, and the trigger will create it correctly", r.Durable)
 	}
 	for {
 		err := a.run(ctx, work)
@@ -70,14 +69,12 @@ func (t *Trigger) pullBatches(ctx, work context.Context, l *connection, consumer
 	}
 }
 
-// yieldError ends the turn of a trigger that could not deliver what others perhaps
-// can, for so long.
+// yieldError ends a run that could not deliver, so that another trigger can try.
 type yieldError struct{ after time.Duration }
 
 func (yieldError) Error() string { return "perhaps another trigger can deliver it" }
 
-// run collects and delivers until nothing is there. What it could not settle
-// goes back.
+// run fetches and delivers until nothing is left, then returns unsettled messages.
 func (a *batchPipeline) run(ctx, work context.Context) error {
 	stop := heartbeat(a.r.AckWait/3, a.extendAckWait)
 	err := a.fetchBatch(ctx)
@@ -100,15 +97,15 @@ func (a *batchPipeline) extendAckWait() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, it := range a.held {
-		// A lost one is made up for by the next, or by another delivery.
+		// A lost one is replaced by the next, or by another delivery.
 		_ = it.msg.InProgress()
 	}
 }
 
-// fetchBatch waits for a message, and for as many as follow within BatchWait. It
-// holds none when none came.
+// fetchBatch waits for a message and for those that follow within BatchWait. If none arrives, none is
+// held.
 func (a *batchPipeline) fetchBatch(ctx context.Context) error {
-	// A trigger that only waits must ask again before its pin runs out.
+	// Ask again before the pin expires.
 	idle, cancel := context.WithTimeout(ctx, min(pullFor, a.r.AckWait/2))
 	defer cancel()
 	a.r.setDeadline(pullFor)
@@ -123,14 +120,14 @@ func (a *batchPipeline) fetchBatch(ctx context.Context) error {
 	return a.awaitOthers(ctx)
 }
 
-// batchWait has the server end the wait: a message that it sent to somebody who
-// has just left would only come again after AckWait.
+// batchWait lets the server end the wait. A message sent to a client that just stopped waiting would
+// come again only after AckWait.
 func (a *batchPipeline) batchWait() jetstream.FetchOpt {
 	return jetstream.FetchMaxWait(max(a.r.BatchWait, time.Millisecond))
 }
 
-// awaitOthers waits until no message is in other hands: those of a trigger that is
-// gone come here, those of one that works disappear.
+// awaitOthers waits until no other trigger holds messages: those of a trigger that is gone are
+// redelivered here, those of a working one get settled.
 func (a *batchPipeline) awaitOthers(ctx context.Context) error {
 	for told := false; a.heldElsewhere; told = true {
 		a.r.setDeadline(othersPoll)
@@ -144,7 +141,7 @@ func (a *batchPipeline) awaitOthers(ctx context.Context) error {
 			break
 		}
 		if !told {
-			a.t.bus.log.Info("messages are in the hands of another trigger: waiting for them",
+			a.t.bus.log.Info("another trigger holds messages of this route: waiting for them",
 				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}
 		if err := a.fetch(max(a.r.Batch-held, 1), jetstream.FetchMaxWait(othersPoll)); err != nil {
@@ -154,8 +151,8 @@ func (a *batchPipeline) awaitOthers(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// removeSettled ends holding what another trigger has settled after all: it would be
-// counted for what that one still has.
+// removeSettled drops messages that another trigger has settled, so that they are not counted as held
+// here.
 func (a *batchPipeline) removeSettled(settled uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -176,7 +173,7 @@ func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) error {
 	return nil
 }
 
-// add keeps the message at its place; of one that came twice, the later delivery.
+// add inserts the message in stream order; a later delivery replaces an earlier one.
 func (a *batchPipeline) add(msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -205,15 +202,14 @@ func (a *batchPipeline) count() int {
 	return len(a.held)
 }
 
-// nextBatch is what goes in the next POST.
+// nextBatch returns the messages of the next POST.
 func (a *batchPipeline) nextBatch() []*item {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return slices.Clone(a.held[:min(fittingInPost(a.held), a.r.Batch)])
 }
 
-// deliver works off the first that are held, and fetches the next meanwhile. It
-// ends early when ctx does.
+// deliver posts and settles items, the first held messages, and fetches more meanwhile.
 func (a *batchPipeline) deliver(ctx, work context.Context, items []*item) error {
 	fetched := make(chan error, 1)
 	if room := 2*a.r.Batch - a.count(); room > 0 {
@@ -228,9 +224,8 @@ func (a *batchPipeline) deliver(ctx, work context.Context, items []*item) error 
 	return a.awaitOthers(ctx)
 }
 
-// postUntilTaken posts the messages until the function has taken them. If it refuses them
-// together, or breaks over them again and again, each is posted alone, and buried
-// if it is refused then too.
+// postUntilTaken posts the messages until the function accepts them. If it refuses them together, or
+// fails repeatedly with 500, each is posted alone and becomes a dead letter if it is refused again.
 func (a *batchPipeline) postUntilTaken(ctx, work context.Context, items []*item) error {
 	for tries := uint64(1); ; tries++ {
 		a.r.setDeadline(a.t.deliveryMax)
@@ -241,7 +236,7 @@ func (a *batchPipeline) postUntilTaken(ctx, work context.Context, items []*item)
 		case v.kind == verdictDone:
 			return a.acknowledge(work, items)
 		case len(items) > 1 && (v.kind == verdictRefused || v.status == http.StatusInternalServerError && tries >= batchTries):
-			log.Warn("a batch is not taken: posting its events one by one")
+			log.Warn("the function failed on a batch: posting its events one by one")
 			return a.postEach(ctx, work, items)
 		case v.kind == verdictRefused:
 			if err = a.deadLetter(work, items[0], v); err == nil {
@@ -249,7 +244,7 @@ func (a *batchPipeline) postUntilTaken(ctx, work context.Context, items []*item)
 			}
 			a.r.retried.Add(1)
 		case v.kind == verdictDenied:
-			log.Error("the function does not take our credentials or is elsewhere: mend the trigger's settings", "url", a.r.url)
+			log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", a.r.url)
 			a.r.denied.Add(1)
 		default:
 			a.r.retried.Add(1)
@@ -281,8 +276,7 @@ func (a *batchPipeline) post(ctx context.Context, items []*item, tries uint64) v
 	return a.t.postInTurn(ctx, a.r, postedEvent{headers: map[string]string{contentType: batchType}, data: encodeBatch(items, tries)})
 }
 
-// acknowledge settles the first that are held, and with them everything before:
-// the function has taken them.
+// acknowledge settles items and everything before them.
 func (a *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	last, err := a.lastDelivery(items)
 	if err != nil {
@@ -297,9 +291,9 @@ func (a *batchPipeline) acknowledge(work context.Context, items []*item) error {
 	return nil
 }
 
-// deadLetter ends the delivery of an event that the function refused. What nobody can
-// keep beside its stream stays there alone: the stream of a route of batches keeps
-// what is acknowledged, and the events behind it must not wait for ever.
+// deadLetter settles a refused event. If neither DEADLETTERS nor the function stores it, it is
+// acknowledged all the same, so that later events go on: the stream of such a route keeps acknowledged
+// messages.
 func (a *batchPipeline) deadLetter(work context.Context, it *item, v verdict) error {
 	last, err := a.lastDelivery([]*item{it})
 	if err != nil {
@@ -313,7 +307,7 @@ func (a *batchPipeline) deadLetter(work context.Context, it *item, v verdict) er
 			log.Error("an event was refused and is now a dead letter")
 			return countSuccess(&a.r.deadLettered, last.DoubleAck(ctx))
 		case errors.Is(err, errFunctionRefused):
-			log.Error("an event was refused and is no dead letter: it stays in its stream and is not delivered again", "stream", a.r.Stream, "error", err)
+			log.Error("an event was refused and could not be stored as a dead letter: it stays in its stream and is not delivered again", "stream", a.r.Stream, "error", err)
 			return countSuccess(&a.r.setAside, last.DoubleAck(ctx))
 		}
 		return err
@@ -324,29 +318,27 @@ func (a *batchPipeline) deadLetter(work context.Context, it *item, v verdict) er
 	return err
 }
 
-// lastDelivery is the newest delivery of the last of items, which must be the first that
-// are held: else there is something before them that an acknowledgement would
-// settle too.
+// lastDelivery returns the newest delivery of the last of items. It fails if items are not the first
+// held messages, since acknowledging them would settle earlier ones.
 func (a *batchPipeline) lastDelivery(items []*item) (jetstream.Msg, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := len(items)
 	if len(a.held) < n || a.held[0].meta.Sequence.Stream != items[0].meta.Sequence.Stream ||
 		a.held[n-1].meta.Sequence.Stream != items[n-1].meta.Sequence.Stream {
-		return nil, errors.New("an earlier message came while a batch was delivered")
+		return nil, errors.New("an earlier message arrived while a batch was delivered")
 	}
 	return a.held[n-1].msg, nil
 }
 
-// removeFirst ends holding the first n messages.
+// removeFirst drops the first n held messages.
 func (a *batchPipeline) removeFirst(n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.held = a.held[n:]
 }
 
-// nakHeld hands back what is held, so that the active trigger need not wait for
-// it. It is many times faster than AckWait, and as good.
+// nakHeld returns the held messages at once; otherwise the active trigger would wait for AckWait.
 func (a *batchPipeline) nakHeld(work context.Context) {
 	a.mu.Lock()
 	held := a.held
@@ -365,12 +357,11 @@ func (a *batchPipeline) nakHeld(work context.Context) {
 		return js.Conn().FlushWithContext(ctx)
 	})
 	if err != nil {
-		a.t.bus.log.Warn("hand back events: they will come again", "route", a.r.Durable, "events", len(held), "error", err)
+		a.t.bus.log.Warn("return unsettled events: they will be delivered again", "route", a.r.Durable, "events", len(held), "error", err)
 	}
 }
 
-// unpin lets another trigger take over at once; without it, that waits until the
-// pin has run out.
+// unpin lets another trigger take over at once instead of after the pin has expired.
 func (a *batchPipeline) unpin(l *connection) {
 	ctx, cancel := context.WithTimeout(l.ctx, unpinTimeout)
 	defer cancel()

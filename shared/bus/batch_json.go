@@ -13,10 +13,10 @@ import (
 const (
 	batchType      = "application/cloudevents-batch+json"
 	batchBytes     = 1 << 20 // of data in one POST
-	attributeBytes = 512     // about, of an event beside its data
+	attributeBytes = 512     // estimate for the attributes of one event
 )
 
-// fittingInPost says how many of the first fit in one POST.
+// fittingInPost returns how many of the first messages fit in one POST.
 func fittingInPost(held []*item) int {
 	size := 0
 	for i, it := range held {
@@ -28,7 +28,7 @@ func fittingInPost(held []*item) int {
 	return len(held)
 }
 
-// encodeBatch is the events in the JSON batch format.
+// encodeBatch returns the events in the JSON batch format.
 func encodeBatch(items []*item, tries uint64) []byte {
 	size := 2
 	for _, it := range items {
@@ -44,8 +44,8 @@ func encodeBatch(items []*item, tries uint64) []byte {
 	return append(body, ']')
 }
 
-// appendJSON adds an event that is in binary mode as a JSON object, with the
-// number of its delivery. Its data stays as it is.
+// appendJSON appends an event in binary mode as a JSON object with its delivery number. Its data is
+// copied unchanged.
 func (d postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 	b = append(b, `{"deliveryattempt":"`...)
 	b = append(strconv.AppendUint(b, attempt, 10), '"')
@@ -54,7 +54,7 @@ func (d postedEvent) appendJSON(b []byte, attempt uint64) []byte {
 			name = "datacontenttype"
 		}
 		b = append(b, `,"`...)
-		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // letters and digits alone
+		b = append(b, strings.TrimPrefix(name, attributePrefix)...) // only letters and digits
 		b = append(b, `":`...)
 		b = appendString(b, value)
 	}
@@ -74,7 +74,7 @@ func appendString(b []byte, text string) []byte {
 	if plain {
 		return append(append(append(b, '"'), text...), '"')
 	}
-	quoted, _ := json.Marshal(text) // no text fails
+	quoted, _ := json.Marshal(text) // strings always encode
 	return append(b, quoted...)
 }
 

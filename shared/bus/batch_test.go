@@ -69,7 +69,7 @@ func numbers(from, to int) []string {
 	return ids
 }
 
-func TestABatchCarriesWhatIsThereInItsOrder(t *testing.T) {
+func TestBatchKeepsStreamOrder(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -105,7 +105,7 @@ func TestABatchCarriesWhatIsThereInItsOrder(t *testing.T) {
 	require.Equal(t, "text/plain", events[1].DataContentType())
 }
 
-func TestASingleEventIsPostedByItself(t *testing.T) {
+func TestSingleEventIsPostedAlone(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	f := newFunction(t, answering(204))
@@ -122,7 +122,7 @@ func TestASingleEventIsPostedByItself(t *testing.T) {
 	}
 }
 
-func TestABatchIsRetriedInPlaceAndNothingOvertakesIt(t *testing.T) {
+func TestBatchRetryKeepsOrder(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	var l ledger
@@ -151,7 +151,7 @@ func TestABatchIsRetriedInPlaceAndNothingOvertakesIt(t *testing.T) {
 	require.Contains(t, calls[2].body, `"deliveryattempt":"3"`)
 }
 
-func TestAPoisonedEventIsBuriedAlone(t *testing.T) {
+func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -188,7 +188,7 @@ func TestAPoisonedEventIsBuriedAlone(t *testing.T) {
 	require.NotNil(t, kept, "and it is still where it was accepted")
 }
 
-func TestAFullDeadLetterStreamHoldsUpNoBatch(t *testing.T) {
+func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		record int // what the function answers when it is asked to record what it refused
@@ -218,7 +218,7 @@ func TestAFullDeadLetterStreamHoldsUpNoBatch(t *testing.T) {
 	}
 }
 
-func TestASlowBatchIsPostedOnce(t *testing.T) {
+func TestSlowBatchIsPostedOnce(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	url := broker.server.URL()
@@ -233,7 +233,7 @@ func TestASlowBatchIsPostedOnce(t *testing.T) {
 	require.Len(t, f.seen(), 1)
 }
 
-func TestALargeBatchGoesInPieces(t *testing.T) {
+func TestLargeBatchIsSplit(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	var l ledger
@@ -256,7 +256,7 @@ func TestALargeBatchGoesInPieces(t *testing.T) {
 	require.EqualValues(t, 3, trigger.Counts()["save-1-of-1"].Deliveries)
 }
 
-func TestAConsumerThatCannotKeepTheOrderIsNotServed(t *testing.T) {
+func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	log := &logged{}
@@ -275,7 +275,7 @@ func TestAConsumerThatCannotKeepTheOrderIsNotServed(t *testing.T) {
 	eventually(t, func() bool { return trigger.Counts()[route.Durable].Acked == 3 }, "made as it must be")
 }
 
-func TestABatchThatBreaksTheFunctionIsPostedOneByOne(t *testing.T) {
+func TestFailingBatchIsPostedOneByOne(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	var l ledger
@@ -295,9 +295,9 @@ func TestABatchThatBreaksTheFunctionIsPostedOneByOne(t *testing.T) {
 	require.Equal(t, numbers(1, 5), l.taken())
 }
 
-// TestAnotherNumberOfShardsLosesNothing goes from one shard to four and back
+// TestChangingShardsKeepsMessagesAndOrder goes from one shard to four and back
 // while messages are accepted and their senders' order is watched.
-func TestAnotherNumberOfShardsLosesNothing(t *testing.T) {
+func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -340,7 +340,7 @@ func TestAnotherNumberOfShardsLosesNothing(t *testing.T) {
 	}
 }
 
-func TestEverythingAcceptedHasARoute(t *testing.T) {
+func TestSaveRoutesCoverAllSlots(t *testing.T) {
 	t.Parallel()
 	routes := SaveRoutes(SaveConfig{Shards: 2, BatchSize: 100, BatchWait: 2 * time.Millisecond, DeliverBeforeSaved: true, Tick: time.Minute})
 	durables := make([]string, len(routes))

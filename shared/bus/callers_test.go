@@ -36,7 +36,7 @@ func (f *following) has(names, subscribed int) func() bool {
 	}
 }
 
-func TestEveryProcessLearnsThatACallerChanged(t *testing.T) {
+func TestNotifyCallerReachesAllProcesses(t *testing.T) {
 	t.Parallel()
 	server := newBroker(t)
 	here, there := newBus(t, server.server.URL()), newBus(t, server.server.URL())
@@ -65,7 +65,7 @@ func TestEveryProcessLearnsThatACallerChanged(t *testing.T) {
 	}, "what could not be sent is sent later")
 }
 
-func TestWithoutNATSNothingIsSaidOfCallers(t *testing.T) {
+func TestNotifyCallerWithoutNATS(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	none.NotifyCaller(t.Context(), "ann")

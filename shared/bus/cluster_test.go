@@ -80,7 +80,7 @@ func (c *cluster) stopLeader(b *Bus) {
 	}
 }
 
-func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
+func TestClusterAcceptsOnce(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.bus(3)
@@ -103,7 +103,7 @@ func TestAClusterAcceptsOnceAndKnowsItAtOnce(t *testing.T) {
 	require.EqualValues(t, 197, state.Messages)
 }
 
-func TestNothingAcceptedIsLostOrOvertakenWhenTheLeaderStops(t *testing.T) {
+func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.bus(3)
@@ -143,7 +143,7 @@ func TestNothingAcceptedIsLostOrOvertakenWhenTheLeaderStops(t *testing.T) {
 	require.Equal(t, numbers(1, events), l.taken())
 }
 
-func TestStreamWithoutLeaderIsAwayAlone(t *testing.T) {
+func TestPublishToStreamWithoutLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.bus(3)
@@ -178,7 +178,7 @@ func TestStreamWithoutLeaderIsAwayAlone(t *testing.T) {
 	}, 3*soon, every, "one stream is away, and the other goes on")
 }
 
-func TestAStreamWithoutALeaderStopsItsOwnRouteAlone(t *testing.T) {
+func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.bus(1)

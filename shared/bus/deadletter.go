@@ -15,15 +15,15 @@ import (
 )
 
 const (
-	deadLetterTimeout = 2 * time.Second // of DEADLETTERS; there is another place
-	refusedDataMax    = 64 << 10        // bytes of a refused event that its function is given to record
+	deadLetterTimeout = 2 * time.Second // the function is the fallback
+	refusedDataMax    = 64 << 10        // bytes of a refused event sent to its function
 )
 
-// RefusedType is the type of the event by which a function is asked to record
-// another one, which it refused, as a dead letter. Its data is a Refused.
+// RefusedType is the type of the event that asks a function to record an event it refused as a dead
+// letter. Its data is a Refused.
 const RefusedType = "sendonce.event.refused.v1"
 
-// Refused is an event that a function refused and that DEADLETTERS did not take.
+// Refused is an event that a function refused and that DEADLETTERS did not store.
 type Refused struct {
 	ID       string `json:"id"`
 	Type     string `json:"type"`
@@ -32,18 +32,17 @@ type Refused struct {
 	Attempts int    `json:"attempts"`
 }
 
-// errFunctionRefused says that a function refuses to record a dead letter too.
+// errFunctionRefused: the function refused to record a dead letter too.
 var errFunctionRefused = errors.New("the function does not record it either")
 
-// deadLetter keeps the event, and why it was refused, in DEADLETTERS. Where that is
-// full, missing or silent the function is asked to record it: what comes after it
-// must not wait for room.
+// deadLetter stores the event and the reason in DEADLETTERS. If that is full, missing or does not
+// reply, the function is asked to record it, so that later events need not wait.
 func (t *Trigger) deadLetter(ctx context.Context, js jetstream.JetStream, r *route, msg jetstream.Msg, meta *jetstream.MsgMetadata, event postedEvent, v verdict) error {
 	err := publishDeadLetter(ctx, js, r, msg, meta, event, v)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	t.logger(r, meta).Warn("DEADLETTERS does not take an event: asking the function to record it", "error", err)
+	t.logger(r, meta).Warn("DEADLETTERS did not store an event: asking the function to record it", "error", err)
 	asked, encodeErr := refusedEvent(r, meta, event, v)
 	if encodeErr != nil {
 		return encodeErr

@@ -19,50 +19,50 @@ import (
 
 const (
 	settleTimeout = 10 * time.Second
-	// resettleTimeout is for another connection: a server that was killed may not
-	// remember the delivery, and then answers nobody.
+	// resettleTimeout is for a second connection: a restarted server may have forgotten the delivery
+	// and then does not reply.
 	resettleTimeout       = time.Second
-	deniedBackoff         = time.Minute      // after 401 and 403: somebody has to mend a setting
-	unavailableBackoffMax = 10 * time.Second // while the function, or what it needs, is away
+	deniedBackoff         = time.Minute      // after 401 and 403: an operator must correct a setting
+	unavailableBackoffMax = 10 * time.Second // while the function, or what it depends on, is unavailable
 	retryAfterMax         = time.Hour
-	responseReadLimit     = 64 << 10 // what is read of an answer, so that its connection can be used again
+	responseReadLimit     = 64 << 10 // read so much of a response to reuse its connection
 	reasonMax             = 500
 )
 
-// verdict is what becomes of a message after one delivery.
+// verdict is the outcome of one delivery.
 type verdict struct {
 	kind        verdictKind
-	status      int           // 0 when there was no answer
+	status      int           // 0 without a response
 	reason      string        // for the log and the dead letter
-	retryAfter  time.Duration // what Retry-After asked for
-	unavailable bool          // nothing is wrong with the message: nobody was there, or asked to be called again
+	retryAfter  time.Duration // from the Retry-After header
+	unavailable bool          // the function was unreachable or busy: the message is not at fault
 }
 
 type verdictKind int
 
 const (
 	verdictDone    verdictKind = iota // 2xx
-	verdictRetry                      // it may go well later
-	verdictDenied                     // our own settings are wrong: later, loudly
-	verdictRefused                    // the function will never take it
+	verdictRetry                      // may succeed later
+	verdictDenied                     // the trigger's settings are wrong: retried, logged as an error
+	verdictRefused                    // the function will never accept it
 )
 
-// deliver makes one delivery and settles the message by its outcome. The server
-// hears from us while that lasts, so that no other trigger takes it for dead.
+// deliver makes one delivery and settles the message by its outcome. Meanwhile it extends AckWait, so
+// that no other trigger receives the message.
 func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		t.bus.log.Error("a message without metadata", "route", r.Durable, "error", err)
 		return
 	}
-	// A lost one is made up for by the next, or by another delivery.
+	// A lost one is replaced by the next, or by another delivery.
 	stop := heartbeat(r.AckWait/3, func() { _ = msg.InProgress() })
 	defer stop()
 	it := &item{msg, meta, newPostedEvent(msg, meta, &r.Route)}
 	t.settleByVerdict(ctx, r, it, t.postInTurn(ctx, r, it.event.withAttempt(meta.NumDelivered)))
 }
 
-// postInTurn posts once there is a slot for it.
+// postInTurn waits for a free slot and posts.
 func (t *Trigger) postInTurn(ctx context.Context, r *route, event postedEvent) verdict {
 	select {
 	case t.slots <- struct{}{}:
@@ -79,11 +79,11 @@ func (t *Trigger) settleByVerdict(ctx context.Context, r *route, it *item, v ver
 		return t.applyVerdict(ctx, js, r, it.msg, it.meta, it.event, v)
 	})
 	if err != nil {
-		t.logger(r, it.meta).Warn("settle an event: it will come again", "status", v.status, "error", err)
+		t.logger(r, it.meta).Warn("settle an event: it will be delivered again", "status", v.status, "error", err)
 	}
 }
 
-// heartbeat tells the server every so often, by beat, what is being worked on.
+// heartbeat calls beat at an interval until stop.
 func heartbeat(every time.Duration, beat func()) (stop func()) {
 	ticker, ended := time.NewTicker(every), make(chan struct{})
 	go func() {
@@ -139,7 +139,7 @@ func (t *Trigger) call(req *http.Request) verdict {
 	return verdictOf(resp, text)
 }
 
-// statusClientClosedRequest answers a call that was cancelled before it was done.
+// statusClientClosedRequest is the response to a call that was cancelled.
 const statusClientClosedRequest = 499
 
 func verdictOf(resp *http.Response, text []byte) verdict {
@@ -154,7 +154,7 @@ func verdictOf(resp *http.Response, text []byte) verdict {
 		v.kind = verdictDone
 	case s == http.StatusUnauthorized, s == http.StatusForbidden, s/100 == 3:
 		v.kind = verdictDenied
-	case s == http.StatusNotFound, // a function that is just being deployed
+	case s == http.StatusNotFound, // a function that is being deployed
 		s == http.StatusRequestTimeout, s == http.StatusConflict, s == http.StatusTooEarly, s == http.StatusTooManyRequests, s == statusClientClosedRequest, s/100 == 5:
 		v.kind = verdictRetry
 	default:
@@ -163,9 +163,8 @@ func verdictOf(resp *http.Response, text []byte) verdict {
 	return v
 }
 
-// settle has the server told what became of a message, once more when the
-// connection is lost meanwhile. What does not get through in time leaves the
-// message to be delivered again.
+// settle calls tell with the connection, and once more on the next one if it was lost meanwhile. A
+// message that is not settled in time is delivered again.
 func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
@@ -198,7 +197,7 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 		}
 		log = log.With("error", err)
 	case verdictDenied:
-		log.Error("the function does not take our credentials or is elsewhere: mend the trigger's settings", "url", r.url)
+		log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", r.url)
 		return countSuccess(&r.denied, msg.NakWithDelay(t.retryDelay(v, meta.NumDelivered)))
 	}
 	delay := t.retryDelay(v, meta.NumDelivered)
@@ -206,8 +205,8 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 	return countSuccess(&r.retried, msg.NakWithDelay(delay))
 }
 
-// retryDelay is how long to wait after so many attempts, the last of which ended so.
-// Once what was away is back nothing should rest for minutes.
+// retryDelay returns the wait after so many attempts, the last of which had this verdict. It stays
+// short while something is unavailable, so that work resumes soon after it is back.
 func (t *Trigger) retryDelay(v verdict, attempts uint64) time.Duration {
 	switch {
 	case v.kind == verdictDenied:
@@ -218,7 +217,7 @@ func (t *Trigger) retryDelay(v verdict, attempts uint64) time.Duration {
 	return max(t.backoff(attempts), v.retryAfter)
 }
 
-// countSuccess counts what went well.
+// countSuccess adds to count if err is nil, and returns err.
 func countSuccess(count *atomic.Uint64, err error) error {
 	if err == nil {
 		count.Add(1)
@@ -226,8 +225,8 @@ func countSuccess(count *atomic.Uint64, err error) error {
 	return err
 }
 
-// backoff doubles from MinBackoff to MaxBackoff; up to a quarter more is left to
-// chance, so that what failed together does not come back together.
+// backoff doubles from MinBackoff to MaxBackoff, plus up to a quarter at random, so that messages
+// which failed together are not retried together.
 func (t *Trigger) backoff(attempts uint64) time.Duration {
 	d := t.cfg.MinBackoff
 	for n := uint64(1); n < attempts && d < t.cfg.MaxBackoff; n++ {
@@ -237,7 +236,7 @@ func (t *Trigger) backoff(attempts uint64) time.Duration {
 	return d + rand.N(d/4+1)
 }
 
-// retryAfter reads the header's two forms; 0 when there is none.
+// retryAfter parses both forms of the header; 0 if it is absent.
 func retryAfter(value string, now time.Time) time.Duration {
 	if seconds, err := strconv.Atoi(value); err == nil {
 		return min(max(time.Duration(seconds), 0), retryAfterMax/time.Second) * time.Second

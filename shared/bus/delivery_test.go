@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestWhatIsUnavailableIsAskedAgain(t *testing.T) {
+func TestUnavailableFunctionIsRetried(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{404, 408, 409, 425, 429, 500, 503} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
@@ -36,7 +36,7 @@ func TestWhatIsUnavailableIsAskedAgain(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsHonoured(t *testing.T) {
+func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
@@ -52,7 +52,7 @@ func TestRetryAfterIsHonoured(t *testing.T) {
 	require.GreaterOrEqual(t, f.seen()[1].at.Sub(f.seen()[0].at), time.Second)
 }
 
-func TestRetryAfterHasTwoForms(t *testing.T) {
+func TestRetryAfterForms(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for value, want := range map[string]time.Duration{
@@ -63,7 +63,7 @@ func TestRetryAfterHasTwoForms(t *testing.T) {
 	}
 }
 
-func TestBackoffGrowsToItsLimit(t *testing.T) {
+func TestBackoffGrowsToLimit(t *testing.T) {
 	t.Parallel()
 	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}}
 	for attempts, want := range map[uint64]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 10: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
@@ -75,7 +75,7 @@ func TestBackoffGrowsToItsLimit(t *testing.T) {
 	}
 }
 
-func TestWhatFindsItsFunctionOrTheDatabaseAwayRestsForSeconds(t *testing.T) {
+func TestUnavailableBackoffIsBounded(t *testing.T) {
 	t.Parallel()
 	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
 	pause := func(status int, retryAfter string) time.Duration {
@@ -104,7 +104,7 @@ func TestWhatFindsItsFunctionOrTheDatabaseAwayRestsForSeconds(t *testing.T) {
 	require.GreaterOrEqual(t, call(hangUp, false), 5*time.Minute, "it was there, and may have been ended by the message")
 }
 
-func TestARefusedEventBecomesADeadLetterAndItsSuccessorsGoOn(t *testing.T) {
+func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -153,7 +153,7 @@ func refusing(t *testing.T, id string, record func() int, takes func(http.Respon
 	})
 }
 
-func TestNothingIsTerminatedThatIsNotADeadLetterYet(t *testing.T) {
+func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -186,7 +186,7 @@ func full(c jetstream.StreamConfig) jetstream.StreamConfig {
 	return c
 }
 
-func TestWrongCredentialsAreOurFaultAndBuryNothing(t *testing.T) {
+func TestWrongCredentialsAreRetried(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{401, 403, 302} {
 		t.Run(strconv.Itoa(status), func(t *testing.T) {
@@ -207,7 +207,7 @@ func TestWrongCredentialsAreOurFaultAndBuryNothing(t *testing.T) {
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
 			require.Zero(t, broker.info(js, StreamDeadLetters).State.Msgs)
 			require.Contains(t, log.String(), "level=ERROR")
-			require.Contains(t, log.String(), "mend the trigger's settings")
+			require.Contains(t, log.String(), "the function rejected the trigger's credentials")
 		})
 	}
 }
@@ -230,7 +230,7 @@ func (l *logged) String() string {
 	return l.b.String()
 }
 
-func TestASlowFunctionIsCalledOnce(t *testing.T) {
+func TestSlowFunctionIsCalledOnce(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -244,7 +244,7 @@ func TestASlowFunctionIsCalledOnce(t *testing.T) {
 	require.Len(t, f.seen(), 1)
 }
 
-func TestASilentFunctionIsGivenUpAndCalledAgain(t *testing.T) {
+func TestDeliveryTimeoutIsRetried(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	release := make(chan struct{})
@@ -263,7 +263,7 @@ func TestASilentFunctionIsGivenUpAndCalledAgain(t *testing.T) {
 	require.Equal(t, 2, f.of("1"))
 }
 
-func TestACancelledCallIsMadeAgain(t *testing.T) {
+func TestCancelledCallIsRetried(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, verdictRetry, verdictOf(&http.Response{StatusCode: statusClientClosedRequest, Status: "499"}, nil).kind)
 }

@@ -12,7 +12,7 @@ import (
 // NATS denies a publication beside the request, which it leaves without an answer.
 // However many of a caller are denied, those of its neighbours are published
 // meanwhile.
-func TestAFloodOfDeniedMessagesHoldsUpNoOther(t *testing.T) {
+func TestDeniedFloodDoesNotDelayOthers(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	for name, subject := range map[string]func(n int) string{
@@ -46,7 +46,7 @@ func TestAFloodOfDeniedMessagesHoldsUpNoOther(t *testing.T) {
 
 // Callers choose subjects. The log of a function has one line a minute about those
 // that NATS denies, whatever their number.
-func TestDeniedSubjectsAreLoggedOnceAMinute(t *testing.T) {
+func TestDenialsAreLoggedOnceAMinute(t *testing.T) {
 	t.Parallel()
 	g, lines := newGuarded(t), &logged{}
 	relay := newBusLogging(t, g.url("relay"), lines)

@@ -14,15 +14,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Durability is what an accepted message survives until it is saved. The zero
-// value is nothing at all: a stream in memory.
+// Durability is what an accepted message survives until it is saved. The zero value survives nothing:
+// a stream in memory.
 type Durability uint8
 
-// What a stream may give. Neither of DurableHost and DurableReplicated covers
-// the other. That copies are on different hosts is the operator's promise.
+// The levels of a stream. DurableHost and DurableReplicated do not cover each other. The operator must
+// place replicas on different hosts.
 const (
 	DurableProcess        Durability = 1                               // the death of any process
-	DurableHost           Durability = DurableProcess | 2              // and the loss of power
+	DurableHost           Durability = DurableProcess | 2              // and a power loss
 	DurableReplicated     Durability = DurableProcess | 4              // and the loss of a host with its disk
 	DurableReplicatedHost Durability = DurableHost | DurableReplicated // both
 )
@@ -30,14 +30,14 @@ const (
 const (
 	quorumReplicas = 3 // with two, losing one stops the stream
 	monitorTimeout = time.Second
-	monitorLimit   = 1 << 20 // bytes of an answer
+	monitorLimit   = 1 << 20 // bytes of a reply
 )
 
 var durabilityNames = map[Durability]string{
 	DurableProcess: "process", DurableHost: "host", DurableReplicated: "replicated", DurableReplicatedHost: "replicated-host",
 }
 
-// String is the word of the API; "nothing" for none.
+// String returns the name in the API; "nothing" for none.
 func (d Durability) String() string {
 	if name, known := durabilityNames[d]; known {
 		return name
@@ -45,10 +45,10 @@ func (d Durability) String() string {
 	return "nothing"
 }
 
-// Covers tells whether d survives everything that least survives.
+// Covers reports whether d survives everything that least survives.
 func (d Durability) Covers(least Durability) bool { return d&least == least }
 
-// ParseDurability reads a word of the API.
+// ParseDurability reads a name of the API.
 func ParseDurability(word string) (Durability, error) {
 	for d, name := range durabilityNames {
 		if name == word {
@@ -66,11 +66,10 @@ func (d *Durability) Decode(word string) (err error) {
 	return err
 }
 
-// Durability asks what the stream of accepted messages gives. monitors are the
-// monitoring URLs of NATS servers, separated by commas, as http://host:8222: each
-// server that keeps a copy must say there that it syncs every write, else the loss
-// of power is not survived. With an error, ErrUnavailable, the stream gives perhaps more
-// than what is returned beside it.
+// Durability returns what the stream of accepted messages survives. monitors are the monitoring URLs
+// of NATS servers, separated by commas, such as http://host:8222. A power loss counts as survived only
+// if each server with a replica reports sync_interval: always there. With an ErrUnavailable the stream
+// may survive more than is returned.
 func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, error) {
 	ctx, cancel := context.WithTimeout(ctx, acceptTimeout)
 	defer cancel()
@@ -113,7 +112,7 @@ func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err er
 	return has, err
 }
 
-// replicasOf names the servers that keep a copy of a stream.
+// replicasOf returns the names of the servers with a replica of a stream.
 func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 	if s.Cluster == nil || s.Cluster.Leader == "" {
 		return nil, fmt.Errorf("stream %s has no leader", s.Config.Name)
@@ -125,12 +124,12 @@ func replicasOf(s *jetstream.StreamInfo) ([]string, error) {
 	return keepers, nil
 }
 
-// syncingServers names the servers that say that they sync every write.
+// syncingServers returns the names of the servers that report that they sync every write.
 func syncingServers(ctx context.Context, monitors string) (map[string]bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, monitorTimeout)
 	defer cancel()
 	type answer struct {
-		server string // "" when it does not sync
+		server string // "" if it does not sync
 		err    error
 	}
 	asked := strings.Split(monitors, ",")
@@ -151,10 +150,10 @@ func syncingServers(ctx context.Context, monitors string) (map[string]bool, erro
 	return names, failed
 }
 
-// readMonitor gives the name of the server behind monitor if it syncs every
-// write, else "". Before 2.15 a server did not when it compacted.
+// readMonitor returns the name of the server at monitor if it syncs every write, else "". Before 2.15
+// a server did not sync when it compacted.
 func readMonitor(ctx context.Context, monitor string) (string, error) {
-	// Only this page has the server's name, which says whether it is one of ours.
+	// Only /varz has the server's name, which must be that of a replica.
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(monitor, "/")+"/varz", nil)
 	if err != nil {
 		return "", err

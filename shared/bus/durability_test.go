@@ -38,7 +38,7 @@ func monitorSaying(t *testing.T, status int, page string) string {
 	return f.URL
 }
 
-func TestOneWordCoversAnotherOnlyWhereItSurvivesAllOfIt(t *testing.T) {
+func TestDurabilityCovers(t *testing.T) {
 	t.Parallel()
 	covers := map[string][]string{
 		"process":         {"process"},
@@ -71,7 +71,7 @@ func TestOneWordCoversAnotherOnlyWhereItSurvivesAllOfIt(t *testing.T) {
 	require.Zero(t, unset)
 }
 
-func TestPowerLossIsSurvivedOnlyWhereTheServerSaysThatItSyncs(t *testing.T) {
+func TestDurableHostNeedsSyncAlways(t *testing.T) {
 	t.Parallel()
 	for syncs, want := range map[bool]Durability{true: DurableHost, false: DurableProcess} {
 		url, monitor := monitored(t, syncs)
@@ -86,7 +86,7 @@ func TestPowerLossIsSurvivedOnlyWhereTheServerSaysThatItSyncs(t *testing.T) {
 	}
 }
 
-func TestWhatAnotherServerSaysCountsForNothing(t *testing.T) {
+func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	t.Parallel()
 	url, own := monitored(t, false)
 	_, other := monitored(t, true)
@@ -124,7 +124,7 @@ func TestWhatAnotherServerSaysCountsForNothing(t *testing.T) {
 	}
 }
 
-func TestAStreamThatDoesNotKeepIsNotTakenForOneThatDoes(t *testing.T) {
+func TestDurabilityOfMemoryStream(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
 		change func(*jetstream.StreamConfig)
@@ -148,7 +148,7 @@ func TestAStreamThatDoesNotKeepIsNotTakenForOneThatDoes(t *testing.T) {
 	}
 }
 
-func TestNobodyPromisesWhileNATSIsAway(t *testing.T) {
+func TestDurabilityWithoutNATS(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	gives, err := none.Durability(t.Context(), "")
@@ -167,7 +167,7 @@ func TestNobodyPromisesWhileNATSIsAway(t *testing.T) {
 	require.Zero(t, gives)
 }
 
-func TestCopiesSurviveAHostAndPowerLossOnlyIfEachOfThemIsSynced(t *testing.T) {
+func TestReplicatedHostNeedsAllReplicasSynced(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	b := c.bus(3)

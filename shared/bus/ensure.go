@@ -59,7 +59,7 @@ type StreamError struct {
 	Cause  error
 }
 
-// Error names the stream, the cause and the cure.
+// Error returns the stream, the cause and the remedy.
 func (e *StreamError) Error() string {
 	text := fmt.Sprintf("stream %s cannot be made: %v", e.Stream, e.Cause)
 	if e.Remedy != "" {
@@ -68,16 +68,15 @@ func (e *StreamError) Error() string {
 	return text
 }
 
-// Unwrap gives what NATS answered.
+// Unwrap returns the error of NATS.
 func (e *StreamError) Unwrap() error { return e.Cause }
 
-// Ensure creates the streams that are missing and has NATS change those that are
-// not as the settings ask for. A stream that cannot be made or changed keeps no
-// other one from it: the error joins *StreamError, *MismatchError and what else
-// went wrong. It may be called at any time by any number of processes.
+// Ensure creates missing streams and updates those that differ from the settings. A failure of one
+// stream does not stop the others; the error joins *StreamError, *MismatchError and others. It is safe
+// to call at any time from several processes.
 //
-// Three things are left as they are: subjects that somebody added, copies beyond
-// those that are asked for, and message schedules once they are allowed.
+// It does not change subjects that were added by hand, a higher number of replicas, or message
+// schedules that are already allowed.
 func (b *Bus) Ensure(ctx context.Context) error {
 	if b == nil {
 		return nil

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestEnsureCreatesWhatIsMissingAndIsIdempotent(t *testing.T) {
+func TestEnsureCreatesStreams(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js := broker.js()
@@ -36,7 +36,7 @@ func TestEnsureCreatesWhatIsMissingAndIsIdempotent(t *testing.T) {
 	require.Equal(t, []string{StreamAccepted, StreamDeadLetters, StreamEvents, StreamMessages, StreamUsers, StreamWake}, slices.Sorted(maps.Keys(names)))
 }
 
-func TestEnsureChangesWhatNATSLetsItChange(t *testing.T) {
+func TestEnsureUpdatesStreams(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -53,7 +53,7 @@ func TestEnsureChangesWhatNATSLetsItChange(t *testing.T) {
 	require.Equal(t, wanted, broker.info(js, StreamEvents).Config)
 }
 
-func TestEnsureGivesTheStreamsTheSizesOfTheSettings(t *testing.T) {
+func TestEnsureSetsStreamSizes(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js := broker.js()
@@ -68,7 +68,7 @@ func TestEnsureGivesTheStreamsTheSizesOfTheSettings(t *testing.T) {
 	require.EqualValues(t, 128*mib, broker.info(js, StreamEvents).Config.MaxBytes)
 }
 
-func TestAStreamIsNotMadeSoSmallThatItIsFull(t *testing.T) {
+func TestEnsureDoesNotShrinkBelowContent(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -89,7 +89,7 @@ func TestAStreamIsNotMadeSoSmallThatItIsFull(t *testing.T) {
 	require.EqualValues(t, mib, broker.info(js, StreamMessages).Config.MaxBytes)
 }
 
-func TestEnsureReportsWhatNATSDoesNotChangeAndChangesTheRest(t *testing.T) {
+func TestEnsureReportsRefusedChanges(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -116,7 +116,7 @@ func TestEnsureReportsWhatNATSDoesNotChangeAndChangesTheRest(t *testing.T) {
 }
 
 // A server older than 2.12 makes WAKE without message schedules.
-func TestEnsureAllowsSchedulesInAStreamOfAnOlderServer(t *testing.T) {
+func TestEnsureAllowsSchedulesAfterUpgrade(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -130,13 +130,13 @@ func TestEnsureAllowsSchedulesInAStreamOfAnOlderServer(t *testing.T) {
 	eventually(t, func() bool { return broker.info(js, StreamWake).State.Subjects[WakeSweep] == 1 }, "woken in time")
 }
 
-func TestTheStreamsFitAServerOfOneGigabyte(t *testing.T) {
+func TestStreamsFitOneGigabyte(t *testing.T) {
 	t.Parallel()
 	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 1_000_000_000})}
 	require.NoError(t, newBus(t, broker.server.URL()).Ensure(t.Context()))
 }
 
-func TestAStreamThatDoesNotFitKeepsNoOtherFromBeingMade(t *testing.T) {
+func TestEnsureGoesOnAfterStreamWithoutRoom(t *testing.T) {
 	t.Parallel()
 	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 200 * mib})}
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -151,7 +151,7 @@ func TestAStreamThatDoesNotFitKeepsNoOtherFromBeingMade(t *testing.T) {
 	broker.info(js, StreamDeadLetters)
 }
 
-func TestAStreamWhoseSubjectsAnotherHasIsRefusedWithTheCure(t *testing.T) {
+func TestEnsureReportsTakenSubjects(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js := broker.js()
@@ -171,7 +171,7 @@ func TestAStreamWhoseSubjectsAnotherHasIsRefusedWithTheCure(t *testing.T) {
 	broker.info(js, "TAKEN")
 }
 
-func TestAStreamOfAnEarlierVersionIsGivenTheSubjectsThatAreNew(t *testing.T) {
+func TestEnsureAddsNewSubjects(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -185,7 +185,7 @@ func TestAStreamOfAnEarlierVersionIsGivenTheSubjectsThatAreNew(t *testing.T) {
 }
 
 // An older version let others make a stream that is missing.
-func TestEnsureRemovesWhereElseMessagesComeFromAndGoTo(t *testing.T) {
+func TestEnsureRemovesSourcesAndRepublish(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	said := &logged{}

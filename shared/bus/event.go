@@ -20,8 +20,7 @@ const (
 	structuredType  = "application/cloudevents"
 )
 
-// encodeHeaders is the event in binary mode: its attributes as headers, its data as
-// the body.
+// encodeHeaders returns the event in binary mode: attributes as headers.
 func encodeHeaders(e cloudevents.Event) (nats.Header, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
@@ -54,10 +53,10 @@ func encodeHeaders(e cloudevents.Event) (nats.Header, error) {
 	return h, nil
 }
 
-// parseEvent is the event whose attributes and data these are.
+// parseEvent returns the event with these attributes and data.
 func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, error) {
 	e := cloudevents.NewEvent(headers[attributePrefix+"specversion"])
-	if e.Context == nil { // no version that there is
+	if e.Context == nil { // unknown spec version
 		return e, e.Validate()
 	}
 	for name, value := range headers {
@@ -91,10 +90,10 @@ func parseEvent(headers map[string]string, data []byte) (cloudevents.Event, erro
 	return e, e.Validate()
 }
 
-// attributesOf gives the headers that are the event's. NATS takes header names and
-// values that HTTP does not; those would never arrive, so they are left out.
+// attributesOf returns the headers that belong to the event. NATS allows header names and values that
+// HTTP does not; those are dropped.
 func attributesOf(h nats.Header) map[string]string {
-	found := make(map[string]string, len(h)+2) // the delivery adds some
+	found := make(map[string]string, len(h)+2) // room for those that the delivery adds
 	for name, values := range h {
 		name = strings.ToLower(name)
 		if len(values) > 0 && (name == contentType || isAttribute(name)) {
@@ -116,30 +115,30 @@ func printable(r rune) rune {
 	return r
 }
 
-// postedEvent is an event in binary mode, as it goes over HTTP.
+// postedEvent is an event in binary mode, as it is posted to a function.
 type postedEvent struct {
 	headers   map[string]string
 	data      []byte
-	misplaced bool // it does not belong to its stream, and is posted to no function
+	misplaced bool // does not belong to its stream: never posted
 }
 
-// withAttempt is the event with the number of its delivery, from 1.
+// withAttempt returns the event with its delivery number, from 1.
 func (d postedEvent) withAttempt(n uint64) postedEvent {
 	headers := maps.Clone(d.headers)
 	headers[attributePrefix+"deliveryattempt"] = strconv.FormatUint(n, 10)
 	return postedEvent{headers, d.data, d.misplaced}
 }
 
-// newPostedEvent is what is posted for a message: the event that it holds in binary
-// mode, or, for anything else, a tick that says when and for whom. A wake-up is
-// always a tick, whatever its headers say: every user of NATS may publish one.
+// newPostedEvent returns what is posted for a message: the event in it if it is in binary mode, else a
+// tick with time and function. A wake-up always becomes a tick, whatever its headers, since every NATS
+// user may publish one.
 func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
 	headers := attributesOf(m.Headers())
 	if r.Stream != StreamWake && headers[attributePrefix+"specversion"] != "" {
-		// HTTP removes these blanks, so a type must be compared without them.
+		// HTTP trims these, so compare the type without them.
 		headers[attributePrefix+"type"] = strings.Trim(headers[attributePrefix+"type"], " ")
 		foreign := !matchesSubject(m.Subject(), headers)
-		// Only the trigger says where a message was accepted.
+		// Only the trigger may set where a message was accepted.
 		delete(headers, attributePrefix+"acceptseq")
 		delete(headers, attributePrefix+"fp")
 		if strings.HasPrefix(m.Subject(), acceptPrefix) {
@@ -157,9 +156,9 @@ func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) post
 	}}
 }
 
-// matchesSubject says whether an event may be at its subject: an accepted message where
-// messages are accepted, and sendonce.<kind>.v1 at evt.<kind>. A function would read
-// one whose data is in structured mode, or a batch, by that data alone.
+// matchesSubject reports whether an event may be on its subject: an accepted message on acc.>,
+// sendonce.<kind>.v1 on evt.<kind>. Structured mode and batches are rejected, because a function would
+// read their data and ignore the checked headers.
 func matchesSubject(subject string, headers map[string]string) bool {
 	eventType := headers[attributePrefix+"type"]
 	kind, isEvent := strings.CutPrefix(subject, EventPrefix)
@@ -172,7 +171,7 @@ func matchesSubject(subject string, headers map[string]string) bool {
 	return eventType == AcceptedType
 }
 
-// deliveryID names one message for one consumer.
+// deliveryID identifies one message for one consumer.
 func deliveryID(meta *jetstream.MsgMetadata, r *Route) string {
 	return r.Stream + "-" + strconv.FormatUint(meta.Sequence.Stream, 10) + "-" + r.Durable
 }

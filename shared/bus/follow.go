@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	firstPoll   = time.Millisecond // what wakes a follower may be faster than the stream stores it
-	maxPoll     = 15 * time.Second // and may be lost
+	firstPoll   = time.Millisecond // the wake-up may arrive before the message is stored
+	maxPoll     = 15 * time.Second // the wake-up may be lost
 	readTimeout = 2 * time.Second
-	failedPoll  = 2 * time.Second // between two looks that fail
+	failedPoll  = 2 * time.Second // after a failed read
 )
 
 // FollowedMessage is one event for a user.
 type FollowedMessage struct {
-	Seq     uint64 // its place in the stream, to go on after
+	Seq     uint64 // its sequence number, to continue after
 	Event   cloudevents.Event
-	Release func() // ends the turn in which it was read; it must be called
+	Release func() // must be called when the message was handled; it releases the ReadLimit
 }
 
-// ReadLimit waits until a follower may read. done ends the turn.
+// ReadLimit blocks until a follower may read. done releases it.
 type ReadLimit func(ctx context.Context) (done func(), err error)
 
-// GapError says that messages are missing between two places: they were removed or
-// grew too old, or the stream was made anew. Where some in the middle were removed, it
-// comes behind those that are left. The follower goes on behind it.
+// GapError reports missing messages: they were removed or expired, or the stream was created again.
+// For messages removed in the middle it is returned after those that are left. The follower continues
+// after the gap.
 type GapError struct {
-	After uint64 // up to there it has everything
-	Next  uint64 // where it goes on
+	After uint64 // complete up to here
+	Next  uint64 // continues here
 }
 
 // Error names both ends of the gap.
@@ -45,44 +45,40 @@ func (e *GapError) Error() string {
 	return fmt.Sprintf("what came after %d and before %d is no longer kept", e.After, e.Next)
 }
 
-// Follower reads what is published to one user, in the order of the stream. It
-// belongs to one goroutine at a time.
+// Follower reads the events of one user in stream order. It must not be used concurrently.
 //
-// It has no consumer: the server keeps nothing for it, and it needs none made
-// again when the server, or its leader, was away. It reads the stream message by
-// message, so a slow reader piles nothing up. What wakes it is the message itself
-// on its way into the stream, to which it subscribes on the connection that all
-// share; until the message is stored it looks again and again, ever more rarely.
+// It has no consumer, so the server keeps no state for it and nothing is created again after an
+// outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
+// subscription to the same subject wakes it; until the message is stored it polls with growing pauses.
 type Follower struct {
 	bus          *Bus
 	subject      string
-	sub          *nats.Subscription // on conn; nil before it is made
+	sub          *nats.Subscription // on subscribedOn; nil before the first subscription
 	subscribedOn *nats.Conn
 	wakeUps      chan struct{}
 
 	removed       func(context.Context) (uint64, error) // see Follow
 	limit         ReadLimit
-	completeTo    uint64    // up to here it has missed nothing, or returned the gap
-	removedTo     uint64    // up to here messages of the user were removed, as was last known
-	gapReported   bool      // that could not be asked, and a gap was returned
-	checkAfter    time.Time // until when what is known of that holds
-	headroom      int64     // so many messages may arrive after base before one is pushed out that was not read
-	arrivedBefore int64     // of arrived
+	completeTo    uint64    // nothing before is missing, or the gap was returned
+	removedTo     uint64    // messages of the user were removed up to here, as far as known
+	gapReported   bool      // removed failed and a gap was returned for it
+	checkAfter    time.Time // when removed must be called again
+	headroom      int64     // messages that may arrive after arrivedBefore before an unread one can be evicted
+	arrivedBefore int64     // arrived() at that time
 
-	readOn  *connection // whose stream it reads; nil after a failure
+	readOn  *connection // the connection of stream; nil after a failure
 	stream  jetstream.Stream
-	next    uint64 // the first sequence that was not read; 0 = that which comes next
+	next    uint64 // the first unread sequence number; 0 = start with new messages
 	gap     *GapError
-	poll    time.Duration // until the next look
-	failing bool          // that looks fail was logged
+	poll    time.Duration // until the next read
+	failing bool          // a failure was logged
 }
 
-// Follow begins to read what is published to a user: what comes after a sequence,
-// where 0 stands for all that is kept, or with nil what comes from now on. ErrUnavailable
-// says that NATS cannot be reached. removed returns up to which place TrimUsers has
-// removed messages of this user; it is asked when the follower begins, and every two
-// seconds while it reads older messages. Everything is read in a turn,
-// which lasts until the Done of a message. Close must follow.
+// Follow reads what is published to a user after a sequence number (0 = everything that is kept, nil =
+// only new messages). removed returns up to which sequence number TrimUsers has removed messages of
+// this user; it is called at the start and every two seconds while older messages are read. limit
+// bounds parallel reads; it is held until the Release of a message. The caller must call Close.
+// ErrUnavailable if NATS cannot be reached.
 func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed func(context.Context) (uint64, error), turn ReadLimit) (*Follower, error) {
 	l, err := b.connection(ctx)
 	if err != nil {
@@ -116,13 +112,12 @@ func (f *Follower) Close() {
 	}
 }
 
-// After is the sequence up to which everything was read: what to follow after to
-// go on here.
+// After returns the sequence number up to which everything was read, for continuing with another
+// Follow.
 func (f *Follower) After() uint64 { return f.next - 1 }
 
-// Next waits for the next event. *GapError says that some may be missing before
-// it; call Next again. While NATS is away it waits. Other errors are those of ctx,
-// and the end of the Bus.
+// Next waits for the next event, also while NATS is unavailable. After a *GapError, call Next again.
+// Other errors: ctx ended or the Bus was closed.
 func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	for {
 		l, err := f.bus.awaitConnection(ctx)
@@ -147,7 +142,7 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	}
 }
 
-// onMessage never blocks: one that is kept tells of all.
+// onMessage never blocks: one pending wake-up is enough.
 func (f *Follower) onMessage(*nats.Msg) {
 	select {
 	case f.wakeUps <- struct{}{}:
@@ -155,7 +150,7 @@ func (f *Follower) onMessage(*nats.Msg) {
 	}
 }
 
-// readLimited is look in a turn, which goes on with what is returned.
+// readLimited calls read within the limit, which a returned message keeps.
 func (f *Follower) readLimited(ctx context.Context, l *connection) (m *FollowedMessage, err error) {
 	done, err := f.limit(ctx)
 	if err != nil {
@@ -172,7 +167,7 @@ func (f *Follower) readLimited(ctx context.Context, l *connection) (m *FollowedM
 	return m, err
 }
 
-// read reads the next event; nil when there is none yet.
+// read returns the next event; nil if there is none yet.
 func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, error) {
 	ctx, cancel := l.withTimeout(ctx, readTimeout)
 	defer cancel()
@@ -215,15 +210,14 @@ func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, e
 		if err == nil {
 			return &FollowedMessage{Seq: raw.Sequence, Event: e}, nil
 		}
-		f.bus.log.Warn("a message that is no event", "subject", f.subject, "sequence", raw.Sequence, "error", err)
+		f.bus.log.Warn("skipped a message that is not an event", "subject", f.subject, "sequence", raw.Sequence, "error", err)
 	}
 }
 
-// resume finds the place to read from on a connection that is new: the stream may
-// be another one, or shorter at its begin or, after a crash, at its end.
+// resume finds the position on a new connection. The stream may be another one, or shorter: at its
+// beginning, or after a crash at its end.
 func (f *Follower) resume(ctx context.Context, l *connection) error {
-	// The subscription comes first, so that nothing slips in between. It survives a
-	// reconnect.
+	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.subscribedOn != l.nats() {
 		sub, err := l.nats().Subscribe(f.subject, f.onMessage)
 		if err != nil {
@@ -254,24 +248,22 @@ func (f *Follower) resume(ctx context.Context, l *connection) error {
 }
 
 const (
-	// youngestKept is for how long after a look that found nothing new TrimUsers removes
-	// nothing that came since: less than what it spares.
+	// youngestKept is how long after a read that found nothing new no message since can have been
+	// trimmed. It is less than usersKeptLeast.
 	youngestKept = 20 * time.Second
-	// removedValid is for how long what removed returned holds: less than what TrimUsers
-	// waits before it removes what it has noted.
+	// removedValid is how long a result of removed is valid. It is less than trimNotice.
 	removedValid = 2 * time.Second
 )
 
-// findGap returns the gap if messages of the user were removed that were not read:
-// before next, the first one that is left, or after all that was read where next
-// is 0. TrimUsers notes what it removes of an inbox, wherever that was in it; so the
-// gap is returned behind the last such place. A message that comes into a full inbox
-// removes the oldest: one that was not read, unless an older one is left.
+// findGap returns the gap if unread messages of the user were removed. next is the first one that is
+// left, or 0 if everything was read. TrimUsers reports the last sequence number it removes of an
+// inbox, so the gap is returned after that. A message into a full inbox evicts the oldest one, which
+// was unread unless an older one is left.
 func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) {
 	if asked := time.Now(); f.removed != nil && asked.After(f.checkAfter) {
 		to, err := f.removed(ctx)
 		if err != nil && next == 0 {
-			return nil, fmt.Errorf("ask what was removed of %s: %w", f.subject, err)
+			return nil, fmt.Errorf("read what was removed of %s: %w", f.subject, err)
 		}
 		if err != nil && !f.gapReported {
 			f.gapReported = true
@@ -290,7 +282,7 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 		if err != nil {
 			return nil, fmt.Errorf("look up stream %s: %w", StreamUsers, err)
 		}
-		if f.removedTo <= info.State.LastSeq { // else it is a place of an earlier stream of this name
+		if f.removedTo <= info.State.LastSeq { // otherwise it is of an earlier stream of this name
 			return f.skipTo(max(f.removedTo+1, f.next)), nil
 		}
 		f.removedTo = 0
@@ -310,7 +302,7 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 	}
 	oldest, err := f.stream.GetMsg(ctx, 1, jetstream.WithGetMsgSubject(f.subject))
 	if err != nil {
-		return nil, err // next was there a moment ago
+		return nil, err // next existed a moment ago
 	}
 	if oldest.Sequence >= f.next {
 		return f.skipTo(oldest.Sequence), nil
@@ -318,38 +310,38 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 	return nil, nil
 }
 
-// skipTo has the follower read from a place on, and returns the gap before it.
+// skipTo continues at next and returns the gap before it.
 func (f *Follower) skipTo(next uint64) *GapError {
 	gap := &GapError{After: f.completeTo, Next: next}
 	f.next, f.completeTo = next, next-1
 	return gap
 }
 
-// markComplete notes that at a time everything was read, and how many messages had
-// arrived before. Half of an inbox may come before one that was not read can be
-// pushed out: some may be on their way.
+// markComplete records that everything was read at a time, with the number of arrivals then. Half an
+// inbox may arrive before an unread message can be evicted; the other half covers messages that have
+// not arrived yet.
 func (f *Follower) markComplete(at time.Time, arrived int64) {
 	f.completeTo, f.checkAfter = f.next-1, at.Add(youngestKept)
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
 }
 
-// arrived is how many messages to the user the subscription has received.
+// arrived returns how many messages to the user the subscription has received.
 func (f *Follower) arrived() int64 {
 	delivered, err := f.sub.Delivered()
 	waiting, _, also := f.sub.Pending()
 	if err != nil || also != nil {
-		return math.MaxInt64 // the connection is ending
+		return math.MaxInt64 // the connection is closing
 	}
 	return delivered + int64(waiting)
 }
 
-// afterRead takes in that a look failed, or found nothing where err is nil. What
-// failed may have been for good, so all is looked up anew.
+// afterRead handles a read that failed or found nothing (err is nil). After a failure the stream is
+// looked up again.
 func (f *Follower) afterRead(l *connection, err error) {
 	switch {
 	case err == nil:
 		f.failing = false
-	case l.ctx.Err() != nil: // no failure of the look
+	case l.ctx.Err() != nil: // not a failure of the read
 		f.readOn = nil
 	default:
 		if !f.failing {
@@ -360,7 +352,7 @@ func (f *Follower) afterRead(l *connection, err error) {
 	}
 }
 
-// awaitNext waits until it is time to look again.
+// awaitNext waits until the next read.
 func (f *Follower) awaitNext(ctx context.Context, l *connection) {
 	pause := time.NewTimer(f.poll)
 	defer pause.Stop()

@@ -58,7 +58,7 @@ func readsNothing(t *testing.T, f *Follower) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
-func TestAFollowerReadsItsUsersEventsInOrder(t *testing.T) {
+func TestFollowReadsInOrder(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	require.NoError(t, b.Ensure(t.Context()))
@@ -80,7 +80,7 @@ func TestAFollowerReadsItsUsersEventsInOrder(t *testing.T) {
 }
 
 // A caller that replays its inbox over many streams waits for itself alone.
-func TestFollowersReadInTurn(t *testing.T) {
+func TestFollowRespectsReadLimit(t *testing.T) {
 	t.Parallel()
 	const streams, events = 10, 20
 	b := newBus(t, newBroker(t).server.URL())
@@ -132,7 +132,7 @@ func TestFollowersReadInTurn(t *testing.T) {
 	require.Zero(t, reading.Load(), "who waits for what comes next has no turn")
 }
 
-func TestHundredsFollowOnOneConnectionAndLeaveNothingBehind(t *testing.T) {
+func TestFollowersShareOneConnection(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -166,7 +166,7 @@ func TestHundredsFollowOnOneConnectionAndLeaveNothingBehind(t *testing.T) {
 	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
 }
 
-func TestAnIdleFollowerAsksTheServerEverMoreRarely(t *testing.T) {
+func TestIdleFollowerPollsLess(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -188,7 +188,7 @@ func TestAnIdleFollowerAsksTheServerEverMoreRarely(t *testing.T) {
 	require.Equal(t, []string{"1"}, reads(t, f, 1), "which does not make it slow")
 }
 
-func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
+func TestFollowSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, other := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
@@ -211,7 +211,7 @@ func TestAFollowerGoesOnThroughARestartAndMissesNothing(t *testing.T) {
 	require.Equal(t, []string{"2", "3", "4"}, <-read)
 }
 
-func TestWhatIsGoneIsSaidOnceAndSkipped(t *testing.T) {
+func TestFollowReturnsGapOnce(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -247,7 +247,7 @@ func TestWhatIsGoneIsSaidOnceAndSkipped(t *testing.T) {
 	require.Equal(t, []string{"4"}, reads(t, late, 1))
 }
 
-func TestWhatIsNoEventIsSkippedAndLogged(t *testing.T) {
+func TestFollowSkipsInvalidMessages(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	var log bytes.Buffer
@@ -262,10 +262,10 @@ func TestWhatIsNoEventIsSkippedAndLogged(t *testing.T) {
 	publishAll(t, b, toUser("ann", "4"))
 	require.Equal(t, []string{"4"}, reads(t, f, 1))
 	b.Close()
-	require.Equal(t, 3, bytes.Count(log.Bytes(), []byte("a message that is no event")), log.String())
+	require.Equal(t, 3, bytes.Count(log.Bytes(), []byte("skipped a message that is not an event")), log.String())
 }
 
-func TestWithoutNATSNobodyCanBeFollowed(t *testing.T) {
+func TestFollowWithoutNATS(t *testing.T) {
 	t.Parallel()
 	var none *Bus
 	_, err := none.Follow(t.Context(), "ann", nil, nil, freely)

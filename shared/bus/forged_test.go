@@ -44,7 +44,7 @@ func (f *function) posted() map[string]int {
 	return counts
 }
 
-func TestAForgedWakeUpIsOnlyATick(t *testing.T) {
+func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	f := newFunction(t, answering(204))
@@ -75,7 +75,7 @@ func TestAForgedWakeUpIsOnlyATick(t *testing.T) {
 
 // Whoever may publish to one of these streams must not get anything into the
 // functions that belongs to another one.
-func TestAnEventOfAnotherStreamIsADeadLetter(t *testing.T) {
+func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	refused := map[string]int{}

@@ -11,12 +11,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// stuckAfter is how long a route may overrun what it is at. It covers the short
-// steps, which are not timed.
+// stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
 const stuckAfter = time.Minute
 
-// setDeadline says that the route gets on within d. It costs no timer: who asks
-// compares.
+// setDeadline sets when the present step must have ended. It uses no timer: Alive compares.
 func (r *route) setDeadline(d time.Duration) {
 	due := time.Now().Add(d)
 	r.deadline.Store(&due)
@@ -28,11 +26,9 @@ func (r *route) sleep(ctx context.Context, d time.Duration) {
 	sleep(ctx, d)
 }
 
-// Alive fails when a route has not got on for a minute longer than what it is at
-// may take: something here hangs, and only a restart cures that. Who restarts us
-// may ask for this alone. That NATS is away is no reason, nor that a function
-// hangs, is away or refuses: we go on by ourselves as soon as they do, and a
-// restart would only lose what is under way.
+// Alive returns an error when a route is more than a minute past its deadline, which only a restart
+// can resolve. Use it as the liveness probe. It stays nil while NATS or functions are unavailable or
+// refuse events, since the trigger recovers from that by itself.
 func (t *Trigger) Alive() error {
 	stuck := t.stuck(time.Now())
 	if len(stuck) == 0 {
@@ -43,7 +39,7 @@ func (t *Trigger) Alive() error {
 	return err
 }
 
-// stuck names the routes that are overdue at now.
+// stuck returns the routes that are overdue at now.
 func (t *Trigger) stuck(now time.Time) (durables []string) {
 	for _, r := range t.routes {
 		if due := r.deadline.Load(); due != nil && now.Sub(*due) > stuckAfter {
@@ -53,9 +49,8 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 	return durables
 }
 
-// Ready fails while events are not carried: without a connection to NATS, or
-// while a route has no consumer that it asks for events. It names each such route
-// and says why. Who replaces triggers by others waits for it.
+// Ready returns an error while events are not delivered: without a connection to NATS, or while a
+// route does not pull. It names each such route and the cause. Rolling updates wait for it.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
 		return errNotConnected
@@ -77,7 +72,7 @@ var (
 	errEnding   = errors.New("ending")
 )
 
-// stopped says why the route does not run; nil when it does.
+// stopped returns why the route does not run; nil if it does.
 func (r *route) stopped() error {
 	if r.pulling.Load() {
 		return nil
@@ -88,7 +83,7 @@ func (r *route) stopped() error {
 	return errStarting
 }
 
-// ReasonOf is one of the constants that begin with Reason, or "" for no error.
+// ReasonOf returns one of the Reason constants, or "" for nil.
 func ReasonOf(err error) string {
 	var cannot *StreamError
 	switch {
@@ -104,44 +99,42 @@ func ReasonOf(err error) string {
 	return ReasonOther
 }
 
-// Streams says of each stream why it is not as it should be; nil when it is.
+// Streams returns by stream why it is not as wanted; nil if it is.
 func (t *Trigger) Streams() map[string]error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return maps.Clone(t.streams)
 }
 
-// Connected says whether there is a connection to NATS.
+// Connected reports whether there is a connection to NATS.
 func (t *Trigger) Connected() bool {
 	t.bus.mu.Lock()
 	defer t.bus.mu.Unlock()
 	return t.bus.current != nil
 }
 
-// RouteCounts is what happened to the deliveries of one route since Run began.
-// A delivery is one POST; Retried, DeadLettered and Denied say how those ended
-// that are not Acked. Where a POST carries a batch, Acked and DeadLettered count
-// its events.
+// RouteCounts counts the deliveries of one route since Run began. A delivery is one POST; the other
+// fields count its outcome. For batches, Acked and DeadLettered count events.
 type RouteCounts struct {
 	Deliveries   uint64
 	Acked        uint64 // answered 2xx and settled
-	Retried      uint64 // asked to come again
-	DeadLettered uint64 // refused by the function, and kept as dead letters
-	SetAside     uint64 // refused, and kept by their stream alone
-	Denied       uint64 // 401, 403 or a redirect: our own settings are wrong
+	Retried      uint64 // to be delivered again
+	DeadLettered uint64 // refused by the function and stored as dead letters
+	SetAside     uint64 // refused, and kept only by their stream
+	Denied       uint64 // 401, 403 or a redirect: the trigger's settings are wrong
 }
 
-// RouteState is one route at this moment.
+// RouteState is the present state of one route.
 type RouteState struct {
 	Durable  string
 	Function string
-	Pulling  bool  // its consumer is asked for events
+	Pulling  bool  // it is fetching events
 	Stopped  error // why not; nil while it is
-	InFlight int64 // deliveries that are not answered yet
+	InFlight int64 // deliveries without a response yet
 	RouteCounts
 }
 
-// Routes tells how each route is.
+// Routes returns the state of each route.
 func (t *Trigger) Routes() []RouteState {
 	states := make([]RouteState, len(t.routes))
 	for i, r := range t.routes {
@@ -157,20 +150,20 @@ func (t *Trigger) Routes() []RouteState {
 	return states
 }
 
-// Backlog is what NATS holds for the functions, whichever trigger has it in hand.
+// Backlog is what NATS holds for the functions, over all triggers.
 type Backlog struct {
-	Routes      map[string]RouteBacklog // by durable; those that NATS does not know are left out
+	Routes      map[string]RouteBacklog // by durable; without those unknown to NATS
 	DeadLetters uint64                  // events in DEADLETTERS
 }
 
 // RouteBacklog counts events of one route.
 type RouteBacklog struct {
-	Waiting     uint64 // that no trigger was given yet
-	Unsettled   int    // that triggers were given, those included that wait to come again
-	Redelivered int    // those of Unsettled that were given more than once
+	Waiting     uint64 // not delivered to any trigger yet
+	Unsettled   int    // delivered and not settled, waiting retries included
+	Redelivered int    // those of Unsettled with more than one delivery
 }
 
-// Backlog asks NATS.
+// Backlog reads the backlog from NATS.
 func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 	l, err := t.bus.connection(ctx)
 	if err != nil {
@@ -183,7 +176,7 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 	switch {
 	case err == nil:
 		b.DeadLetters = dead.CachedInfo().State.Msgs
-	case !errors.Is(err, jetstream.ErrStreamNotFound): // it could not be made, then it has none
+	case !errors.Is(err, jetstream.ErrStreamNotFound): // missing: no dead letters
 		return Backlog{}, fmt.Errorf("stream %s: %w", StreamDeadLetters, err)
 	}
 	ours, asked := map[string]bool{}, map[string]bool{}
@@ -209,7 +202,7 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 	return b, nil
 }
 
-// add counts what waits for those consumers of s that are ours.
+// add counts the backlog of our consumers on s.
 func (b *Backlog) add(ctx context.Context, s jetstream.Stream, ours map[string]bool) error {
 	consumers := s.ListConsumers(ctx)
 	for c := range consumers.Info() {

@@ -18,7 +18,7 @@ func (d deaf) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, http.ErrHandlerTimeout
 }
 
-func TestATriggerIsAliveUntilARouteOverrunsWhatItIsAt(t *testing.T) {
+func TestAliveFailsPastDeadline(t *testing.T) {
 	t.Parallel()
 	for name, route := range map[string]Route{"of single events": testRoute(), "of batches": batchRoute()} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestATriggerIsAliveUntilARouteOverrunsWhatItIsAt(t *testing.T) {
 	}
 }
 
-func TestAnIdleTriggerAndOneWithoutNATSAreAlive(t *testing.T) {
+func TestAliveWhileIdleOrWithoutNATS(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	trigger := runTrigger(t, newBus(t, broker.server.URL()), testConfig(newFunction(t, answering(204))), testRoute(), batchRoute())
@@ -78,7 +78,7 @@ func TestAnIdleTriggerAndOneWithoutNATSAreAlive(t *testing.T) {
 	require.Empty(t, trigger.stuck(time.Now().Add(24*time.Hour)), "it has ended")
 }
 
-func TestARouteThatAFunctionSendsAwayForLongIsAlive(t *testing.T) {
+func TestAliveDuringLongRetryAfter(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -94,7 +94,7 @@ func TestARouteThatAFunctionSendsAwayForLongIsAlive(t *testing.T) {
 	require.Len(t, trigger.stuck(time.Now().Add(32*time.Minute)), 1)
 }
 
-func TestATriggerTellsOfEachDeliveryAndNATSOfWhatIsLeft(t *testing.T) {
+func TestOnDeliveryAndBacklog(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())

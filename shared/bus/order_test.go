@@ -26,7 +26,7 @@ func failing(t *testing.T, l *ledger) *function {
 	})
 }
 
-func TestTheOrderSurvivesAKilledTrigger(t *testing.T) {
+func TestOrderSurvivesKilledTrigger(t *testing.T) {
 	t.Parallel()
 	for what, end := range map[string]func(r *running, b *Bus){
 		"stopped": func(r *running, _ *Bus) { r.stop() },
@@ -83,7 +83,7 @@ func TestTheOrderSurvivesAKilledTrigger(t *testing.T) {
 	}
 }
 
-func TestNothingOvertakesABatchWhoseTriggerLostItsPin(t *testing.T) {
+func TestOrderSurvivesLostPin(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	url, js := broker.server.URL(), broker.js()
@@ -109,7 +109,7 @@ func TestNothingOvertakesABatchWhoseTriggerLostItsPin(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	acceptAll(t, one, 2, 5)
-	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "the other has the rest and waits")
+	eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "the other has the rest and waits")
 	require.Len(t, f.seen(), 1)
 	release()
 	eventually(t, func() bool { return second.Counts()["save-1-of-1"].Acked == 4 }, "then it goes on")
@@ -117,7 +117,7 @@ func TestNothingOvertakesABatchWhoseTriggerLostItsPin(t *testing.T) {
 	require.Equal(t, numbers(1, 5), l.taken())
 }
 
-func TestATriggerThatEndsIsSucceededAtOnce(t *testing.T) {
+func TestStoppedTriggerIsReplacedAtOnce(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	url := broker.server.URL()
@@ -145,7 +145,7 @@ func TestATriggerThatEndsIsSucceededAtOnce(t *testing.T) {
 	require.Equal(t, numbers(1, 9), l.taken())
 }
 
-func TestTheOrderSurvivesARestartOfNATS(t *testing.T) {
+func TestOrderSurvivesRestartOfNATS(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -172,7 +172,7 @@ func TestTheOrderSurvivesARestartOfNATS(t *testing.T) {
 	require.Equal(t, numbers(1, 41), l.taken())
 }
 
-func TestATriggerThatReachesNoFunctionGivesWayToOneThatDoes(t *testing.T) {
+func TestTriggerYieldsWhenFunctionIsUnreachable(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	url := broker.server.URL()
@@ -191,7 +191,7 @@ func TestATriggerThatReachesNoFunctionGivesWayToOneThatDoes(t *testing.T) {
 	require.Equal(t, numbers(1, 30), l.taken())
 }
 
-func TestWhatAnotherTriggerSettlesLateDoesNotCountForWhatItStillHas(t *testing.T) {
+func TestOrderWithLateAcknowledgement(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	url, js := broker.server.URL(), broker.js()
@@ -222,7 +222,7 @@ func TestWhatAnotherTriggerSettlesLateDoesNotCountForWhatItStillHas(t *testing.T
 		require.NoError(t, m.Nak())
 	}
 	runTrigger(t, other, testConfig(f), route)
-	eventually(t, func() bool { return strings.Contains(log.String(), "in the hands of another trigger") }, "it has the first and waits for the rest")
+	eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "it has the first and waits for the rest")
 	_, err = js.Conn().RequestWithContext(t.Context(), had[9].Reply(), []byte("+ACK"))
 	require.NoError(t, err)
 	require.Never(t, func() bool { return len(f.seen()) > 0 }, 3*othersPoll, every, "the second ten are still elsewhere")

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOneBadMessageHoldsUpNoOther(t *testing.T) {
+func TestPublishIsolatesBadMessages(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -46,7 +46,7 @@ func TestOneBadMessageHoldsUpNoOther(t *testing.T) {
 	require.EqualValues(t, 1, broker.info(js, StreamMessages).State.Msgs)
 }
 
-func TestMessagesAreStoredInTheirOrder(t *testing.T) {
+func TestPublishKeepsOrder(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -65,7 +65,7 @@ func TestMessagesAreStoredInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestADeliberateResendIsStoredAgain(t *testing.T) {
+func TestPublishWithNewMsgIDIsStored(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -76,7 +76,7 @@ func TestADeliberateResendIsStoredAgain(t *testing.T) {
 	require.EqualValues(t, 2, broker.info(broker.js(), StreamMessages).State.Msgs)
 }
 
-func TestAnIDIsRememberedThroughARestart(t *testing.T) {
+func TestDeduplicationSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -92,7 +92,7 @@ func TestAnIDIsRememberedThroughARestart(t *testing.T) {
 	require.EqualValues(t, 2, broker.info(broker.js(), StreamEvents).State.Msgs)
 }
 
-func TestAFullStreamIsAway(t *testing.T) {
+func TestPublishToFullStream(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -108,7 +108,7 @@ func TestAFullStreamIsAway(t *testing.T) {
 	require.ErrorContains(t, errs[1], "maximum messages exceeded")
 }
 
-func TestFullSubjectIsAwayAlone(t *testing.T) {
+func TestPublishToFullSubject(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -125,7 +125,7 @@ func TestFullSubjectIsAwayAlone(t *testing.T) {
 	require.NoError(t, errs[2])
 }
 
-func TestAStreamThatDoesNotAnswerIsAwayAlone(t *testing.T) {
+func TestPublishToSilentStream(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -137,7 +137,7 @@ func TestAStreamThatDoesNotAnswerIsAwayAlone(t *testing.T) {
 	require.NoError(t, errs[1])
 }
 
-func TestABatchIsNotContinuedOverAnotherConnection(t *testing.T) {
+func TestPublishStopsWhenConnectionIsLost(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -153,7 +153,7 @@ func TestABatchIsNotContinuedOverAnotherConnection(t *testing.T) {
 	require.EqualValues(t, 1, broker.info(js, StreamEvents).State.Msgs)
 }
 
-func TestNothingIsSentPastAMessageThatTheConnectionDidNotTake(t *testing.T) {
+func TestPublishStopsAfterUnsentMessage(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -171,7 +171,7 @@ func TestNothingIsSentPastAMessageThatTheConnectionDidNotTake(t *testing.T) {
 	}
 }
 
-func TestASubjectThatOnlyAListenerHasIsRefused(t *testing.T) {
+func TestPublishRefusesSubjectWithoutStream(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -181,7 +181,7 @@ func TestASubjectThatOnlyAListenerHasIsRefused(t *testing.T) {
 	require.ErrorIs(t, errs[0], ErrRefused, "it heard the message and did not keep it")
 }
 
-func TestABrokerThatWasNeverThereIsAway(t *testing.T) {
+func TestPublishWithoutBroker(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	broker.stop()
@@ -195,7 +195,7 @@ func TestABrokerThatWasNeverThereIsAway(t *testing.T) {
 	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage("1")})[0] == nil }, "published once it came")
 }
 
-func TestWithoutAURLEverythingIsAwayAndNothingFails(t *testing.T) {
+func TestNilBus(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{}, nil)
 	require.NoError(t, err)
@@ -208,7 +208,7 @@ func TestWithoutAURLEverythingIsAwayAndNothingFails(t *testing.T) {
 	b.Close()
 }
 
-func TestBadSettingsStopTheStart(t *testing.T) {
+func TestOpenRejectsBadSettings(t *testing.T) {
 	t.Parallel()
 	for want, cfg := range map[string]Config{
 		"SENDONCE_NATS_REPLICAS":         {URL: "nats://h", Replicas: 2},
@@ -222,7 +222,7 @@ func TestBadSettingsStopTheStart(t *testing.T) {
 	}
 }
 
-func TestAnEventKeepsAllItsAttributes(t *testing.T) {
+func TestEventAttributesRoundTrip(t *testing.T) {
 	t.Parallel()
 	e := newEvent("1")
 	e.SetSubject("a task")
@@ -239,7 +239,7 @@ func TestAnEventKeepsAllItsAttributes(t *testing.T) {
 	}, attributesOf(h))
 }
 
-func TestHeadersThatHTTPDoesNotCarryAreLeftOut(t *testing.T) {
+func TestInvalidHTTPHeadersAreDropped(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, map[string]string{"ce-id": "ab"}, attributesOf(nats.Header{
 		"CE-Id": {"a\x01b"}, "ce-": {"x"}, "ce-bad name": {"x"}, "Nats-Msg-Id": {"x"}, "ce-none": {},

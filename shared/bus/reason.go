@@ -7,8 +7,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Reason says in plain words why a message was not published: for who submitted
-// it, who need not know how NATS is set up. The error itself is for the log.
+// Reason explains to a submitter why a message was not published, without details of the NATS setup.
+// The error itself is for the log.
 func Reason(err error) string {
 	var api *jetstream.APIError
 	switch {
@@ -19,7 +19,7 @@ func Reason(err error) string {
 		case errors.As(err, &api), errors.Is(err, nats.ErrBadSubject):
 			return "the broker does not take this message"
 		}
-		return err.Error() // of our own making
+		return err.Error() // written in this package
 	case errors.Is(err, ErrSubjectUnavailable):
 		return "this receiver takes no more messages for now"
 	case errors.Is(err, ErrStreamUnavailable):

@@ -123,7 +123,7 @@ func TestBusReplacesAClosedConnection(t *testing.T) {
 }
 
 // The real server ends a connection over which too long a subject comes.
-func TestBusOutlivesATooLongSubject(t *testing.T) {
+func TestBusSurvivesTooLongSubject(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	_, err := b.awaitConnection(within(t, soon))

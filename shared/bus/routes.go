@@ -11,72 +11,68 @@ import (
 // Route is one durable consumer and the event function that it feeds.
 type Route struct {
 	Stream       string
-	Durable      string        // names the consumer and this route everywhere
-	Filters      []string      // the subjects of Stream that are meant
+	Durable      string        // name of the consumer and the route
+	Filters      []string      // subjects of Stream
 	Function     string        // events are posted to /events/{Function}
-	InFlight     int           // deliveries at once, all triggers together, those that wait to come again included; at least 1. Without meaning for batches
-	AckWait      time.Duration // silence of a trigger after which another delivers; heartbeats are sent three times as often
+	InFlight     int           // deliveries of all triggers at once, waiting retries included; at least 1. Unused for ordered batches
+	AckWait      time.Duration // without a heartbeat for so long, another trigger delivers; heartbeats come three times as often
 	Timeout      time.Duration // of one delivery; 0 = the trigger's
-	TickInterval time.Duration // a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects that Wake takes
+	TickInterval time.Duration // of a safety tick to the only filter, at least 1 s; 0 = none. Only for subjects of WAKE
 
-	OldInFlight int // InFlight of older versions: a consumer that has it still is changed, any other value is an operator's
+	OldInFlight int // InFlight of older versions: a consumer that still has it is updated, any other value is an operator's
 
-	InactiveThreshold time.Duration // the consumer is forgotten when no trigger has asked for so long; 0 = never
+	InactiveThreshold time.Duration // NATS deletes the consumer when unused for so long; 0 = never
 
-	// Above 1, up to so many messages that are there go in one POST, beside others and
-	// in no order; each is settled by itself. InFlight / Together such POSTs are made
-	// at once.
+	// Above 1: up to so many available messages go in one POST, in no order, and are settled one by
+	// one. InFlight / UnorderedBatch such POSTs run at once.
 	UnorderedBatch int
 
-	// Above 0, up to so many messages go in one POST, in their order, and none
-	// goes before those ahead of it are settled, in whichever trigger. A function
-	// that does not take a batch is given the same one until it does. It needs
-	// nats-server 2.11 or later.
+	// Above 0: up to so many messages go in one POST, in stream order. Across all triggers a batch is
+	// posted only after earlier ones are settled; a refused batch is posted again. Needs nats-server
+	// 2.11.
 	Batch     int
-	BatchWait time.Duration // for how long a batch waits for more after its first message
+	BatchWait time.Duration // how long a batch waits for more after its first message
 }
 
-// recordRoute is the route by which deliver records events.
+// recordRoute is the route by which the function deliver records events.
 const recordRoute = "record"
 
-// Routes feeds the event functions. A route with a safety tick gets one every
-// tick.
+// Routes returns the routes of the event functions, with a safety tick every tick.
 func Routes(tick time.Duration) []Route {
 	return []Route{
 		{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
-		// While one waits for a receiver that does not answer, others hear of what came meanwhile.
+		// While one call waits for a slow receiver, others handle new messages.
 		{Stream: StreamWake, Durable: "deliver", Filters: []string{WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
-		// Each of them sends what it claimed; while one waits for an answer, others send what came meanwhile.
+		// While one call waits for WeChat, others send new tasks.
 		{Stream: StreamWake, Durable: "wechat", Filters: []string{WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
 		{Stream: StreamEvents, Durable: recordRoute, Filters: []string{EventPrefix + ">"}, Function: "deliver", InFlight: 256, OldInFlight: 32, UnorderedBatch: 64, AckWait: 30 * time.Second},
 	}
 }
 
-// SaveConfig says how accepted messages are taken from their stream.
+// SaveConfig is how accepted messages are read from their stream.
 type SaveConfig struct {
 	Stream             string        // "" = ACCEPTED
-	Shards             int           // as ShardOf is told
+	Shards             int           // as for ShardOf
 	BatchSize          int           // messages in one POST
-	BatchWait          time.Duration // for how long a batch waits for more after its first message
-	DeliverBeforeSaved bool          // feed the function deliver with them too
-	Tick               time.Duration // the safety tick of the function save, at least 1 s; 0 = none
+	BatchWait          time.Duration // how long a batch waits for more after its first message
+	DeliverBeforeSaved bool          // feed the function deliver too
+	Tick               time.Duration // safety tick of the function save, at least 1 s; 0 = none
 }
 
-// saveConsumerIdle is how long what one number of shards has taken is remembered
-// after there is another. A consumer that is made again begins at the start of
-// the stream: what was saved before passes without effect.
+// saveConsumerIdle is how long a consumer for another number of shards is kept. A consumer created
+// again starts at the beginning of the stream; saving a saved message again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
-// saveDurablePrefix begins the names of the durables by which messages are saved.
+// saveDurablePrefix begins the durable names of the routes that save.
 const saveDurablePrefix = "save-"
 
-// shardsSuffix ends the names of the durables of so many shards: with another number
-// others are used, since each must have seen its messages from the first on.
+// shardsSuffix ends the durable names for a number of shards. Each number has its own, since a
+// consumer must have seen all messages of its shard.
 func shardsSuffix(shards int) string { return "-of-" + strconv.Itoa(shards) }
 
-// SaveRoutes feeds the function save with everything that is accepted, in the
-// order of each shard, and wakes it by WakeSave.
+// SaveRoutes returns the routes that feed the function save with accepted messages, in order within
+// each shard, and wake it by WakeSave.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
 		Stream: StreamWake, Durable: "save", Filters: []string{WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
@@ -97,8 +93,8 @@ func SaveRoutes(cfg SaveConfig) []Route {
 	return routes
 }
 
-// priorityGroup is the priority group of a route of batches: NATS gives messages to
-// one of those that ask, until that has not asked for a while.
+// priorityGroup is the priority group of ordered batches: NATS gives messages to one trigger until it
+// stops asking.
 const priorityGroup = "trigger"
 
 func (r *Route) consumer() jetstream.ConsumerConfig {
@@ -106,7 +102,7 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 		Durable:       r.Durable,
 		DeliverPolicy: jetstream.DeliverAllPolicy, AckPolicy: jetstream.AckExplicitPolicy,
 		AckWait: r.AckWait, MaxAckPending: r.InFlight, InactiveThreshold: r.InactiveThreshold,
-		MaxDeliver: -1, // a message that used up its deliveries would just stay, unseen
+		MaxDeliver: -1, // unlimited: a message out of deliveries would stay, unseen
 	}
 	if len(r.Filters) == 1 {
 		c.FilterSubject = r.Filters[0]
@@ -114,10 +110,10 @@ func (r *Route) consumer() jetstream.ConsumerConfig {
 		c.FilterSubjects = r.Filters
 	}
 	if r.Batch > 0 {
-		c.AckPolicy = jetstream.AckAllPolicy // one in hand at a time, so one acknowledgement settles all before it
-		c.MaxAckPending = 2 * r.Batch        // the one that is posted and the next
+		c.AckPolicy = jetstream.AckAllPolicy // batches are posted one at a time
+		c.MaxAckPending = 2 * r.Batch        // the posted batch and the next
 		c.PriorityPolicy, c.PriorityGroups = jetstream.PriorityPolicyPinned, []string{priorityGroup}
-		c.PinnedTTL = r.AckWait * 3 / 2 // what a dead trigger held comes again before anything new
+		c.PinnedTTL = r.AckWait * 3 / 2 // longer than AckWait: messages of a dead trigger come again before new ones
 	}
 	return c
 }

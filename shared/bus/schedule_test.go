@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestBucketsAreCoarserFurtherAhead(t *testing.T) {
+func TestBucketOf(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct{ in, want time.Duration }{
@@ -25,7 +25,7 @@ func TestBucketsAreCoarserFurtherAhead(t *testing.T) {
 	}
 }
 
-func TestFarOffDueTimesEvictNothing(t *testing.T) {
+func TestSchedulesEvictNothing(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -49,7 +49,7 @@ func TestFarOffDueTimesEvictNothing(t *testing.T) {
 }
 
 // A server whose clock is ahead fires a schedule early, and forgets it then.
-func TestWhoIsWokenEarlyIsWokenAgain(t *testing.T) {
+func TestWakeAgainAtAfterEarlyWakeUp(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -66,7 +66,7 @@ func TestWhoIsWokenEarlyIsWokenAgain(t *testing.T) {
 	require.False(t, time.Now().Before(due))
 }
 
-func TestAScheduleIsNotTrustedForEver(t *testing.T) {
+func TestScheduleIsPublishedAgain(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
 	require.NoError(t, err)
@@ -104,7 +104,7 @@ func TestWakeAtFiresOncePerBucket(t *testing.T) {
 	}
 }
 
-func TestWhatIsDueAlreadyWakesAtOnce(t *testing.T) {
+func TestWakeAtInThePast(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeRelay)
@@ -112,7 +112,7 @@ func TestWhatIsDueAlreadyWakesAtOnce(t *testing.T) {
 	eventually(t, func() bool { _, total := h.sum(); return total == 1 }, "woken")
 }
 
-func TestAScheduleThatCouldNotBeMadeIsMadeByTheNextCall(t *testing.T) {
+func TestFailedScheduleIsRetried(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())
@@ -126,7 +126,7 @@ func TestAScheduleThatCouldNotBeMadeIsMadeByTheNextCall(t *testing.T) {
 	}, "made")
 }
 
-func TestTheMemoryOfSchedulesIsBounded(t *testing.T) {
+func TestScheduleCacheIsBounded(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
 	require.NoError(t, err)
@@ -139,7 +139,7 @@ func TestTheMemoryOfSchedulesIsBounded(t *testing.T) {
 	require.Len(t, b.scheduled, scheduleCacheSize/2+1, "the past is forgotten first")
 }
 
-func TestVersionsAreCompared(t *testing.T) {
+func TestAtLeast(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]bool{"2.12.0": true, "2.12.0-RC.1": true, "2.15.2": true, "3.0.0": true, "2.11.9": false, "2.9.10": false, "": false, "x": false} {
 		require.Equal(t, want, atLeast(version, 2, 12), version)

@@ -9,24 +9,24 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// The streams. doc.go says what each is for.
+// The streams; see doc.go.
 const (
 	StreamWake        = "WAKE"
 	StreamEvents      = "EVENTS"
 	StreamMessages    = "MESSAGES"
 	StreamUsers       = "USERS"
 	StreamDeadLetters = "DEADLETTERS"
-	StreamAccepted    = "ACCEPTED" // unless Config.AcceptStream says otherwise
+	StreamAccepted    = "ACCEPTED" // the default of Config.AcceptStream
 )
 
-// The subjects that are woken, and the first tokens of all others of ours. No
-// subject that a caller chooses may begin with one of these except MessagePrefix.
+// Subjects that are woken, and prefixes of all others. Callers may choose subjects only under
+// MessagePrefix.
 const (
 	WakeSweep   = wakePrefix + "sweep"
 	WakeRelay   = wakePrefix + "relay"
 	WakeDeliver = wakePrefix + "deliver"
 	WakeSave    = wakePrefix + "save"
-	WakeWeChat  = queuePrefix + "wechat" // is QueueSubject("wechat"), whose tasks a function sends
+	WakeWeChat  = queuePrefix + "wechat" // QueueSubject("wechat"), whose tasks a function sends
 
 	EventPrefix   = "evt."
 	MessagePrefix = "msg."
@@ -42,14 +42,14 @@ const (
 	deadLetterPrefix = "dlq."
 )
 
-// QueueSubject is what Wake is told when tasks of queue became ready.
+// QueueSubject returns the subject to wake when tasks of queue became ready.
 func QueueSubject(queue string) string { return queuePrefix + escapeToken(queue) }
 
-// UserSubject is where messages to a user are published.
+// UserSubject returns the subject of messages to a user.
 func UserSubject(user string) string { return UserPrefix + escapeToken(user) }
 
-// escapeToken makes any name one token of a subject: what is not [A-Za-z0-9_-] is
-// written =XX. Different names give different tokens.
+// escapeToken makes a name one token of a subject: characters outside [A-Za-z0-9_-] become =XX.
+// Different names give different tokens.
 func escapeToken(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -64,7 +64,7 @@ func escapeToken(name string) string {
 	return b.String()
 }
 
-// unescapeToken is the name that token made t of.
+// unescapeToken is the inverse of escapeToken.
 func unescapeToken(t string) (string, bool) {
 	var b strings.Builder
 	for {
@@ -89,19 +89,17 @@ const (
 	day = 24 * time.Hour
 	mib = 1 << 20
 
-	// wakeMB is several times what WAKE can hold: one message for each subject that
-	// is woken and at most scheduleLimit schedules for each, of about 250 bytes.
+	// wakeMB is several times what WAKE can hold: one message per woken subject and at most
+	// scheduleLimit schedules for each, of about 250 bytes.
 	wakeMB = 16
 )
 
-// streamConfigs is every stream as it should be on a server that has, or has not,
-// message schedules. What the main job needs comes first, as the server may not
-// have room for all.
+// streamConfigs returns the wanted configuration of every stream, most important first, since the
+// server may lack room for all. schedules: the server supports message schedules.
 func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
-	// An id is only deduplicated for sure where it outlives its acknowledgement
-	// (limits retention), and where a full stream refuses instead of forgetting.
-	// Direct gets are off: what they answer is what somebody published, or nothing,
-	// and NATS sends it wherever the request says, as a request of its own too.
+	// Ids deduplicate reliably only with limits retention, where they outlive the acknowledgement, and
+	// DiscardNew. Direct gets are off because the requester chooses the reply subject, so stored data
+	// could be sent as a request to another service.
 	log := jetstream.StreamConfig{
 		Retention: jetstream.LimitsPolicy, Discard: jetstream.DiscardNew, Storage: jetstream.FileStorage,
 		MaxMsgsPerSubject: -1, Duplicates: 10 * time.Minute, Replicas: cfg.Replicas, AllowDirect: false,
@@ -110,7 +108,7 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 
 	events.Name, events.Subjects = StreamEvents, []string{EventPrefix + ">"}
 	events.Description = "task events, as CloudEvents"
-	events.MaxBytes = megabytes(cfg.EventsMB, 128) // no age: what is not recorded stays; trim.go removes what is
+	events.MaxBytes = megabytes(cfg.EventsMB, 128) // no age limit: TrimEvents removes recorded events
 
 	messages.Name, messages.Subjects = StreamMessages, []string{MessagePrefix + ">"}
 	messages.Description = "reliable messages to subjects, as CloudEvents"
@@ -120,21 +118,21 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	users.Name, users.Subjects = StreamUsers, []string{UserPrefix + ">"}
 	users.Description = "reliable messages to users, as CloudEvents"
 	users.Duplicates = 2 * time.Minute
-	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // beyond it the oldest of the same inbox goes
+	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // beyond it the oldest message of the same inbox is evicted
 	users.MaxBytes, users.MaxAge = megabytes(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
 	dead.Name, dead.Subjects = StreamDeadLetters, []string{deadLetterPrefix + ">"}
 	dead.Description = "events that a function refused"
 	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
-	// Here the subject is the id: it deduplicates as long as its message is there,
-	// however old. Only what is saved is forgotten, so there is no age.
+	// The subject is the id and deduplicates as long as its message exists. No age limit: only saved
+	// messages are removed.
 	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{acceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
 	accepted.MaxBytes, accepted.Duplicates = megabytes(cfg.AcceptedMB, 256), 2*time.Minute
 
-	// A hint is worth only its last copy, and schedules do not allow DiscardNew.
+	// Only the newest wake-up matters, and schedules do not allow DiscardNew.
 	wake.Name, wake.Subjects = StreamWake, []string{wakePrefix + "*", WakeWeChat, schedPrefix + ">"}
 	wake.Description = "wake-ups and their schedules"
 	wake.MaxMsgsPerSubject, wake.Discard, wake.MaxBytes = 1, jetstream.DiscardOld, wakeMB*mib
@@ -143,8 +141,8 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{wake, accepted, events, messages, users, dead}
 }
 
-// Sizes is how many bytes the streams may take that messages of callers fill, by
-// their names here; that of accepted messages is StreamAccepted.
+// Sizes returns the size limits, in bytes, of the streams that callers' messages fill, by the names of
+// this package; accepted messages are under StreamAccepted.
 func (c *Config) Sizes() map[string]int64 {
 	sizes := map[string]int64{}
 	for _, s := range streamConfigs(c, false) {

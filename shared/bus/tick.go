@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// tick wakes the function of r now and then every r.Every, until ctx ends. Each
-// trigger publishes each tick under the id of its time, so the stream keeps one of
-// them. Nothing about a tick is stored ahead, where it could be evicted.
+// tick wakes the function of r at once and then every r.TickInterval until ctx ends. All triggers
+// publish a tick under the same id, so the stream stores one. Ticks are not stored in advance, where
+// they could be evicted.
 func (t *Trigger) tick(ctx context.Context, l *connection, r *route) {
 	t.bus.Wake(r.Filters[0], 1)
 	t.forgetSchedule(ctx, l, r)
@@ -33,7 +33,7 @@ func (t *Trigger) tick(ctx context.Context, l *connection, r *route) {
 	}
 }
 
-// forgetSchedule removes the repeating schedule by which earlier versions ticked.
+// forgetSchedule removes the repeating schedule of earlier versions.
 func (t *Trigger) forgetSchedule(ctx context.Context, l *connection, r *route) {
 	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
 	defer cancel()

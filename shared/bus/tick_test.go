@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTicksOfAllTriggersAreOneAndNothingEvictsThem(t *testing.T) {
+func TestTriggersShareOneTick(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	js, b := broker.js(), newBus(t, broker.server.URL())

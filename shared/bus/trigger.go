@@ -16,55 +16,54 @@ import (
 )
 
 const (
-	pullFor      = 30 * time.Second // one pull; shorter ones would only cost an idle server more
-	checkEvery   = 10 * time.Second // that a stream is still there
+	pullFor      = 30 * time.Second // of one pull request
+	checkEvery   = 10 * time.Second // whether a stream still exists
 	setupTimeout = 10 * time.Second
 	setupWait    = 250 * time.Millisecond
 	setupWaitMax = 10 * time.Second
 )
 
-// TriggerConfig says where the functions are and how they are called. A zero
-// field takes the default.
+// TriggerConfig is how the trigger calls functions. A zero field means the default.
 type TriggerConfig struct {
-	BaseURL      string // events go to {BaseURL}/events/{function}; "{function}" in it stands for that name too
+	BaseURL      string // events go to {BaseURL}/events/{function}; "{function}" in it is replaced by the name
 	User         string // Basic credentials of the role trigger
 	Password     string
-	Concurrency  int           // deliveries of this trigger at once, all routes together; 64
-	Timeout      time.Duration // of a delivery whose route has none; 1 minute
-	MinBackoff   time.Duration // before the second delivery; doubles from there; 1 s
-	MaxBackoff   time.Duration // at most; 5 minutes
-	DrainTimeout time.Duration // for deliveries under way when Run ends; 25 s
+	Concurrency  int           // parallel deliveries of this trigger over all routes; 64
+	Timeout      time.Duration // of a delivery of a route without its own; 1 minute
+	MinBackoff   time.Duration // before the second delivery, then doubled; 1 s
+	MaxBackoff   time.Duration // upper limit; 5 minutes
+	DrainTimeout time.Duration // for running deliveries when Run ends; 25 s
 
-	OnDelivery func(Delivery) // is told of each, by many goroutines at once; nil = nobody
+	OnDelivery func(Delivery) // called after each delivery, concurrently; may be nil
 }
 
-// Delivery is one POST that is over.
+// Delivery is one finished POST.
 type Delivery struct {
 	Durable  string
 	Function string
-	Status   int           // of the answer; 0 = there was none
-	Took     time.Duration // until the answer was read
+	Status   int           // of the response; 0 = none
+	Took     time.Duration // until the response was read
 }
 
-// Trigger carries messages from streams to functions. It holds no state: any
-// number may run, and any may be killed.
+// Trigger delivers messages from streams to functions. It is stateless: any number may run, and any
+// may be killed.
 type Trigger struct {
 	bus         *Bus
 	cfg         TriggerConfig
 	routes      []*route
 	client      *http.Client
 	slots       chan struct{}
-	deliveryMax time.Duration // what a delivery takes at most, waiting for its turn included
+	deliveryMax time.Duration // upper limit of one delivery, with waiting and settling
 
-	setupLocks map[string]*sync.Mutex // one setup of a stream at a time; others go on
+	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery time.Duration
 
 	mu      sync.Mutex
-	logged  map[string]bool  // what was logged
-	streams map[string]error // why a stream is not as it should be
+	logged  map[string]bool  // errors that were logged
+	streams map[string]error // by stream: why it is not as wanted
 }
 
-// route is a Route at work.
+// route is a Route in operation.
 type route struct {
 	Route
 	url   string
@@ -75,13 +74,13 @@ type route struct {
 	inFlight atomic.Int64
 	pulling  atomic.Bool
 	failure  atomic.Pointer[error]     // why it does not pull
-	deadline atomic.Pointer[time.Time] // when it must have got on; nil = it may wait for as long as it likes
+	deadline atomic.Pointer[time.Time] // of the present step; nil = none
 }
 
-// NewTrigger checks cfg and routes; it does not touch the network.
+// NewTrigger checks cfg and routes without network access.
 func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 	if b == nil {
-		return nil, errors.New("trigger: there is no NATS_URL")
+		return nil, errors.New("trigger: NATS_URL is not set")
 	}
 	setDefault(&cfg.Concurrency, 64)
 	setDefault(&cfg.Timeout, time.Minute)
@@ -101,10 +100,10 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 		if t.routes = append(t.routes, active); t.setupLocks[r.Stream] == nil {
 			return nil, fmt.Errorf("trigger: route %s: %s is none of our streams", r.Durable, r.Stream)
 		}
-		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // another's, its own, and telling NATS
+		t.deliveryMax = max(t.deliveryMax, 2*active.Timeout+settleTimeout) // of another delivery, its own, and settling
 	}
 	t.client = &http.Client{
-		// Following one would turn the POST into a GET.
+		// A followed redirect would turn the POST into a GET.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		Transport: &http.Transport{
 			Proxy:               http.ProxyFromEnvironment,
@@ -152,14 +151,12 @@ func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
 	return &route{Route: r, url: strings.TrimRight(base, "/") + "/events/" + r.Function, slots: make(chan struct{}, posts)}, nil
 }
 
-// Run delivers until ctx ends. Then it pulls no more, lets what is under way
-// finish, at most for DrainTimeout, and returns. While NATS is away it waits for
-// it; whenever the connection is made, what is missing there (streams and
-// consumers) is made too, and the functions behind routes with a safety tick are
-// woken: who had something to tell them may be gone.
+// Run delivers until ctx ends. Then it stops pulling, waits at most DrainTimeout for running
+// deliveries, and returns. On each connect it creates missing streams and consumers and wakes the
+// functions of routes with a safety tick, since wake-ups may have been lost.
 //
-// A route depends on its own stream alone. What cannot be made is tried again,
-// ever more rarely, while everything else goes on.
+// A route depends only on its own stream. A failed setup is retried with growing delays while other
+// routes go on.
 func (t *Trigger) Run(ctx context.Context) {
 	work, abort := context.WithCancel(context.WithoutCancel(ctx))
 	defer abort()
@@ -175,7 +172,7 @@ func (t *Trigger) Run(ctx context.Context) {
 	t.client.CloseIdleConnections()
 }
 
-// runRoute keeps one route going until ctx ends, then waits for its deliveries.
+// runRoute restarts one route until ctx ends, then waits for its deliveries.
 func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 	var under sync.WaitGroup
 	defer under.Wait()
@@ -195,15 +192,15 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 		}
 		if text := err.Error(); text != logged {
 			logged = text
-			t.bus.log.Warn("a route does not run: starting it again, and again", "route", r.Durable, "error", err)
+			t.bus.log.Warn("a route stopped: restarting it with growing delays", "route", r.Durable, "error", err)
 		}
 		r.sleep(ctx, wait)
 		wait = min(2*wait, setupWaitMax)
 	}
 }
 
-// maintainStream makes one stream whenever the connection is made and whenever it is
-// missing, those included that no route reads: nobody else may make one.
+// maintainStream creates one stream on each connect and whenever it is missing. It covers streams
+// without a route too, since only the trigger creates streams.
 func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
 		l, err := t.bus.awaitConnection(ctx)
@@ -224,7 +221,7 @@ func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	}
 }
 
-// waitUntilMissing returns when a stream does not exist any more, or ctx ends.
+// waitUntilMissing returns when a stream no longer exists, or ctx ends.
 func (t *Trigger) waitUntilMissing(ctx context.Context, l *connection, name string) {
 	for ctx.Err() == nil {
 		sleep(ctx, t.checkEvery)
@@ -245,8 +242,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// ensure makes a stream as it should be. What NATS does not change about one that
-// is there is logged once, and no error.
+// ensure creates or changes a stream. What NATS refuses to change is logged once and is no error.
 func (t *Trigger) ensure(ctx context.Context, l *connection, name string) error {
 	t.setupLocks[name].Lock()
 	defer t.setupLocks[name].Unlock()
@@ -263,9 +259,9 @@ func (t *Trigger) ensure(ctx context.Context, l *connection, name string) error 
 	return err
 }
 
-// pull delivers as long as the connection and the consumer last.
+// pull delivers until the connection or the consumer is lost.
 func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGroup) error {
-	r.deadline.Store(nil) // NATS may stay away
+	r.deadline.Store(nil) // waiting for NATS has no deadline
 	l, err := t.bus.awaitConnection(ctx)
 	if err != nil {
 		return err
@@ -304,7 +300,7 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 	}
 }
 
-// setUp makes what is missing for r.
+// setUp creates what is missing for r.
 func (t *Trigger) setUp(ctx context.Context, l *connection, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 && !l.hasPriorityGroups {
 		return nil, fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
@@ -318,7 +314,7 @@ func (t *Trigger) setUp(ctx context.Context, l *connection, r *route) (jetstream
 	return consumer, t.logMismatch(err)
 }
 
-// logMismatch logs a mismatch, once, and lets the work go on with what is there.
+// logMismatch logs a mismatch once and returns any other error.
 func (t *Trigger) logMismatch(err error) error {
 	var mismatch *MismatchError
 	if !errors.As(err, &mismatch) {
@@ -328,7 +324,7 @@ func (t *Trigger) logMismatch(err error) error {
 	return nil
 }
 
-// logOnce logs what somebody should change, once.
+// logOnce logs an error that an operator should resolve, once.
 func (t *Trigger) logOnce(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -338,8 +334,8 @@ func (t *Trigger) logOnce(text string) {
 	}
 }
 
-// pullOnce asks for as many messages as there is room for. Nothing is pulled
-// that would have to wait here, where its AckWait would run.
+// pullOnce fetches as many messages as can be delivered now. A message that waited here would use up
+// its AckWait.
 func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
 	r.setDeadline(t.deliveryMax)
 	room, err := r.acquire(ctx)
@@ -367,7 +363,7 @@ func (t *Trigger) pullOnce(ctx, work context.Context, consumer jetstream.Consume
 	return nil
 }
 
-// acquire waits for one free slot and takes all that are free then.
+// acquire waits for one free slot and takes all free ones.
 func (r *route) acquire(ctx context.Context) (int, error) {
 	select {
 	case r.slots <- struct{}{}:

@@ -26,7 +26,7 @@ func sweepRoute() Route {
 	return Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 2 * time.Second, TickInterval: time.Second}
 }
 
-func TestAStreamThatDoesNotFitStopsItsOwnRoutesAlone(t *testing.T) {
+func TestStreamWithoutRoomStopsOnlyItsRoutes(t *testing.T) {
 	t.Parallel()
 	broker := &broker{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir(), MaxStore: 300 * mib})}
 	log := &logged{}
@@ -49,7 +49,7 @@ func TestAStreamThatDoesNotFitStopsItsOwnRoutesAlone(t *testing.T) {
 	require.Equal(t, 1, strings.Count(log.String(), "lower SENDONCE_STREAM_MESSAGES_MB"), "it is said once")
 }
 
-func TestARenamedStreamStopsItsOwnRoutesAloneUntilTheOldOneIsRemoved(t *testing.T) {
+func TestTakenSubjectsStopOnlyTheirRoutes(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	old := newBus(t, broker.server.URL())

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnEventArrivesAsItWasPublished(t *testing.T) {
+func TestTriggerPostsEventUnchanged(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
@@ -37,7 +37,7 @@ func TestAnEventArrivesAsItWasPublished(t *testing.T) {
 	require.True(t, broker.settled(broker.js(), testRoute()))
 }
 
-func TestAHintBecomesAnEventOfTheTrigger(t *testing.T) {
+func TestWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
@@ -59,7 +59,7 @@ func TestAHintBecomesAnEventOfTheTrigger(t *testing.T) {
 	eventually(t, func() bool { return len(f.seen()) > before }, "a wake-up is delivered")
 }
 
-func TestANewerHintDoesNotWaitForTheOneBefore(t *testing.T) {
+func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -88,7 +88,7 @@ func TestANewerHintDoesNotWaitForTheOneBefore(t *testing.T) {
 	require.Len(t, f.seen(), 3)
 }
 
-func TestATriggerLooksForWhatNobodyCouldTellWheneverItIsConnected(t *testing.T) {
+func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
@@ -107,7 +107,7 @@ func TestATriggerLooksForWhatNobodyCouldTellWheneverItIsConnected(t *testing.T) 
 	require.Zero(t, trigger.Counts()["relay"].Deliveries, "a route without a safety tick is not for looking")
 }
 
-func TestDeliveriesUnderWayAreBounded(t *testing.T) {
+func TestInFlightIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]func(*TriggerConfig, *Route){
 		"by the route":   func(_ *TriggerConfig, r *Route) { r.InFlight = 3 },
@@ -135,7 +135,7 @@ func TestDeliveriesUnderWayAreBounded(t *testing.T) {
 	}
 }
 
-func TestRunEndsWhenWhatIsUnderWayHasEnded(t *testing.T) {
+func TestRunWaitsForDeliveries(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -162,7 +162,7 @@ func TestRunEndsWhenWhatIsUnderWayHasEnded(t *testing.T) {
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
 }
 
-func TestTheEndIsBoundedAndWhatItCutOffComesAgain(t *testing.T) {
+func TestDrainTimeoutIsBounded(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -186,7 +186,7 @@ func TestTheEndIsBoundedAndWhatItCutOffComesAgain(t *testing.T) {
 	eventually(t, func() bool { return second.Counts()["d"].Acked == 1 }, "acknowledged by another")
 }
 
-func TestTwoTriggersShareTheWorkAndOneIsEnough(t *testing.T) {
+func TestTwoTriggersShareWork(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	f := newFunction(t, answering(204))
@@ -217,7 +217,7 @@ func TestTwoTriggersShareTheWorkAndOneIsEnough(t *testing.T) {
 	}
 }
 
-func TestNoEventIsLostWhenNATSRestarts(t *testing.T) {
+func TestTriggerSurvivesRestartOfNATS(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -243,7 +243,7 @@ func TestNoEventIsLostWhenNATSRestarts(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsMadeAgain(t *testing.T) {
+func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
@@ -264,7 +264,7 @@ func TestWhatIsMissingIsMadeAgain(t *testing.T) {
 	deliver("after the server came back empty")
 }
 
-func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
+func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	log := &logged{}
@@ -293,7 +293,7 @@ func TestATriggerGoesOnWithWhatAnOperatorSet(t *testing.T) {
 	require.Equal(t, 4, c.CachedInfo().Config.MaxAckPending, "no operator's, but that of an older version")
 }
 
-func TestEachFunctionMayHaveAnAddressOfItsOwn(t *testing.T) {
+func TestBaseURLPerFunction(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	f := newFunction(t, answering(204))
@@ -306,7 +306,7 @@ func TestEachFunctionMayHaveAnAddressOfItsOwn(t *testing.T) {
 	require.Equal(t, "POST /of-f/events/f", f.seen()[0].path)
 }
 
-func TestWrongRoutesAreRefused(t *testing.T) {
+func TestNewTriggerRejectsBadRoutes(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, "nats://127.0.0.1:1")
 	for want, change := range map[string]func(*TriggerConfig, *Route){

@@ -8,21 +8,18 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long EVENTS keeps an event that deliver has recorded, for whoever else
-// subscribes.
+// How long EVENTS keeps a recorded event for other subscribers.
 const (
 	eventsKept     = time.Hour
 	eventsKeptHalf = 15 * time.Minute // once the stream is half full
-	eventsFull     = 0.75             // from here on none: one batch of a relay may be a tenth of the stream
+	eventsFull     = 0.75             // above this none is kept: one batch of relay may take a tenth of the stream
 )
 
-// TrimEvents removes from EVENTS what was recorded and is old enough: a stream
-// that refuses when it is full must be emptied by somebody. Once it is three quarters
-// full, or full says that it has refused an event, whatever was recorded goes: else
-// one caller that fills it in a minute would have everybody's webhooks wait until that
-// is old. A repeat of an event that is gone is still recognised, by NATS until it
-// restarts, and by what was recorded. Events that are not recorded yet stay,
-// however old.
+// TrimEvents removes recorded, old enough events from EVENTS, which refuses events when it is full.
+// Above three quarters, or when full says that it has refused an event, it removes every recorded
+// event, so that one caller's flood does not delay the webhooks of others. Duplicates of removed
+// events are still detected: by NATS until it restarts, and by the record. Unrecorded events always
+// stay.
 func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -46,8 +43,7 @@ func (b *Bus) TrimEvents(ctx context.Context, full bool) (removed int, err error
 	return purgeOlderThan(ctx, stream, recorded, b.cfg.ago(eventsKept))
 }
 
-// purgeOlderThan removes what is older than at up to a place of a stream, and says about
-// how many messages that were.
+// purgeOlderThan removes messages up to last that are older than at. It returns about how many.
 func purgeOlderThan(ctx context.Context, stream jetstream.Stream, last uint64, at time.Time) (removed int, err error) {
 	old, err := lastOlderThan(ctx, stream, stream.CachedInfo().State.FirstSeq, last, at)
 	if err != nil {
@@ -56,8 +52,7 @@ func purgeOlderThan(ctx context.Context, stream jetstream.Stream, last uint64, a
 	return purgeTo(ctx, stream, old)
 }
 
-// purgeTo removes everything up to a place of a stream, and says about how many
-// messages that were.
+// purgeTo removes all messages up to last. It returns about how many.
 func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed int, err error) {
 	first := stream.CachedInfo().State.FirstSeq
 	if last < first {
@@ -69,7 +64,7 @@ func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed
 	return int(last - first + 1), nil
 }
 
-// stream looks a stream up; nil when there is none.
+// stream looks up a stream; nil if there is none.
 func (b *Bus) stream(ctx context.Context, name string) (*connection, jetstream.Stream, error) {
 	l, err := b.connection(ctx)
 	if err != nil {
@@ -85,8 +80,7 @@ func (b *Bus) stream(ctx context.Context, name string) (*connection, jetstream.S
 	return l, stream, nil
 }
 
-// bytesUsed is the part of a stream's bytes that is used, 0 to 1; 0 of a stream
-// without a limit.
+// bytesUsed returns the used part of a stream's bytes, 0 to 1; 0 without a limit.
 func bytesUsed(info *jetstream.StreamInfo) float64 {
 	if limit := info.Config.MaxBytes; limit > 0 {
 		return float64(info.State.Bytes) / float64(limit)
@@ -94,8 +88,8 @@ func bytesUsed(info *jetstream.StreamInfo) float64 {
 	return 0
 }
 
-// fillRatio is how much of a stream is used, 0 to 1, by its bytes or its messages; 0
-// of a stream without limits.
+// fillRatio returns the used part of a stream, 0 to 1, by bytes or messages, whichever is larger; 0
+// without limits.
 func fillRatio(info *jetstream.StreamInfo) float64 {
 	used := bytesUsed(info)
 	if limit := info.Config.MaxMsgs; limit > 0 {
@@ -104,8 +98,7 @@ func fillRatio(info *jetstream.StreamInfo) float64 {
 	return used
 }
 
-// recordedTo is the place up to which everything was taken by the route that
-// records events; 0 when there is none.
+// recordedTo returns the sequence number up to which all events are recorded; 0 without the consumer.
 func (l *connection) recordedTo(ctx context.Context) (uint64, error) {
 	consumer, err := l.js.Consumer(ctx, StreamEvents, recordRoute)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
@@ -117,8 +110,8 @@ func (l *connection) recordedTo(ctx context.Context) (uint64, error) {
 	return consumer.CachedInfo().AckFloor.Stream, nil
 }
 
-// lastOlderThan finds the last of the places first to last whose message is older
-// than at; 0 when none is. Places that are empty count as old.
+// lastOlderThan returns the last sequence number from first to last whose message is older than at; 0
+// if none is. Missing messages count as old.
 func lastOlderThan(ctx context.Context, stream jetstream.Stream, first, last uint64, at time.Time) (uint64, error) {
 	var old uint64
 	for first <= last && last > 0 {

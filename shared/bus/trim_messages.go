@@ -13,16 +13,16 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How long MESSAGES keeps a message that is over, for whoever else reads it.
+// How long MESSAGES keeps finished messages for other readers.
 const (
 	messagesKept        = time.Hour
 	messagesKeptHalf    = 15 * time.Minute // once the stream is half full
-	messagesKeptFull    = 2 * time.Minute  // once it is nearly full: the window in which a repeat is recognised
+	messagesKeptFull    = 2 * time.Minute  // once it is nearly full: the deduplication window
 	trimTimeout         = 8 * time.Second  // of one stream
-	trimBudget          = 4 * time.Second  // after which no other page is begun
-	trimPageSize        = 1000             // messages that are looked at together
-	trimDeletes         = 32               // at once
-	trimConsumer        = "sendonce-trim-" // begins the name of the consumer that reads the headers
+	trimBudget          = 4 * time.Second  // no page begins after it
+	trimPageSize        = 1000             // messages that are read together
+	trimDeletes         = 32               // in parallel
+	trimConsumer        = "sendonce-trim-" // name prefix of the consumer that reads headers
 	trimConsumerIdle    = 10 * time.Second
 	trimFetchWait       = 2 * time.Second
 	maxSequence         = math.MaxUint64
@@ -30,27 +30,26 @@ const (
 	nearlyFull          = 0.9
 )
 
-// MessageState is what is known of a message in the stream of messages.
+// MessageState is what the caller knows of a message in MESSAGES.
 type MessageState int8
 
-// The verdicts.
+// The states.
 const (
-	Unfinished MessageState = iota // not over, or not known: it stays
-	Sent                           // over because a stream had it: it stays until all consumers of the stream have it; where there is none, until the stream is half full
-	Finished                       // confirmed by all who had to, or given up
+	Unfinished MessageState = iota // or unknown: it stays
+	Sent                           // stored and needs no confirmation: it stays until all consumers of the stream have it; without consumers until the stream is half full
+	Finished                       // confirmed by all who must, or given up
 )
 
-// TrimResult is what one trim of MESSAGES did.
+// TrimResult is the result of one trim of MESSAGES.
 type TrimResult struct {
 	Removed int
-	Next    uint64 // where the next one goes on; 0 = at the beginning
-	HeldBy  string // the consumer that keeps messages in the stream which are over; "" = none
+	Next    uint64 // where the next trim continues; 0 = at the beginning
+	HeldBy  string // the consumer for which finished messages are kept; "" = none
 }
 
-// TrimMessages removes from MESSAGES what is over and old enough, looking from a
-// place on (0 = the beginning) for a few seconds. judge gives the verdicts on
-// messages by their ids. full says that the stream has refused a message. What is
-// not over stays, however old, until the age limit of the stream.
+// TrimMessages removes finished, old enough messages from MESSAGES. It starts at from (0 = the
+// beginning) and runs for a few seconds. judge returns the states of messages by id. full means that
+// the stream has refused a message. Unfinished messages stay until the age limit of the stream.
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -74,7 +73,7 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 		return TrimResult{}, err
 	}
 	if t.slowest == noConsumer && (full || used > 0.5) {
-		t.read = maxSequence // they were kept as long as there was room
+		t.read = maxSequence // there is no reader to keep them for
 	}
 	from = max(from, info.State.FirstSeq)
 	if from > info.State.LastSeq {
@@ -85,12 +84,12 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 	return t.TrimResult, err
 }
 
-// noConsumer is the slowest consumer of a stream that has none.
+// noConsumer is the slowest consumer of a stream without consumers.
 const noConsumer = ""
 
-// readByAll is the place up to which every consumer of a stream has everything,
-// and the consumer that is furthest behind. One that has nothing left to read is
-// not behind, whatever its filter. Of a stream without consumers nothing was read.
+// readByAll returns the sequence number up to which every consumer has everything, and the slowest
+// consumer. A consumer with nothing left to read is not behind, whatever its filter. Without consumers
+// it returns 0.
 func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
@@ -111,24 +110,24 @@ func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowe
 	return read, slowest, nil
 }
 
-// messageTrim is one trim under way.
+// messageTrim is a trim in progress.
 type messageTrim struct {
 	TrimResult
 	stream    jetstream.Stream
 	states    func(ctx context.Context, ids []string) (map[string]MessageState, error)
-	before    time.Time // what is younger stays
-	read      uint64    // by all consumers
-	slowest   string    // of these
-	allBefore bool      // everything before the page is gone
+	before    time.Time // younger messages stay
+	read      uint64    // sequence number read by all consumers
+	slowest   string    // the slowest of them
+	allBefore bool      // everything before the page was removed
 }
 
 // trimEntry is one message of the stream.
 type trimEntry struct {
 	seq uint64
-	id  string // "" when it is none of ours
+	id  string // "" if not published by Sendonce
 }
 
-// run reads the headers of messages page by page; bodies stay where they are.
+// run reads message headers page by page.
 func (t *messageTrim) run(ctx context.Context, from uint64) error {
 	c, err := t.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
 		Name:          trimConsumer + fmt.Sprintf("%x", time.Now().UnixNano()),
@@ -138,11 +137,11 @@ func (t *messageTrim) run(ctx context.Context, from uint64) error {
 	if err != nil {
 		return unavailable(err)
 	}
-	defer func() { _ = t.stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // else it ends when it is idle
+	defer func() { _ = t.stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the idle limit deletes it
 	pending, read := c.CachedInfo().NumPending, uint64(0)
 	for until := time.Now().Add(trimBudget); pending > 0; {
 		if time.Now().After(until) {
-			return nil // Next says where to go on
+			return nil // continue at Next
 		}
 		page, left, young, err := t.page(c, min(pending, trimPageSize), &read)
 		if err != nil {
@@ -163,8 +162,8 @@ func (t *messageTrim) run(ctx context.Context, from uint64) error {
 	return nil
 }
 
-// page reads up to n messages that are old enough. young says that one was not:
-// those behind it are younger still.
+// page reads up to n old enough messages. young means that a younger one was found; all later ones are
+// younger still.
 func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page []trimEntry, left uint64, young bool, err error) {
 	batch, err := c.Fetch(int(n), jetstream.FetchMaxWait(trimFetchWait))
 	if err != nil {
@@ -176,8 +175,8 @@ func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page [
 			return nil, 0, false, unavailable(err)
 		}
 		if *read++; meta.Sequence.Consumer != *read {
-			// What was not seen must not be removed with what is around it.
-			return nil, 0, false, unavailable(fmt.Errorf("a message of %s was lost on its way", StreamMessages))
+			// Purging the range would remove the unseen message too.
+			return nil, 0, false, unavailable(fmt.Errorf("a message of %s was lost in transit", StreamMessages))
 		}
 		left = meta.NumPending
 		if young = young || meta.Timestamp.After(t.before); young {
@@ -195,8 +194,8 @@ func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page [
 	return page, left, young, nil
 }
 
-// removeFinished removes what is over of a page: all at once where nothing before it is
-// left, the rest one by one.
+// removeFinished removes the finished messages of a page: by one purge as far as nothing before them
+// is left, otherwise one by one.
 func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) error {
 	ids := make([]string, 0, len(page))
 	for _, p := range page {
@@ -236,7 +235,7 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 	return t.deleteEach(ctx, single)
 }
 
-// deleteEach deletes single messages, several at once.
+// deleteEach deletes single messages, several in parallel.
 func (t *messageTrim) deleteEach(ctx context.Context, places []uint64) error {
 	var next, removed atomic.Int64
 	var all sync.WaitGroup
@@ -251,7 +250,7 @@ func (t *messageTrim) deleteEach(ctx context.Context, places []uint64) error {
 				err := t.stream.DeleteMsg(ctx, places[i])
 				if err == nil {
 					removed.Add(1)
-				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // it is gone already
+				} else if !errors.Is(err, jetstream.ErrMsgDeleteUnsuccessful) { // already gone
 					errs[w] = unavailable(err)
 				}
 			}

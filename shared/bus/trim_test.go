@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
+func TestTrimEvents(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -51,7 +51,7 @@ func TestEventsStayUntilTheyAreRecordedAndOld(t *testing.T) {
 
 // One caller may fill the stream within a minute. The others do not wait until that
 // is old.
-func TestAFullStreamOfEventsLosesWhatIsRecordedAtOnce(t *testing.T) {
+func TestTrimEventsOfFullStream(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -159,7 +159,7 @@ func consumerNames(t *testing.T, js jetstream.JetStream) iter.Seq[string] {
 	}
 }
 
-func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
+func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := inAnHour(t, broker.server.URL()), broker.js()
@@ -201,7 +201,7 @@ func TestTrimWaitsForConsumersOfWhatNobodyConfirms(t *testing.T) {
 	require.Equal(t, TrimResult{Removed: 1}, trimmed)
 }
 
-func TestTrimMessagesGoesOnWhereItEnded(t *testing.T) {
+func TestTrimMessagesContinues(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := inAnHour(t, broker.server.URL()), broker.js()

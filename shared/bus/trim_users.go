@@ -13,34 +13,34 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// How young a message to a user must be to stay in a stream that is more than half
-// full, and in one that is nearly full. Where that does not make room in the second,
-// only the senders that take more than an equal share lose younger ones.
+// The age below which messages to users stay in a stream that is more than half full, and in one that
+// is nearly full. If the second does not make enough room, only senders above their fair share lose
+// younger messages.
 const (
 	usersKept      = day
 	usersKeptFull  = 15 * time.Minute
-	usersKeptLeast = 30 * time.Second // longer than a follower rests between two looks
-	trimNotice     = 3 * time.Second  // longer than a follower goes on without asking what was removed
+	usersKeptLeast = 30 * time.Second // longer than a follower's longest poll interval
+	trimNotice     = 3 * time.Second  // longer than removedValid of a follower
 
-	maxInboxEntries = 1_000_000 // messages that one trim looks at, the oldest first
+	maxInboxEntries = 1_000_000 // the oldest messages that one trim reads
 )
 
 // inboxEntry is one message of USERS.
 type inboxEntry struct {
 	seq    uint64
 	at     time.Time
-	inbox  int // of inboxes, by sender and subject
+	inbox  int // index into inboxes
 	size   int64
 	remove bool
 }
 
-// inboxes is what a trim of USERS has read of it.
+// inboxes is what a trim has read of USERS; an inbox is one sender's messages to one user.
 type inboxes struct {
 	entries []inboxEntry
 	sender  []string          // of each inbox
 	user    []string          // of each inbox
 	size    []int64           // of each inbox
-	number  map[[2]string]int // of sender and subject
+	number  map[[2]string]int // index by sender and subject
 }
 
 func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size int64) {
@@ -49,15 +49,15 @@ func (in *inboxes) add(seq uint64, at time.Time, sender, subject string, size in
 	if !known {
 		n = len(in.size)
 		in.number[key] = n
-		user, _ := unescapeToken(strings.TrimPrefix(subject, UserPrefix)) // what is no name is nobody's
+		user, _ := unescapeToken(strings.TrimPrefix(subject, UserPrefix)) // ignored: an invalid name belongs to no user
 		in.sender, in.user, in.size = append(in.sender, sender), append(in.user, user), append(in.size, 0)
 	}
 	in.size[n] += size
 	in.entries = append(in.entries, inboxEntry{seq: seq, at: at, inbox: n, size: size})
 }
 
-// fairShare is the most that each of sizes may have when they all together have total:
-// none below it gives anything.
+// fairShare returns the largest size that each of sizes may have so that their sum is at most total.
+// Sizes below it stay.
 func fairShare(sizes []int64, total int64) int64 {
 	sizes = slices.Sorted(slices.Values(sizes))
 	for i, size := range sizes {
@@ -70,9 +70,8 @@ func fairShare(sizes []int64, total int64) int64 {
 	return math.MaxInt64
 }
 
-// markForRemoval chooses what is removed so that target bytes are left: from the senders
-// that have most, of each from its largest inboxes, there the oldest. What is not
-// older than before stays.
+// markForRemoval marks messages until target bytes are left: of the largest senders, of each in the
+// largest inboxes, the oldest first. Messages not older than before stay.
 func (in *inboxes) markForRemoval(target int64, before time.Time) {
 	bySender := map[string][]int64{}
 	of := map[string]int64{}
@@ -112,17 +111,16 @@ func (in *inboxes) bytesLeft() (total int64) {
 
 // TrimmedUsers is what a trim of USERS is about to remove.
 type TrimmedUsers struct {
-	To   map[string]uint64 // by user: the last place of a message that is removed
-	Last uint64            // the last place of the stream
-	Kept time.Duration     // how long the stream keeps a message at most
+	To   map[string]uint64 // by user: the last sequence number that is removed
+	Last uint64            // last sequence number of the stream
+	Kept time.Duration     // age limit of the stream
 }
 
-// TrimUsers removes messages from USERS while more than half of it is used, and
-// says how many: those of the senders and inboxes that take most, so that one
-// flooded inbox, or one sender of many, does not shorten the inboxes of others.
-// They are final: who was away for so long finds them in the database. full says
-// that the stream has refused a message. note is called some seconds before anything
-// is removed, for followers to know of it.
+// TrimUsers removes messages from USERS while more than half of it is used, and returns their number.
+// It takes them from the senders and inboxes with most bytes, so that a flood does not shorten the
+// inboxes of others. Removed messages are still in the database. full means that the stream has
+// refused a message. note is called some seconds before the removal, so that followers can report the
+// gap.
 func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -182,7 +180,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	return t.Removed, err
 }
 
-// readInboxes reads the headers of what USERS holds.
+// readInboxes reads the message headers of USERS.
 func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error) {
 	in := &inboxes{number: map[[2]string]int{}}
 	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
@@ -192,7 +190,7 @@ func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error)
 	if err != nil {
 		return nil, unavailable(err)
 	}
-	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // else it ends when it is idle
+	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the idle limit deletes it
 	pending := min(c.CachedInfo().NumPending, maxInboxEntries)
 	for until := time.Now().Add(trimBudget); pending > 0 && time.Now().Before(until); {
 		batch, err := c.Fetch(int(min(pending, trimPageSize)), jetstream.FetchMaxWait(trimFetchWait))
@@ -205,7 +203,7 @@ func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error)
 			if err != nil {
 				return nil, unavailable(err)
 			}
-			size, _ := strconv.ParseInt(m.Headers().Get("Nats-Msg-Size"), 10, 64) // 0 where there is none
+			size, _ := strconv.ParseInt(m.Headers().Get("Nats-Msg-Size"), 10, 64) // 0 if absent
 			in.add(meta.Sequence.Stream, meta.Timestamp, m.Headers().Get("ce-source"), m.Subject(), size+headerBytes)
 			n++
 		}
@@ -220,5 +218,5 @@ func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error)
 	return in, nil
 }
 
-// headerBytes is about what the stream keeps of a message beside its data.
+// headerBytes estimates what the stream stores per message beside its data.
 const headerBytes = 500

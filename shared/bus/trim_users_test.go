@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestShare(t *testing.T) {
+func TestFairShare(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		sizes []int64
@@ -40,7 +40,7 @@ func (in *inboxes) of(sender, subject string) (n int) {
 }
 
 // One sender floods an inbox, or thousands of them. The inboxes of others keep all.
-func TestAFloodShortensNoInboxOfOthers(t *testing.T) {
+func TestFloodDoesNotShortenOtherInboxes(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	for name, inbox := range map[string]func(i int) string{
@@ -68,7 +68,7 @@ func TestAFloodShortensNoInboxOfOthers(t *testing.T) {
 	}
 }
 
-func TestAnInboxIsBoundedForItself(t *testing.T) {
+func TestInboxLimitEvictsOldest(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -139,7 +139,7 @@ func TestAnInboxIsBoundedForItself(t *testing.T) {
 }
 
 // What a sender may send to one user within 15 minutes is a quarter of an inbox.
-func TestFourQuartersPushOutAMessageAndThreeDoNot(t *testing.T) {
+func TestInboxQuarterPerSender(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())
 	b.cfg.InboxMessages = 100
@@ -164,7 +164,7 @@ func TestFourQuartersPushOutAMessageAndThreeDoNot(t *testing.T) {
 
 // One sender's messages are removed from the middle of an inbox. Whoever has not seen
 // them is told, once and behind them; nobody else is.
-func TestAGapInTheMiddleOfAnInboxIsTold(t *testing.T) {
+func TestFollowReturnsGapInMiddle(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := inAnHour(t, broker.server.URL())

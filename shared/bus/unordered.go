@@ -9,14 +9,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// EventsType is what events that are posted together are posted as. It is not
-// batchType: a function of an older version takes a batch for accepted messages and
-// would drop them, and answers 400 to what it does not know, so that each is posted
-// alone.
+// EventsType is the content type of events that are posted together. It differs from batchType because
+// a function of an older version would take a batch for accepted messages and drop it; to an unknown
+// type it answers 400, and each event is posted alone.
 const EventsType = "application/vnd.sendonce.events+json"
 
-// pullUnordered delivers what is there, at most as many messages as go in one POST,
-// and waits for one when there is none.
+// pullUnordered waits for a message and delivers it with those that are available, up to
+// UnorderedBatch.
 func (t *Trigger) pullUnordered(ctx, work context.Context, consumer jetstream.Consumer, r *route, under *sync.WaitGroup) error {
 	r.setDeadline(2 * t.deliveryMax) // another POST, and then each of its events alone
 	select {
@@ -58,15 +57,14 @@ func (t *Trigger) fetchItems(batch jetstream.MessageBatch, err error) (items []*
 	return items, batch.Error()
 }
 
-// deliverUnordered posts the messages in as few POSTs as their size allows, and
-// settles each.
+// deliverUnordered posts the messages in as few POSTs as their size allows, and settles each.
 func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item) {
 	for _, it := range items {
 		it.event = newPostedEvent(it.msg, it.meta, &r.Route)
 	}
 	stop := heartbeat(r.AckWait/3, func() {
 		for _, it := range items {
-			_ = it.msg.InProgress() // has no effect on one that is settled
+			_ = it.msg.InProgress() // no effect once settled
 		}
 	})
 	defer stop()
@@ -79,8 +77,8 @@ func (t *Trigger) deliverUnordered(ctx context.Context, r *route, items []*item)
 	}
 }
 
-// deliverPost makes one POST. Messages that the function refuses together, or breaks
-// over, are posted one by one, as one of them may be at fault.
+// deliverPost makes one POST. If the function refuses the messages together or fails with 500, they
+// are posted one by one, since one of them may be at fault.
 func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	var v verdict
 	alone := len(items) == 1
@@ -105,8 +103,8 @@ func (t *Trigger) deliverPost(ctx context.Context, r *route, items []*item) {
 	}
 }
 
-// acknowledgeAll acknowledges messages that the function has taken. The server gets
-// the acknowledgements in this order, so its answer to the last is one to all.
+// acknowledgeAll acknowledges the messages. The server processes acknowledgements in order, so its
+// reply to the last confirms all.
 func (t *Trigger) acknowledgeAll(ctx context.Context, r *route, items []*item) {
 	last := items[len(items)-1]
 	err := t.settle(ctx, func(ctx context.Context, _ jetstream.JetStream) error {
@@ -118,7 +116,7 @@ func (t *Trigger) acknowledgeAll(ctx context.Context, r *route, items []*item) {
 		return last.msg.DoubleAck(ctx)
 	})
 	if err != nil {
-		t.logger(r, last.meta).Warn("settle events: they will come again", "events", len(items), "error", err)
+		t.logger(r, last.meta).Warn("settle events: they will be delivered again", "events", len(items), "error", err)
 		return
 	}
 	r.acked.Add(uint64(len(items)))

@@ -16,7 +16,7 @@ func togetherRoute() Route {
 	return r
 }
 
-func TestEventsThatWaitGoTogether(t *testing.T) {
+func TestUnorderedEventsArePostedTogether(t *testing.T) {
 	t.Parallel()
 	for name, older := range map[string]bool{"to a function that takes them": false, "to a function of an older version": true} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +57,7 @@ func TestEventsThatWaitGoTogether(t *testing.T) {
 	}
 }
 
-func TestEventsThatAreUnavailableTogetherComeAgain(t *testing.T) {
+func TestUnorderedEventsAreRetried(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()
@@ -79,7 +79,7 @@ func TestEventsThatAreUnavailableTogetherComeAgain(t *testing.T) {
 	require.ElementsMatch(t, numbers(1, 50), l.taken())
 }
 
-func TestEventsThatHangTogetherKeepNoOtherWaiting(t *testing.T) {
+func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, js := newBus(t, broker.server.URL()), broker.js()

@@ -6,15 +6,13 @@ import (
 	"time"
 )
 
-// usageTimeout bounds the question about one stream: one without a leader does not
-// answer.
+// usageTimeout bounds the request for one stream; one without a leader does not reply.
 const usageTimeout = 2 * time.Second
 
-// StreamUsage is the part of its bytes, 0 to 1, that each of our streams uses, WAKE
-// excepted, whose size no caller decides; that of accepted messages is
-// StreamAccepted, whatever Config.AcceptStream calls it. A stream that does not
-// exist uses nothing. Streams that do not answer are left out, and the error, which
-// is ErrUnavailable, says why.
+// StreamUsage returns the used part, 0 to 1, of the size of each stream except WAKE, whose size
+// callers do not influence. Accepted messages are under StreamAccepted, whatever Config.AcceptStream
+// is. A missing stream uses nothing. Streams that do not reply are left out, and the error, an
+// ErrUnavailable, names the cause.
 func (b *Bus) StreamUsage(ctx context.Context) (map[string]float64, error) {
 	if _, err := b.connection(ctx); err != nil {
 		return nil, unavailable(err)

@@ -7,43 +7,41 @@ import (
 	"strings"
 )
 
-// The users of NATS that are no function.
+// NATS users that are not functions.
 const (
 	UserOperator = "operator" // may do everything in the account; for people and their tools
 	UserTrigger  = "trigger"
 	UserAll      = "sendonce" // a process that serves all functions
 )
 
-// Account is the account of NATS that holds the streams and all users but the
-// receivers, which have an account each.
+// Account is the NATS account of the streams and of all users except receivers, which have one account
+// each.
 const Account = "SENDONCE"
 
-// Domain is the JetStream domain by which a receiver reaches its consumer from
-// its own account.
+// Domain is the JetStream domain through which a receiver reaches its consumer.
 const Domain = "sendonce"
 
-// A User is what one component may do in NATS. Everything else is refused.
+// A User is one component's permissions in NATS. Everything else is denied.
 type User struct {
 	Name      string
-	Publish   []string // subjects, requests of the JetStream API included
-	Subscribe []string // subjects beside those of ReplyPrefix(Name)
+	Publish   []string // subjects, with requests of the JetStream API
+	Subscribe []string // subjects beside ReplyPrefix(Name)
 }
 
-// defaultReplyPrefix begins the subjects at which NATS answers.
+// defaultReplyPrefix is the prefix of reply subjects.
 const defaultReplyPrefix = "_INBOX"
 
-// ReplyPrefix begins the subjects at which a user takes the answers of NATS. Nobody
-// else but the operator may subscribe to them.
+// ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
+// subscribe to them.
 func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
 
-// Users lists every component with what it needs, and the operator. accepted is
-// the name of the stream of accepted messages; subjects are those of streams that
-// are not ours, to which messages may go too. doc.go says what that keeps apart
-// and what it cannot.
+// Users returns the permissions of every component and of the operator. accepted is the name of the
+// stream of accepted messages; subjects are those of other streams to which messages may be published.
+// See doc.go for what this separates and what it cannot.
 func Users(accepted string, subjects ...string) []User {
-	const names = "$JS.API.STREAM.NAMES" // asks which stream takes a subject
-	// What every function does: it wakes others, learns of revoked callers, and
-	// asks at its start what the stream of accepted messages promises.
+	const names = "$JS.API.STREAM.NAMES" // looks up the stream of a subject
+	// Every function wakes others, receives revoked callers, and reads at its start how durable the
+	// stream of accepted messages is.
 	function := func(name string, publish ...[]string) User {
 		return User{
 			Name:      name,
@@ -97,8 +95,8 @@ func Users(accepted string, subjects ...string) []User {
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }
 
-// CheckSubject returns an error for a subject that is none of another stream: one
-// that Users must not take, as relay and deliver could then publish anything.
+// CheckSubject rejects subjects of Sendonce or NATS: with one of those in Users, relay and deliver
+// could publish anything.
 func CheckSubject(subject string) error {
 	tokens := strings.Split(subject, ".")
 	named := !slices.ContainsFunc(tokens, func(t string) bool { return t == "" || strings.Trim(t, subjectChars) != "" })
@@ -119,8 +117,8 @@ const (
 	subjectChars = nameChars + "*>"
 )
 
-// CheckReceivers returns an error for names that receivers cannot have beside
-// users: two names with one password variable would be one user.
+// CheckReceivers rejects names that are taken: two names with the same password variable would be one
+// user.
 func CheckReceivers(users []User, receivers []string) error {
 	taken := map[string]string{}
 	for _, u := range users {
@@ -139,8 +137,7 @@ func CheckReceivers(users []User, receivers []string) error {
 	return nil
 }
 
-// api is a request of the JetStream API about some streams, or consumers as
-// stream.consumer.
+// api returns requests of the JetStream API about streams, or about consumers as stream.consumer.
 func api(request string, about ...string) []string {
 	return surroundEach("$JS.API."+request+".", about, "")
 }
@@ -160,14 +157,14 @@ func distinct(u User) User {
 	return u
 }
 
-// PasswordVariable is the name by which the configuration of nats-server finds
-// the password of a user or receiver.
+// PasswordVariable returns the variable for a user's or receiver's password in the configuration of
+// nats-server.
 func PasswordVariable(user string) string {
 	return "NATS_PASSWORD_" + strings.ToUpper(strings.ReplaceAll(user, "-", "_"))
 }
 
-// PasswordConfig sets the variables that ServerConfig and ReceiverConfig take
-// passwords from. A password must not contain quotes or backslashes.
+// PasswordConfig returns the variables that ServerConfig and ReceiverConfig use. A password must not
+// contain quotes or backslashes.
 func PasswordConfig(passwords map[string]string) string {
 	var b strings.Builder
 	for _, user := range slices.Sorted(maps.Keys(passwords)) {
@@ -176,9 +173,9 @@ func PasswordConfig(passwords map[string]string) string {
 	return b.String()
 }
 
-// ServerConfig is the part of a configuration of nats-server that makes the
-// account with its users. Before it PasswordConfig must have been read; receivers
-// is what ReceiverConfig gives for each receiver. Both may be include lines.
+// ServerConfig returns the part of a nats-server configuration with the account and its users.
+// PasswordConfig must come before it. receivers is the concatenated ReceiverConfig of each receiver.
+// Both may be include lines.
 func ServerConfig(users []User, receivers string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `accounts {
@@ -200,8 +197,7 @@ func ServerConfig(users []User, receivers string) string {
 	return b.String()
 }
 
-// ServerFile is ServerConfig as a file of its own, which takes the passwords from
-// another one beside it.
+// ServerFile returns ServerConfig as a file that includes the passwords from another file beside it.
 func ServerFile(users []User, receivers string) string {
 	return `# The users of NATS and what each may do, as "sendonce nats-users" prints them.
 # The passwords are lines such as NATS_PASSWORD_SUBMIT: "..." in this file:
@@ -213,10 +209,9 @@ func quoted(subjects []string) string {
 	return `"` + strings.Join(subjects, `", "`) + `"`
 }
 
-// ReceiverConfig is the account of a service that receives messages to subjects:
-// it may fetch from the consumer of its name on MESSAGES and acknowledge, and
-// nothing else. An operator makes that consumer, whose filter says which subjects
-// are granted. The name must be one token of letters, digits, _ and -.
+// ReceiverConfig returns the account of a service that receives messages to subjects. It may only
+// fetch from the consumer of its name on MESSAGES and acknowledge. An operator creates that consumer,
+// whose filter grants the subjects. The name must be one token of letters, digits, _ and -.
 func ReceiverConfig(name string) string {
 	return fmt.Sprintf(`  receiver-%[1]s {
     users: [{user: %[1]s, password: $%[2]s}]

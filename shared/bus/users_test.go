@@ -123,7 +123,7 @@ func (a *attacker) maySubscribe(subject string) bool {
 	return may
 }
 
-func TestOnlyUsersConnect(t *testing.T) {
+func TestAnonymousConnectIsDenied(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	own, err := url.Parse(g.server.URL())
@@ -136,7 +136,7 @@ func TestOnlyUsersConnect(t *testing.T) {
 }
 
 // What each of these needs, nobody else may do. The operator may do all.
-func TestUsersDoOnlyWhatTheyNeed(t *testing.T) {
+func TestUserPermissions(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	before := g.kept()
@@ -204,7 +204,7 @@ func permits(all []string, subject string) bool {
 
 // NATS sends an answer wherever the request says, without asking whether the user
 // may publish there, and a request of its own is such a place.
-func TestAnswersAreNoRequests(t *testing.T) {
+func TestRepliesAreNotRequests(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, "points")
 	_, err := g.operator.CreateConsumer(t.Context(), StreamMessages, jetstream.ConsumerConfig{Durable: "points", FilterSubject: "msg.orders.paid", AckPolicy: jetstream.AckExplicitPolicy})
@@ -242,7 +242,7 @@ func TestAnswersAreNoRequests(t *testing.T) {
 	require.Contains(t, has, StreamDeadLetters)
 }
 
-func TestReceiversFetchOnlyWhatTheyWereGranted(t *testing.T) {
+func TestReceiverPermissions(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, "points", "billing")
 	for name, filter := range map[string]string{"points": "msg.orders.paid", "billing": "msg.orders.>"} {
@@ -300,7 +300,7 @@ func TestReceiversFetchOnlyWhatTheyWereGranted(t *testing.T) {
 }
 
 // One subject that is not permitted holds up nothing that is.
-func TestASubjectThatIsNotPermittedIsRefusedAtOnce(t *testing.T) {
+func TestDeniedSubjectFailsAtOnce(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	relay := g.bus("relay")
@@ -324,7 +324,7 @@ func TestASubjectThatIsNotPermittedIsRefusedAtOnce(t *testing.T) {
 
 // Whoever makes a stream chooses its sources and where it publishes again: one that
 // is missing is nobody's chance to read inboxes and to forge events.
-func TestOnlyTheTriggerMakesAStreamThatIsMissing(t *testing.T) {
+func TestOnlyTriggerCreatesStreams(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	removed := []string{StreamAccepted, StreamEvents, StreamMessages, StreamUsers}
@@ -382,7 +382,7 @@ func TestOnlyTheTriggerMakesAStreamThatIsMissing(t *testing.T) {
 
 // What a server has kept for everybody is there for the account once its directory
 // has the account's name.
-func TestStreamsOfAServerWithoutUsersStay(t *testing.T) {
+func TestStreamsSurviveAddingUsers(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old := sandbox.NATSIn(t, sandbox.NATSOptions{Dir: dir})
@@ -412,7 +412,7 @@ func TestStreamsOfAServerWithoutUsersStay(t *testing.T) {
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
 }
 
-func TestEachUserHasItsOwnInbox(t *testing.T) {
+func TestReplyPrefixPerUser(t *testing.T) {
 	t.Parallel()
 	for wants, c := range map[string]Config{
 		"_INBOX":          {URL: "nats://h"},
@@ -429,7 +429,7 @@ func TestEachUserHasItsOwnInbox(t *testing.T) {
 	require.ErrorContains(t, err, "NATS_CA cannot be read")
 }
 
-func TestOnlyNamesAndSubjectsThatAreSafeAreTaken(t *testing.T) {
+func TestCheckReceiversAndSubjects(t *testing.T) {
 	t.Parallel()
 	for _, subject := range []string{"orders.>", "orders", "a-b.*.c_d"} {
 		require.NoError(t, CheckSubject(subject))

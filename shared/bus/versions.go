@@ -7,21 +7,20 @@ type serverRelease struct{ major, minor int }
 
 func (r serverRelease) String() string { return fmt.Sprintf("%d.%d", r.major, r.minor) }
 
-// supportedBy says whether a server of that version has what came with r.
+// supportedBy reports whether a server version is r or later.
 func (r serverRelease) supportedBy(version string) bool { return atLeast(version, r.major, r.minor) }
 
-// What came with which release, as far as it is used here.
+// The release in which each used feature appeared.
 var (
 	priorityGroups   = serverRelease{2, 11}
 	schedules        = serverRelease{2, 12}
 	syncedCompaction = serverRelease{2, 15}
 )
 
-// A Feature is what Sendonce does only with a nats-server of Since or later.
+// A Feature needs nats-server Since or later.
 type Feature struct{ Since, Needs, Without string }
 
-// Features lists them, oldest first. Everything else works with any server that
-// has JetStream.
+// Features lists them, oldest first. Everything else works with any server that has JetStream.
 func Features() []Feature {
 	return []Feature{
 		{priorityGroups.String(), "messages that are `accepted` before they are saved (`TWO_PHASE_ENABLED`)", "what was accepted stays unsaved in its stream until the server is newer: leave `TWO_PHASE_ENABLED` off"},

@@ -140,7 +140,7 @@ func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop fun
 		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
 		n, err := strconv.Atoi(string(m.Data))
 		if !ok || err != nil || n < 1 {
-			b.log.Warn("a wake-up that is not ours", "subject", m.Subject)
+			b.log.Warn("ignored an invalid wake-up", "subject", m.Subject)
 			return
 		}
 		heard(queue, n)

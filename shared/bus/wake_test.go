@@ -47,7 +47,7 @@ func (h *heard) sum() (messages, total int) {
 	return len(h.n), total
 }
 
-func TestWakeUpsAreSummedUp(t *testing.T) {
+func TestWakeDebounces(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeSweep)
@@ -64,7 +64,7 @@ func TestWakeUpsAreSummedUp(t *testing.T) {
 	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.debouncers) == 0 }, "nothing is kept for a quiet subject")
 }
 
-func TestCloseSendsWhatIsHeld(t *testing.T) {
+func TestCloseSendsPendingWakeUps(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, h := newBus(t, broker.server.URL()), listenTo(t, broker.conn(), WakeSweep)
@@ -76,7 +76,7 @@ func TestCloseSendsWhatIsHeld(t *testing.T) {
 	require.EqualValues(t, 1, b.Dropped())
 }
 
-func TestWhatCouldNotBeToldWhileNATSWasAwayIsToldWhenItIsBack(t *testing.T) {
+func TestUnsentWakeUpsAreSentAfterReconnect(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b := newBus(t, broker.server.URL())
@@ -96,7 +96,7 @@ func TestWhatCouldNotBeToldWhileNATSWasAwayIsToldWhenItIsBack(t *testing.T) {
 	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return len(b.unsent) == 0 }, "nothing is owed any more")
 }
 
-func TestWhatIsRememberedOfAnOutageIsBounded(t *testing.T) {
+func TestUnsentWakeUpsAreBounded(t *testing.T) {
 	t.Parallel()
 	b, err := Open(Config{URL: "nats://127.0.0.1:1", Replicas: 1}, nil)
 	require.NoError(t, err)
@@ -107,7 +107,7 @@ func TestWhatIsRememberedOfAnOutageIsBounded(t *testing.T) {
 	require.EqualValues(t, maxUnsent+10, b.Dropped())
 }
 
-func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
+func TestOnQueueReceivesWakeUpsOfOthers(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	var mu sync.Mutex
@@ -129,7 +129,7 @@ func TestAProcessHearsTheQueuesThatOthersWake(t *testing.T) {
 	eventually(t, func() bool { return listener.nc.NumSubscriptions() == 0 }, "stopped")
 }
 
-func TestListeningGoesOnThroughARestart(t *testing.T) {
+func TestOnQueueSurvivesRestart(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	told, listens := make(chan string, 1000), make(chan bool, 10)
@@ -152,7 +152,7 @@ func TestListeningGoesOnThroughARestart(t *testing.T) {
 	<-listens
 }
 
-func TestWhatIsToldOnceAProcessListensIsHeard(t *testing.T) {
+func TestOnQueueAfterSubscribed(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	teller := newBus(t, broker.server.URL())
@@ -164,7 +164,7 @@ func TestWhatIsToldOnceAProcessListensIsHeard(t *testing.T) {
 	require.Equal(t, 7, <-told)
 }
 
-func TestAnyNameIsOneToken(t *testing.T) {
+func TestEscapeToken(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, name := range []string{"default", "a.b", "a=2eb", "a b", "*", ">", "验证码", "A_b-9"} {
@@ -185,7 +185,7 @@ func TestAnyNameIsOneToken(t *testing.T) {
 
 // A function sends the tasks of queue wechat, so their hints are kept as well as
 // heard; a schedule's reaches the function alone.
-func TestTheQueueOfWeChatWakesWaitingProcessesAndItsFunction(t *testing.T) {
+func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	require.Equal(t, WakeWeChat, QueueSubject("wechat"))
@@ -208,7 +208,7 @@ func TestTheQueueOfWeChatWakesWaitingProcessesAndItsFunction(t *testing.T) {
 	route.TickInterval = time.Second
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
-	require.NotContains(t, log.String(), "not ours")
+	require.NotContains(t, log.String(), "ignored an invalid wake-up")
 }
 
 // halting is a way to a server on which nothing passes while it is locked, and
@@ -251,7 +251,7 @@ func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {
 	return "nats://" + l.Addr().String()
 }
 
-func TestAProcessListensOnceAServerThatStalledKnowsOfIt(t *testing.T) {
+func TestOnQueueWaitsForStalledServer(t *testing.T) {
 	t.Parallel()
 	var gate sync.Mutex
 	b := newBus(t, halting(t, newBroker(t).server.URL(), &gate))
