@@ -1,11 +1,11 @@
-// Package bus is CloudEvents on NATS JetStream: the streams as data, publishing
-// with confirmation, wake-ups and schedules, and the trigger that posts events to
-// functions. It knows neither tasks nor SQL.
+// Package bus publishes and delivers CloudEvents over NATS JetStream: stream
+// definitions, confirmed publishing, wake-ups, schedules, and the trigger that posts
+// events to functions. It knows neither tasks nor SQL.
 //
-// Rows are the truth and everything here is a hint or a copy of one, except what
-// is accepted and not saved yet: that is in ACCEPTED alone. With NATS
-// away wake-ups wait for it, publishing answers ErrUnavailable, and the pollers keep the
-// main job going; a nil *Bus is that state for ever.
+// Postgres holds the truth. Everything here is a wake-up or a copy of a row, except
+// accepted messages that are not saved yet: those are only in ACCEPTED. While NATS is
+// unavailable, wake-ups are kept for later, Publish returns ErrUnavailable, and polling
+// keeps the main job going. A nil *Bus behaves like that permanently.
 //
 // # Streams
 //
@@ -16,180 +16,163 @@
 //	DEADLETTERS  dlq.>            events that a function refused
 //	ACCEPTED     acc.>            messages whose senders were told that they will be saved
 //
-// All but WAKE and ACCEPTED deduplicate by Nats-Msg-Id. A stream forgets the ids of messages
-// that are gone, when it restarts; so they keep messages after their
-// acknowledgement (limits retention) and refuse new ones when they are full
-// (DiscardNew) instead of dropping old ones. Where ids are not enough, after
-// the window of a stream, the receiver's inbox decides.
+// All but WAKE and ACCEPTED deduplicate by Nats-Msg-Id. After a restart a stream knows
+// only the ids of messages that it still has. So the streams keep acknowledged messages
+// (limits retention) and refuse new ones when full (DiscardNew) instead of dropping old
+// ones. Duplicates outside the window are detected by the receiver's inbox.
 //
-// A stream that refuses when it is full must be emptied, so the function deliver
-// trims three of them every five minutes, and within 15 s once one refuses:
+// A full stream must be emptied, so the function deliver trims three of them every five
+// minutes, and within 15 s after one has refused a message:
 //
-//   - EVENTS loses what deliver has recorded, an hour after it was published,
-//     15 minutes after once it is half full, and at once when it is three quarters
-//     full or refuses. It is looked at also whenever events have filled a sixteenth.
-//   - MESSAGES loses what is over: confirmed by all who had to, or given up. It
-//     stays for an hour, 15 minutes once the stream is half full and 2 minutes once
-//     it is nearly full (nine tenths), for others who read it. What needs no
-//     confirmation stays also until every consumer of the stream has acknowledged
-//     it, or where there is no consumer until the stream is half full. What is not over stays until the stream's age limit.
-//   - USERS keeps a number of messages for each user: a newer one takes the place of
-//     the oldest of the same inbox. While more than half of the stream is used, the
-//     senders that take more than an equal share lose messages, each of its largest
-//     inboxes the oldest, but none of the last day; nearly full, none of the last 15
-//     minutes, and if that is not enough, none of the last 30 s. So neither one
-//     flooded inbox nor a sender that floods many shortens the inboxes of others. A
-//     user learns of what was removed unread (GapError): each user's last such place
-//     is noted 3 s before, and a follower that reads messages old enough to be removed asks for it every 2 s.
+//   - EVENTS: recorded events are removed an hour after publication, 15 minutes after
+//     it once the stream is half full, and at once when it is three quarters full or has
+//     refused an event. It is also checked whenever events have filled a sixteenth.
+//   - MESSAGES: finished messages (confirmed by all who must, or given up) are removed
+//     after an hour, 15 minutes once the stream is half full and 2 minutes once it is
+//     nine tenths full. A message without confirmation also stays until every consumer
+//     of the stream has acknowledged it; without consumers until the stream is half full.
+//     Unfinished messages stay until the age limit.
+//   - USERS: each user has a maximum number of messages; a new one evicts the oldest.
+//     While more than half of the stream is used, senders above their fair share lose the
+//     oldest messages of their largest inboxes, but none of the last day; when nearly
+//     full none of the last 15 minutes, and if that is not enough none of the last 30 s.
+//     So neither one flooded inbox nor a sender that floods many shortens the inboxes of
+//     others. A user is informed about messages removed unread (GapError): the last
+//     removed sequence number of each user is stored 3 s before the removal, and a
+//     follower that reads old messages queries it every 2 s.
 //
-// TrimMessages reads only the headers of what is old enough, for a few seconds at
-// a time, and goes on where it ended. What is over before everything else goes in
-// one request, the rest one by one, so a message that nobody confirms keeps no
-// other in the stream.
+// TrimMessages reads only the headers of old enough messages, for a few seconds per
+// call, and continues where it stopped. Finished messages at the beginning of the stream
+// are removed by one purge, others one by one, so an unconfirmed message does not keep
+// others in the stream.
 //
-// WAKE keeps one message per subject: a hundred wake-ups that nobody took yet are
-// one. wake.queue.* is for processes that wait right now; only wake.queue.wechat is
-// in the stream too, since a function sends the tasks of that queue. notify.callers
-// is like it: the name of a caller that was changed, for the processes that run now.
+// WAKE keeps one message per subject: a hundred wake-ups that were not handled yet are
+// one. wake.queue.* reaches the processes that run now; only wake.queue.wechat is stored
+// too, since a function sends the tasks of that queue. notify.callers, which carries the
+// name of a changed caller, is not stored either.
 //
-// ACCEPTED takes one message per subject and refuses the next, however long ago
-// the first was: the subject is the id, and there is no window. Only Forget ends
-// that.
+// ACCEPTED stores one message per subject and refuses the next one without any time
+// window: the subject is the id. Only Forget frees it.
 //
-// Sizes and ages are settings, and the settings rule: Ensure creates what is
-// missing and has NATS change what differs, a limit that somebody set by hand
-// included; sources, a mirror, republishing and a transform of subjects, which none
-// has, go with a warning. Only subjects that somebody added and further copies
-// stay. What NATS does not change (storage, a size for which there is no room) is
-// logged once, with what to do, and the stream is used as it is. A smaller size removes nothing
-// from a stream that refuses when it is full, and waits until that holds half of it
-// at most; a lower age removes what is older.
+// Ensure creates missing streams and updates existing ones to the settings, including
+// limits that were set by hand. It removes sources, mirrors, republishing and subject
+// transforms, with a warning. Only added subjects and a higher number of replicas stay.
+// What NATS refuses to change (storage, a size without room) is logged once with a
+// remedy, and the stream is used as it is. A smaller size never removes messages from a
+// stream that refuses when full; it is applied once the stream is at most half of it.
+// A lower age removes older messages.
 //
-// Each stream is made for itself. One that cannot be made stops what needs it and
-// nothing else: the routes that read it, the messages that are published to it.
+// Streams are independent. One that cannot be created stops only its routes and the
+// publishing to it.
 //
 // # Users
 //
-// Where NATS has users, each component is one of them, and Users lists what each
-// may do: publish wake-ups, and what is its work. ServerConfig makes the
-// configuration of the server of it. Only the trigger makes and changes streams,
-// as whoever does chooses where else their messages come from (sources, mirror) and
-// go to (republish). What others publish to a stream that is missing is away until
-// the trigger has made it, within 10 s. Replies go to subjects that begin with the
-// name of the user, so none reads another's.
+// If NATS has users, each component is one of them. Users lists their permissions, and
+// ServerConfig turns them into a server configuration. Only the trigger creates and
+// changes streams, because whoever does can also choose sources and republishing. For
+// others a missing stream is unavailable until the trigger has created it, within 10 s.
+// Reply subjects begin with the user's name, so users cannot read each other's replies.
 //
-// NATS does not check where an answer goes: a request may name any subject for
-// it, a request of the JetStream API included, and so may a consumer that pushes.
-// Therefore
+// NATS does not check reply subjects: a request, also one of the JetStream API, and a
+// push consumer may name any subject as its reply subject. Therefore
 //
-//   - a receiver has an account of its own, where the names of our subjects and
-//     requests mean nothing. It imports three subjects: the state of its consumer,
-//     fetching from it and acknowledging. An operator makes the consumer, as its
-//     filter says what is granted;
-//   - streams allow no direct gets, whose answers are somebody's data or empty. All
-//     others that most components receive are JSON that no request accepts.
+//   - a receiver has its own account, in which our subjects do not exist. It imports
+//     three subjects: its consumer's state, fetching from it and acknowledging. An
+//     operator creates the consumer, whose filter is the grant;
+//   - streams do not allow direct gets, whose reply is stored data or empty. The other
+//     replies that most components can cause are JSON that no request accepts.
 //
-// Every user may publish wake-ups, so the trigger posts a message of WAKE as a tick
-// and never as the event in its headers. An event of EVENTS must have the type of
-// its subject, one of ACCEPTED must be an accepted message; what has another type,
-// or claims structured mode, becomes a dead letter and is posted to no function.
+// Every user may publish wake-ups, so a message of WAKE is always posted as a tick, never
+// as the event in its headers. An event in EVENTS must have the type of its subject, one
+// in ACCEPTED must be an accepted message. Others, and events in structured mode, become
+// dead letters and are not posted.
 //
-// The trigger and deliver, and a process that serves all functions, fetch from
-// consumers and empty streams. They are trusted with all streams.
+// The trigger, deliver, and a process that serves all functions may fetch from consumers
+// and purge streams. They are trusted with all streams.
 //
-// What NATS does not permit it leaves unanswered. The Bus takes that from the
-// error that comes beside it: a subject of somebody else's stream is refused, one
-// of ours is away until the settings are right.
+// NATS does not reply to a denied request. The Bus detects the denial by the asynchronous
+// error: another stream's subject is refused, one of ours is unavailable until the
+// permissions are corrected.
 //
 // # Publishing
 //
-// Three outcomes, because three things follow: stored; refused (trying the same
-// again is no use, a person must act); away (nothing is known against the
-// message). No answer is only a refusal when a look-up by subject says that no
-// stream takes it. ErrUnavailable has a scope: ErrSubjectUnavailable is about one subject that
-// reached a limit of its own; ErrStreamUnavailable about one stream, which is full, has no
-// leader or does not answer; any other ErrUnavailable is about the broker. What is for
-// other subjects and streams need not wait.
+// There are three outcomes: stored; refused, when repeating does not help; unavailable,
+// when it may. A message without a reply is refused only if no stream has its subject.
+// ErrUnavailable has a scope: ErrSubjectUnavailable is one subject at its own limit,
+// ErrStreamUnavailable one stream that is full, has no leader or does not reply, and any
+// other ErrUnavailable the broker. Other subjects and streams need not wait.
 //
 // # Accepting
 //
-// Accept answers nil only when the stream has a message for the subject. The
-// server says the same, 10077, of a subject that has its message and of a full
-// stream, so a look-up decides. It asks the leader, and does not believe "there
-// is none" while a message is on its way to the other replicas. What a sender is
-// told of a message that was never accepted is final: it sends another.
+// Accept returns nil only when the stream has a message for the subject. The server
+// returns the same code, 10077, for a subject with a message and for a full stream, so
+// Accept looks the message up, from the leader, and waits while a message is still being
+// replicated. "Never accepted" must be certain: the sender then sends another message.
 //
-// The subjects have 64 slots by sender, and a shard is some of the slots. Another
-// number of shards uses other durables, which begin with the stream: whichever of
-// them saves a message, it has seen all earlier ones of its sender, so two numbers
-// may be at work at once.
+// Subjects have 64 slots by sender, and a shard is a set of slots. Another number of
+// shards uses other durables, which begin at the start of the stream: each has seen all
+// earlier messages of a sender, so two numbers of shards may run at once.
 //
 // # Time
 //
-// A due time becomes one message schedule per time bucket, made by whoever writes
-// the due time; NATS fires it, so nothing of ours needs to stay awake. Publishing
-// the same bucket again replaces it. Buckets are a second within a minute, ten
-// seconds within an hour, a minute within a day and an hour within 31 days, and
-// what is due later is not scheduled yet: so there are 2,614 schedules of one
-// subject at most, and all of them fit WAKE several times over. It never has to
-// drop a schedule for another, or a hint for a schedule.
+// A due time becomes one message schedule per time bucket, published by whoever writes
+// the due time. NATS fires it, so no process of ours must stay awake. Publishing the same
+// bucket again replaces it. Buckets are a second within a minute, ten seconds within an
+// hour, a minute within a day and an hour within 31 days; later times are not scheduled.
+// So a subject has at most 2,614 schedules, and WAKE has room for several times that: it
+// never evicts a schedule or a wake-up.
 //
-// The clocks of NATS, the functions and Postgres may differ. A wake-up that comes
-// early finds nothing due, and its schedule is gone: who answers it asks for the
-// next due time with WakeAgainAt, which is always published. One that comes late
-// only comes late. For the same reason, and because a schedule may be gone, no
-// process trusts one that it published for longer than half of the time that is
-// left, and five minutes at most.
+// The clocks of NATS, the functions and Postgres may differ. An early wake-up finds
+// nothing due, and its schedule is gone: the woken function calls WakeAgainAt, which
+// always publishes. For the same reason, and because a schedule may be lost, a process
+// relies on a schedule for half of the time left, and five minutes at most.
 //
-// What a process could not tell while NATS was away it tells when it is connected
-// again; for processes that are gone by then the trigger wakes, whenever it is
-// connected, what has a safety tick. The safety tick covers what was lost
-// otherwise. Triggers tick themselves, all under one message id for each time, so
-// one tick is stored: nothing about it is stored ahead, where it could be evicted,
-// and without a trigger nobody would carry it.
+// Wake-ups that could not be sent are sent after the next connect. For processes that are
+// gone by then, the trigger wakes every function with a safety tick on each connect.
+// Safety ticks cover all other losses. Every trigger publishes every tick under the same
+// message id, so one is stored. Ticks are not stored in advance, where they could be
+// evicted, and without a trigger nothing would deliver them.
 //
 // # Trigger
 //
 // One durable pull consumer per route; each message is one POST to
 // {base}/events/{function}. Invariants:
 //
-//   - Routes are independent. One whose stream or consumer cannot be made is set
-//     up again and again, at most ten seconds apart, and says why it does not run
-//     (Ready, Routes); the others go on.
-//   - A message is acknowledged only after its 2xx, and the acknowledgement is
-//     confirmed. One that is lost means another delivery; functions are idempotent.
-//   - Deliveries are never used up. 404, 408, 409, 425, 429, 5xx and silence come
-//     again, with growing delays and not before Retry-After. A message that had
-//     used up a limit of deliveries would stay in its stream, seen by nobody.
-//   - Any other 4xx is the function's word that it will never take the event: it
-//     is stored in DEADLETTERS first and terminated then. Where DEADLETTERS does
-//     not take it, the function is asked to record it in the database.
-//   - 401, 403 and redirects say that our own settings are wrong. Nothing is
-//     buried for that.
-//   - While a function works, the server hears from us; a slow function is not a
-//     dead trigger.
-//   - Nothing is pulled that would have to wait here.
-//   - Each step of a route says how long it may take. One that overruns that is a
-//     hang, which only a restart cures; waiting for NATS is none.
-//   - What waits to come again counts as in flight, which bounds what a broken
-//     function can pile up. A newer hint for the same subject ends the wait of the
-//     one before: it replaces it in the stream.
+//   - Routes are independent. One whose stream or consumer cannot be created is set up
+//     again at most ten seconds apart and reports why it does not run (Ready, Routes).
+//   - A message is acknowledged only after its 2xx, and the acknowledgement is confirmed.
+//     A lost one means another delivery; functions are idempotent.
+//   - Deliveries are unlimited. 404, 408, 409, 425, 429, 5xx and timeouts are retried with
+//     growing delays, not before Retry-After. With a limit, a message would stay in its
+//     stream unseen.
+//   - With any other 4xx the function refuses the event permanently: it is stored in
+//     DEADLETTERS first and terminated then. If DEADLETTERS cannot store it, the function
+//     is asked to record it in the database.
+//   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is
+//     retried.
+//   - While a function works, heartbeats extend AckWait: a slow function is delivered to
+//     once.
+//   - Only as many messages are pulled as can be delivered at once.
+//   - Each step of a route has a deadline. Exceeding it is a hang that only a restart
+//     resolves; waiting for NATS has no deadline.
+//   - Waiting retries count as in flight, which bounds what a failing function can
+//     accumulate. A newer wake-up of the same subject replaces a waiting one.
 //
 // # Batches
 //
-// A route of batches keeps the order of its stream. Of all triggers NATS gives
-// its messages to one, by a priority group; it posts a batch again and again,
-// the same one, until the function takes it. A function that refuses a batch gets
-// its events one by one, and only those that it refuses alone are buried. One
-// that neither DEADLETTERS nor the function keeps is acknowledged all the same, so
-// that the events behind it go on: its stream keeps it until it is saved.
+// A route of ordered batches keeps the order of its stream. By a priority group, NATS gives
+// its messages to one trigger, which posts the same batch until the function accepts it. If
+// the function refuses a batch, its events are posted one by one, and only those refused
+// alone become dead letters. An event that neither DEADLETTERS nor the function stores is
+// acknowledged all the same, so that later events go on: the stream keeps it until it is
+// saved.
 //
-// That one trigger is active does not say that no other still works: its pin may
-// have run out while it waited for the function, or the server that knew of it is
-// gone. So no batch begins while messages are in other hands. The active trigger
-// collects what comes back from those that are gone, and waits for those that
-// work. A trigger that ends, or finds another active, hands back what it holds.
+// Another trigger may still be working although one is active: its pin may have expired
+// while it waited for the function, or the server that knew of it is gone. So no batch
+// begins while another trigger holds messages. The active trigger collects those of
+// triggers that are gone and waits for those that work. A trigger that stops, or finds
+// another active, returns its messages at once.
 //
-// Servers before 2.11 have no priority groups: a route of batches does not run
-// with them. versions.go lists what needs which server.
+// Servers before 2.11 have no priority groups: a route of ordered batches does not run
+// with them. versions.go lists which feature needs which server.
 package bus
