@@ -33,7 +33,7 @@ WHERE col_description(r.oid, a.attnum) IS NULL
 			AND pg_get_constraintdef(k.oid) ~ '= ANY \(ARRAY\['))
 ORDER BY 1`
 
-func TestEveryTableAndCodedColumnHasAComment(t *testing.T) {
+func TestTablesAndCodedColumnsHaveComments(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	require.Empty(t, texts(t, conn, uncommented),
@@ -60,7 +60,7 @@ func numbered[V interface {
 	return strings.Join(values, ", ")
 }
 
-func TestCommentsNameTheNumbersOfTheDomain(t *testing.T) {
+func TestCommentsMatchDomainConstants(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	policies := numbered(task.Resend, task.Fail, 0)

@@ -24,7 +24,7 @@ SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace AN
 	AND NOT EXISTS (SELECT FROM unnest($1::text[]) role WHERE has_function_privilege(role, p.oid, 'EXECUTE'))
 ORDER BY 1`
 
-func TestEveryTableHasALineInGrants(t *testing.T) {
+func TestGrantsCoverEveryTable(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewDatabase(t)
 	conn := connect(t, database)
@@ -42,7 +42,7 @@ SELECT format('%s.%s', c.relname, a.attname) FROM ` + ours + ` c JOIN pg_attribu
 WHERE c.relkind IN ('r', 'p', 'v') AND a.attname ~ 'secret|token|password|credential|hash' AND a.attname !~ '_(until|at)$'
 	AND has_column_privilege($1, c.oid, a.attnum, 'SELECT') ORDER BY 1`
 
-func TestWhichSecretsARoleReads(t *testing.T) {
+func TestRolesReadOnlyNeededSecrets(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	for role, may := range map[string][]string{
@@ -56,7 +56,7 @@ func TestWhichSecretsARoleReads(t *testing.T) {
 	}
 }
 
-func TestWhatEachRoleMustNotDo(t *testing.T) {
+func TestRolesAreDenied(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewDatabase(t)
 	owner, r := connect(t, database), sandbox.Roles
@@ -156,7 +156,7 @@ func TestWhatEachRoleMustNotDo(t *testing.T) {
 	})
 }
 
-func TestEarlierGrantsAreTakenBack(t *testing.T) {
+func TestEarlierGrantsAreRevoked(t *testing.T) {
 	t.Parallel()
 	o := newRoles(t)
 	database := sandbox.NewEmptyDatabase(t)

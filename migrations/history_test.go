@@ -54,7 +54,7 @@ INSERT INTO archived_tasks (id, seq, caller_id, queue, priority, max_retries, on
 DELETE FROM task_done WHERE id IN (SELECT id FROM archived_tasks);
 DELETE FROM tasks WHERE id IN (SELECT id FROM archived_tasks)`
 
-func TestClosedDaysAreSplitIntoSMSAndSubscribeMessages(t *testing.T) {
+func TestMigrateSplitsClosedDays(t *testing.T) {
 	t.Parallel()
 	conn := before(t, "0019_sms_apart.sql")
 	_, err := conn.Exec(t.Context(), mixedHistory)
@@ -104,7 +104,7 @@ INSERT INTO archived_messages (id, call_id, caller_id, sender, client_msg_id, fi
 		jsonb_build_array(jsonb_build_object('consumer', sender, 'confirmedAt', now(), 'sendNo', CASE sender WHEN 'early' THEN 0 ELSE 1 END))
 	FROM messages WHERE sender IN ('points', 'early')`
 
-func TestReceiversAreGrantedTheSubjectsThatTheyHaveConfirmed(t *testing.T) {
+func TestMigrateGrantsConfirmedSubjects(t *testing.T) {
 	t.Parallel()
 	conn := before(t, "0028_receives_confirmed.sql")
 	_, err := conn.Exec(t.Context(), confirmedHistory)

@@ -32,7 +32,7 @@ func files(numbers ...int) fstest.MapFS {
 	return fsys
 }
 
-func TestEveryPrefixOfTheFilesLeadsToTheSameSchema(t *testing.T) {
+func TestUpFromEveryVersion(t *testing.T) {
 	t.Parallel()
 	names, err := fs.Glob(migrations.Files, "*.sql")
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestEveryPrefixOfTheFilesLeadsToTheSameSchema(t *testing.T) {
 	}
 }
 
-func TestAHistoryThatIsNotAPrefixOfTheFilesIsRefused(t *testing.T) {
+func TestUpRejectsForeignHistory(t *testing.T) {
 	t.Parallel()
 	edited, renamed := files(1, 2, 3), files(1, 3)
 	edited["0002_t2.sql"] = &fstest.MapFile{Data: []byte("CREATE TABLE other ();")}
@@ -91,7 +91,7 @@ func TestAHistoryThatIsNotAPrefixOfTheFilesIsRefused(t *testing.T) {
 	}
 }
 
-func TestAHistoryWithAHoleIsRefused(t *testing.T) {
+func TestUpRejectsHistoryWithGap(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewEmptyDatabase(t))
 	_, err := migrations.UpFrom(t.Context(), conn, files(1, 2, 3), migrations.Roles{})
@@ -102,7 +102,7 @@ func TestAHistoryWithAHoleIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "the database has version 3 without 2")
 }
 
-func TestAFileThatFailsLeavesNothingBehindAndKeepsTheOnesBefore(t *testing.T) {
+func TestFailedMigrationIsRolledBack(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewEmptyDatabase(t))
 	broken := files(1, 2)
@@ -119,7 +119,7 @@ func TestAFileThatFailsLeavesNothingBehindAndKeepsTheOnesBefore(t *testing.T) {
 	require.Equal(t, []string{"0002_t2.sql"}, applied)
 }
 
-func TestUpsThatOverlapApplyEachFileOnce(t *testing.T) {
+func TestConcurrentUpsApplyEachFileOnce(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewEmptyDatabase(t)
 	counts := make([]int, 4)
@@ -142,7 +142,7 @@ func TestUpsThatOverlapApplyEachFileOnce(t *testing.T) {
 	require.ElementsMatch(t, []int{len(names), 0, 0, 0}, counts)
 }
 
-func TestDatabasesOfOneClusterMigrateAtTheSameTime(t *testing.T) {
+func TestDatabasesMigrateConcurrently(t *testing.T) {
 	t.Parallel()
 	o := newRoles(t)
 	var all errgroup.Group

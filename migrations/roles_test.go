@@ -27,7 +27,7 @@ func TestHotPlansByIndex(t *testing.T) {
 	}
 }
 
-func TestEachRoleHasAPasswordOfItsOwn(t *testing.T) {
+func TestRolesHaveSeparatePasswords(t *testing.T) {
 	t.Parallel()
 	o, database, owner := migrated(t)
 	logins := loginsOf(o)
@@ -54,7 +54,7 @@ func TestEachRoleHasAPasswordOfItsOwn(t *testing.T) {
 	require.ErrorContains(t, err, "password authentication failed")
 }
 
-func TestRolesThatCannotBeMade(t *testing.T) {
+func TestCreateRoleErrors(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewEmptyDatabase(t)
 	owner := connect(t, database)
@@ -153,7 +153,7 @@ func as(t *testing.T, database, role, password string) *pgx.Conn {
 	return conn
 }
 
-func TestNoTemporaryTableIsTakenForOneOfOurs(t *testing.T) {
+func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 	t.Parallel()
 	o := newRoles(t)
 	database := sandbox.NewEmptyDatabase(t)
@@ -186,7 +186,7 @@ func TestNoTemporaryTableIsTakenForOneOfOurs(t *testing.T) {
 	}
 }
 
-func TestWhatARoleSetsForItselfDoesNotStay(t *testing.T) {
+func TestRoleSettingsAreReset(t *testing.T) {
 	t.Parallel()
 	o, database, owner := migrated(t)
 	const settingsSQL = `SELECT unnest(setconfig) || CASE WHEN setdatabase = 0 THEN '' ELSE ' in the database' END FROM pg_db_role_setting
@@ -217,7 +217,7 @@ func TestWhatARoleSetsForItselfDoesNotStay(t *testing.T) {
 	as(t, database, o.Read, o.ReadPassword)
 }
 
-func TestMigrateNamesWhoHoldsItsLock(t *testing.T) {
+func TestMigrateReportsLockHolder(t *testing.T) {
 	t.Parallel()
 	o, database, owner := migrated(t)
 	hot := as(t, database, o.Hot, o.HotPassword)

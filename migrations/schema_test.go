@@ -17,7 +17,7 @@ const golden = "schema.golden.sql"
 
 var update = flag.Bool("update", false, "write "+golden+" anew")
 
-func TestTheSchemaIsTheGoldenOne(t *testing.T) {
+func TestSchemaGolden(t *testing.T) {
 	t.Parallel()
 	got := describe(t, connect(t, sandbox.NewDatabase(t)))
 	if *update {

@@ -31,14 +31,14 @@ func service(t *testing.T, statuses ...int) (*Confirmer, *atomic.Int32) {
 	return &Confirmer{BaseURL: server.URL + "/", User: "points", Password: "secret", Consumer: "points", HTTP: server.Client()}, &calls
 }
 
-func TestConfirmAsksUntilTheServiceKnows(t *testing.T) {
+func TestConfirmRetriesUntilKnown(t *testing.T) {
 	t.Parallel()
 	c, calls := service(t, http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusNoContent)
 	require.NoError(t, c.Confirm(t.Context(), "m/1"))
 	require.EqualValues(t, 3, calls.Load())
 }
 
-func TestConfirmGivesUpAtAnAnswerThatStays(t *testing.T) {
+func TestConfirmStopsOnPermanentError(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusNotFound, http.StatusForbidden, http.StatusUnauthorized, http.StatusOK} {
 		c, calls := service(t, status)
@@ -47,7 +47,7 @@ func TestConfirmGivesUpAtAnAnswerThatStays(t *testing.T) {
 	}
 }
 
-func TestConfirmEndsWithItsContext(t *testing.T) {
+func TestConfirmEndsWithContext(t *testing.T) {
 	t.Parallel()
 	c, calls := service(t, http.StatusServiceUnavailable)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +58,7 @@ func TestConfirmEndsWithItsContext(t *testing.T) {
 	require.Error(t, <-errs)
 }
 
-func TestConfirmAsksAgainAfterALostConnection(t *testing.T) {
+func TestConfirmRetriesAfterLostConnection(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

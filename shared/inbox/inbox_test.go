@@ -127,7 +127,7 @@ func TestOnce(t *testing.T) {
 	})
 }
 
-func TestAConcurrentDuplicateWaitsForTheFirst(t *testing.T) {
+func TestConcurrentDuplicateWaits(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		end    func(ctx context.Context, first pgx.Tx) error
@@ -211,7 +211,7 @@ func TestPrune(t *testing.T) {
 	})
 }
 
-func TestTheDDLMayBeRunAgain(t *testing.T) {
+func TestDDLIsIdempotent(t *testing.T) {
 	t.Parallel()
 	db := database(t)
 	exec(t, db, DDL)

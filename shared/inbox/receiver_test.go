@@ -125,7 +125,7 @@ func TestReceiver(t *testing.T) {
 	})
 }
 
-func TestWhatIsNoMessageIsRefused(t *testing.T) {
+func TestReceiverRejectsInvalidMessages(t *testing.T) {
 	t.Parallel()
 	r := &Receiver{Effect: func(context.Context, pgx.Tx, Message) error { panic("must not run") }}
 	require.Equal(t, http.StatusBadRequest, deliver(r, "", "{}"))

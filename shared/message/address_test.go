@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAnAddressIsASubjectAURLOrAUser(t *testing.T) {
+func TestParseAddress(t *testing.T) {
 	t.Parallel()
 	for to, want := range map[string]Address{
 		"orders.paid":                     {Subject, "orders.paid"},
@@ -28,7 +28,7 @@ func TestAnAddressIsASubjectAURLOrAUser(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAddressIsRefused(t *testing.T) {
+func TestParseAddressErrors(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{
 		"", ".", "a.", ".a", "a..b", "a b", "a\tb", "a.*", "a.>", ">", "中.x", "a\x00", strings.Repeat("a", 256),
@@ -42,7 +42,7 @@ func TestWhatIsNoAddressIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnExchangeAndARoutingKeyMakeOneSubject(t *testing.T) {
+func TestSubjectOfExchangeAndRoutingKey(t *testing.T) {
 	t.Parallel()
 	got, err := Routed("orders", "paid.eu")
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestAnExchangeAndARoutingKeyMakeOneSubject(t *testing.T) {
 	}
 }
 
-func TestAnIDBelongsToItsThreePartsAlone(t *testing.T) {
+func TestIDIsUniquePerParts(t *testing.T) {
 	t.Parallel()
 	id := ID(7, "shop", "order-1")
 	require.Equal(t, "12271fe2f66c5f8b902aea98ca8bf637", fmt.Sprintf("%x", id), "ids are stored for ever")

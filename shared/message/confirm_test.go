@@ -9,7 +9,7 @@ import (
 
 // Everyone who may call, and every address: the table names all that may confirm,
 // and everything else may not.
-func TestWhoMayConfirmWhat(t *testing.T) {
+func TestConfirmPermissions(t *testing.T) {
 	t.Parallel()
 	const token = "the token of this message"
 	callers := map[string]Confirmer{
@@ -63,7 +63,7 @@ func TestWhoMayConfirmWhat(t *testing.T) {
 
 // Every kind and every history of sends: what a confirmation on each ground may
 // count for.
-func TestNothingIsConfirmedBeforeItWasSent(t *testing.T) {
+func TestConfirmBeforeSendIsRejected(t *testing.T) {
 	t.Parallel()
 	last := func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }
 	abandon := func(m Message) Message {

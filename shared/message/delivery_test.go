@@ -13,7 +13,7 @@ var (
 	gone   = Answer{Status: 410}
 )
 
-func TestADeliveryIsTriedUntilItsScheduleIsUsedUp(t *testing.T) {
+func TestDeliveryFollowsSchedule(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := Delivery{NextAt: now}
@@ -37,7 +37,7 @@ func TestADeliveryIsTriedUntilItsScheduleIsUsedUp(t *testing.T) {
 	require.Equal(t, Delivery{Claims: 10, NextAt: now}, again, "a resend begins the schedule anew")
 }
 
-func TestADeliveryWaitsAsLongAsItsReceiverAsks(t *testing.T) {
+func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := Delivery{Claims: 1}
@@ -46,7 +46,7 @@ func TestADeliveryWaitsAsLongAsItsReceiverAsks(t *testing.T) {
 	require.Equal(t, 24*time.Hour, d.Settle(1, Answer{Status: 503, RetryAfter: 1000 * time.Hour}, now, 0).NextAt.Sub(now))
 }
 
-func TestOnlyTheNewestTryMayFailADeliveryButAnyMayEndIt(t *testing.T) {
+func TestStaleTryCannotFailDelivery(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	d := Delivery{Claims: 2, NextAt: now}
@@ -60,7 +60,7 @@ func TestOnlyTheNewestTryMayFailADeliveryButAnyMayEndIt(t *testing.T) {
 	require.Equal(t, DeliveryFailed, d.Settle(2, gone, now, 0).State, "410 ends it at once")
 }
 
-func TestAnEndpointIsDisabledWhenItIsGoneOrFailsForTooLong(t *testing.T) {
+func TestFailingEndpointIsDisabled(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	const patience = 120 * time.Hour
@@ -77,7 +77,7 @@ func TestAnEndpointIsDisabledWhenItIsGoneOrFailsForTooLong(t *testing.T) {
 	require.Equal(t, DisabledByHand, h.After(gone, now, patience).Disabled, "it says the first reason")
 }
 
-func TestTheStatesOfADeliveryHaveWords(t *testing.T) {
+func TestDeliveryStateNames(t *testing.T) {
 	t.Parallel()
 	for _, s := range []DeliveryState{DeliveryPending, DeliveryDelivered, DeliveryFailed} {
 		got, ok := ParseDeliveryState(s.String())

@@ -30,7 +30,7 @@ var (
 
 var body = [16]byte{10, 11, 12, 13, 14} // a fingerprint
 
-func TestTheEndOfAMessageDependsOnItsAddress(t *testing.T) {
+func TestFinalStatePerAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		kind    Kind
@@ -52,7 +52,7 @@ func TestTheEndOfAMessageDependsOnItsAddress(t *testing.T) {
 	}
 }
 
-func TestAMessageIsSentAgainByTheScheduleUntilNoSendIsLeft(t *testing.T) {
+func TestMessageFollowsSchedule(t *testing.T) {
 	t.Parallel()
 	for _, result := range []Result{taken, refused} {
 		m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 6, 6 })
@@ -72,7 +72,7 @@ func TestAMessageIsSentAgainByTheScheduleUntilNoSendIsLeft(t *testing.T) {
 	}
 }
 
-func TestSendThatMetNobodyIsNoSend(t *testing.T) {
+func TestUndeliverableSendIsNotCounted(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 })
 	for i := range 100 {
@@ -106,7 +106,7 @@ func TestAwayPausesGrowToAMinute(t *testing.T) {
 	require.Equal(t, now.Add(time.Minute), fresh().Settle(Result{Outcome: Away, RetryAfter: time.Hour}, now, 0.5).NextAt)
 }
 
-func TestAConfirmationCountsWheneverItComes(t *testing.T) {
+func TestConfirmationInAnyState(t *testing.T) {
 	t.Parallel()
 	abandoned, err := fresh().Abandon("ops")
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func TestAConfirmationCountsWheneverItComes(t *testing.T) {
 	}
 }
 
-func TestAsManyConsumersConfirmAsAreExpected(t *testing.T) {
+func TestExpectedConfirmations(t *testing.T) {
 	t.Parallel()
 	m := fresh(func(m *Message) { m.ExpectedReceipts = 3 }).Receive("a", 1)
 	require.Equal(t, Sent, m.Status, "who confirms has it, whatever the broker said")
@@ -135,7 +135,7 @@ func TestAsManyConsumersConfirmAsAreExpected(t *testing.T) {
 	require.Equal(t, "received", m.Receive("c", 3).State())
 }
 
-func TestARedriveGivesAllSendsAgainUnderNewNames(t *testing.T) {
+func TestRedriveRestartsSchedule(t *testing.T) {
 	t.Parallel()
 	stuck := fresh(func(m *Message) { m.MaxSends, m.Remaining = 1, 1 }).Settle(taken, now, 0.5)
 	abandoned, err := stuck.Abandon("ops")
@@ -150,7 +150,7 @@ func TestARedriveGivesAllSendsAgainUnderNewNames(t *testing.T) {
 	}
 }
 
-func TestWhatCameToItsEndIsNeitherRedrivenNorAbandoned(t *testing.T) {
+func TestFinishedMessageIsFinal(t *testing.T) {
 	t.Parallel()
 	for name, m := range map[string]Message{
 		"received":                  fresh().Receive("a", 1),
@@ -171,7 +171,7 @@ func TestWhatCameToItsEndIsNeitherRedrivenNorAbandoned(t *testing.T) {
 }
 
 // Whatever happens to a message in whatever order, the invariants hold.
-func TestTheInvariantsHoldOnEveryPath(t *testing.T) {
+func TestInvariants(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 5000 {

@@ -19,7 +19,7 @@ import (
 
 const dueNow = "UPDATE message_outbox SET next_at = now()"
 
-func TestAnAbsentServiceCostsNothing(t *testing.T) {
+func TestUnavailableServiceUsesNoTries(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
@@ -39,7 +39,7 @@ func TestAnAbsentServiceCostsNothing(t *testing.T) {
 	require.Zero(t, count(t, db, "message_outbox"))
 }
 
-func TestAnAbsentServiceIsNotAskedForEveryMessage(t *testing.T) {
+func TestUnavailableServiceGetsOneProbe(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
@@ -53,7 +53,7 @@ func TestAnAbsentServiceIsNotAskedForEveryMessage(t *testing.T) {
 	require.Equal(t, batch, posts)
 }
 
-func TestAMessageThatFailsForItselfHoldsUpNoOther(t *testing.T) {
+func TestFailingMessageDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
@@ -96,7 +96,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestARedirectedPostIsNotTakenForDelivered(t *testing.T) {
+func TestRedirectIsNotDelivered(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -117,7 +117,7 @@ func TestARedirectedPostIsNotTakenForDelivered(t *testing.T) {
 	}
 }
 
-func TestTheServiceSaysHowLongToWait(t *testing.T) {
+func TestForwarderHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
@@ -137,7 +137,7 @@ func TestBackoffGrowsToAMinute(t *testing.T) {
 	}
 }
 
-func TestALostAnswerIsAskedForAgainUnderTheSameID(t *testing.T) {
+func TestLostResponseIsRetriedWithSameID(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)
@@ -187,7 +187,7 @@ func TestTwoForwardersShareTheRows(t *testing.T) {
 	require.Zero(t, count(t, db, "message_outbox"))
 }
 
-func TestAStopLosesNoAnswerAndUsesNoTry(t *testing.T) {
+func TestStopWaitsForResponses(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	ids := put(t, db, 2)
@@ -312,7 +312,7 @@ func TestRun(t *testing.T) {
 	})
 }
 
-func TestAnAnswerThatCannotBeSettledIsAskedForAgain(t *testing.T) {
+func TestUnsettledResponseIsRetried(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	service := newLedger(t)

@@ -219,7 +219,7 @@ func TestPut(t *testing.T) {
 	})
 }
 
-func TestTheDDLMayBeRunAgain(t *testing.T) {
+func TestDDLIsIdempotent(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	exec(t, db, DDL)

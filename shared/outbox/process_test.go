@@ -38,7 +38,7 @@ func startForwarder(t *testing.T, database, service string) *sandbox.Process {
 	return sandbox.StartProcess(t, self, []string{forwarderDatabase + "=" + database, forwarderService + "=" + service})
 }
 
-func TestAKilledForwarderSendsNothingTwice(t *testing.T) {
+func TestKilledForwarderSendsOnce(t *testing.T) {
 	t.Parallel()
 
 	t.Run("killed after the service took the message, before its answer", func(t *testing.T) {

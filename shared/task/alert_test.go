@@ -12,7 +12,7 @@ func alertRules() AlertRules {
 	return AlertRules{FailureRate: Limits{"*": 0.2}, MinFinished: 20, Window: 5 * time.Minute, Backlog: Limits{"*": 100}}
 }
 
-func TestAQueueOverAThresholdIsRaisedAndNotAgainWhileItIsOpen(t *testing.T) {
+func TestAlertIsRaisedOnce(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		load QueueLoad
@@ -35,7 +35,7 @@ func TestAQueueOverAThresholdIsRaisedAndNotAgainWhileItIsOpen(t *testing.T) {
 	}
 }
 
-func TestAnAlertClearsWellBelowItsThreshold(t *testing.T) {
+func TestAlertClearsBelowThreshold(t *testing.T) {
 	t.Parallel()
 	rate, backlog := Alert{AlertFailureRate, "q", 0.5, 0.2}, Alert{AlertBacklog, "q", 500, 100}
 	for name, c := range map[string]struct {
@@ -65,7 +65,7 @@ func TestAnAlertClearsWellBelowItsThreshold(t *testing.T) {
 	}
 }
 
-func TestAThresholdOfZeroRaisesNothingAndClearsWhatIsOpen(t *testing.T) {
+func TestZeroThresholdDisablesAlert(t *testing.T) {
 	t.Parallel()
 	busy := map[string]QueueLoad{"q": {Pending: 1000, Finished: 100, Failed: 100}}
 	off := AlertRules{FailureRate: Limits{"*": 0}, MinFinished: 20, Backlog: Limits{"*": 100, "q": 0}}
@@ -79,7 +79,7 @@ func TestAThresholdOfZeroRaisesNothingAndClearsWhatIsOpen(t *testing.T) {
 	require.False(t, AlertRules{FailureRate: Limits{"*": 0}}.On())
 }
 
-func TestAQueueHasItsOwnThreshold(t *testing.T) {
+func TestThresholdPerQueue(t *testing.T) {
 	t.Parallel()
 	var limits Limits
 	require.NoError(t, limits.Decode(" wechat = 10 ; *=100 "))
@@ -88,7 +88,7 @@ func TestAQueueHasItsOwnThreshold(t *testing.T) {
 	require.Equal(t, []Alert{{AlertBacklog, "wechat", 50, 10}}, raised)
 }
 
-func TestLimitsAreReadOrRefusedWithWhatToWrite(t *testing.T) {
+func TestParseAlertLimits(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Limits{
 		"": {}, "0": {"*": 0}, "0.2": {"*": 0.2}, "wechat=0.1": {"wechat": 0.1}, "0.2;wechat=0": {"*": 0.2, "wechat": 0},
@@ -107,7 +107,7 @@ func TestLimitsAreReadOrRefusedWithWhatToWrite(t *testing.T) {
 	}
 }
 
-func TestALookComesTenTimesInAWindowButNotMoreOftenThanASecond(t *testing.T) {
+func TestAlertCheckInterval(t *testing.T) {
 	t.Parallel()
 	for window, every := range map[time.Duration]time.Duration{
 		0: time.Second, 5 * time.Second: time.Second, 2 * time.Minute: 12 * time.Second, 5 * time.Minute: 30 * time.Second, time.Hour: 30 * time.Second,
@@ -116,7 +116,7 @@ func TestALookComesTenTimesInAWindowButNotMoreOftenThanASecond(t *testing.T) {
 	}
 }
 
-func TestAFailureCountsUnlessNobodyIsToBlame(t *testing.T) {
+func TestWhichFailuresCountForAlerts(t *testing.T) {
 	t.Parallel()
 	require.True(t, Task{State: Failed, Reason: Rejected}.FailureCounts())
 	require.True(t, Task{State: Failed, Reason: TimedOut, ErrorCode: "-1"}.FailureCounts())

@@ -10,7 +10,7 @@ import (
 // slowly is a backoff for queue q alone.
 var slowly = Backoff{"q": {5 * time.Second, 30 * time.Second}}
 
-func TestEachRetryWaitsItsOwnTimeAndTheLastOneRepeats(t *testing.T) {
+func TestBackoffSchedule(t *testing.T) {
 	t.Parallel()
 	for retries, wait := range map[int16]time.Duration{0: 5 * time.Second, 1: 30 * time.Second, 2: 30 * time.Second} {
 		before := claimed(func(t *Task) { t.Queue, t.RetryCount = "q", retries })
@@ -42,7 +42,7 @@ func TestEachRetryWaitsItsOwnTimeAndTheLastOneRepeats(t *testing.T) {
 	}
 }
 
-func TestAQueueWithoutABackoffRetriesAtOnce(t *testing.T) {
+func TestNoBackoffRetriesAtOnce(t *testing.T) {
 	t.Parallel()
 	failed := Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}
 	for name, b := range map[string]Backoff{"none at all": nil, "another queue's": slowly, "its own, of nothing": {"*": {time.Hour}, DefaultQueue: {0}}} {
@@ -54,7 +54,7 @@ func TestAQueueWithoutABackoffRetriesAtOnce(t *testing.T) {
 	require.Equal(t, now.Add(time.Hour), got.DueAt, "* is every other queue")
 }
 
-func TestABackoffIsNoReleaseAndNoChangeByHand(t *testing.T) {
+func TestBackoffOnlyAfterFailures(t *testing.T) {
 	t.Parallel()
 	inQ := func(t *Task) { t.Queue = "q" }
 	got, _ := claimed(inQ).Report(Report{AppID: "a", Outcome: Released}, slowly, now)
@@ -63,7 +63,7 @@ func TestABackoffIsNoReleaseAndNoChangeByHand(t *testing.T) {
 	require.Equal(t, RetriesExhausted, got.Reason, "the last retry waits for nothing more")
 }
 
-func TestATaskThatWouldWaitPastItsTimeExpiresOnTime(t *testing.T) {
+func TestBackoffPastExpiryExpiresOnTime(t *testing.T) {
 	t.Parallel()
 	soon := now.Add(time.Second)
 	got, _ := claimed(func(t *Task) { t.Queue, t.ExpiresAt = "q", soon }).Report(Report{AppID: "a", Outcome: SentFailed, ShouldRetry: true}, slowly, now)
@@ -74,7 +74,7 @@ func TestATaskThatWouldWaitPastItsTimeExpiresOnTime(t *testing.T) {
 	require.Equal(t, Expired, got.Reason)
 }
 
-func TestABackoffIsReadFromASetting(t *testing.T) {
+func TestParseBackoff(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]Backoff{
 		"":                          {},
@@ -88,7 +88,7 @@ func TestABackoffIsReadFromASetting(t *testing.T) {
 	}
 }
 
-func TestABadBackoffIsRefusedAndSaysWhatIsRight(t *testing.T) {
+func TestParseBackoffErrors(t *testing.T) {
 	t.Parallel()
 	for text, fault := range map[string]string{
 		"5s":                                 `"5s" names no queue`,

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestATextIsAtMost200CharactersAfterRendering(t *testing.T) {
+func TestComposeLimitsText(t *testing.T) {
 	t.Parallel()
 	_, err := Draft{Content: strings.Repeat("中", 200)}.Compose(nil)
 	require.NoError(t, err, "characters, not bytes")
@@ -23,7 +23,7 @@ func TestATextIsAtMost200CharactersAfterRendering(t *testing.T) {
 	require.Equal(t, CodeInvalid, CodeOf(err), "a blank message is none")
 }
 
-func TestTheSeedsExampleRendersAsTheSeedSays(t *testing.T) {
+func TestComposeOriginalExample(t *testing.T) {
 	t.Parallel()
 	got, err := Draft{UseTemplate: true, Content: "code=123456&name=张三"}.Compose(&StoredTemplate{ID: 1, Name: "验证码模板", Content: "您的验证码是{code}，用户{name}"})
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func TestTheSeedsExampleRendersAsTheSeedSays(t *testing.T) {
 	require.True(t, got.UseTemplate)
 }
 
-func TestEveryMissingParameterIsNamedAndUnusedOnesAreHarmless(t *testing.T) {
+func TestComposeReportsMissingParameters(t *testing.T) {
 	t.Parallel()
 	tmpl := &StoredTemplate{ID: 1, Name: "t", Content: "{a} {b} {c}"}
 	_, err := Draft{UseTemplate: true, Content: "b=1&z=2"}.Compose(tmpl)
@@ -46,7 +46,7 @@ func TestEveryMissingParameterIsNamedAndUnusedOnesAreHarmless(t *testing.T) {
 	require.Equal(t, []string{"y", "z"}, got.Unused)
 }
 
-func TestTheDefaultRowsUseTemplateCountsAndNotTheRequests(t *testing.T) {
+func TestComposeDefaultUsesItsTemplate(t *testing.T) {
 	t.Parallel()
 	d, err := Draft{UseTemplate: true}.WithDefault(&DefaultContent{Content: "plain"})
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func TestTheDefaultRowsUseTemplateCountsAndNotTheRequests(t *testing.T) {
 	require.False(t, Draft{Params: map[string]string{}}.NeedsDefault(), "empty params ask for a template without parameters")
 }
 
-func TestATemplateThatIsNotThereIsNamed(t *testing.T) {
+func TestComposeUnknownTemplate(t *testing.T) {
 	t.Parallel()
 	for field, d := range map[string]Draft{
 		"template_id":   {UseTemplate: true, TemplateID: 9},

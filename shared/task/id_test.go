@@ -65,7 +65,7 @@ func TestNewID(t *testing.T) {
 	})
 }
 
-func TestTheSequenceGoesOnWhenTheClockIsSetBack(t *testing.T) {
+func TestNewIDAfterClockStepsBack(t *testing.T) {
 	t.Parallel()
 	ahead := nextTick(tickOf(time.Now()))
 	require.Greater(t, nextTick(ahead-ticksPerMilli), ahead)
@@ -138,7 +138,7 @@ func TestParseID(t *testing.T) {
 	})
 }
 
-func TestAnIDIsItsTextInJSON(t *testing.T) {
+func TestIDJSON(t *testing.T) {
 	t.Parallel()
 	id := NewID()
 
@@ -155,7 +155,7 @@ func TestAnIDIsItsTextInJSON(t *testing.T) {
 	require.Equal(t, id, kept)
 }
 
-func TestOnlyTheZeroIDIsZero(t *testing.T) {
+func TestIDIsZero(t *testing.T) {
 	t.Parallel()
 	require.True(t, ID{}.IsZero())
 	require.False(t, NewID().IsZero())

@@ -76,7 +76,7 @@ func TestPhone(t *testing.T) {
 	}
 }
 
-func TestPhoneSaysWhatIsWrong(t *testing.T) {
+func TestPhoneErrors(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"":                      "is required",
@@ -137,7 +137,7 @@ func TestCountryValid(t *testing.T) {
 	}
 }
 
-func TestARandomNumberIsOneNumberHoweverItIsStored(t *testing.T) {
+func TestPhoneSpellingsAreOneNumber(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, country := range []Country{"", "1", "7", "36", "39", "44", "86", "298", "375"} {
@@ -214,7 +214,7 @@ func TestMaskPhone(t *testing.T) {
 	}
 }
 
-func TestAShortNumberNeverShowsMoreThanHalfOfItsDigits(t *testing.T) {
+func TestMaskPhoneShort(t *testing.T) {
 	t.Parallel()
 	for n := 3; n < 11; n++ {
 		masked := MaskPhone(strings.Repeat("7", n))

@@ -58,7 +58,7 @@ func TestSegments(t *testing.T) {
 	}
 }
 
-func TestTheDefaultAlphabetIsThatOfTheStandard(t *testing.T) {
+func TestGSMAlphabet(t *testing.T) {
 	t.Parallel()
 	// 3GPP TS 23.038 section 6.2.1, row by row, without the escape.
 	const basic = "@£$¥èéùìòÇ\nØø\rÅå" + "Δ_ΦΓΛΩΠΨΣΘΞÆæßÉ" + ` !"#¤%&'()*+,-./` + "0123456789:;<=>?" +

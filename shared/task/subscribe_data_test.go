@@ -16,7 +16,7 @@ func keyword(t *testing.T, name string, value any) []byte {
 	return raw
 }
 
-func TestSubscribeDataIsCheckedByTheTypeOfEachKeyword(t *testing.T) {
+func TestSubscribeDataKeywordTypes(t *testing.T) {
 	t.Parallel()
 	for kind, c := range map[string]struct{ good, bad []string }{
 		"thing": {
@@ -63,7 +63,7 @@ func TestSubscribeDataIsCheckedByTheTypeOfEachKeyword(t *testing.T) {
 	}
 }
 
-func TestSubscribeDataOfUnknownTypesPasses(t *testing.T) {
+func TestSubscribeDataUnknownTypes(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"const1", "enum2", "site01", "thing", "ofTomorrow99", "_"} {
 		require.Empty(t, CheckSubscribeData(keyword(t, name, "配送中")), name)
@@ -72,7 +72,7 @@ func TestSubscribeDataOfUnknownTypesPasses(t *testing.T) {
 	require.NotEmpty(t, CheckSubscribeData(keyword(t, "const1", "")))
 }
 
-func TestEveryBadKeywordIsNamed(t *testing.T) {
+func TestSubscribeDataReportsEveryBadKeyword(t *testing.T) {
 	t.Parallel()
 	const shape = `must be {"value": ...} with a string or a number and nothing else`
 	require.Equal(t, []Field{
@@ -97,7 +97,7 @@ func TestEveryBadKeywordIsNamed(t *testing.T) {
 	}`)))
 }
 
-func TestWhatIsNoSubscribeData(t *testing.T) {
+func TestSubscribeDataErrors(t *testing.T) {
 	t.Parallel()
 	for _, raw := range []string{"", "null", "{}", "[]", `"thing1"`, "1", "{", `{"thing1": {"value": "a"}} x`, "{\"thing1\": {\"value\": \"\xff\"}}"} {
 		require.Equal(t, []Field{{"message_data", `must be an object such as {"thing1": {"value": "Tea"}}`}}, CheckSubscribeData([]byte(raw)), "%q", raw)

@@ -45,7 +45,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestNamesAreListedOnceInOrderOfAppearance(t *testing.T) {
+func TestTemplateNames(t *testing.T) {
 	t.Parallel()
 	template := ParseTemplate("{b}{a}{b}{}")
 	names := template.Names()

@@ -23,7 +23,7 @@ func claimed(change ...func(*Task)) Task {
 	return t
 }
 
-func TestAnOpenClaimsReportDecides(t *testing.T) {
+func TestReportOfOpenClaim(t *testing.T) {
 	t.Parallel()
 	exhausted := func(t *Task) { t.RetryCount = 3 }
 	expired := func(t *Task) { t.ExpiresAt = early }
@@ -66,7 +66,7 @@ func TestAnOpenClaimsReportDecides(t *testing.T) {
 
 // Every state, reason, ending and outcome, claimed or not: what must hold
 // always.
-func TestNoReportEverBreaksAnInvariant(t *testing.T) {
+func TestReportsKeepInvariants(t *testing.T) {
 	t.Parallel()
 	for state := Scheduled; state <= Failed; state++ {
 		for reason := NoReason; reason <= Cancelled; reason++ {
@@ -104,7 +104,7 @@ func TestNoReportEverBreaksAnInvariant(t *testing.T) {
 	}
 }
 
-func TestAReleasedTaskExpiresOnTime(t *testing.T) {
+func TestReleasedTaskExpiresOnTime(t *testing.T) {
 	t.Parallel()
 	soon := now.Add(time.Minute)
 	for after, due := range map[time.Duration]time.Time{time.Hour: soon, time.Second: now.Add(time.Second)} {
@@ -124,13 +124,13 @@ func TestClaimOfUnknownCallerIsReportedByAny(t *testing.T) {
 	}
 }
 
-func TestATaskNeverClaimedHearsNoReport(t *testing.T) {
+func TestReportOfUnclaimedTaskIsRejected(t *testing.T) {
 	t.Parallel()
 	_, verdict := Task{State: Pending}.Report(Report{Outcome: SentOK}, nil, now)
 	require.Equal(t, Stale, verdict)
 }
 
-func TestWhatFallsDue(t *testing.T) {
+func TestDue(t *testing.T) {
 	t.Parallel()
 	expired := func(t *Task) { t.ExpiresAt = early }
 	exhausted := func(t *Task) { t.RetryCount = 3 }
@@ -167,7 +167,7 @@ func TestWhatFallsDue(t *testing.T) {
 	}
 }
 
-func TestChangesByHandAreRefusedWhereTheyMakeNoSense(t *testing.T) {
+func TestManualChangesAreValidated(t *testing.T) {
 	t.Parallel()
 	verbs := map[string]struct {
 		do      func(Task) (Task, error)
@@ -195,7 +195,7 @@ func TestChangesByHandAreRefusedWhereTheyMakeNoSense(t *testing.T) {
 	}
 }
 
-func TestAnExpiredTaskIsNotGivenANewLife(t *testing.T) {
+func TestExpiredTaskIsNotRetried(t *testing.T) {
 	t.Parallel()
 	_, err := Task{State: Failed, Reason: Expired, ExpiresAt: early}.Retry(now)
 	require.Equal(t, CodeConflict, CodeOf(err))
@@ -206,7 +206,7 @@ func TestAnExpiredTaskIsNotGivenANewLife(t *testing.T) {
 	require.Zero(t, again.RetryCount)
 }
 
-func TestTheSeedsNumbersStand(t *testing.T) {
+func TestStatusNumbers(t *testing.T) {
 	t.Parallel()
 	numbers := map[State]int{Scheduled: 0, Pending: 0, Processing: 1, Held: 1, Succeeded: 2, Failed: 3}
 	for s, n := range numbers {
@@ -225,7 +225,7 @@ func TestCutCountsCharacters(t *testing.T) {
 	require.Equal(t, "", Cut("处", 0))
 }
 
-func TestAChineseResultHasAnEnglishErrorCode(t *testing.T) {
+func TestResultErrorCode(t *testing.T) {
 	t.Parallel()
 	due := func(changes ...func(*Task)) Task {
 		after, _ := claimed(changes...).Due(nil, now)
