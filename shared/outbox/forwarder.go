@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	batch       = 16 // rows of one transaction, sent side by side
+	batch       = 16 // rows of one transaction, sent in parallel
 	pollEvery   = 5 * time.Second
 	settleLimit = 5 * time.Second
-	longestWait = time.Minute // of a kept row, unless the service asks for more
+	longestWait = time.Minute // the longest backoff, unless the service asks for more
 	maxReason   = 500         // characters of last_error
 )
 
-// Forwarder carries messages from the table to a Sendonce service.
+// Forwarder sends messages from the table to a Sendonce service.
 type Forwarder struct {
 	db      *pgxpool.Pool
 	service *api.Client
@@ -33,29 +33,29 @@ type Forwarder struct {
 	poll    time.Duration
 }
 
-// NewForwarder makes a forwarder; it does nothing until Run or Drain. Of service
-// the address, the credentials and the connections are used.
+// NewForwarder returns a forwarder that is idle until Run or Drain. It uses the address, credentials
+// and connections of service.
 func NewForwarder(db *pgxpool.Pool, service *api.Client, log *slog.Logger) *Forwarder {
 	return &Forwarder{db: db, service: service, log: log, wake: make(chan struct{}, 1), poll: pollEvery}
 }
 
-// Wake makes Run look at the table at once. Call it after the commit of a Put;
-// it never blocks, and a lost wake costs at most five seconds.
+// Wake makes Run read the table at once. Call it after the commit of a Put. It never blocks, and
+// without it Run reads within five seconds.
 func (f *Forwarder) Wake() {
 	select {
 	case f.wake <- struct{}{}:
-	default: // one is waiting already
+	default: // a wake-up is pending
 	}
 }
 
-// Run forwards until ctx ends: after each Wake, every five seconds, and as soon
-// as the service allows after a failure. Failures are logged.
+// Run forwards until ctx ends: after each Wake, every five seconds, and after a failure as soon as the
+// service allows. It logs failures.
 func (f *Forwarder) Run(ctx context.Context) {
 	for {
 		wake, pause := f.wake, f.poll
 		if _, err := f.Drain(ctx); err != nil && ctx.Err() == nil {
 			f.log.WarnContext(ctx, "outbox: not forwarded", "error", err)
-			// New messages do not make an absent service come back.
+			// New messages do not end an outage.
 			wake = nil
 			var refused *api.Error
 			if errors.As(err, &refused) {
@@ -75,9 +75,9 @@ func (f *Forwarder) Run(ctx context.Context) {
 	}
 }
 
-// Drain sends what is due now and gives how many messages the service took. It
-// stops with an error when the database or the service is away; a message that
-// fails for itself is kept, logged, and holds up no other.
+// Drain sends all due messages and returns how many the service accepted. It stops with an error if
+// the database or the service is unavailable. A message that fails by itself is kept, logged, and does
+// not delay others.
 func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	for {
 		found, taken, err := f.pass(ctx)
@@ -91,7 +91,7 @@ func (f *Forwarder) Drain(ctx context.Context) (n int, err error) {
 	}
 }
 
-// row is a locked message and what became of it.
+// row is a locked message and its outcome.
 type row struct {
 	id    string
 	body  string
@@ -99,8 +99,7 @@ type row struct {
 	outcome
 }
 
-// pass is one transaction: lock, send, settle. The locks are what keeps other
-// forwarders off the rows.
+// pass is one transaction: lock, send, settle. The row locks keep other forwarders away.
 func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
 	tx, err := f.db.Begin(ctx)
 	if err != nil {
@@ -118,7 +117,7 @@ func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
 	}
 	posts.Wait()
 
-	// What was answered is worth settling even when ctx has ended meanwhile.
+	// Store the outcomes even if ctx has ended.
 	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
 	if err := settle(ending, tx, rows); err != nil {
@@ -127,11 +126,11 @@ func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
 	if err := tx.Commit(ending); err != nil {
 		return 0, 0, fmt.Errorf("commit: %w", err)
 	}
-	taken, err = f.tell(ctx, rows)
+	taken, err = f.report(ctx, rows)
 	return len(rows), taken, err
 }
 
-// rollBack ends what was not committed, also after ctx has ended.
+// rollBack ends an uncommitted transaction, also after ctx has ended.
 func rollBack(ctx context.Context, tx pgx.Tx) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
@@ -141,26 +140,25 @@ func rollBack(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// tell counts what was taken, logs each message that failed for itself, and
-// gives the reason when the service is away.
-func (f *Forwarder) tell(ctx context.Context, rows []row) (taken int, away error) {
+// report counts accepted messages, logs each that failed by itself, and returns the cause if the
+// service is unavailable.
+func (f *Forwarder) report(ctx context.Context, rows []row) (taken int, away error) {
 	for _, r := range rows {
 		switch r.verdict {
-		case verdictTaken:
+		case verdictAccepted:
 			taken++
 		case verdictRefused:
 			f.log.ErrorContext(ctx, "outbox: message refused", "id", r.id, "error", r.err)
 		case verdictLater:
 			f.log.WarnContext(ctx, "outbox: message kept", "id", r.id, "tries", r.tries+1, "error", r.err)
-		case verdictAway:
+		case verdictUnavailable:
 			away = r.err
 		}
 	}
 	return taken, away
 }
 
-// A forwarder's host may vanish without a word. Its locks must not stay until
-// TCP notices.
+// If the forwarder's host vanishes, its locks end before TCP notices.
 const idleSQL = `SELECT set_config('idle_in_transaction_session_timeout', '30s', true)`
 
 const lockSQL = `
@@ -186,8 +184,7 @@ func lock(ctx context.Context, tx pgx.Tx) ([]row, error) {
 
 const deleteSQL = `DELETE FROM message_outbox WHERE id = ANY ($1::text[]::uuid[])`
 
-// keepSQL counts from clock_timestamp(): now() is when the locks were taken,
-// before the service was asked.
+// keepSQL uses clock_timestamp(), since now() is the time before the service was called.
 const keepSQL = `
 UPDATE message_outbox o SET tries = o.tries + 1, last_error = k.reason, next_at = clock_timestamp() + k.wait,
 	refused_at = CASE WHEN k.refused THEN clock_timestamp() END
@@ -202,9 +199,9 @@ func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 	)
 	for _, r := range rows {
 		switch r.verdict {
-		case verdictTaken:
+		case verdictAccepted:
 			taken = append(taken, r.id)
-		case verdictCut: // stays as it is
+		case verdictStopped: // unchanged
 		default:
 			kept, reasons = append(kept, r.id), append(reasons, storable(r.err.Error()))
 			refused = append(refused, r.verdict == verdictRefused)
@@ -220,14 +217,14 @@ func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 	return nil
 }
 
-// backoff is 1 s after the first try, doubling, and up to a quarter more, so
-// that what failed together does not return together.
+// backoff is 1 s after the first try, then doubled, plus up to a quarter at random, so that messages
+// which failed together are not retried together.
 func backoff(tries int) time.Duration {
 	d := min(time.Second<<min(tries, 10), longestWait)
 	return d + rand.N(d/4)
 }
 
-// storable makes text of which Postgres takes every byte.
+// storable removes bytes that Postgres does not accept in text.
 func storable(s string) string {
 	runes := []rune(strings.ReplaceAll(strings.ToValidUTF8(s, "?"), "\x00", "?"))
 	return string(runes[:min(len(runes), maxReason)])

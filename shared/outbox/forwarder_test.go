@@ -78,17 +78,17 @@ func TestJudge(t *testing.T) {
 		return w.Body.Bytes()
 	}
 	for status, want := range map[int]verdict{
-		200: verdictTaken, 202: verdictTaken,
+		200: verdictAccepted, 202: verdictAccepted,
 		400: verdictRefused, 403: verdictRefused, 413: verdictRefused, 415: verdictRefused, 422: verdictRefused,
 		409: verdictLater, 500: verdictLater,
-		204: verdictAway, 302: verdictAway, 401: verdictAway, 404: verdictAway, 405: verdictAway, 408: verdictAway,
-		429: verdictAway, 502: verdictAway, 503: verdictAway, 504: verdictAway,
+		204: verdictUnavailable, 302: verdictUnavailable, 401: verdictUnavailable, 404: verdictUnavailable, 405: verdictUnavailable, 408: verdictUnavailable,
+		429: verdictUnavailable, 502: verdictUnavailable, 503: verdictUnavailable, 504: verdictUnavailable,
 	} {
 		o := judge(status, http.Header{}, own(status))
 		require.Equal(t, want, o.verdict, status)
-		require.Equal(t, want == verdictTaken, o.err == nil, status)
+		require.Equal(t, want == verdictAccepted, o.err == nil, status)
 		for _, other := range []string{"", "<html>", `{"ok":true}`, `null`} {
-			require.Equal(t, verdictAway, judge(status, http.Header{}, []byte(other)).verdict, "%d %s: an answer of something in between", status, other)
+			require.Equal(t, verdictUnavailable, judge(status, http.Header{}, []byte(other)).verdict, "%d %s: an answer of something in between", status, other)
 		}
 	}
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999": time.Hour} {

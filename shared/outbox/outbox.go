@@ -14,9 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// DDL makes the table that this package works on, in the first schema of the
-// search path. It may be run again. The body is json, not jsonb, so that it
-// arrives as it was written: jsonb rewrites numbers and drops repeated names.
+// DDL creates the table of this package in the first schema of the search path. It is idempotent. The
+// body is json and not jsonb, which rewrites numbers and drops repeated names.
 const DDL = `
 CREATE TABLE IF NOT EXISTS message_outbox (
 	id         uuid PRIMARY KEY,
@@ -31,38 +30,37 @@ CREATE INDEX IF NOT EXISTS message_outbox_due ON message_outbox (next_at, id) WH
 CREATE INDEX IF NOT EXISTS message_outbox_refused ON message_outbox (refused_at, id) WHERE refused_at IS NOT NULL;
 `
 
-// MaxData is the most bytes that a message's data may have as JSON.
+// MaxData is the largest size of a message's data as JSON, in bytes.
 const MaxData = 64 << 10
 
-// Message is what Sendonce is to send. It goes either To a subject, a URL or a
-// user, or to a RoutingKey, with or without an ExchangeName.
+// Message is a message for Sendonce. It goes either To a subject, a URL or a user, or to a RoutingKey,
+// with or without an ExchangeName.
 type Message struct {
 	From             string    `json:"from,omitempty"` // "" = the forwarder's caller
 	To               string    `json:"to,omitempty"`
 	ExchangeName     string    `json:"exchange_name,omitempty"`
 	RoutingKey       string    `json:"routing_key,omitempty"`
 	Type             string    `json:"type,omitempty"`
-	Data             any       `json:"data"`                        // anything that encoding/json takes
+	Data             any       `json:"data"`                        // any JSON-encodable value
 	SentAt           time.Time `json:"sent_at"`                     // zero = now
 	Confirm          *bool     `json:"confirm,omitempty"`           // nil = the service's default
 	MaxSends         int       `json:"max_sends,omitempty"`         // 0 = the service's default
 	ExpectedReceipts int       `json:"expected_receipts,omitempty"` // 0 = the service's default
 }
 
-// request is the body of POST /api/v1/messages. It is made once, by Put: the
-// same id with another body would be refused.
+// request is the body of POST /api/v1/messages. Put encodes it once, since the service refuses the
+// same id with another body.
 type request struct {
 	ClientMsgID string `json:"client_msg_id"`
 	Message
 	Data json.RawMessage `json:"data"` // hides Message.Data
-	Ack  string          `json:"ack"`  // saved: the forwarder forgets what the service has acknowledged
+	Ack  string          `json:"ack"`  // saved: the row is deleted once the service has acknowledged it
 }
 
 const putSQL = `INSERT INTO message_outbox (id, body) VALUES ($1::text::uuid, $2::text::json)`
 
-// Put adds m to what is sent when tx commits, and gives the id by which
-// Sendonce knows it (client_msg_id). A message that is refused here leaves tx as
-// it was.
+// Put adds m to what is sent when tx commits, and returns its id in Sendonce (client_msg_id). An
+// invalid message leaves tx unchanged.
 func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	if (m.To == "") == (m.RoutingKey == "") {
 		return "", errors.New("outbox: give either To or RoutingKey")
@@ -92,7 +90,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 	return id, nil
 }
 
-// newID makes a UUID of version 4.
+// newID returns a UUID of version 4.
 func newID() string {
 	var b [16]byte
 	rand.Read(b[:])
@@ -100,22 +98,22 @@ func newID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// RefusedMessage is one that the service will not take as it is.
+// RefusedMessage is a message that the service refused.
 type RefusedMessage struct {
 	ID        string
 	Body      json.RawMessage // of POST /api/v1/messages
 	CreatedAt time.Time
 	RefusedAt time.Time
 	Tries     int
-	Reason    string // the service's answer
+	Reason    string // from the service's response
 }
 
 const refusedSQL = `
 SELECT id::text, body::text, created_at, refused_at, tries, last_error FROM message_outbox
 WHERE refused_at IS NOT NULL ORDER BY refused_at, id LIMIT $1`
 
-// Refused lists up to limit refused messages, the longest refused first. They
-// stay until Retry, or until somebody deletes their rows.
+// Refused returns up to limit refused messages, oldest refusal first. They stay until Retry or until
+// their rows are deleted.
 func Refused(ctx context.Context, db *pgxpool.Pool, limit int) ([]RefusedMessage, error) {
 	rows, err := db.Query(ctx, refusedSQL, limit)
 	if err != nil {
@@ -137,8 +135,8 @@ const retrySQL = `
 UPDATE message_outbox SET refused_at = NULL, next_at = now()
 WHERE id = ANY ($1::text[]::uuid[]) AND refused_at IS NOT NULL`
 
-// Retry sends refused messages again and gives how many of ids were refused
-// ones. It serves once the cause is gone, as a missing right at the service.
+// Retry sends refused messages again, for example after a missing permission was granted, and returns
+// how many of ids were refused ones.
 func Retry(ctx context.Context, db *pgxpool.Pool, ids ...string) (n int64, err error) {
 	tag, err := db.Exec(ctx, retrySQL, ids)
 	if err != nil {

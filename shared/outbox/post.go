@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	postLimit = 10 * time.Second
-	maxAnswer = 1 << 20 // bytes that are read of an answer
-	maxAsked  = 3600    // seconds of Retry-After that are believed
+	postLimit     = 10 * time.Second
+	maxResponse   = 1 << 20 // bytes read of a response
+	maxRetryAfter = 3600    // upper limit of Retry-After, in seconds
 )
 
 type verdict int
 
 const (
-	verdictCut     verdict = iota // we stopped before there was an answer
-	verdictTaken                  // the service has the message
-	verdictRefused                // it will not have the message as it is
-	verdictLater                  // this message failed; others may not
-	verdictAway                   // nothing can be said of any message
+	verdictStopped     verdict = iota // stopped before a response
+	verdictAccepted                   // the service has the message
+	verdictRefused                    // the service refuses this message
+	verdictLater                      // this message failed; others may not
+	verdictUnavailable                // the service is unavailable for all messages
 )
 
-// outcome is what one POST came to. err is nil for verdictTaken only.
+// outcome is the result of one POST. err is nil only for verdictAccepted.
 type outcome struct {
 	verdict    verdict
 	err        error
-	retryAfter time.Duration // how long the service asks to wait; 0 = it did not say
+	retryAfter time.Duration // from the service; 0 = none
 }
 
 func post(ctx context.Context, service *api.Client, body string) outcome {
@@ -43,9 +43,9 @@ func post(ctx context.Context, service *api.Client, body string) outcome {
 	status, header, raw, err := exchange(limited, service, body)
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return outcome{verdict: verdictCut, err: err}
+		return outcome{verdict: verdictStopped, err: err}
 	case err != nil:
-		return outcome{verdict: verdictAway, err: err}
+		return outcome{verdict: verdictUnavailable, err: err}
 	default:
 		return judge(status, header, raw)
 	}
@@ -67,38 +67,37 @@ func exchange(ctx context.Context, service *api.Client, body string) (status int
 	if res.Request.Method != http.MethodPost {
 		return 0, nil, nil, fmt.Errorf("%s redirects to %s, which turned the POST into a %s", url, res.Request.URL.Host, res.Request.Method)
 	}
-	raw, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	raw, err = io.ReadAll(io.LimitReader(res.Body, maxResponse))
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("read the answer: %w", err)
 	}
 	return res.StatusCode, res.Header, raw, nil
 }
 
-// judge reads an answer. One without the service's envelope was given by
-// something in between and proves nothing, not even with 200.
+// judge reads a response. One without the service's envelope came from a proxy and proves nothing, not
+// even with 200.
 func judge(status int, header http.Header, raw []byte) outcome {
 	var envelope api.Envelope
 	own := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status
 	if own && (status == http.StatusOK || status == http.StatusAccepted) {
-		return outcome{verdict: verdictTaken}
+		return outcome{verdict: verdictAccepted}
 	}
 	said := &api.Error{Status: status, Message: "not an answer of the service"}
 	if own {
 		said.Code, said.Message, said.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
 	if seconds, err := strconv.Atoi(header.Get("Retry-After")); err == nil && seconds > 0 {
-		said.RetryAfter = time.Duration(min(seconds, maxAsked)) * time.Second
+		said.RetryAfter = time.Duration(min(seconds, maxRetryAfter)) * time.Second
 	}
-	o := outcome{verdict: verdictAway, err: said, retryAfter: said.RetryAfter}
+	o := outcome{verdict: verdictUnavailable, err: said, retryAfter: said.RetryAfter}
 	if own {
 		o.verdict = verdictOf(status)
 	}
 	return o
 }
 
-// verdictOf is about the message only where the status is: wrong credentials
-// (401) or a wrong address (404, 405) would refuse every message alike, and are
-// mended without touching any.
+// verdictOf refuses a message only for a status that is about the message. Wrong credentials (401) or
+// a wrong address (404, 405) affect every message and are corrected in the settings.
 func verdictOf(status int) verdict {
 	switch status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusRequestEntityTooLarge,
@@ -107,6 +106,6 @@ func verdictOf(status int) verdict {
 	case http.StatusConflict, http.StatusInternalServerError:
 		return verdictLater
 	default:
-		return verdictAway
+		return verdictUnavailable
 	}
 }

@@ -10,42 +10,40 @@ import (
 	"time"
 )
 
-// AlertKind says what is wrong with a queue or a stream.
+// AlertKind is what is wrong with a queue or a stream.
 type AlertKind string
 
-// The kinds (seed 000, the last section).
+// The kinds of alert.
 const (
-	AlertFailureRate AlertKind = "failure_rate" // too many of the tasks that finished lately failed
+	AlertFailureRate AlertKind = "failure_rate" // too many recently finished tasks failed
 	AlertBacklog     AlertKind = "backlog"      // too many tasks wait for a sender
 	AlertStreamFull  AlertKind = "stream_full"  // a stream is nearly full
 )
 
-// NoConsent is the error code of WeChat for a user who has not allowed the
-// message. It is the user's choice, so it is no failure of ours or the sender's.
+// NoConsent is WeChat's error code for a user who has not allowed the message. It does not count as a
+// failure.
 const NoConsent = "43101"
 
-// AlreadySent is the error code of a send that found its subscribe message sent
-// by another: it failed, and nothing went wrong.
+// AlreadySent is the error code of a send whose subscribe message was sent by another. It does not
+// count as a failure.
 const AlreadySent = "ALREADY_SENT"
 
-// Alert is a queue or a stream whose value of one kind is, or was, over its
-// threshold.
+// Alert is a queue or stream with a value that is, or was, over its threshold.
 type Alert struct {
 	Kind      AlertKind
-	Queue     string  // of AlertStreamFull the stream
-	Value     float64 // a part of 1, or a number of tasks
+	Queue     string  // for AlertStreamFull the stream
+	Value     float64 // a ratio from 0 to 1, or a number of tasks
 	Threshold float64
 }
 
-// Limits are thresholds by queue. What "*" has counts for every queue that is not
-// there itself; 0, or nothing, is no threshold at all.
+// Limits are thresholds by queue. "*" is for all queues without their own; 0 or missing means no
+// threshold.
 type Limits map[string]float64
 
 // limitsRule is what Decode accepts.
 const limitsRule = `must be one number, or numbers by queue as "wechat=0.1;*=0.2", where * is every other queue and 0 is off`
 
-// Decode reads a setting such as "0.2" or "wechat=0.1;*=0.2". Nothing at all is no
-// threshold.
+// Decode parses a setting such as "0.2" or "wechat=0.1;*=0.2". An empty one sets no threshold.
 func (l *Limits) Decode(text string) error {
 	all := Limits{}
 	for part := range strings.SplitSeq(text, ";") {
@@ -80,7 +78,7 @@ func (l Limits) of(queue string) float64 {
 	return l[otherQueues]
 }
 
-// On tells whether any queue has a threshold.
+// On reports whether any queue has a threshold.
 func (l Limits) On() bool {
 	for _, limit := range l {
 		if limit > 0 {
@@ -90,35 +88,34 @@ func (l Limits) On() bool {
 	return false
 }
 
-// AlertRules say when a queue is in a state that somebody should hear of.
+// AlertRules are the thresholds for alerts.
 type AlertRules struct {
-	FailureRate Limits        // of the tasks that finished within the window; each less than 1
-	MinFinished int           // fewer results than so many within the window raise nothing
+	FailureRate Limits        // ratio of tasks that finished within the window; each less than 1
+	MinFinished int           // with fewer results within the window nothing is raised
 	Window      time.Duration // how far back results count
-	Backlog     Limits        // pending tasks
-	StreamFull  float64       // the part of a stream's bytes that is used, less than 1; 0 = off
+	Backlog     Limits        // number of pending tasks
+	StreamFull  float64       // used part of a stream's bytes, less than 1; 0 = off
 }
 
-// On tells whether any queue has a threshold.
+// On reports whether any queue has a threshold.
 func (r AlertRules) On() bool { return r.FailureRate.On() || r.Backlog.On() }
 
-// longestLook is the longest time between two looks at the queues.
-const longestLook = 30 * time.Second
+// longestAlertInterval is the longest time between two checks.
+const longestAlertInterval = 30 * time.Second
 
-// Every is how often to look while there is something to see: often enough for
-// the window, and never in vain for long.
+// Every returns the check interval: a tenth of the window, within bounds.
 func (r AlertRules) Every() time.Duration {
-	return max(min(r.Window/10, longestLook), time.Second)
+	return max(min(r.Window/10, longestAlertInterval), time.Second)
 }
 
-// QueueLoad is what is looked at of one queue.
+// QueueLoad is what alerts are decided from for one queue.
 type QueueLoad struct {
 	Pending  int64 // waiting for a sender now
 	Finished int64 // within the window, without what was cancelled or expired or has no consent
 	Failed   int64 // of the finished
 }
 
-// value is what a kind's threshold is compared with.
+// value returns what the threshold of kind is compared with.
 func (l QueueLoad) value(kind AlertKind) float64 {
 	switch {
 	case kind == AlertBacklog:
@@ -137,13 +134,12 @@ func (r AlertRules) limit(kind AlertKind, queue string) float64 {
 	return r.FailureRate.of(queue)
 }
 
-// calm is the part of a threshold at which an alert clears: one that hovers about
-// the threshold is told once.
-const calm = 0.8
+// clearRatio is the part of a threshold below which an alert clears, so that a value near the
+// threshold raises one alert.
+const clearRatio = 0.8
 
-// Judge gives the alerts to raise, and those of the open ones to clear with the
-// values that clear them. Few results raise nothing but clear well: an alert ends
-// when its window is empty.
+// Judge returns the alerts to raise, and the open ones to clear with their values. Too few results
+// raise nothing but do clear: an alert ends when its window is empty.
 func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cleared []Alert) {
 	type incident struct {
 		kind  AlertKind
@@ -154,7 +150,7 @@ func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cl
 		known[incident{a.Kind, a.Queue}] = true
 		limit := r.limit(a.Kind, a.Queue)
 		a.Value = queues[a.Queue].value(a.Kind)
-		if limit == 0 || a.Value <= limit*calm {
+		if limit == 0 || a.Value <= limit*clearRatio {
 			cleared = append(cleared, a)
 		}
 	}
@@ -170,18 +166,18 @@ func (r AlertRules) Judge(queues map[string]QueueLoad, open []Alert) (raised, cl
 	return raised, cleared
 }
 
-// streamCalm is how far below its threshold a stream is when its alert clears.
-const streamCalm = 0.1
+// streamClearMargin is how far below its threshold a stream's alert clears.
+const streamClearMargin = 0.1
 
-// JudgeStreams is Judge for streams: used is the part of its bytes that each one
-// uses. A stream that is not in used keeps its alert, as nobody knows.
+// JudgeStreams is Judge for streams. used is the used part of each stream's bytes. A stream that is
+// missing in used keeps its alert, since its state is unknown.
 func (r AlertRules) JudgeStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
 	known := map[string]bool{}
 	for _, a := range open {
 		known[a.Queue] = true
 		value, asked := used[a.Queue]
 		a.Value = value
-		if r.StreamFull == 0 || asked && value <= max(r.StreamFull-streamCalm, r.StreamFull*calm) {
+		if r.StreamFull == 0 || asked && value <= max(r.StreamFull-streamClearMargin, r.StreamFull*clearRatio) {
 			cleared = append(cleared, a)
 		}
 	}
@@ -193,8 +189,8 @@ func (r AlertRules) JudgeStreams(used map[string]float64, open []Alert) (raised,
 	return raised, cleared
 }
 
-// FailureCounts tells whether the task is a failure that the failure rate counts:
-// not one that was withdrawn, or that nobody took in time, or without consent.
+// FailureCounts reports whether the failure rate counts the task as failed: not cancelled, not
+// expired, and not without consent.
 func (t Task) FailureCounts() bool {
 	return t.State == Failed && t.Reason != Cancelled && t.Reason != Expired && t.ErrorCode != NoConsent && t.ErrorCode != AlreadySent
 }

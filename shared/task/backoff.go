@@ -6,11 +6,9 @@ import (
 	"time"
 )
 
-// Backoff says how long the retries of a queue's tasks wait: the nth retry the
-// nth value, and all further ones the last. What "*" has counts for every queue
-// that is not there itself; without either a retry is in line at once, as seed
-// 001 section 8.3 wants it. Nothing random is added: senders claim when they are
-// free, which spreads the retries.
+// Backoff is the delay of each retry by queue: the nth value for the nth retry, the last one for all
+// further ones. "*" is for all queues without their own; without either, retries are immediate, as in
+// the original SMS API. There is no jitter, because senders claim at different times anyway.
 type Backoff map[string][]time.Duration
 
 const (
@@ -18,11 +16,10 @@ const (
 	maxWait     = 7 * 24 * time.Hour
 )
 
-// backoffRule is what Decode accepts.
+// backoffRule describes what Decode accepts.
 const backoffRule = `must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0", where * is every other queue`
 
-// Decode reads a setting such as "wechat=5s,30s,2m,10m;*=0". Nothing at all lets
-// no retry wait.
+// Decode parses a setting such as "wechat=5s,30s,2m,10m;*=0". An empty one means immediate retries.
 func (b *Backoff) Decode(text string) error {
 	all := Backoff{}
 	for part := range strings.SplitSeq(text, ";") {
@@ -64,7 +61,7 @@ func parseWaits(list string) ([]time.Duration, error) {
 	return waits, nil
 }
 
-// wait is how long the nth retry of a task of the queue waits; n begins at 1.
+// wait returns the delay of the nth retry of a task of the queue; n begins at 1.
 func (b Backoff) wait(queue string, n int16) time.Duration {
 	waits, own := b[queue]
 	if !own {

@@ -2,9 +2,9 @@ package task
 
 import "time"
 
-// Due decides what happens to a task whose DueAt has passed: a scheduled task
-// becomes pending, what is past its time fails, and a lease that ran out is a
-// zombie (seed 001 sections 6.3.3 and 8.4), whose next try waits as backoff says.
+// Due decides what happens to a task whose DueAt has passed: a scheduled task becomes pending, an
+// expired task fails, and an expired lease makes the task a zombie, whose next try waits as backoff
+// says.
 func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case t.State == Processing:
@@ -16,9 +16,8 @@ func (t Task) Due(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// lapse ends the newest claim of a sender that fell silent. A claim that
-// promised to mark each send and did not is known not to have sent, so it is
-// safe to send again; of every other the outcome is unknown.
+// lapse ends a claim whose lease expired. A claim that promised to mark each send and marked none has
+// not sent, so another try is safe; otherwise the outcome is unknown.
 func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 	policy := t.OnUnknown
 	if t.MarksSending && t.SendingAt.IsZero() {
@@ -40,8 +39,7 @@ func (t Task) lapse(backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// withResult sets a result in the words of the original SMS API and the verdict as its
-// error code, for programs and for readers of English.
+// withResult sets the original API's text as result and the verdict as error code.
 func (t Task) withResult(result string, v Verdict) (Task, Verdict) {
 	t.Result, t.ErrorCode = result, string(v)
 	return t, v

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// Error is a refusal that the caller can act on. Code is a stable word of the
-// wire contract; shared/fn holds the one table that maps it to an HTTP status.
+// Error is a refusal that the caller can act on. Code is part of the wire contract; shared/fn maps it
+// to an HTTP status.
 type Error struct {
 	Code       string
 	Message    string
-	Fields     []Field       // every offending field, in the order they were found
-	RetryAfter time.Duration // how long to wait before the same call may succeed; 0 = no hint
+	Fields     []Field       // every bad field, in the order they were found
+	RetryAfter time.Duration // wait before repeating the call; 0 = no hint
 }
 
-// Field names one offending input field and says what would be accepted.
+// Field is one bad input field, with what is accepted.
 type Field struct {
 	Name    string
 	Message string
 }
 
-// The refusals that the domain itself decides.
+// The refusals of the domain.
 const (
 	CodeInvalid       = "invalid_request"
 	CodeBlocked       = "content_blocked"
@@ -38,7 +38,7 @@ const (
 	CodeQuota         = "quota_exceeded"
 )
 
-// Error gives the message, followed by each offending field.
+// Error returns the message and each bad field.
 func (e *Error) Error() string {
 	if len(e.Fields) == 0 {
 		return e.Message
@@ -52,10 +52,10 @@ func (e *Error) Error() string {
 	return b.String()
 }
 
-// Refuse makes an Error without fields.
+// Refuse returns an Error without fields.
 func Refuse(code, message string) *Error { return &Error{Code: code, Message: message} }
 
-// Invalid makes the refusal of bad input. It returns nil when no field is bad.
+// Invalid returns the refusal of bad input, or nil without bad fields.
 func Invalid(fields []Field) *Error {
 	if len(fields) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func Invalid(fields []Field) *Error {
 	return &Error{Code: CodeInvalid, Message: "the request has invalid fields", Fields: fields}
 }
 
-// CodeOf is the code of the Error in err's chain, or "" when there is none.
+// CodeOf returns the code of the Error in err's chain, or "".
 func CodeOf(err error) string {
 	var e *Error
 	if errors.As(err, &e) {

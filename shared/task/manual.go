@@ -2,8 +2,8 @@ package task
 
 import "time"
 
-// Cancel withdraws a task that no sender has. A task already cancelled stays
-// so without complaint; any other is refused.
+// Cancel withdraws a task that no sender has claimed. Cancelling twice is allowed; any other state is
+// refused.
 func (t Task) Cancel(now time.Time) (Task, error) {
 	switch {
 	case t.State == Failed && t.Reason == Cancelled:
@@ -16,7 +16,7 @@ func (t Task) Cancel(now time.Time) (Task, error) {
 	}
 }
 
-// Resolution is an operator's word on a held task.
+// Resolution is an operator's decision on a held task.
 type Resolution string
 
 // The resolutions of a held task.
@@ -26,7 +26,7 @@ const (
 	ResolveResend    Resolution = "resend"
 )
 
-// Resolve settles a held task by hand; reason becomes its result.
+// Resolve settles a held task manually; reason becomes its result.
 func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error) {
 	if t.State != Held {
 		return t, Refuse(CodeConflict, "the task is "+t.State.String()+"; only a held task can be resolved")
@@ -46,7 +46,7 @@ func (t Task) Resolve(how Resolution, reason string, now time.Time) (Task, error
 	}
 }
 
-// Retry gives a failed task a new life with all its retries.
+// Retry makes a failed task pending again with all its retries.
 func (t Task) Retry(now time.Time) (Task, error) {
 	switch {
 	case t.State != Failed:

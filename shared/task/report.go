@@ -5,46 +5,45 @@ import (
 	"time"
 )
 
-// Outcome is what a sender says of an attempt.
+// Outcome is the result of an attempt as the sender reports it.
 type Outcome int16
 
-// The outcomes. SentOK and SentFailed are the seed's status 2 and 3.
+// The outcomes. SentOK and SentFailed are status 2 and 3 of the original SMS API.
 const (
 	SentOK Outcome = iota
 	SentFailed
-	SentUnknown // the sender cannot tell whether the message left
-	Released    // not tried; given back
+	SentUnknown // the sender cannot tell whether the message was sent
+	Released    // returned without a try
 )
 
 func (o Outcome) ending() Ending {
 	return [...]Ending{EndedSucceeded, EndedFailed, EndedUnknown, EndedReleased}[o]
 }
 
-// Report is a sender's word on one claim of one task.
+// Report is a sender's report on one claim of one task.
 type Report struct {
 	TaskID      ID
 	AppID       string
 	CallerID    int64 // who reports
-	ClaimID     int64 // 0 = not given; then the app alone tells the claim, as in the seed
+	ClaimID     int64 // 0 = not given, as in the original SMS API: then the app identifies the claim
 	Outcome     Outcome
-	ShouldRetry bool   // SentFailed: the app's judgement that another try may help
-	Message     string // kept as the result
+	ShouldRetry bool   // for SentFailed: the sender wants another try
+	Message     string // stored as the result
 	ErrorCode   string
-	RetryAfter  time.Duration // Released: how long to wait before the next claim
-	SentAt      time.Time     // when the message left, if the sender says so
+	RetryAfter  time.Duration // for Released: delay before the next claim
+	SentAt      time.Time     // when the message was sent, if reported
 }
 
-// Verdict is what became of a report, or of a task that fell due; it is what
-// report_logs keeps.
+// Verdict is the effect of a report or of a due time; report_logs stores it.
 type Verdict string
 
 // The verdicts.
 const (
 	Applied         Verdict = "applied"
 	Already         Verdict = "already"       // the same report was applied before
-	Stale           Verdict = "stale_claim"   // an older claim, or a contradiction of a final state; nothing changed
+	Stale           Verdict = "stale_claim"   // of an older claim, or contradicting a final state; nothing changed
 	Promoted        Verdict = "promoted"      // a scheduled task became pending
-	TimeoutRetry    Verdict = "timeout_retry" // the lease ran out; the task is in line again
+	TimeoutRetry    Verdict = "timeout_retry" // the lease expired; the task is pending again
 	TimeoutHeld     Verdict = "timeout_held"
 	TimeoutFailed   Verdict = "timeout_failed"
 	ExpiredVerdict  Verdict = "expired"
@@ -53,14 +52,12 @@ const (
 	RetriedByHand   Verdict = "retried"
 )
 
-// Report decides what a report changes (seed 001 section 8.3, fenced). The
-// returned task equals t unless the verdict is Applied. backoff is how long a retry
-// waits.
+// Report decides what a report changes. The returned task equals t unless the verdict is Applied.
+// backoff is the delay of a retry.
 //
-// Only the newest claim is heard, and only from the caller that made it: for another
-// caller every report is Stale. While it is open its report decides; after
-// it ended, the same report again is Already, a late success still counts
-// wherever the outcome was open, and everything else is Stale.
+// Only the caller of the newest claim may report; other reports are Stale. While the claim is open,
+// its report decides. After it ended, the same report again is Already, a late success still counts if
+// the outcome was open, and everything else is Stale.
 func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	switch {
 	case !t.claimedBy(r):
@@ -76,16 +73,16 @@ func (t Task) Report(r Report, backoff Backoff, now time.Time) (Task, Verdict) {
 	}
 }
 
-// claimedBy tells whether r speaks of the newest claim. The app must be the
-// one that claimed, so that a guessed claim_id settles nobody else's task.
+// claimedBy reports whether r is about the newest claim. The app must match, so that a guessed
+// claim_id cannot settle another sender's task.
 func (t Task) claimedBy(r Report) bool {
 	return t.ClaimID != 0 && t.AppID == r.AppID && (r.ClaimID == 0 || r.ClaimID == t.ClaimID) && !t.IsForeign(r.CallerID)
 }
 
-// IsForeign tells whether the newest claim is known to be another caller's.
+// IsForeign reports whether another caller made the newest claim.
 func (t Task) IsForeign(caller int64) bool { return t.ClaimedBy != nil && *t.ClaimedBy != caller }
 
-// outcomeOpen tells whether a success of the newest claim is still news.
+// outcomeOpen reports whether a success of the newest claim would change the task.
 func (t Task) outcomeOpen() bool {
 	switch t.State {
 	case Scheduled, Pending, Held:
@@ -123,8 +120,8 @@ func (t Task) end(r Report, backoff Backoff, now time.Time) Task {
 	return t.retry(backoff, now)
 }
 
-// settleUnknown applies a policy to an attempt that nobody knows the outcome
-// of; exhausted is the reason when resending is not allowed any more.
+// settleUnknown applies a policy to an attempt with unknown outcome; exhausted is the reason if no
+// retry is left.
 func (t Task) settleUnknown(p Policy, exhausted Reason, backoff Backoff, now time.Time) Task {
 	switch {
 	case p == Hold:

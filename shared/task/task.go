@@ -2,26 +2,26 @@ package task
 
 import "time"
 
-// State is where a task is in its life. The numbers are those of task_live.state
-// up to Held, and of task_done.status + 2 after it.
+// State is the state of a task. The numbers are those of task_live.state up to Held, and of
+// task_done.status + 2 after it.
 type State int16
 
-// The states of a task. Only Pending tasks are claimed.
+// The states. Only Pending tasks are claimed.
 const (
-	Scheduled  State = iota // waits for its send time, or for the time of its next try
+	Scheduled  State = iota // waits for its send time or its next try
 	Pending                 // waits for a sender
-	Processing              // one sender has it under a lease
+	Processing              // claimed by a sender under a lease
 	Held                    // outcome unknown; waits for an operator
 	Succeeded               // final
 	Failed                  // final, with a Reason
 )
 
-// String is the state's word on the wire.
+// String returns the state's name on the wire.
 func (s State) String() string {
 	return [...]string{"scheduled", "pending", "processing", "held", "succeeded", "failed"}[s]
 }
 
-// ParseState reads a word of the wire.
+// ParseState parses a name on the wire.
 func ParseState(word string) (State, bool) {
 	for s := Scheduled; s <= Failed; s++ {
 		if s.String() == word {
@@ -31,33 +31,33 @@ func ParseState(word string) (State, bool) {
 	return 0, false
 }
 
-// Status is the seed's number for the state (seed 001 section 3.2):
-// 0 PENDING, 1 PROCESSING, 2 SUCCESS, 3 FAILED.
+// Status returns the original SMS API's number for the state: 0 PENDING, 1 PROCESSING, 2 SUCCESS, 3
+// FAILED.
 func (s State) Status() int { return [...]int{0, 0, 1, 1, 2, 3}[s] }
 
-// Final tells whether nothing more happens to the task by itself.
+// Final reports whether only a person can change the task now.
 func (s State) Final() bool { return s >= Succeeded }
 
-// Reason says why a task failed; NoReason for every other state.
+// Reason is why a task failed; NoReason in every other state.
 type Reason int16
 
 // The reasons of a failure.
 const (
 	NoReason         Reason = iota
-	Rejected                // the sender said: do not retry
-	RetriesExhausted        // the sender asked for one more retry than allowed
-	TimedOut                // the last allowed lease ran out
-	UnknownOutcome          // nobody knows whether it was sent, and the submitter chose not to resend
-	Expired                 // its time passed before it could be sent
-	Cancelled               // withdrawn before a sender had it
+	Rejected                // the sender reported that a retry would not help
+	RetriesExhausted        // the sender asked for a retry and none was left
+	TimedOut                // the last allowed lease expired
+	UnknownOutcome          // unknown whether it was sent, and the policy is not to resend
+	Expired                 // not sent in time
+	Cancelled               // withdrawn before a sender claimed it
 )
 
-// String is the reason's word on the wire, "" for NoReason.
+// String returns the reason's name on the wire, "" for NoReason.
 func (r Reason) String() string {
 	return [...]string{"", "rejected", "retries_exhausted", "timeout", "unknown", "expired", "cancelled"}[r]
 }
 
-// ParseReason reads a word of the wire; "" is NoReason.
+// ParseReason parses a name on the wire; "" is NoReason.
 func ParseReason(word string) (Reason, bool) {
 	for r := NoReason; r <= Cancelled; r++ {
 		if r.String() == word {
@@ -67,22 +67,21 @@ func ParseReason(word string) (Reason, bool) {
 	return 0, false
 }
 
-// Policy is what the submitter wants done when nobody knows whether the
-// message was sent: the delivery semantics of seed 003 as a choice.
+// Policy is what happens when it is unknown whether the message was sent.
 type Policy int16
 
-// The policies. Resend is at-least-once and the seed's rule; Fail is
-// at-most-once; Hold asks an operator.
+// The policies. Resend is at-least-once, as in the original SMS API; Fail is at-most-once; Hold waits
+// for an operator.
 const (
 	Resend Policy = iota
 	Hold
 	Fail
 )
 
-// String is the policy's word on the wire.
+// String returns the policy's name on the wire.
 func (p Policy) String() string { return [...]string{"resend", "hold", "fail"}[p] }
 
-// ParsePolicy reads a word of the wire.
+// ParsePolicy parses a name on the wire.
 func ParsePolicy(word string) (Policy, bool) {
 	for p := Resend; p <= Fail; p++ {
 		if p.String() == word {
@@ -98,17 +97,17 @@ type Ending int16
 // The endings. Open is also that of a task never claimed.
 const (
 	Open            Ending = iota
-	EndedFailed            // the sender reported a failure
-	EndedUnknown           // the sender could not tell
-	EndedReleased          // the sender gave the task back untried
-	EndedByTimeout         // the lease ran out
-	EndedSucceeded         // the sender reported success
-	EndedByOperator        // resolved by hand
+	EndedFailed            // reported as failed
+	EndedUnknown           // the sender did not know the outcome
+	EndedReleased          // returned untried
+	EndedByTimeout         // the lease expired
+	EndedSucceeded         // reported as sent
+	EndedByOperator        // resolved manually
 )
 
 // Limits of the contract.
 const (
-	MaxContent      = 200 // characters of a message (seed 001 section 3.1)
+	MaxContent      = 200 // characters of a message
 	MaxResult       = 500 // characters of a result
 	MaxRetriesCap   = 10  // highest max_retries
 	MaxQueueBytes   = 63
@@ -117,7 +116,7 @@ const (
 	LowestPriority  = 9
 )
 
-// The seed's result texts (seed 001 sections 8.3 and 8.4).
+// The result texts of the original SMS API.
 const (
 	ResultTimeoutRetry     = "处理超时，自动重试"
 	ResultTimeoutExhausted = "处理超时，超过最大重试次数"
@@ -127,8 +126,8 @@ const (
 	ResultCancelled        = "已取消"
 )
 
-// Task is everything that decides a task's next step: its live row, or its
-// result row joined with its body. A zero time means none.
+// Task is everything that decides a task's next step: its live row, or its result row with its body. A
+// zero time means none.
 type Task struct {
 	ID         ID
 	Queue      string
@@ -137,39 +136,37 @@ type Task struct {
 	OnUnknown  Policy
 	ExpiresAt  time.Time
 
-	// Who is told of what becomes of it.
+	// Who is notified of its outcome.
 	CallerID int64
-	Callback bool // it has a URL of its own for that
+	Callback bool // it has its own callback URL
 
 	State      State
 	Reason     Reason
 	RetryCount int16
-	DueAt      time.Time // send time, end of the lease, or expiry; zero when nothing falls due
+	DueAt      time.Time // send time, end of the lease, or expiry; zero if none
 	Result     string    // at most MaxResult characters
-	ErrorCode  string    // the sender's, or the Verdict or Reason that made the Result
+	ErrorCode  string    // the sender's, or the Verdict or Reason behind Result
 	SentAt     time.Time
 	FinishedAt time.Time // when a final state was reached
 
-	// The newest claim. It stays after the claim ended, so that a late report
-	// can be told from a stale one.
+	// The newest claim. It is kept after it ended, to tell late reports from stale ones.
 	ClaimID      int64
 	AppID        string
-	ClaimedBy    *int64 // the caller that claimed; nil = not known, a process of an older version claimed
+	ClaimedBy    *int64 // the caller that claimed; nil = unknown (claimed by an older version)
 	Ended        Ending
 	MarksSending bool
 	SendingAt    time.Time
 }
 
-// ServiceCaller stands for the caller of a claim that a function of the service made
-// for itself: no caller has this id.
+// ServiceCaller is the caller of claims by a function of the service itself. No caller has this id.
 const ServiceCaller int64 = -1
 
 func (t Task) expired(now time.Time) bool {
 	return !t.ExpiresAt.IsZero() && !t.ExpiresAt.After(now)
 }
 
-// wait puts the task back in line, at once or after a delay. It falls due when
-// the delay ends or when it expires, whichever is first.
+// wait makes the task pending, at once or after a delay. It falls due at the end of the delay or at
+// its expiry, whichever is first.
 func (t Task) wait(now time.Time, after time.Duration) Task {
 	t.State, t.Reason, t.DueAt, t.FinishedAt = Pending, NoReason, t.ExpiresAt, time.Time{}
 	if due := now.Add(after); after > 0 {
@@ -181,7 +178,7 @@ func (t Task) wait(now time.Time, after time.Duration) Task {
 	return t
 }
 
-// retry puts the task back in line for its next try.
+// retry makes the task pending for its next try.
 func (t Task) retry(backoff Backoff, now time.Time) Task {
 	t.RetryCount++
 	return t.wait(now, backoff.wait(t.Queue, t.RetryCount))
@@ -202,7 +199,7 @@ func (t Task) hold() Task {
 	return t
 }
 
-// Cut shortens a text to at most n characters, never within one.
+// Cut shortens a text to at most n characters.
 func Cut(text string, n int) string {
 	if len(text) <= n {
 		return text
