@@ -16,26 +16,24 @@ import (
 )
 
 const (
-	confirmLimit = 20 * time.Second // of one Confirm; after that the next delivery goes on
+	confirmLimit = 20 * time.Second // of one Confirm, so that the next delivery can go on
 	tryLimit     = 10 * time.Second
 	firstPause   = 100 * time.Millisecond
 	longestPause = 5 * time.Second
 )
 
-// Confirmer tells a Sendonce service that messages were received. Its methods
-// may be called by many goroutines at once; its fields must not change
-// meanwhile.
+// Confirmer confirms received messages to a Sendonce service. Its methods are safe for concurrent use;
+// its fields must not change meanwhile.
 type Confirmer struct {
-	BaseURL  string // "https://messages.example.com", with or without a slash at its end
+	BaseURL  string // "https://messages.example.com", with or without a final slash
 	User     string
 	Password string
 	Consumer string       // User, unless that is an admin
 	HTTP     *http.Client // nil = http.DefaultClient
 }
 
-// Confirm asks until the service has answered 204, pausing longer each time and
-// at least as long as it asked for. It gives up when ctx ends, after 20 seconds,
-// or at an answer that will stay the same (a 4xx other than 408, 425 and 429).
+// Confirm posts until the service has answered 204, with growing pauses and not before Retry-After. It
+// stops when ctx ends, after 20 seconds, or at a permanent error (a 4xx other than 408, 425 and 429).
 // Confirming twice is harmless.
 func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
 	ctx, cancel := context.WithTimeout(ctx, confirmLimit)
@@ -62,7 +60,7 @@ func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
 	}
 }
 
-// try asks once. after is how long the service asks to wait, 0 = it did not say.
+// try posts once. after is the service's Retry-After, 0 = none.
 func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bool, after time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, tryLimit)
 	defer cancel()

@@ -10,9 +10,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// DDL makes the table that this package works on, in the first schema of the
-// search path. It may be run again. An empty id is refused: the first message
-// without one would make duplicates of all others.
+// DDL creates the table of this package in the first schema of the search path. It is idempotent. An
+// empty id is refused, since all messages without an id would count as duplicates of each other.
 const DDL = `
 CREATE TABLE IF NOT EXISTS message_inbox (
 	consumer    text COLLATE "C" NOT NULL CHECK (consumer <> ''),
@@ -24,16 +23,15 @@ CREATE INDEX IF NOT EXISTS message_inbox_received_at ON message_inbox (consumer,
 `
 
 const (
-	// longestSchedule is the time from the first to the last of 20 sends, the
-	// most that a message may have: 10 s, 1 min, 10 min, then 1 h each, and a
-	// fifth more for jitter.
+	// longestSchedule is the time from the first to the last of 20 sends, the maximum: 10 s, 1 min, 10
+	// min, then 1 h each, plus a fifth for jitter.
 	longestSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
-	// redriveMargin is how long the last send stays in its stream, and so the
-	// time that an operator has for an ordinary redrive.
+	// redriveMargin is how long the last send stays in its stream, which is an operator's time for a
+	// redrive.
 	redriveMargin = 7 * 24 * time.Hour
 
-	// MinKeep is the shortest time for which Prune keeps a row: any younger
-	// message may still be sent again without anybody's doing.
+	// MinKeep is the shortest time for which Prune keeps a row. A younger message may still be sent
+	// again automatically.
 	MinKeep = longestSchedule + redriveMargin
 )
 
@@ -80,7 +78,7 @@ func undo(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// pruneBatch bounds the rows that one transaction of Prune deletes.
+// pruneBatch is the number of rows deleted by one transaction.
 const pruneBatch = 1000
 
 const pruneSQL = `
@@ -89,11 +87,10 @@ DELETE FROM message_inbox WHERE consumer = $1 AND message_id IN (
 	WHERE consumer = $1 AND received_at < now() - $2::interval
 	ORDER BY received_at LIMIT $3 FOR UPDATE SKIP LOCKED)`
 
-// Prune forgets consumer's messages that were received longer than olderThan
-// ago and gives their number, in small transactions. resendHorizon is the
-// longest time after which anybody may still send a message again: redrives and
-// restored backups of the sender included. Prune refuses an olderThan below it,
-// or below MinKeep. Any number may run at once.
+// Prune deletes consumer's rows received longer than olderThan ago, in small transactions, and returns
+// their number. resendHorizon is the longest time after which a message may be sent again, by a
+// redrive or a restored backup of the sender. Prune refuses an olderThan below it or below MinKeep. It
+// is safe to run concurrently.
 func Prune(ctx context.Context, db *pgxpool.Pool, consumer string, olderThan, resendHorizon time.Duration) (n int64, err error) {
 	if keep := max(MinKeep, resendHorizon); olderThan < keep {
 		return 0, fmt.Errorf("inbox: prune: messages may be sent again for %s, so rows older than %s cannot be deleted", keep, olderThan)

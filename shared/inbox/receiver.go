@@ -19,34 +19,33 @@ const (
 	maxID   = 255     // bytes
 )
 
-// Message is what a CloudEvent in binary mode carries.
+// Message is the content of a CloudEvent in binary mode.
 type Message struct {
-	ID     string // the same each time that the message is sent
+	ID     string // the same for each send of the message
 	Source string
 	Type   string
 	Data   []byte
 }
 
-// Receiver takes a message all the way: transaction, Once, commit, confirmation.
-// Its methods may be called by many goroutines at once; its fields must not
-// change meanwhile.
+// Receiver handles a message completely: transaction, Once, commit, confirmation. Its methods are safe
+// for concurrent use; its fields must not change meanwhile.
 type Receiver struct {
 	DB       *pgxpool.Pool
-	Consumer string // who receives; each consumer acts on a message for itself
+	Consumer string // each consumer processes a message once
 
-	// Effect is what the message is for. It writes through tx and does not end it.
+	// Effect processes the message. It writes through tx and must not end it.
 	Effect func(ctx context.Context, tx pgx.Tx, m Message) error
 
-	// Confirm tells the sender that the effect is committed, as Confirmer does.
-	// nil = no error of Receive, or a 2xx of ServeHTTP, is the confirmation.
+	// Confirm reports the committed effect to the sender, as Confirmer does. nil = a nil error of
+	// Receive, or a 2xx of ServeHTTP, is the confirmation.
 	Confirm func(ctx context.Context, messageID string) error
 
-	Log *slog.Logger // of ServeHTTP's failures; nil = slog.Default()
+	Log *slog.Logger // for errors of ServeHTTP; nil = slog.Default()
 }
 
-// Receive gives no error once the effect is committed, now or by an earlier
-// call, and the sender knows it; first tells whether this call did it. After an
-// error the message must be delivered again: the effect may be committed.
+// Receive returns nil once the effect is committed, now or by an earlier call, and confirmed; first
+// reports whether this call did it. After an error the message must be delivered again: the effect may
+// be committed.
 func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err error) {
 	err = pgx.BeginFunc(ctx, r.DB, func(tx pgx.Tx) (err error) {
 		first, err = Once(ctx, tx, r.Consumer, m.ID, func(ctx context.Context) error { return r.Effect(ctx, tx, m) })
@@ -64,9 +63,8 @@ func (r *Receiver) Receive(ctx context.Context, m Message) (first bool, err erro
 	return first, nil
 }
 
-// ServeHTTP takes a CloudEvent in binary mode and answers 204 when Receive gave
-// no error, 500 when it did: the sender has to deliver again. What is no
-// message is answered 400, and one above 1 MiB 413.
+// ServeHTTP receives a CloudEvent in binary mode. It answers 204 if Receive succeeded and 500 if it
+// failed, so that the sender delivers again; 400 for an invalid message and 413 above 1 MiB.
 func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	m := Message{ID: req.Header.Get("ce-id"), Source: req.Header.Get("ce-source"), Type: req.Header.Get("ce-type")}
 	if m.ID == "" || len(m.ID) > maxID || !utf8.ValidString(m.ID) {

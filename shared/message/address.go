@@ -10,14 +10,13 @@ import (
 	"unicode"
 )
 
-// Kind is the kind of place that a message goes to. The numbers are those of
-// messages.kind.
+// Kind is the kind of an address. The numbers are those of messages.kind.
 type Kind int16
 
 // The kinds of addresses.
 const (
-	Subject Kind = iota // of the broker; whoever subscribes receives
-	URL                 // of one receiver, by POST
+	Subject Kind = iota // a subject of the broker, for its subscribers
+	URL                 // one receiver, by POST
 	User                // the inbox of one user
 )
 
@@ -30,13 +29,13 @@ const (
 
 const userPrefix = "user:"
 
-// Address is where a message goes.
+// Address is the destination of a message.
 type Address struct {
 	Kind Kind
 	Name string // the subject, the URL, or the user's name
 }
 
-// String is the address as ParseAddress reads it.
+// String returns the address in the form of ParseAddress.
 func (a Address) String() string {
 	if a.Kind == User {
 		return userPrefix + a.Name
@@ -44,8 +43,8 @@ func (a Address) String() string {
 	return a.Name
 }
 
-// ParseAddress reads a subject such as orders.paid, an https or http URL, or
-// user:name. The error says what would be accepted.
+// ParseAddress parses a subject such as orders.paid, an https or http URL, or user:name. The error
+// says what is accepted.
 func ParseAddress(to string) (Address, error) {
 	if name, isUser := strings.CutPrefix(to, userPrefix); isUser {
 		return Address{User, name}, checkUser(name)
@@ -56,8 +55,8 @@ func ParseAddress(to string) (Address, error) {
 	return Address{Subject, to}, checkSubject(to)
 }
 
-// Routed is the subject that stands for an exchange and a routing key, "" being
-// the default exchange. The error says what would be accepted of the two.
+// Routed returns the subject for an exchange and a routing key; "" is the default exchange. The error
+// says what is accepted.
 func Routed(exchange, routingKey string) (Address, error) {
 	if exchange == "" {
 		exchange = "default"
@@ -72,19 +71,18 @@ func Routed(exchange, routingKey string) (Address, error) {
 	return Address{Subject, subject}, nil
 }
 
-// The names of the streams by which what waits for them is grouped.
+// The stream names by which waiting messages are grouped.
 const (
 	StreamMessages = "MESSAGES"
 	StreamUsers    = "USERS"
 )
 
-// subjectGroups bounds into how many groups the subjects fall that are not ours.
+// subjectGroups is the number of groups for subjects of other streams.
 const subjectGroups = 64
 
-// Stream names the group of messages that wait together while their stream is
-// away: StreamUsers, StreamMessages, or for a subject of somebody else's stream
-// other-<n>, one of 64 by its first token. "" for a URL. The database computes the
-// same for a message that is sent anew.
+// Stream returns the group of messages that wait together while their stream is unavailable:
+// StreamUsers, StreamMessages, or other-<n> for a subject of another stream, one of 64 by its first
+// token; "" for a URL. The database computes the same for a redriven message.
 func (a Address) Stream() string {
 	switch {
 	case a.Kind == URL:
@@ -118,7 +116,7 @@ func checkURL(to string) error {
 	return nil
 }
 
-// validPort tells whether a port may be called; "" is that of the scheme.
+// validPort reports whether a port may be called; "" is the default port.
 func validPort(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return port == "" || err == nil && n > 0
@@ -134,14 +132,14 @@ func checkSubject(subject string) error {
 	return nil
 }
 
-// wellFormed tells whether s is a subject of NATS without wildcards.
+// wellFormed reports whether s is a NATS subject without wildcards.
 func wellFormed(s string) bool {
 	bad := func(c rune) bool { return c <= ' ' || c > '~' || c == '*' || c == '>' }
 	return len(s) <= maxSubject && !strings.ContainsFunc(s, bad) && !slices.Contains(strings.Split(s, "."), "")
 }
 
-// ours tells whether a subject is not for messages: hints, notifications, schedules, events,
-// dead letters, accepted messages, inboxes, and those of the broker itself.
+// ours reports whether a subject is reserved: for wake-ups, notifications, schedules, events, dead
+// letters, accepted messages, inboxes, or the broker itself.
 func ours(subject string) bool {
 	first, _, _ := strings.Cut(strings.ToLower(subject), ".")
 	return strings.HasPrefix(first, "$") || slices.Contains([]string{"wake", "sched", "notify", "evt", "dlq", "acc", "inbox", "_inbox"}, first)

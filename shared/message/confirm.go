@@ -2,29 +2,28 @@ package message
 
 import "crypto/subtle"
 
-// Confirmer is who confirms a message, and what may prove that the message is for
-// it.
+// Confirmer is the caller that confirms a message, with its permissions.
 type Confirmer struct {
 	User     string   // its own name
-	Consumer string   // for whom it confirms: itself, or whom an admin names
-	Receives []string // patterns of the subjects that it was granted
-	Token    string   // of a delivery to a URL, "" = none
+	Consumer string   // the consumer that it confirms for: itself, or one named by an admin
+	Receives []string // granted patterns of subjects
+	Token    string   // from a delivery to a URL, "" = none
 	Admin    bool
 }
 
-// Ground is why a confirmation may count.
+// Ground is the permission by which a confirmation counts.
 type Ground int8
 
 // The grounds of a confirmation.
 const (
-	NoGround    Ground = iota // the message is for somebody else
-	IsAddressee               // it is the user of the message, or was granted its subject
-	HasToken                  // it has what only a delivery to the URL carries
-	ByHand                    // it is an admin
+	NoGround    Ground = iota // the message is for another caller
+	IsAddressee               // the addressed user, or granted the subject
+	HasToken                  // knows the token of a delivery to the URL
+	ByHand                    // an admin
 )
 
-// GroundOf decides whether c may confirm a message to an address. token is what
-// the deliveries of this message carry; "" = none.
+// GroundOf returns the ground on which c may confirm a message to an address. token is the one in the
+// message's deliveries; "" = none.
 func (c Confirmer) GroundOf(to Address, token string) Ground {
 	if c.Consumer == c.User {
 		switch {
@@ -41,18 +40,18 @@ func (c Confirmer) GroundOf(to Address, token string) Ground {
 	return NoGround
 }
 
-// FirstSend is what is known of the first send of a message.
+// FirstSend is what is known about the first send of a message.
 type FirstSend int8
 
 // What may be known of a first send.
 const (
-	NotSent   FirstSend = iota // nobody has the message, and it is not about to be sent
-	MaybeSent                  // it is due: somebody may have it, and that is not recorded yet
+	NotSent   FirstSend = iota // nobody has the message, and it is not due
+	MaybeSent                  // due: somebody may have it, which is not recorded yet
 	WasSent
 )
 
-// FirstSend tells whether somebody can have the message, so that a confirmation on
-// this ground may count.
+// FirstSend reports whether a receiver can have the message, so that a confirmation on this ground may
+// count.
 func (m Message) FirstSend(g Ground) FirstSend {
 	tried := m.SendNo > 0 || m.Epoch > 1
 	switch {

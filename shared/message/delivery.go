@@ -2,21 +2,21 @@ package message
 
 import "time"
 
-// DeliveryState is where the telling of one event to one endpoint is. The
-// numbers are those of webhook_deliveries.state.
+// DeliveryState is the state of one event's delivery to one endpoint. The numbers are those of
+// webhook_deliveries.state.
 type DeliveryState int16
 
 // The states of a delivery.
 const (
 	DeliveryPending   DeliveryState = iota // will be tried (again)
 	DeliveryDelivered                      // the endpoint answered 2xx
-	DeliveryFailed                         // the schedule is used up, or the receiver is gone
+	DeliveryFailed                         // no try left, or the endpoint is gone
 )
 
-// String is the state's word on the wire.
+// String returns the state's name on the wire.
 func (s DeliveryState) String() string { return [...]string{"pending", "delivered", "failed"}[s] }
 
-// ParseDeliveryState reads a word of the wire.
+// ParseDeliveryState parses a name on the wire.
 func ParseDeliveryState(word string) (DeliveryState, bool) {
 	for s := DeliveryPending; s <= DeliveryFailed; s++ {
 		if s.String() == word {
@@ -26,40 +26,38 @@ func ParseDeliveryState(word string) (DeliveryState, bool) {
 	return 0, false
 }
 
-// Answer is what came of one POST to an endpoint.
+// Answer is the result of one POST to an endpoint.
 type Answer struct {
-	Status     int           // of HTTP; 0 when there was no answer
-	RetryAfter time.Duration // what the receiver asked for; 0 = nothing
+	Status     int           // HTTP status; 0 without a response
+	RetryAfter time.Duration // from the receiver; 0 = none
 }
 
-// OK tells whether the receiver has it: any 2xx, as Standard Webhooks says.
+// OK reports success: any 2xx, as Standard Webhooks defines.
 func (a Answer) OK() bool { return a.Status/100 == 2 }
 
-// Gone tells whether the receiver wants nothing more: 410, as Standard Webhooks
-// says.
+// Gone reports that the receiver wants no more events: 410, as Standard Webhooks defines.
 func (a Answer) Gone() bool { return a.Status == 410 }
 
-// pausesOfDeliveries is how long a delivery waits after its n-th failure, n >= 1;
-// after the last of them it has failed.
+// pausesOfDeliveries is the wait after the n-th failure, n >= 1; after the last one the delivery has
+// failed.
 var pausesOfDeliveries = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 10 * time.Hour,
 }
 
-// maxRetryAfter bounds what a receiver may ask for.
+// maxRetryAfter is the longest Retry-After that is respected.
 const maxRetryAfter = 24 * time.Hour
 
-// Delivery is everything that decides the next step of telling one event to one
-// endpoint.
+// Delivery is everything that decides the next step of one event's delivery to one endpoint.
 type Delivery struct {
 	State    DeliveryState
-	Attempts int16     // failures of this schedule
-	Claims   int32     // the fence: one more with each try begun and each resend
-	NextAt   time.Time // when it is to be tried (again); zero unless pending
+	Attempts int16     // failed tries since the last (re)start of the schedule
+	Claims   int32     // fencing number: increased by each try and each resend
+	NextAt   time.Time // time of the next try; zero unless pending
 }
 
-// Settle decides what the try that was begun as number claim changes. That of an
-// older one counts only when it was a success: the receiver has the event then.
-// jitter, in [0, 1), spreads what failed together.
+// Settle applies the result of the try with number claim. An older try counts only if it succeeded,
+// since the receiver has the event then. jitter, in [0, 1), spreads retries of tries that failed
+// together.
 func (d Delivery) Settle(claim int32, a Answer, now time.Time, jitter float64) Delivery {
 	switch {
 	case d.State == DeliveryDelivered, claim != d.Claims && !a.OK():
@@ -80,8 +78,8 @@ func (d Delivery) Settle(claim int32, a Answer, now time.Time, jitter float64) D
 	return d
 }
 
-// Resend begins the schedule anew, at once, whatever became of the one before: a
-// try of that which is under way does not count for this one.
+// Resend restarts the schedule at once from any state. A running try does not count as a try of the
+// new schedule.
 func (d Delivery) Resend(now time.Time) Delivery {
 	d.Claims++
 	d.State, d.Attempts, d.NextAt = DeliveryPending, 0, now
@@ -90,19 +88,18 @@ func (d Delivery) Resend(now time.Time) Delivery {
 
 // Why an endpoint is disabled; "" while it is enabled.
 const (
-	DisabledGone    = "gone"    // it answered 410
-	DisabledFailing = "failing" // nothing was delivered for too long
+	DisabledGone    = "gone"    // the endpoint answered 410
+	DisabledFailing = "failing" // every try failed for too long
 	DisabledByHand  = "by_hand"
 )
 
-// Health is what an endpoint's answers made of it.
+// Health is the state of an endpoint by its responses.
 type Health struct {
-	Disabled     string    // why; "" = enabled
+	Disabled     string    // the reason; "" = enabled
 	FailingSince time.Time // the first failure since the last success; zero = none
 }
 
-// After takes in the answer to one try. An endpoint that answered nothing but
-// failures for patience is disabled.
+// After applies the result of one try. An endpoint whose tries all failed for patience is disabled.
 func (h Health) After(a Answer, now time.Time, patience time.Duration) Health {
 	switch {
 	case a.OK():

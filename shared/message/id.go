@@ -5,12 +5,12 @@ import (
 	"encoding/binary"
 )
 
-// namespace is that of all message ids; it must never change.
+// namespace is the UUID namespace of all message ids; it must never change.
 const namespace = "\x5d\x8f\x2c\x4e\x0b\x71\x4a\x3d\x9e\x66\x1c\xd7\x43\xb0\x95\xfa"
 
-// ID names a message by who sends it: a UUID of version 5 (RFC 9562). The same
-// three always give the same id and any other three another one, so that every
-// repeat of a submission, on whichever path, meets the same primary key.
+// ID returns the id of a message by its sender's three values: a UUID of version 5 (RFC 9562). The
+// same values always give the same id and different values different ones, so every repeat of a
+// submission has the same primary key.
 func ID(caller int64, from, clientMsgID string) [16]byte {
 	name := make([]byte, 0, 512)
 	name = append(name, namespace...)

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Status is how far a message came: the seed's numbers. It only moves forward.
+// Status is the progress of a message, with the numbers of the original message table. It never
+// decreases.
 type Status int16
 
-// The statuses (seed 002: 发送中, 已发送, 已接收).
+// The statuses (in the original message table 发送中, 已发送, 已接收).
 const (
-	Sending  Status = iota // no broker and no receiver has taken it yet
-	Sent                   // a stream has stored it, or its URL's receiver has it
-	Received               // confirmed by all who had to
+	Sending  Status = iota // neither the broker nor the receiver has it yet
+	Sent                   // stored in a stream, or accepted by its URL's receiver
+	Received               // confirmed by all expected consumers
 )
 
 // Limits of the contract.
@@ -25,26 +26,25 @@ const (
 	MaxError            = 500 // characters of LastError
 )
 
-// Message is everything that decides a message's next step. A zero time means
-// none.
+// Message is everything that decides a message's next step. A zero time means none.
 type Message struct {
 	Kind             Kind
-	Confirm          bool  // it ends with the confirmations and not with its send
-	MaxSends         int16 // in one epoch
-	ExpectedReceipts int16 // distinct consumers that have to confirm; 1 without Confirm
+	Confirm          bool  // finished by confirmations and not by its send
+	MaxSends         int16 // per epoch
+	ExpectedReceipts int16 // distinct consumers that must confirm; 1 without Confirm
 
 	Status      Status
-	Abandoned   bool      // given up by hand
+	Abandoned   bool      // given up by an operator
 	Remaining   int16     // sends left in this epoch
 	SendNo      int16     // sends used in this epoch
-	Epoch       int32     // 1, and one more with each redrive
-	NextAt      time.Time // when it is to be sent (again); zero when it is not
-	LastError   string    // why the last send was refused or met nobody; "" after one that was taken
+	Epoch       int32     // starts at 1, increased by each redrive
+	NextAt      time.Time // time of the next send; zero if none
+	LastError   string    // why the last send failed; "" after a success
 	DeliveredAt time.Time // when the broker, or the URL's receiver, first had it
-	FinishedBy  string    // the consumer whose confirmation was the last one needed, or who abandoned it
+	FinishedBy  string    // the consumer with the last needed confirmation, or the operator who abandoned it
 }
 
-// State is the message's word on the wire: sending, sent, received, abandoned.
+// State returns the name on the wire: sending, sent, received, abandoned.
 func (m Message) State() string {
 	if m.Abandoned {
 		return "abandoned"
@@ -52,10 +52,10 @@ func (m Message) State() string {
 	return m.Status.String()
 }
 
-// String is the status's word on the wire.
+// String returns the name on the wire.
 func (s Status) String() string { return [...]string{"sending", "sent", "received"}[s] }
 
-// ParseStatus reads a word of the wire.
+// ParseStatus parses a name on the wire.
 func ParseStatus(word string) (Status, bool) {
 	for s := Sending; s <= Received; s++ {
 		if s.String() == word {
@@ -65,59 +65,59 @@ func ParseStatus(word string) (Status, bool) {
 	return 0, false
 }
 
-// Final tells whether nothing more happens to the message by itself.
+// Final reports whether only a person can change the message now.
 func (m Message) Final() bool {
 	return m.Abandoned || m.Status == Received || m.Status == Sent && !m.Confirm
 }
 
-// Stuck tells whether the message waits for an operator.
+// Stuck reports whether the message waits for an operator.
 func (m Message) Stuck() bool { return !m.Final() && m.Remaining == 0 }
 
-// MsgID names the coming send of the message with this id and fingerprint:
-// <id>.<fingerprint's first 8 digits>.<epoch>.<send>. It is what a broker
-// recognises a repeated publication by; another message under the same id, which
-// was published before anybody knew that it cannot be saved, is none.
+// MsgID identifies the next send of the message with this id and fingerprint: <id>.<fingerprint's
+// first 8 digits>.<epoch>.<send>. The broker deduplicates by it. The fingerprint separates another
+// message under the same id, which may have been published before it was known that it cannot be
+// saved.
 func (m Message) MsgID(id string, fingerprint [16]byte) string {
 	return fmt.Sprintf("%s.%x.%d.%d", id, fingerprint[:4], m.Epoch, m.SendNo+1)
 }
 
-// Outcome is what became of one send.
+// Outcome is the result of one send.
 type Outcome int8
 
 // The outcomes of a send.
 const (
-	Taken   Outcome = iota // the broker stored it, once or before; the URL answered 2xx
-	Refused                // the broker or the receiver answered no
-	Away                   // nobody answered, or nobody could take anything: no fault of the message
+	Taken   Outcome = iota // the broker stored it, now or before; the URL answered 2xx
+	Refused                // the broker or the receiver refused it
+	Away                   // no response, or temporarily unavailable: not the message's fault
 )
 
-// Scope is how much an Away is about.
+// Scope is what an Away is about.
 type Scope int8
 
 // The scopes of an Away.
 const (
-	OneMessage Scope = iota // this message, or its subject: others go on
-	OneStream               // every message to the same stream; other streams go on
+	OneMessage Scope = iota // this message or its subject; others go on
+	OneStream               // all messages to one stream; other streams go on
 	AllStreams              // the broker itself
 )
 
-// Result is the outcome of one send.
+// Result is the result of one send, with details.
 type Result struct {
 	Outcome Outcome
-	Reason  string // of Refused and Away, for an operator to read
+	Reason  string // of Refused and Away, for an operator
 	Scope   Scope  // of Away
 
-	RetryAfter time.Duration // what the receiver of a URL asked for, which counts up to an hour; 0 = nothing
+	RetryAfter time.Duration // from a URL's receiver, limited to an hour; 0 = none
 }
 
-// The shortest and the longest wait for a receiver or a stream that is away.
+// The shortest and longest wait for an unavailable receiver or stream.
 const (
 	awayPause    = 2 * time.Second
 	maxAwayPause = time.Minute
 )
 
-// StreamPause is how long nothing is published to a stream that has failed so
-// often in a row: 2 s, then twice as long each time, up to a minute.
+// StreamPause is the pause of a stream after so many failures in a row: 2 s, then doubled, up to a
+// minute.
 func StreamPause(failures int) time.Duration {
 	pause := awayPause
 	for ; failures > 1 && pause < maxAwayPause; failures-- {
@@ -126,38 +126,37 @@ func StreamPause(failures int) time.Duration {
 	return min(pause, maxAwayPause)
 }
 
-// AwayPause is how long a message that is away by itself (OneMessage) waits when
-// it has waited for age already: as long again, within 2 s to a minute.
+// AwayPause is the pause of a message that is unavailable by itself (OneMessage) and has waited for
+// age: as long again, within 2 s to a minute.
 func AwayPause(age time.Duration) time.Duration {
 	return min(max(age, awayPause), maxAwayPause)
 }
 
-// longestPause is the longest time between two sends: what a receiver's inbox
-// must remember is bounded by it.
+// longestPause is the longest time between two sends; it bounds what a receiver's inbox must remember.
 const longestPause = time.Hour
 
-// pauseAfter is how long to wait for the confirmation after the n-th send of an
-// epoch, n >= 1, or before another try when it was refused.
+// pauseAfter is the wait for the confirmation after the n-th send of an epoch, n >= 1, or before the
+// next try of a refused one.
 func pauseAfter(n int16) time.Duration {
 	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, longestPause}
 	return pauses[min(int(n), len(pauses))-1]
 }
 
-// jittered is d within 20 % of it either way; jitter is any number in [0, 1).
+// jittered returns d changed by up to 20 % either way; jitter is in [0, 1).
 func jittered(d time.Duration, jitter float64) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*jitter))
 }
 
-// Settle decides what one send changes. jitter, in [0, 1), spreads the next sends
-// of messages that were sent together. A message whose stream or broker is away
-// does not change: it keeps its place, and the stream waits as a whole.
+// Settle applies the result of one send. jitter, in [0, 1), spreads the next sends of messages that
+// were sent together. A message whose stream or broker is unavailable does not change: the stream
+// pauses as a whole, and the message keeps its place.
 func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	if r.Outcome == Away && r.Scope != OneMessage {
 		return m
 	}
 	m.LastError = r.Reason
 	if r.Outcome == Away {
-		// Without jitter, so that messages that wait keep their order.
+		// Without jitter, so that waiting messages keep their order.
 		m.NextAt = now.Add(min(max(r.RetryAfter, awayPause), maxAwayPause))
 		return m
 	}
@@ -175,9 +174,9 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	return m
 }
 
-// SettlePost is Settle for a send that was begun when the message was as begun
-// and held no lock meanwhile. When something else has settled the message since,
-// it counts only if it was taken: the receiver has the message then.
+// SettlePost is Settle for a send that began when the message was as begun and held no lock. If the
+// message was settled otherwise meanwhile, the result counts only if it was Taken, since the receiver
+// has the message then.
 func (m Message) SettlePost(begun Message, r Result, now time.Time, jitter float64) Message {
 	switch {
 	case !m.Final() && m.Epoch == begun.Epoch && m.SendNo == begun.SendNo && m.NextAt.Equal(begun.NextAt):
@@ -198,8 +197,8 @@ func (m Message) delivered(now time.Time) Message {
 	return m
 }
 
-// takenStatus is what a send that was taken means: a URL's 2xx comes from the
-// receiver itself, a broker's word only from the broker.
+// takenStatus is the status after a successful send: a URL's 2xx comes from the receiver itself, a
+// broker's acknowledgement only from the broker.
 func (m Message) takenStatus() Status {
 	if m.Kind == URL && !m.Confirm {
 		return Received
@@ -207,8 +206,8 @@ func (m Message) takenStatus() Status {
 	return Sent
 }
 
-// Receive takes in the confirmation of one consumer, at whatever time it comes;
-// receipts counts the distinct consumers that have confirmed, this one included.
+// Receive applies one consumer's confirmation, in any state; receipts is the number of distinct
+// consumers that have confirmed, this one included.
 func (m Message) Receive(consumer string, receipts int) Message {
 	if m.Status == Received {
 		return m
@@ -220,8 +219,7 @@ func (m Message) Receive(consumer string, receipts int) Message {
 	return m
 }
 
-// Redrive gives a message all its sends again, at once, under names that no
-// broker has seen. It is refused to a message that came to its end.
+// Redrive restarts all sends at once with new MsgIDs. It is refused for a finished message.
 func (m Message) Redrive(now time.Time) (Message, error) {
 	if m.Final() && !m.Abandoned {
 		return m, errors.New("the message is " + m.State() + " and at its end; only one that is not can be redriven")
@@ -232,8 +230,8 @@ func (m Message) Redrive(now time.Time) (Message, error) {
 	return m, nil
 }
 
-// Abandon gives a message up by the hand of operator by. A message already
-// abandoned stays so without complaint; one that came to its end is refused.
+// Abandon gives a message up on behalf of operator by. Abandoning twice is allowed; a finished message
+// is refused.
 func (m Message) Abandon(by string) (Message, error) {
 	switch {
 	case m.Abandoned:

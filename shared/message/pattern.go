@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// ValidPattern tells whether p is a subject, or a pattern of subjects as NATS
-// writes it: * stands for one token, > at the end for one or more.
+// ValidPattern reports whether p is a subject or a NATS pattern: * stands for one token, > at the end
+// for one or more.
 func ValidPattern(p string) bool {
 	tokens := strings.Split(p, ".")
 	for i, token := range tokens {
@@ -17,7 +17,7 @@ func ValidPattern(p string) bool {
 	return len(p) <= maxSubject && wellFormed(strings.Join(tokens, "."))
 }
 
-// covers tells whether the valid pattern p stands for a subject, too.
+// covers reports whether the valid pattern p matches a subject.
 func covers(p, subject string) bool {
 	for p != "" && subject != "" {
 		var want, token string
@@ -33,7 +33,7 @@ func covers(p, subject string) bool {
 	return p == "" && subject == ""
 }
 
-// coveredBy tells whether one of the patterns stands for a subject.
+// coveredBy reports whether one of the patterns matches a subject.
 func coveredBy(patterns []string, subject string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return covers(p, subject) })
 }
