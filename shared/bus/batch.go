@@ -129,7 +129,7 @@ func (a *batchPipeline) batchWait() jetstream.FetchOpt {
 // awaitOthers waits until no other trigger holds messages: those of a trigger that is gone are
 // redelivered here, those of a working one get settled.
 func (a *batchPipeline) awaitOthers(ctx context.Context) error {
-	for told := false; a.heldElsewhere; told = true {
+	for logged := false; a.heldElsewhere; logged = true {
 		a.r.setDeadline(othersPoll)
 		info, err := a.consumer.Info(ctx)
 		if err != nil {
@@ -140,7 +140,7 @@ func (a *batchPipeline) awaitOthers(ctx context.Context) error {
 		if a.heldElsewhere = info.NumAckPending > held; !a.heldElsewhere {
 			break
 		}
-		if !told {
+		if !logged {
 			a.t.bus.log.Info("another trigger holds messages of this route: waiting for them",
 				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}

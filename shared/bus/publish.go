@@ -21,7 +21,7 @@ var (
 	ErrRefused = errors.New("the broker refused the message")
 	// ErrUnavailable: the broker did not reply or could not store the message now. It may have stored
 	// it all the same, so publish it again with the same MsgID.
-	ErrUnavailable = errors.New("the broker is away")
+	ErrUnavailable = errors.New("the broker is unavailable")
 	// ErrStreamUnavailable is an ErrUnavailable of one stream, which is full, has no leader or does
 	// not reply. Messages to other streams need not wait.
 	ErrStreamUnavailable = fmt.Errorf("%w for one stream", ErrUnavailable)

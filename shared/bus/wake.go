@@ -131,11 +131,11 @@ func (b *Bus) takeUnsent() map[wakeUp]bool {
 	return missed
 }
 
-// OnQueue calls heard whenever any process, this one included, wakes a queue (QueueSubject), until
+// OnQueue calls notify whenever any process, this one included, wakes a queue (QueueSubject), until
 // stop or Close. Wake-ups that are published while the subscription does not exist are not delivered;
-// listens is called after each (re)subscription, so that the caller can check for itself. Neither
+// subscribed is called after each (re)subscription, so that the caller can check for itself. Neither
 // callback may block.
-func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop func()) {
+func (b *Bus) OnQueue(notify func(queue string, n int), subscribed func()) (stop func()) {
 	return b.subscribe(queuePrefix+"*", func(m *nats.Msg) {
 		queue, ok := unescapeToken(m.Subject[len(queuePrefix):])
 		n, err := strconv.Atoi(string(m.Data))
@@ -143,24 +143,24 @@ func (b *Bus) OnQueue(heard func(queue string, n int), listens func()) (stop fun
 			b.log.Warn("ignored an invalid wake-up", "subject", m.Subject)
 			return
 		}
-		heard(queue, n)
-	}, listens)
+		notify(queue, n)
+	}, subscribed)
 }
 
-// subscribe calls received for each message of a core subject until stop or Close. It calls listens
+// subscribe calls received for each message of a core subject until stop or Close. It calls subscribed
 // whenever the server has confirmed the subscription: the first time and after each outage. It does
 // not wait for the connection.
-func (b *Bus) subscribe(subject string, received nats.MsgHandler, listens func()) (stop func()) {
+func (b *Bus) subscribe(subject string, received nats.MsgHandler, subscribed func()) (stop func()) {
 	if b == nil {
 		return func() {}
 	}
 	b.start()
 	ctx, cancel := context.WithCancel(b.closing)
-	b.spawn(func() { b.runSubscription(ctx, subject, received, listens) })
+	b.spawn(func() { b.runSubscription(ctx, subject, received, subscribed) })
 	return cancel
 }
 
-func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, listens func()) {
+func (b *Bus) runSubscription(ctx context.Context, subject string, received nats.MsgHandler, subscribed func()) {
 	var on *nats.Conn // owner of sub; survives reconnects
 	var sub *nats.Subscription
 	for ctx.Err() == nil {
@@ -177,7 +177,7 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 			}
 		}
 		if on == l.nats() && b.flushed(ctx, l) {
-			listens()
+			subscribed()
 		}
 		select {
 		case <-l.ctx.Done():
