@@ -112,7 +112,7 @@ func inQuery() map[string]string {
 	return map[string]string{
 		"claim": "ClaimRequest", "listTemplates": "TemplatesRequest", "listDefaults": "DefaultSMSListRequest", "listTasks": "TasksRequest", "taskHistory": "AdminTaskRequest",
 		"listBlockedWords": "ListRequest", "listCallers": "ListRequest", "listActions": "ActionsRequest",
-		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest",
+		"messageByKey": "MessageByKeyRequest", "listStuckMessages": "StuckRequest", "conversation": "ConversationRequest", "listPeers": "PeersRequest",
 		"stream":        "StreamRequest",
 		"subscribeSent": "SubscribeSentRequest", "listSubscribeLogs": "SubscribeLogsRequest", "listSubscribeFailures": "SubscribeFailuresRequest", "subscribeLog": "SubscribeDetailRequest",
 		"subscribeStatistics":    "SubscribeStatisticsRequest",

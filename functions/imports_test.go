@@ -26,31 +26,36 @@ var rooms = map[string]struct{ ours, outside []string }{
 		outside: []string{"github.com/GoogleCloudPlatform/functions-framework-go"},
 	},
 	"functions/": {
-		ours:    []string{"shared/fn", "shared/intake", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},
+		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api",
+			"shared/config", "shared/decode", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
-	"shared/intake": {ours: []string{"shared/fn", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
+	"shared/intake": {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"},
+		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/text"},
 		outside: []string{
-			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket", "github.com/kelseyhightower/envconfig",
+			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // which pgx links too
 		},
 	},
 	"shared/store":   {ours: []string{"shared/task", "shared/message"}, outside: []string{"github.com/jackc/pgx/v5", "golang.org/x/text"}},
+	"shared/config":  {ours: []string{"shared/task"}, outside: []string{"github.com/kelseyhightower/envconfig"}},
+	"shared/decode":  {ours: []string{"shared/task", "shared/message", "shared/text"}},
+	"shared/metrics": {},
+	"shared/text":    {},
 	"shared/task":    {},
 	"shared/message": {},
 	"shared/api":     {outside: []string{"github.com/coder/websocket"}},
 	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},
-	"shared/sender":  {ours: []string{"shared/api"}},
+	"shared/sender":  {ours: []string{"shared/api", "shared/text"}},
 	"shared/sender/": {ours: []string{"shared/sender"}},
 	"shared/bus":     {outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours:    []string{"functions", "shared/api", "shared/bus", "shared/fn", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender"},
+		ours:    []string{"functions", "shared/api", "shared/bus", "shared/fn", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup"},
 	},
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -70,11 +71,11 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	recipe.Dir = ".."
 	text, err := recipe.CombinedOutput()
 	require.NoError(t, err, string(text))
-	want := regexp.MustCompile(`fn\.version=([^']+)'`).FindSubmatch(text)
-	require.NotNil(t, want, string(text))
+	commit := regexp.MustCompile(`fn\.commit=([^']+)'`).FindSubmatch(text)
+	require.NotNil(t, commit, string(text))
 	got, err := exec.CommandContext(t.Context(), binary(t), "version").Output()
 	require.NoError(t, err)
-	require.Equal(t, string(want[1])+"\n", string(got))
+	require.Equal(t, fn.Release+"+"+string(commit[1])+"\n", string(got))
 }
 
 func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {

@@ -18,12 +18,12 @@ import (
 //   - /metrics has what was carried beside what every process counts.
 func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bus.Route) error {
 	r := e.Metrics().registry
-	deliveries := r.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer.", "function", "durable", "status")
-	durations := r.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its answer, or to giving it up.", secondBuckets, "function", "durable")
+	deliveries := r.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer.", "durable", "function", "status")
+	durations := r.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its answer, or to giving it up.", secondBuckets, "durable", "function")
 	cfg.DrainTimeout = e.Config.DrainTimeout
 	cfg.OnDelivery = func(d bus.Delivery) {
-		deliveries.Inc(d.Function, d.Durable, statusLabel(d.Status))
-		durations.Observe(d.Took.Seconds(), d.Function, d.Durable)
+		deliveries.Inc(d.Durable, d.Function, statusLabel(d.Status))
+		durations.Observe(d.Took.Seconds(), d.Durable, d.Function)
 	}
 	t, err := bus.NewTrigger(e.bus, cfg, routes)
 	if err != nil {
@@ -84,11 +84,11 @@ func (g triggerGauges) collect(s *metrics.Scrape) {
 		}
 	}
 	for _, r := range g.trigger.Routes() {
-		of := []string{"function", r.Function, "durable", r.Durable}
+		of := []string{"durable", r.Durable, "function", r.Function}
 		s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), of...)
 		if r.Stopped != nil {
 			s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
-				"function", r.Function, "durable", r.Durable, "reason", bus.ReasonOf(r.Stopped))
+				"durable", r.Durable, "function", r.Function, "reason", bus.ReasonOf(r.Stopped))
 		}
 		s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.InFlight), of...)
 		s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
@@ -105,7 +105,7 @@ func (g triggerGauges) collect(s *metrics.Scrape) {
 	for stream, err := range g.trigger.Streams() {
 		if err != nil {
 			s.Gauge("trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
-				"stream", stream, "reason", bus.ReasonOf(err))
+				"reason", bus.ReasonOf(err), "stream", stream)
 		}
 	}
 	if backlog.Routes != nil {
