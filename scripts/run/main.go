@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"syscall"
@@ -32,7 +33,14 @@ const (
 	theServer = "the server" // as it is told to a person
 )
 
+// memoryLimit is for the embedded NATS server. Without it, the memory that the server uses to
+// read its streams grows with their size.
+const memoryLimit = 256 << 20
+
 func main() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	// A second Ctrl-C does not wait for the drain.
 	context.AfterFunc(ctx, release)
