@@ -16,8 +16,8 @@ const (
 
 // inboxShares bounds how many messages a sender sends to one user within 15 minutes,
 // so that one sender cannot push the messages of others out of an inbox. What this
-// process takes in is counted exactly. Where that is more than a few, the database
-// is asked what other processes saved.
+// process takes in is counted exactly, from before it is saved. Where that is more
+// than a few, the database is asked what other processes saved.
 type inboxShares struct {
 	limit int // messages of a sender to a user; 0 = no limit
 	saved func(ctx context.Context, pair inboxPair) (int, error)
@@ -32,6 +32,7 @@ type inboxPair struct{ sender, user string }
 type inboxShare struct {
 	byMinute [inboxMinutes]int // taken in here, the minute m at m % inboxMinutes
 	minute   int64             // the newest in byMinute
+	underWay int               // of calls that have not returned
 
 	others  int // saved by other processes
 	counted time.Time
@@ -53,28 +54,85 @@ func (s *inboxShare) here(now time.Time) (n int) {
 // few is up to how many messages of a pair the database is not queried.
 func (i *inboxShares) few() int { return i.limit / 250 }
 
-// exceeded reports whether the sender has sent as much to the user as it may.
-func (i *inboxShares) exceeded(pair inboxPair) bool {
+// inboxPlace is one message of a pair, counted before it is saved. A nil one is of
+// a message that is not counted.
+type inboxPlace struct {
+	shares *inboxShares
+	share  *inboxShare
+	ended  bool
+}
+
+// admit counts a message as under way, or returns nil where the sender has sent as
+// much to the user as it may. release must follow.
+func (i *inboxShares) admit(pair inboxPair) *inboxPlace {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	s := i.of[pair]
-	if s == nil {
-		return false
-	}
 	now := time.Now()
-	here, age := s.here(now), now.Sub(s.counted)
+	s := i.share(pair, now)
+	age := now.Sub(s.counted)
 	if age > countsLast {
 		s.others = 0
 	}
+	total := s.here(now) + s.underWay + s.others
 	pause := countEvery
-	if (here+s.others)*10 < i.limit {
+	if total*10 < i.limit {
 		pause = countEverySlow
 	}
-	if !i.counting && age > pause && here+s.others > i.few() {
+	if !i.counting && age > pause && total > i.few() {
 		i.counting = true
 		go i.count(pair, s)
 	}
-	return here+s.others >= i.limit
+	if total >= i.limit {
+		return nil
+	}
+	s.underWay++
+	return &inboxPlace{shares: i, share: s}
+}
+
+// share returns that of a pair. Where there are too many pairs it forgets those of
+// few messages, or all that have nothing under way: the saved messages are still in
+// the database.
+func (i *inboxShares) share(pair inboxPair, now time.Time) *inboxShare {
+	s := i.of[pair]
+	if s != nil {
+		return s
+	}
+	if len(i.of) >= inboxPairs {
+		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.underWay == 0 && old.here(now) <= i.few() })
+	}
+	if len(i.of) >= inboxPairs {
+		maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.underWay == 0 })
+	}
+	if i.of == nil {
+		i.of = map[inboxPair]*inboxShare{}
+	}
+	s = &inboxShare{}
+	i.of[pair] = s
+	return s
+}
+
+// keep says that the message was saved or accepted.
+func (p *inboxPlace) keep() {
+	p.end(func(s *inboxShare) {
+		s.here(time.Now())
+		s.byMinute[s.minute%inboxMinutes]++
+	})
+}
+
+// release says that the call is over: a message that was not kept counts no more.
+func (p *inboxPlace) release() { p.end(func(*inboxShare) {}) }
+
+func (p *inboxPlace) end(count func(*inboxShare)) {
+	if p == nil {
+		return
+	}
+	p.shares.mu.Lock()
+	defer p.shares.mu.Unlock()
+	if !p.ended {
+		p.ended = true
+		p.share.underWay--
+		count(p.share)
+	}
 }
 
 // count asks what is saved of a pair.
@@ -89,30 +147,6 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 		s.counted = time.Now()
 		s.others = max(saved-s.here(s.counted), 0)
 	}
-}
-
-// add counts a message that was saved or accepted. Where there are too many pairs it
-// forgets those of few messages, or all: the saved messages are still in the database.
-func (i *inboxShares) add(pair inboxPair) {
-	if i.limit == 0 {
-		return
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	now := time.Now()
-	s := i.of[pair]
-	if s == nil {
-		if len(i.of) >= inboxPairs {
-			maps.DeleteFunc(i.of, func(_ inboxPair, old *inboxShare) bool { return old.here(now) <= i.few() })
-		}
-		if i.of == nil || len(i.of) >= inboxPairs {
-			i.of = map[inboxPair]*inboxShare{}
-		}
-		s = &inboxShare{}
-		i.of[pair] = s
-	}
-	s.here(now)
-	s.byMinute[s.minute%inboxMinutes]++
 }
 
 // sentToUserSQL counts what $1 sent to the user $2 within 15 minutes, up to $3.

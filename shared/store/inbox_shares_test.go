@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,6 +65,57 @@ func TestAcceptedMessagesCountForAnInbox(t *testing.T) {
 	}
 }
 
+// Calls that wait for each other's end are counted before any of them is saved.
+func TestMessagesToAUserThatComeTogetherDoNotExceedTheShare(t *testing.T) {
+	t.Parallel()
+	db, greedy := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Inbox = 100 }), Caller{ID: 1, Name: "greedy"}
+	together := func() (admitted []Admission) {
+		var mu sync.Mutex
+		var calls sync.WaitGroup
+		for n := range 250 {
+			calls.Go(func() {
+				admission, refused := db.AdmitMessage(t.Context(), greedy, sentTo(greedy, "vic", fmt.Sprint(n)), false)
+				if refused == nil {
+					mu.Lock()
+					defer mu.Unlock()
+					admitted = append(admitted, admission)
+				}
+			})
+		}
+		calls.Wait()
+		return admitted
+	}
+	admitted := together()
+	require.Len(t, admitted, 25)
+	require.True(t, db.take(t, Caller{ID: 2, Name: "modest"}, sentTo(Caller{ID: 2, Name: "modest"}, "vic", "1")))
+	require.True(t, db.take(t, greedy, sentTo(greedy, "zoe", "1")))
+	for n, admission := range admitted {
+		if n < 20 {
+			admission.Saved()
+		}
+		admission.End()
+	}
+	admitted = together()
+	require.Len(t, admitted, 5, "what was not saved is free again")
+	for _, admission := range admitted {
+		admission.Saved()
+		admission.End()
+	}
+	require.Empty(t, together())
+}
+
+// A message that its caller's quota refuses takes no place of the inbox.
+func TestAMessageOverTheQuotaTakesNoPlaceOfAnInbox(t *testing.T) {
+	t.Parallel()
+	db, full := openAt(t, sandbox.NewDatabase(t), func(c *Config) { c.Inbox = 100 }), Caller{ID: 1, Name: "full", MaxWaitingMessages: new(int64(1))}
+	require.True(t, db.take(t, full, sentTo(full, "vic", "1")))
+	for n := range 30 {
+		require.False(t, db.take(t, full, sentTo(full, "vic", fmt.Sprint("refused ", n))))
+	}
+	full.MaxWaitingMessages = nil
+	require.True(t, db.take(t, full, sentTo(full, "vic", "2")))
+}
+
 func TestInboxSharesForgetWhatIsOldOrTooMuch(t *testing.T) {
 	t.Parallel()
 	s, now := &inboxShare{}, time.Now()
@@ -73,18 +125,24 @@ func TestInboxSharesForgetWhatIsOldOrTooMuch(t *testing.T) {
 	require.Zero(t, s.here(now.Add(16*time.Minute)))
 	require.Zero(t, s.here(now), "a clock that goes back")
 
-	shares := &inboxShares{limit: 2500}
+	shares := &inboxShares{limit: 2500, counting: true} // no question is due
+	underWay := shares.admit(inboxPair{"slow", "vic"})
 	for n := range 3 * inboxPairs {
 		for range 11 {
-			shares.add(inboxPair{"greedy", "vic"})
+			shares.add("greedy", "vic")
 		}
-		shares.add(inboxPair{"ann", fmt.Sprint(n)})
+		shares.add("ann", fmt.Sprint(n))
 		if len(shares.of) > inboxPairs {
 			require.Fail(t, "too many")
 		}
 	}
-	shares.saved = nil // no question is due: it would panic
-	shares.counting = true
-	require.True(t, shares.exceeded(inboxPair{"greedy", "vic"}), "those of many messages stay")
-	require.False(t, shares.exceeded(inboxPair{"ann", "1"}))
+	require.Nil(t, shares.admit(inboxPair{"greedy", "vic"}), "those of many messages stay")
+	require.NotNil(t, shares.admit(inboxPair{"ann", "1"}))
+	require.Same(t, underWay.share, shares.of[inboxPair{"slow", "vic"}], "as do those that have a message under way")
+}
+
+func (i *inboxShares) add(sender, user string) {
+	place := i.admit(inboxPair{sender, user})
+	place.keep()
+	place.release()
 }

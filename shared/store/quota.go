@@ -114,7 +114,7 @@ type Admission struct {
 	quotas  *quotas
 	caller  int64
 	waiting Waiting
-	sent    func() // counts a message to a user once it is taken in; nil for others
+	inbox   *inboxPlace // of a message to a user
 }
 
 // AdmitMessage counts a message of a caller before it is saved, or accepted by a
@@ -147,25 +147,25 @@ func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, ac
 		return Admission{}, tooMuch(shareRetry,
 			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
 	}
-	var sent func()
+	var inbox *inboxPlace
 	if m.To.Kind == msg.User && db.inboxes.limit > 0 {
-		pair := inboxPair{m.From, m.To.Name}
-		if db.inboxes.exceeded(pair) {
+		inbox = db.inboxes.admit(inboxPair{m.From, m.To.Name})
+		if inbox == nil {
 			return Admission{}, tooMuch(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
 				"messages to this user are accepted again as these get older", m.From, db.inboxes.limit))
 		}
-		sent = func() { db.inboxes.add(pair) }
 	}
 	if limit == (Waiting{}) {
-		return Admission{sent: sent}, nil
+		return Admission{inbox: inbox}, nil
 	}
 	q.awaitCount(ctx, caller.ID, limit)
 	admission, has := q.admit(caller.ID, limit, Waiting{1, int64(len(m.Data))}, 1)
 	if admission.waiting.Items == 0 {
+		inbox.release()
 		return admission, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
 			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
 	}
-	admission.sent = sent
+	admission.inbox = inbox
 	return admission, nil
 }
 
@@ -301,13 +301,13 @@ func (e *estimate) forgetSaved(to int64) {
 
 // Saved says that what was admitted is committed and was not before.
 func (a Admission) Saved() {
-	a.countSent()
+	a.inbox.keep()
 	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
 }
 
 // Accepted says that a stream took the message at this place, and had not before.
 func (a Admission) Accepted(seq int64) {
-	a.countSent()
+	a.inbox.keep()
 	a.change(func(e *estimate) {
 		last := len(e.unsaved) - 1
 		if last < 0 || time.Since(e.unsaved[last].begun) > countEvery && last+1 < maxUnsaved {
@@ -321,13 +321,8 @@ func (a Admission) Accepted(seq int64) {
 
 // End says that the call that brought it is over.
 func (a Admission) End() {
+	a.inbox.release()
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
-}
-
-func (a Admission) countSent() {
-	if a.sent != nil {
-		a.sent()
-	}
 }
 
 func (a Admission) change(change func(*estimate)) {
