@@ -204,3 +204,32 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	require.Equal(t, "received", w.state(id))
 	require.Equal(t, 404, eve.received(id, `{}`).status)
 }
+
+func TestNobodyWaitsForAMessageWhoseIDIsThatOfAnotherSavedOne(t *testing.T) {
+	t.Parallel()
+	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	bob, eve, orders := w.looker.receiver("bob"), w.looker.receiver("eve"), w.looker.receiver("orders", "msg.orders.>")
+	send := func(key, to, ack string) string {
+		sent := w.looker.post(post, fmt.Sprintf(`{"client_msg_id":%q,"to":%q,"data":1,"ack":%q}`, key, to, ack))
+		require.Contains(t, []int{200, 202}, sent.status, sent.text)
+		return sent.data("server_msg_id").(string)
+	}
+	read := func(as *server, id string) int {
+		return as.post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.user, id)).status
+	}
+	unknown := orders.received(task.NewID().String(), `{}`)
+	require.Equal(t, 404, unknown.status)
+
+	order := send("k-1", "user:bob", "saved")
+	require.Equal(t, order, send("k-1", "msg.orders.paid", "accepted"))
+	refused := orders.received(order, `{}`)
+	require.Equal(t, []any{404, unknown.body["message"]}, []any{refused.status, refused.body["message"]}, "it will be rejected, not saved")
+	require.Equal(t, 204, read(bob, order))
+
+	chat := send("k-2", "user:eve", "saved")
+	require.Equal(t, chat, send("k-2", "user:bob", "accepted"))
+	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), bob.received(chat, `{}`).status, read(eve, chat)})
+
+	require.Equal(t, 503, orders.received(send("k-3", "msg.orders.paid", "accepted"), `{}`).status, "this one will be saved")
+	require.Equal(t, 503, read(bob, send("k-4", "user:bob", "accepted")))
+}

@@ -50,7 +50,8 @@ func (p *post) received(ctx context.Context, c *fn.Call, req receivedRequest) (a
 // notSaved is the error for a message that is not in the database. Where messages are
 // delivered before they are saved, a receiver may call before the row is there: it has
 // to repeat the call. mine reports whether the caller may know of the message; for
-// others it does not exist.
+// others it does not exist. Nor does it for anybody once another message is saved
+// under its id: then it can only be rejected, and a repeat would never succeed.
 func (p *post) notSaved(ctx context.Context, id task.ID, repeat string, mine func(*store.NewMessage) bool) error {
 	if p.env.Bus() == nil || !p.env.Config.TwoPhase.DeliverBeforeSaved {
 		return noMessage()
@@ -60,6 +61,13 @@ func (p *post) notSaved(ctx context.Context, id task.ID, repeat string, mine fun
 	case err != nil:
 		return err
 	case m == nil || !mine(m):
+		return noMessage()
+	}
+	saved, found, err := p.db.Recipient(ctx, id)
+	switch {
+	case err != nil:
+		return err
+	case found && saved.To != m.To: // with the same address a repeat meets the saved one
 		return noMessage()
 	}
 	return &task.Error{
