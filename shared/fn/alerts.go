@@ -45,12 +45,12 @@ func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 	e.Log.Log(context.Background(), level, what, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
 }
 
-// ScheduleAlertCheck has sweep look at the queues at the end of this span of time (see
-// task.AlertRules.Every), which is the same for all processes: once, however many
-// ask for it. It never blocks.
+// ScheduleAlertCheck wakes sweep to check the queues at the end of the current interval
+// (see task.AlertRules.Every). Intervals are the same in all processes, so sweep is woken
+// once, however many call this. It never blocks.
 //
-// What was asked for is trusted to come for half of the time that is left: where
-// the clock of NATS is ahead it came already.
+// For half of the time that is left, this process does not schedule the check again. After
+// that it does, as the check came too early where the clock of NATS is ahead.
 func (e *Env) ScheduleAlertCheck() {
 	now := time.Now()
 	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
@@ -60,7 +60,8 @@ func (e *Env) ScheduleAlertCheck() {
 	}
 }
 
-// RescheduleAlertCheck is Watch for sweep, whose own look may have come too early.
+// RescheduleAlertCheck is ScheduleAlertCheck for sweep, whose own check may have come too
+// early. It always schedules.
 func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
 
 func (e *Env) nextAlertCheck(now time.Time) time.Time {

@@ -26,7 +26,7 @@ const (
 // errCredentials refuses a call without valid credentials.
 var errCredentials = task.Refuse(codeUnauthenticated, "valid Basic credentials are needed")
 
-// authenticate says who calls, by Basic credentials, and slows guesses. A
+// authenticate returns the caller of the Basic credentials, and limits failed logins. A
 // call for a list is one that the role of lists answers.
 func (req *request) authenticate(ctx context.Context, list bool) (store.Caller, error) {
 	name, password, ok := req.r.BasicAuth()
@@ -102,8 +102,8 @@ func (e *Env) isAdminPassword(ctx context.Context, password string, a *loginAtte
 	return right, err
 }
 
-// sameText compares in a time that tells neither where the texts differ nor
-// how long they are.
+// sameText compares in a time that depends neither on where the texts differ nor on how
+// long they are.
 func sameText(a, b string) bool {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1

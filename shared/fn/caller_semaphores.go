@@ -15,11 +15,11 @@ const framesAtOnce = 8
 
 func readsAtOnce() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
-// callerSemaphores limits how much work of one caller is done at once; the rest waits in order of
-// arrival. So however many streams and sockets a caller has, they leave the processors to
-// others. Nothing is refused: what waits is bounded by the places of the caller's
-// streams (see gate), of which each waits for one turn at most. A turn must end
-// before something is sent to a client: the caller's other clients would wait for it.
+// callerSemaphores limits how much work of one caller is done at once; further work waits
+// in order of arrival. So the streams and sockets of one caller leave processors to others.
+// Nothing is refused: each stream waits for one slot at most, and callLimiter bounds the
+// streams. Release a slot before anything is sent to a client, as a slow client would
+// otherwise delay the caller's other clients.
 type callerSemaphores struct {
 	atOnce int64
 
@@ -29,14 +29,14 @@ type callerSemaphores struct {
 
 type callerSemaphore struct {
 	free  *semaphore.Weighted
-	users int // that have a turn or wait for one; under turns.mu
+	users int // hold a slot or wait for one; guarded by callerSemaphores.mu
 }
 
 func newCallerSemaphores(atOnce int) *callerSemaphores {
 	return &callerSemaphores{atOnce: int64(atOnce), byCaller: map[string]*callerSemaphore{}}
 }
 
-// acquire waits for a turn of the caller, or for the end of ctx. done ends the turn.
+// acquire waits for a slot of the caller, or for the end of ctx. done releases the slot.
 func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done func(), err error) {
 	t.mu.Lock()
 	of := t.byCaller[caller]
@@ -61,7 +61,7 @@ func (t *callerSemaphores) acquire(ctx context.Context, caller string) (done fun
 }
 
 // AcquireRead waits until few enough of the caller's streams and sockets read events. The
-// turn lasts until done is called.
+// slot is held until done is called.
 func (c *Call) AcquireRead(ctx context.Context) (done func(), err error) {
 	return c.env.reads.acquire(ctx, c.Caller.Name)
 }

@@ -39,7 +39,7 @@ func listRoutes(functions []Function) func(context.Context, *Env, []string) erro
 const healthTimeout = 2 * time.Second
 
 // checkHealth is the health check of an image that holds no other program. It
-// does not ask for the database: a restart would not bring that back.
+// does not check the database: restarting this container would not bring that back.
 func checkHealth(ctx context.Context, env *Env, _ struct{}) error {
 	host, port, err := net.SplitHostPort(env.Config.Address())
 	if err != nil {

@@ -123,7 +123,7 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
 }
 
-// missingToServe names what only serving needs: words such as migrate do
+// missingToServe names what only serving needs: commands such as migrate do
 // without a password.
 func (c *Config) missingToServe(served []Function) []task.Field {
 	var missing []task.Field

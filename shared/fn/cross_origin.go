@@ -60,7 +60,7 @@ func isBrowser(h http.Header) bool {
 	return strings.HasPrefix(h.Get("User-Agent"), "Mozilla/") && h.Get("Accept-Language") != ""
 }
 
-// validOrigin tells whether text is the origin of a web page.
+// validOrigin reports whether text is the origin of a web page.
 func validOrigin(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.Scheme != "" && u.Host != "" && u.Scheme+"://"+u.Host == text

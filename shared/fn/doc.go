@@ -3,7 +3,7 @@
 // function says which routes it answers and for whom; everything else happens
 // here, once, in one order (see mux.go):
 //
-//	request id -> route -> from which page -> who calls -> may they -> a place -> body ->
+//	request id -> route -> origin -> authentication -> role -> seat -> memory -> body ->
 //	decode -> the function -> answer -> one log line
 //
 // # Decisions
@@ -48,7 +48,7 @@
 //     and secrets. The route's pattern stands for the path.
 //   - What a caller has open does not outlive it: a stream or socket sends nothing,
 //     and a poll claims nothing, for a caller that was revoked or changed (revoke.go).
-//   - No body is read before there is memory for it (see budget). One caller holds a
+//   - No body is read before there is memory for it (see memoryBudget). One caller holds a
 //     quarter of that memory at most.
 //   - Nobody's body is read before their credentials were checked. The 10 s that it
 //     may take begin with the call; that of a refused call is given 1 s, after which
@@ -58,6 +58,6 @@
 //   - A frame of a WebSocket is a call: authenticated, bounded, logged and counted
 //     as one, and answered as one.
 //   - However many streams and sockets a caller has, few of its frames, and of its reads
-//     of events, are worked on at once (see turns). The others wait.
-//   - All bad settings are told at once, and a misspelt one stops the start.
+//     of events, are worked on at once (see callerSemaphores). The others wait.
+//   - All bad settings are reported at once, and a misspelt one stops the start.
 package fn

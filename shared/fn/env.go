@@ -123,8 +123,8 @@ func (e *Env) RegisterWaiter(queue string) *Waiter {
 	return e.waiters.Register(queue)
 }
 
-// WakeClaims tells waiting claims that n tasks of the queue became pending: those of
-// this process, and when they are too few those of others. Call it after the
+// WakeClaims wakes waiting claims for n tasks of the queue that became pending: claims of
+// this process first, then those of other processes. Call it after the
 // commit; it never blocks.
 func (e *Env) WakeClaims(queue string, n int) {
 	if e.alerts.Backlog.On() {
@@ -144,7 +144,7 @@ func (e *Env) WakeSweepAt(at time.Time) {
 }
 
 // WakeAgainAt has the event function behind subject, which calls it, woken again once at
-// is past; the zero time is never. Unlike Due it never relies on an earlier call:
+// is past; the zero time is never. Unlike WakeSweepAt it never relies on an earlier call:
 // what that scheduled may have come too early, where the clock of NATS is ahead.
 func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	if !at.IsZero() {
@@ -152,9 +152,8 @@ func (e *Env) WakeAgainAt(subject string, at time.Time) {
 	}
 }
 
-// NotBefore is at, or a while from now when at is earlier; the zero time stays.
-// What is due and was left alone is in another's hands, which need not be
-// pressed.
+// NotBefore is the later of at and a while from now; the zero time stays. What is due and
+// was skipped is locked by another process, so looking again at once would find nothing.
 func NotBefore(at time.Time, while time.Duration) time.Time {
 	if soonest := time.Now().Add(while); !at.IsZero() && at.Before(soonest) {
 		return soonest
@@ -162,18 +161,18 @@ func NotBefore(at time.Time, while time.Duration) time.Time {
 	return at
 }
 
-// Draining is closed when the process has been told to end: a long poll must
-// then answer at once with what it has.
+// Draining is closed when the process receives SIGTERM or SIGINT: a long poll must then
+// answer at once with what it has.
 func (e *Env) Draining() <-chan struct{} { return e.limiter.draining }
 
 // WakeRelayAt has relay woken once at is past, at once for the zero time. It is a
-// hint as Due is.
+// hint as WakeSweepAt is.
 func (e *Env) WakeRelayAt(at time.Time) { e.bus.WakeAt(bus.WakeRelay, at) }
 
-// WakeDeliverAt is RelayAt for deliver: for what is told to URLs.
+// WakeDeliverAt is WakeRelayAt for deliver, which sends webhooks and messages to URLs.
 func (e *Env) WakeDeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 
-// WakeSaveAt is RelayAt for save, which makes room in the stream of accepted messages.
+// WakeSaveAt is WakeRelayAt for save, which makes room in the stream of accepted messages.
 func (e *Env) WakeSaveAt(at time.Time) { e.bus.WakeAt(bus.WakeSave, at) }
 
 // WakeForMessage wakes whoever sends messages of the kind: one is due now.
@@ -185,7 +184,7 @@ func (e *Env) WakeForMessage(kind message.Kind) {
 	}
 }
 
-// WakeWeChatAt is RelayAt for wechat, which sends the tasks of the queue of that name.
+// WakeWeChatAt is WakeRelayAt for wechat, which sends the tasks of the queue of that name.
 func (e *Env) WakeWeChatAt(at time.Time) { e.bus.WakeAt(bus.WakeWeChat, at) }
 
 // Metrics is what this process counts. The first call makes it.

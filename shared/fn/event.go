@@ -51,7 +51,7 @@ func PoisonIn(err error) error {
 	return nil
 }
 
-// eventRoute stands around one event function.
+// eventRoute serves one event function: it decodes events and records dead letters.
 type eventRoute struct {
 	env    *Env
 	name   string
@@ -128,8 +128,8 @@ func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter)
 	c.Log("dead_letter", l.Reason, "stack", string(debug.Stack()))
 }
 
-// BatchHandler takes the events of a batch, in their order where they have one. nil
-// means that all are taken for good, any other error asks for the whole batch again.
+// BatchHandler handles the events of a batch, in their order where they have one. nil
+// acknowledges all; after any error the whole batch is delivered again.
 type BatchHandler func(ctx context.Context, c *Call, events []StreamEvent) error
 
 // isBatch tells several events, in the JSON of CloudEvents, from one by their media

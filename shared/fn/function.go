@@ -39,9 +39,9 @@ type Function struct {
 // ("POST /api/v1/sms/send"), to what answers them.
 type Routes map[string]Route
 
-// EventHandler takes one CloudEvent. nil means taken for good; Poison keeps the
-// event as a dead letter; a *task.Error whose status is 4xx refuses it for ever;
-// any other error asks for the same event again. It must bear being called twice with one event.
+// EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
+// a *task.Error whose status is 4xx refuses it permanently; after any other error it is
+// delivered again. It must be idempotent: an event may be delivered twice.
 type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
 
 // HTTP makes a function that answers routes. C is its configuration: a struct
@@ -107,7 +107,7 @@ func build(env *Env, functions []Function) ([]builtFunction, error) {
 	return all, nil
 }
 
-// open reads the settings of all functions, so that every bad one is told at
+// open reads the settings of all functions, so that every bad one is reported at
 // once, before any function starts.
 func open(functions []Function) (starts []func(*Env) Routes, problems []task.Field) {
 	for _, f := range functions {

@@ -27,8 +27,8 @@ func (p *databaseProbe) check() error {
 	if time.Since(p.checked) < time.Second {
 		return p.err
 	}
-	// Not the context of one prober: its leaving would be told to all as an
-	// outage of the database.
+	// Not the context of one prober: if it leaves, all others would see an outage of the
+	// database.
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	p.err = p.ping(ctx)

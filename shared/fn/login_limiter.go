@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// How guessing is slowed. A wrong password costs what it was tried with:
+// Failed logins are limited per name and address, per address, and in total:
 //
 //   - A name at an address has pairBurst wrong passwords and one more every
 //     pairEvery. Beyond them no password is checked there: 429. The same wrong
@@ -143,7 +143,7 @@ func network(source string) netip.Prefix {
 	return p
 }
 
-// begin says whether a password may be checked. end must follow, unless it fails.
+// begin returns an error if no password may be checked. Otherwise end must follow.
 func (l *loginLimiter) begin(name, password, source string, began time.Time) (*loginAttempt, error) {
 	a := &loginAttempt{limiter: l, long: len(password) >= minStrongPassword, began: began, loginProof: loginProof{
 		loginPair: loginPair{maphash.String(l.seed, name), network(source)}, password: maphash.String(l.seed, password),
@@ -164,8 +164,7 @@ func (l *loginLimiter) begin(name, password, source string, began time.Time) (*l
 	return nil, tooManyAttempts(time.Duration(over * float64(pairEvery)))
 }
 
-// mayLookUp says whether the database may be asked for a name that is not
-// remembered.
+// mayLookUp reports whether the database may be queried for a name that is not cached.
 func (a *loginAttempt) mayLookUp() bool {
 	a.limiter.mu.Lock()
 	defer a.limiter.mu.Unlock()
@@ -229,7 +228,7 @@ func (l *loginLimiter) rememberName(name uint64, now time.Time) {
 	l.existing[name] = now.Add(successTTL)
 }
 
-// nameFound is exists, for newcomers.
+// nameFound is rememberName for names that deferredLookups has found.
 func (l *loginLimiter) nameFound(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -317,8 +316,8 @@ type deferredLookups struct {
 	running bool
 }
 
-// add has found called within about newcomersEach if there is a caller of that
-// name. While there are too many, a name is left out: its call comes again.
+// add calls found within about deferredLookupInterval if there is a caller of that name.
+// When deferredLookupLimit names wait, further ones are dropped: their callers try again.
 func (n *deferredLookups) add(name string, found func(name string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -47,12 +47,12 @@ func NewCommand[C any](name, help string, run func(ctx context.Context, env *Env
 // settings or an unknown command. SIGTERM and SIGINT end ctx; a second one kills.
 func Main(ctx context.Context, args []string, commands []Command, functions ...Function) int {
 	commands = append([]Command{
-		{Name: "serve", Help: "answer calls (this is also what no command does)"},
+		{Name: "serve", Help: "answer calls (the default)"},
 		{Name: "config", Help: "list every setting as a table"},
 		{Name: "version", Help: "say which version this is"},
 		{Name: "routes", Help: "list every call with the function that answers it, as a table", Run: listRoutes(functions)},
 		{Name: "hash-password", Help: "read the built-in admin's password from standard input and print what to set as BASIC_AUTH_PASSWORD_HASH: [iterations]", Run: printPasswordHash},
-		NewCommand("health", "ask the server of this container whether it lives: exit code 0 or 1", checkHealth),
+		NewCommand("health", "check the server of this container: exit code 0 or 1", checkHealth),
 	}, commands...)
 	name := "serve"
 	if len(args) > 0 {

@@ -23,7 +23,7 @@ const (
 )
 
 const (
-	maxMemoryWaiters = 512             // calls of one caller that wait for room or their turn
+	maxMemoryWaiters = 512             // calls of one caller that wait for memory
 	memoryWait       = 2 * time.Second // how long they do
 	minShare         = 20 << 20        // of one caller: the largest batch must fit
 	mebibyte         = 1 << 20
@@ -124,8 +124,8 @@ func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	}
 }
 
-// take charges the call n bytes, and waits for room. A large call also waits for its
-// turn.
+// take charges the call n bytes, and waits for room. A large call also waits until
+// few enough large calls of its caller are under way.
 func (m *callMemory) take(ctx context.Context, n int64, large bool) error {
 	b := m.budget
 	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large})
@@ -143,7 +143,7 @@ func (m *callMemory) take(ctx context.Context, n int64, large bool) error {
 	return b.stopWaiting(ctx, w)
 }
 
-// grantOrQueue grants a turn at once, or returns it when the call has to wait. It refuses a call
+// grantOrQueue grants w at once, or returns it when the call has to wait. It refuses a call
 // when too many of its caller wait, or when it could never be granted.
 func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
 	b.mu.Lock()
@@ -174,7 +174,7 @@ func (m *callMemory) tryTake(n int64) error {
 	return nil
 }
 
-// stopWaiting ends the wait of a turn, which may have been granted meanwhile.
+// stopWaiting removes w from the queue. It returns nil if w was granted meanwhile.
 func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -192,7 +192,7 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 	return nil
 }
 
-// grant charges a turn if there is room; mu is held.
+// grant charges w if there is room; mu is held.
 func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	u := b.usage(w.call.caller)
 	if u.bytes+w.bytes > b.share || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {
@@ -238,7 +238,7 @@ func (b *memoryBudget) dropUnused(caller string) {
 }
 
 // answer leaves the call charged for an answer of n bytes alone, whatever the
-// limits, and ends its turn.
+// limits. A large call is no longer counted as one.
 func (m *callMemory) answer(n int64) {
 	if m == nil {
 		return
@@ -268,7 +268,8 @@ func (m *callMemory) release() {
 	b.dropUnused(m.caller)
 }
 
-// grantWaiting grants the turns that fit now, those of one caller in their order; mu is held.
+// grantWaiting grants the waiting calls that fit now, those of one caller in order of
+// arrival; mu is held.
 func (b *memoryBudget) grantWaiting() {
 	var passed map[string]bool
 	left := b.waiting[:0]

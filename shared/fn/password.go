@@ -41,7 +41,7 @@ type passwordHash struct {
 	matched  atomic.Pointer[[sha256.Size]byte] // SHA-256 of the password, once it was given
 	computed atomic.Int64                      // how often a hash was computed
 	slot     chan struct{}                     // full while a password is computed or just was, in vain
-	queues   [addressQueues]chan struct{}      // full while a call from one of its addresses waits for turn
+	queues   [addressQueues]chan struct{}      // full while a call from one of its addresses waits for slot
 }
 
 func parsePasswordHash(text string) (*passwordHash, error) {
@@ -61,11 +61,11 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 	return h, nil
 }
 
-// matches tells whether password is the right one. Computing that takes a tenth of
+// matches reports whether password is the right one. Computing that takes a tenth of
 // a second or more, so the right one is computed once in a process, and wrong ones one
 // at a time with pauses: guessing takes at most a fifth of a core. source stands for the
 // address of the call, which began at began: one address does not keep the others
-// waiting. An error says that this call waited too long for its turn.
+// waiting. It returns an error if this call waited too long for the slot.
 func (h *passwordHash) matches(ctx context.Context, password string, source uint64, began time.Time) (bool, error) {
 	return h.compute(ctx, password, source, began, true)
 }

@@ -56,7 +56,7 @@ func (c *callerCache) forget(name string) {
 }
 
 // forgetAll has every caller looked up anew: any of them may have been changed
-// while nobody told us.
+// while NATS was away.
 func (c *callerCache) forgetAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -145,13 +145,13 @@ func (req *request) waitUntilAllowed(ctx context.Context, cancel context.CancelC
 	}
 }
 
-// isRefusal tells a verdict on the caller from an outage of the database.
+// isRefusal reports whether err refuses the caller, as opposed to an outage of the database.
 func isRefusal(err error) bool {
 	code := task.CodeOf(err)
 	return code == codeUnauthenticated || code == task.CodeForbidden
 }
 
-// whileAdmitted ends ctx when the process is told to end, and when the caller is no
+// whileAdmitted ends ctx when the process drains, and when the caller is no
 // longer the one that began the stream: the refusal is then its cause.
 func (req *request) whileAdmitted(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)

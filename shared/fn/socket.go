@@ -84,7 +84,7 @@ type Socket struct {
 	controlsSince time.Time
 
 	frameLock chan struct{} // is full while a frame is worked on
-	ended     bool          // under turn
+	ended     bool          // guarded by frameLock
 
 	mu    sync.Mutex
 	err   error                 // why the client is lost

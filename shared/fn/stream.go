@@ -24,8 +24,8 @@ const (
 // Stream answers calls with server-sent events (text/event-stream) until handle
 // returns. Req comes from the query string, as for Query. The stream counts as
 // one of the calls that wait. Its context ends after Timeout, 50 s by default and at most an hour,
-// and when the process is told to end: handle must then return, and the client is
-// told to come back at once.
+// and when the process drains: handle must then return, and the client is asked to
+// reconnect at once.
 //
 // What handle returns before it has written is answered as every other route's
 // error is; after that it can only be logged.
@@ -77,7 +77,7 @@ func (w *EventWriter) Send(id, event string, data []byte) error {
 	return w.write(b.Bytes())
 }
 
-// Mark tells the client where to go on from without an event: also before the
+// Mark sends the id to resume from without an event: also before the
 // first one, so that one who is cut off early misses nothing.
 func (w *EventWriter) Mark(id string) error { return w.write([]byte("id: " + id + "\n\n")) }
 
@@ -149,7 +149,7 @@ func (w *EventWriter) end() error {
 	return w.err
 }
 
-// stream runs the handler of a stream until ctx ends, and tells how it went.
+// stream runs the handler of a stream until ctx ends, and returns the error to answer.
 func (req *request) stream(ctx context.Context, p *mountedRoute) error {
 	ctx, cancel := req.whileAdmitted(ctx)
 	defer cancel(nil)

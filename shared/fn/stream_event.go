@@ -18,8 +18,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// acceptedData is the data of such an event: all of the message (seed 004 section
-// 4.4, with the fields of the seed's names that are not the event's own).
+// acceptedData is the data of the event of an accepted message: every field of the message
+// that is not an attribute of the event.
 type acceptedData struct {
 	CallerID         int64           `json:"caller_id"`
 	From             string          `json:"from"`
@@ -70,13 +70,13 @@ type StreamEvent struct {
 	Subject     string          `json:"subject"`
 	Sequence    string          `json:"sequence"`
 	Time        time.Time       `json:"time"`
-	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its place in the stream
+	AcceptSeq   string          `json:"acceptseq"` // of an accepted message: its sequence number in the stream
 	Fingerprint string          `json:"fp"`        // likewise: the text of its fingerprint
 	Data        json.RawMessage `json:"data"`
 	DataBase64  []byte          `json:"data_base64"` // instead of Data
 }
 
-// EventAlone is the same of an event that was not posted in a batch.
+// EventAlone converts an event that was not posted in a batch.
 func EventAlone(e cloudevents.Event) StreamEvent {
 	text := func(name string) string {
 		value, _ := e.Extensions()[name].(string)
@@ -100,13 +100,14 @@ func (p *StreamEvent) Event() cloudevents.Event {
 	return asWritten(e, p.Data)
 }
 
-// AcceptedStreamEvent is the same of an event that was read out of the stream: seq is its
-// place and print its fingerprint's text, both kept beside the event.
+// AcceptedStreamEvent converts an event that was read from the stream of accepted messages.
+// seq is its sequence number and print the text of its fingerprint, which the stream keeps
+// beside the event.
 func AcceptedStreamEvent(e cloudevents.Event, seq uint64, print string) StreamEvent {
 	return StreamEvent{ID: e.ID(), Type: e.Type(), Time: e.Time(), AcceptSeq: strconv.FormatUint(seq, 10), Fingerprint: print, Data: e.Data()}
 }
 
-// Message is the message that was accepted. What is not ours is an error.
+// Message is the message that was accepted, or an error if the event is not one of a message.
 func (p *StreamEvent) Message() (*store.NewMessage, error) {
 	id, err := task.ParseID(p.ID)
 	if err != nil || p.Type != bus.AcceptedType {

@@ -15,8 +15,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TwoPhase is how messages may be acknowledged as accepted before they are saved
-// (seed 004 section 3). All functions and the trigger must agree on it.
+// TwoPhase is how messages may be acknowledged as accepted before they are saved.
+// All functions and the trigger must have the same values.
 type TwoPhase struct {
 	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true acknowledges messages with ack accepted from a stream, before they are in Postgres"`
 	DefaultAck         string         `envconfig:"TWO_PHASE_DEFAULT_ACK" default:"saved" desc:"what a message without ack gets: saved, or accepted, which needs TWO_PHASE_ENABLED=true"`
@@ -49,7 +49,7 @@ func (c *TwoPhase) Validate() []task.Field {
 	return bad
 }
 
-// Accepts tells whether a message is to be acknowledged as accepted; ack is what
+// Accepts reports whether a message is to be acknowledged as accepted; ack is what
 // its request says, "" when it leaves that to the service.
 func (c *TwoPhase) Accepts(ack string) bool {
 	return c.Enabled && cmp.Or(ack, c.DefaultAck) == api.AckAccepted

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// isUpgrade tells whether a client wants a WebSocket.
+// isUpgrade reports whether a client wants a WebSocket.
 func isUpgrade(h http.Header) bool {
 	return hasToken(h, "Connection", "upgrade") && hasToken(h, "Upgrade", "websocket")
 }

@@ -66,7 +66,7 @@ func (h *Waiters) NotifyEach() {
 func (h *Waiters) wake(queue string) {
 	w := h.queues[queue].Front().Value.(*Waiter)
 	h.leave(w)
-	w.woken <- struct{}{} // never blocks: one place, sent once
+	w.woken <- struct{}{} // never blocks: the buffer has room for the one value
 }
 
 // Close leaves the line. A wake-up that was delivered but not received is
