@@ -154,6 +154,9 @@ type Bus struct {
 	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
 	unsent     map[wakeUp]bool      // sent again after the next connect
 	oldServer  bool                 // logged that the server has no message schedules
+
+	inboxesMu sync.Mutex
+	inboxes   map[inboxOn]*inboxSubscription // those with followers
 }
 
 // connection is one period between connect and disconnect.
@@ -179,6 +182,7 @@ func Open(cfg Config, log *slog.Logger) (*Bus, error) {
 		cfg: cfg, log: log,
 		attempted: make(chan struct{}), connected: make(chan struct{}),
 		debouncers: map[string]*debouncer{}, scheduled: map[string]time.Time{}, unsent: map[wakeUp]bool{},
+		inboxes: map[inboxOn]*inboxSubscription{},
 	}
 	b.markAttempted = sync.OnceFunc(func() { close(b.attempted) })
 	b.closing, b.beginClosing = context.WithCancel(context.Background())

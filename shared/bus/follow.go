@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -49,13 +47,13 @@ func (e *GapError) Error() string {
 //
 // It has no consumer, so the server keeps no state for it and nothing is created again after an
 // outage. It reads the stream message by message, so a slow reader accumulates nothing. A core
-// subscription to the same subject wakes it; until the message is stored it polls with growing pauses.
+// subscription to the same subject, which it shares with the other followers of the user in this
+// process, wakes it; until the message is stored it polls with growing pauses.
 type Follower struct {
-	bus          *Bus
-	subject      string
-	sub          *nats.Subscription // on subscribedOn; nil before the first subscription
-	subscribedOn *nats.Conn
-	wakeUps      chan struct{}
+	bus     *Bus
+	subject string
+	inbox   *inboxSubscription // nil before the first subscription and after Close
+	wakeUps chan struct{}
 
 	removed       func(context.Context) (uint64, error) // see Follow
 	limit         ReadLimit
@@ -64,7 +62,7 @@ type Follower struct {
 	gapReported   bool      // removed failed and a gap was returned for it
 	checkAfter    time.Time // when removed must be called again
 	headroom      int64     // messages that may arrive after arrivedBefore before an unread one can be evicted
-	arrivedBefore int64     // arrived() at that time
+	arrivedBefore int64     // inbox.arrived() at that time
 
 	readOn  *connection // the connection of stream; nil after a failure
 	stream  jetstream.Stream
@@ -102,13 +100,11 @@ func (b *Bus) Follow(ctx context.Context, user string, after *uint64, removed fu
 	return f, nil
 }
 
-// Close ends the subscription.
+// Close ends the subscription, unless others follow the same user.
 func (f *Follower) Close() {
-	if f.sub == nil {
-		return
-	}
-	if err := f.sub.Unsubscribe(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
-		f.bus.log.Warn("stop following", "subject", f.subject, "error", err)
+	if f.inbox != nil {
+		f.bus.leaveInbox(f, f.inbox)
+		f.inbox = nil
 	}
 }
 
@@ -139,14 +135,6 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 		}
 		f.afterRead(l, err)
 		f.awaitNext(ctx, l)
-	}
-}
-
-// onMessage never blocks: one pending wake-up is enough.
-func (f *Follower) onMessage(*nats.Msg) {
-	select {
-	case f.wakeUps <- struct{}{}:
-	default:
 	}
 }
 
@@ -181,7 +169,7 @@ func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, e
 		return nil, gap
 	}
 	for {
-		at, arrived := time.Now(), f.arrived()
+		at, arrived := time.Now(), f.inbox.arrived()
 		raw, err := f.stream.GetMsg(ctx, f.next, jetstream.WithGetMsgSubject(f.subject))
 		none := errors.Is(err, jetstream.ErrMsgNotFound)
 		if err != nil && !none {
@@ -218,14 +206,15 @@ func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, e
 // beginning, or after a crash at its end.
 func (f *Follower) resume(ctx context.Context, l *connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
-	if f.subscribedOn != l.nats() {
-		sub, err := l.nats().Subscribe(f.subject, f.onMessage)
+	if f.inbox == nil || f.inbox.on.nc != l.nats() {
+		f.Close()
+		joined, err := f.bus.joinInbox(f, l.nats())
 		if err != nil {
-			return fmt.Errorf("subscribe to %s: %w", f.subject, err)
+			return err
 		}
-		f.sub, f.subscribedOn = sub, l.nats()
+		f.inbox = joined
 	}
-	at, arrived := time.Now(), f.arrived()
+	at, arrived := time.Now(), f.inbox.arrived()
 	s, err := l.js.Stream(ctx, StreamUsers)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return errStreamMissing(StreamUsers)
@@ -236,7 +225,7 @@ func (f *Follower) resume(ctx context.Context, l *connection) error {
 	f.readOn, f.stream, f.poll = l, s, firstPoll
 	state := s.CachedInfo().State
 	first := max(state.FirstSeq, 1)
-	f.headroom, f.checkAfter = 0, time.Time{}
+	f.headroom, f.arrivedBefore, f.checkAfter = 0, 0, time.Time{}
 	switch {
 	case f.next == 0:
 		f.next = state.LastSeq + 1
@@ -288,7 +277,7 @@ func (f *Follower) findGap(ctx context.Context, next uint64) (*GapError, error) 
 		f.removedTo = 0
 	}
 	limit := f.stream.CachedInfo().Config.MaxMsgsPerSubject
-	arrived := f.arrived()
+	arrived := f.inbox.arrived()
 	if next == 0 || next == f.next || limit <= 0 || arrived-f.arrivedBefore < f.headroom {
 		return nil, nil
 	}
@@ -323,16 +312,6 @@ func (f *Follower) skipTo(next uint64) *GapError {
 func (f *Follower) markComplete(at time.Time, arrived int64) {
 	f.completeTo, f.checkAfter = f.next-1, at.Add(youngestKept)
 	f.headroom, f.arrivedBefore = f.stream.CachedInfo().Config.MaxMsgsPerSubject/2, arrived
-}
-
-// arrived returns how many messages to the user the subscription has received.
-func (f *Follower) arrived() int64 {
-	delivered, err := f.sub.Delivered()
-	waiting, _, also := f.sub.Pending()
-	if err != nil || also != nil {
-		return math.MaxInt64 // the connection is closing
-	}
-	return delivered + int64(waiting)
 }
 
 // afterRead handles a read that failed or found nothing (err is nil). After a failure the stream is

@@ -166,6 +166,101 @@ func TestFollowersShareOneConnection(t *testing.T) {
 	require.LessOrEqual(t, b.nc.NumSubscriptions(), 2)
 }
 
+// A user with many streams and large messages must not fill the connection: NATS sends a message once
+// to all its followers.
+func TestFollowersOfOneUserShareOneSubscription(t *testing.T) {
+	t.Parallel()
+	const streams, size, sent = 50, 60_000, 3
+	broker := newBroker(t)
+	b, sender := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
+	require.NoError(t, sender.Ensure(t.Context()))
+	subscriptions := func(user string, n int) {
+		t.Helper()
+		eventually(t, func() bool {
+			count, err := broker.server.Subscriptions(UserSubject(user))
+			return err == nil && count == n
+		}, fmt.Sprintf("%d for %s", n, user))
+	}
+	large := func(id string) Message {
+		m := toUser("mallory", id)
+		require.NoError(t, m.Event.SetData("text/plain", bytes.Repeat([]byte("x"), size)))
+		return m
+	}
+	ann := follow(t, b, "ann", nil)
+	followers := make([]*Follower, streams)
+	for i := range followers {
+		followers[i] = follow(t, b, "mallory", nil)
+	}
+	subscriptions("mallory", 1)
+	subscriptions("ann", 1)
+	received := b.nc.Stats().InBytes
+	for n := range sent {
+		publishAll(t, sender, large(fmt.Sprint("l", n)))
+	}
+	require.NoError(t, b.nc.Flush())
+	require.Less(t, b.nc.Stats().InBytes-received, uint64((sent+1)*size), "once, not for each stream")
+	for _, f := range followers {
+		eventually(t, func() bool { return len(f.wakeUps) == 1 }, "woken")
+	}
+	require.Empty(t, ann.wakeUps)
+
+	readAll := func(followers []*Follower, n int) {
+		t.Helper()
+		var all sync.WaitGroup
+		for _, f := range followers {
+			f.poll = maxPoll // only a wake-up is in time
+			all.Go(func() {
+				for range n {
+					if _, err := f.Next(within(t, soon)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	readAll(followers, sent)
+	publishAll(t, sender, toUser("mallory", "woken"), toUser("ann", "1"))
+	readAll(followers, 1)
+	require.Equal(t, []string{"1"}, reads(t, ann, 1))
+
+	for _, f := range followers[2:] {
+		f.Close()
+		f.Close() // the second time does nothing
+	}
+	followers = followers[:2]
+	publishAll(t, sender, toUser("mallory", "fewer"))
+	readAll(followers, 1)
+	subscriptions("mallory", 1)
+
+	b.mu.Lock()
+	nc := b.nc
+	b.mu.Unlock()
+	nc.Close() // for good: the bus makes another one
+	publishAll(t, sender, toUser("mallory", "replaced"), toUser("ann", "2"))
+	readAll(followers, 1)
+	require.Equal(t, []string{"2"}, reads(t, ann, 1))
+	subscriptions("mallory", 1)
+	broker.stop()
+	eventually(t, func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.current == nil }, "noticed")
+	broker.start(broker.dir)
+	eventually(t, func() bool {
+		return errors.Join(sender.Publish(t.Context(), []Message{toUser("mallory", "again")})...) == nil
+	}, "published")
+	readAll(followers, 1)
+	subscriptions("mallory", 1)
+
+	followers[0].Close()
+	subscriptions("mallory", 1)
+	followers[1].Close()
+	subscriptions("mallory", 0)
+	subscriptions("ann", 1)
+	require.Len(t, b.inboxes, 1, "nothing is kept of those that ended")
+	publishAll(t, sender, toUser("ann", "3"))
+	require.Equal(t, []string{"3"}, reads(t, ann, 1), "the followers of another user go on")
+}
+
 func TestIdleFollowerPollsLess(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)

@@ -125,6 +125,20 @@ func natsOptions(config string) (*server.Options, error) {
 // Violations are the log lines about what a client was not permitted to do.
 func (n *NATS) Violations() []string { return n.log.seen() }
 
+// Subscriptions counts the subscriptions to exactly this subject in all accounts, up to 10,000.
+func (n *NATS) Subscriptions(subject string) (count int, err error) {
+	all, err := n.server.Subsz(&server.SubszOptions{Subscriptions: true, Test: subject, Limit: 10_000})
+	if err != nil {
+		return 0, fmt.Errorf("count the subscriptions to %s: %w", subject, err)
+	}
+	for _, s := range all.Subs {
+		if s.Subject == subject {
+			count++
+		}
+	}
+	return count, nil
+}
+
 // URL is where clients connect.
 func (n *NATS) URL() string {
 	return (&url.URL{Scheme: "nats", User: n.user, Host: net.JoinHostPort(natsHost, strconv.Itoa(n.port))}).String()
