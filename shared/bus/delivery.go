@@ -24,6 +24,7 @@ const (
 	resettleTimeout       = time.Second
 	deniedBackoff         = time.Minute      // after 401 and 403: an operator must correct a setting
 	unavailableBackoffMax = 10 * time.Second // while the function, or what it depends on, is unavailable
+	unorderedBackoffMax   = 2 * time.Second  // then, of a route with UnorderedBatch: what waits takes the places of others
 	retryAfterMax         = time.Hour
 	responseReadLimit     = 64 << 10 // read so much of a response to reuse its connection
 	reasonMax             = 500
@@ -200,7 +201,7 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 		log.Error("the function rejected the trigger's credentials or redirected: check SENDONCE_TRIGGER_USER, SENDONCE_TRIGGER_PASSWORD and the base URL", "url", r.url)
 		return countSuccess(&r.denied, msg.NakWithDelay(t.retryDelay(v, meta.NumDelivered)))
 	}
-	delay := t.retryDelay(v, meta.NumDelivered)
+	delay := t.retryDelayOn(r, v, meta.NumDelivered)
 	log.Info("an event will be delivered again", "after", delay.String())
 	return countSuccess(&r.retried, msg.NakWithDelay(delay))
 }
@@ -223,6 +224,15 @@ func countSuccess(count *atomic.Uint64, err error) error {
 		count.Add(1)
 	}
 	return err
+}
+
+// retryDelayOn is retryDelay for a message of a route, where others may wait behind it.
+func (t *Trigger) retryDelayOn(r *route, v verdict, attempts uint64) time.Duration {
+	delay := t.retryDelay(v, attempts)
+	if v.unavailable && r.UnorderedBatch > 1 {
+		return max(min(delay, unorderedBackoffMax), v.retryAfter)
+	}
+	return delay
 }
 
 // backoff doubles from MinBackoff to MaxBackoff, plus up to a quarter at random, so that messages

@@ -84,6 +84,9 @@ func TestUnavailableBackoffIsBounded(t *testing.T) {
 	}
 	require.LessOrEqual(t, pause(503, "1"), unavailableBackoffMax)
 	require.Equal(t, time.Minute, pause(503, "60"))
+	many := &route{Route: togetherRoute()}
+	require.LessOrEqual(t, trigger.retryDelayOn(many, verdict{kind: verdictRetry, unavailable: true, retryAfter: time.Second}, 20), unorderedBackoffMax,
+		"events of others wait behind those that come again")
 	require.GreaterOrEqual(t, pause(503, ""), 5*time.Minute, "who says nothing may be broken")
 	require.GreaterOrEqual(t, pause(500, "1"), 5*time.Minute)
 
