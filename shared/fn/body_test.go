@@ -132,7 +132,7 @@ func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
 	}}, h.request("POST", "/api/v1/greet", `{}`), nil)
 	req.start = time.Now().Add(-3 * time.Second)
 	var err error
-	req.call.memory, err = h.env.budget.enter("ann", false)
+	req.call.memory, err = h.env.budget.enter("ann", false, false)
 	require.NoError(t, err)
 	require.NoError(t, req.readBody(t.Context(), &mountedRoute{Route: Route{maxBody: 100}}))
 }

@@ -23,9 +23,10 @@ const (
 )
 
 const (
-	maxMemoryWaiters = 512             // calls of one caller that wait for memory
-	memoryWait       = 2 * time.Second // how long they do
-	minShare         = 20 << 20        // of one caller: the largest batch must fit
+	maxMemoryWaiters = 512              // calls of one caller that wait for memory
+	memoryWait       = 2 * time.Second  // how long they do
+	eventWait        = 20 * time.Second // how long events do, which come again if refused
+	minShare         = 20 << 20         // of one caller: the largest batch must fit
 	mebibyte         = 1 << 20
 
 	// minMemoryMB leaves room for the largest batch.
@@ -49,7 +50,9 @@ func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
 // One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
 // large calls get half the processors; further ones wait for a moment with their bodies
 // unread, and are then refused with 503. All large calls together leave a quarter to
-// small ones, and these leave an eighth to admins and the trigger.
+// small ones, and these leave an eighth to admins and the trigger. Events are of all
+// callers: they may take half of the whole, at any number of processors, and wait for
+// longer.
 type memoryBudget struct {
 	total, share int64
 	largeAtOnce  int // of one caller
@@ -89,19 +92,20 @@ type callMemory struct {
 	budget     *memoryBudget
 	caller     string
 	privileged bool // may use what is kept for admins and the trigger
+	event      bool // carries events of all callers
 
 	calls, bytes int64 // under budget.mu
 	large        bool
 }
 
-// enter begins a call of a caller.
-func (b *memoryBudget) enter(caller string, kept bool) (*callMemory, error) {
-	m := &callMemory{budget: b, caller: caller, privileged: kept}
+// enter begins a call of a caller, or of the trigger with events.
+func (b *memoryBudget) enter(caller string, kept, event bool) (*callMemory, error) {
+	m := &callMemory{budget: b, caller: caller, privileged: kept || event, event: event}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	u := b.usage(caller)
 	defer b.dropUnused(caller)
-	if u.calls+u.bytes > b.share || b.used+callCharge > b.limit(m, false) {
+	if u.calls+u.bytes > b.shareOf(m) || b.used+callCharge > b.limit(m, false) {
 		return nil, errNoMemory()
 	}
 	b.chargeCall(m, callCharge)
@@ -124,15 +128,27 @@ func (b *memoryBudget) limit(m *callMemory, large bool) int64 {
 	}
 }
 
+// shareOf is how much the caller of a call may hold.
+func (b *memoryBudget) shareOf(m *callMemory) int64 {
+	if m.event {
+		return max(b.share, b.total/2)
+	}
+	return b.share
+}
+
 // take charges the call n bytes, and waits for room. A large call also waits until
 // few enough large calls of its caller are under way.
 func (m *callMemory) take(ctx context.Context, n int64, large bool) error {
 	b := m.budget
-	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large})
+	w, err := b.grantOrQueue(&memoryWaiter{call: m, bytes: n, large: large && !m.large && !m.event})
 	if w == nil {
 		return err
 	}
-	timeout := time.NewTimer(memoryWait)
+	wait := memoryWait
+	if m.event {
+		wait = eventWait
+	}
+	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	select {
 	case <-w.granted:
@@ -153,7 +169,7 @@ func (b *memoryBudget) grantOrQueue(w *memoryWaiter) (*memoryWaiter, error) {
 	switch {
 	case (!w.large || u.waiting == 0) && b.grant(w):
 		return nil, nil
-	case u.waiting >= maxMemoryWaiters || w.bytes > b.share:
+	case u.waiting >= maxMemoryWaiters || w.bytes > b.shareOf(w.call):
 		return nil, errNoMemory()
 	}
 	w.granted = make(chan struct{})
@@ -195,7 +211,7 @@ func (b *memoryBudget) stopWaiting(ctx context.Context, w *memoryWaiter) error {
 // grant charges w if there is room; mu is held.
 func (b *memoryBudget) grant(w *memoryWaiter) bool {
 	u := b.usage(w.call.caller)
-	if u.bytes+w.bytes > b.share || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {
+	if u.bytes+w.bytes > b.shareOf(w.call) || b.used+w.bytes > b.limit(w.call, w.large || w.call.large) || w.large && u.large >= b.largeAtOnce {
 		return false
 	}
 	if w.large {

@@ -13,7 +13,7 @@ import (
 
 func (b *memoryBudget) mustEnter(t *testing.T, caller string) *callMemory {
 	t.Helper()
-	h, err := b.enter(caller, false)
+	h, err := b.enter(caller, false, false)
 	require.NoError(t, err)
 	return h
 }
@@ -79,19 +79,51 @@ func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 100_000, false))
 	for err := error(nil); err == nil; {
 		var h *callMemory
-		if h, err = b.enter("bob", false); err == nil {
+		if h, err = b.enter("bob", false, false); err == nil {
 			err = h.tryTake(mebibyte)
 		}
 		if err != nil {
-			_, err = b.enter("eve", false)
+			_, err = b.enter("eve", false, false)
 			for err == nil {
-				_, err = b.enter("eve", false)
+				_, err = b.enter("eve", false, false)
 			}
 		}
 	}
-	admin, err := b.enter("admin", true)
+	admin, err := b.enter("admin", true, false)
 	require.NoError(t, err)
 	require.NoError(t, admin.take(t.Context(), mebibyte, true))
+}
+
+// Events of all callers come from one caller, the trigger: several batches are taken at
+// once beside a relay, and the trigger waits for room.
+func TestTheTriggersLargeCallsHaveNoTurnsAndWaitForRoom(t *testing.T) {
+	t.Parallel()
+	b := newMemoryBudget(80, 0.25)
+	b.largeAtOnce = 1
+	take := func(bytes int64) (*callMemory, error) {
+		m, err := b.enter("trigger", false, true)
+		require.NoError(t, err)
+		return m, m.take(t.Context(), bytes, true)
+	}
+	relay, err := take(16 * mebibyte)
+	require.NoError(t, err)
+	for range 4 {
+		_, err := take(5 * mebibyte)
+		require.NoError(t, err, "a batch for record")
+	}
+	granted := make(chan error, 1)
+	go func() {
+		_, err := take(5 * mebibyte)
+		granted <- err
+	}()
+	require.Eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return len(b.waiting) == 1
+	}, 5*time.Second, time.Millisecond, "half of the whole is for events")
+	require.NoError(t, b.mustEnter(t, "ann").take(t.Context(), 15*mebibyte, true), "others do not wait")
+	relay.release()
+	require.NoError(t, <-granted)
 }
 
 // Who does not read answers holds them, and is refused further calls.
@@ -100,7 +132,7 @@ func TestAnswersThatAreNotReadCount(t *testing.T) {
 	b := newMemoryBudget(80, 0.25)
 	slow := b.mustEnter(t, "mallory")
 	slow.answer(21 * mebibyte)
-	_, err := b.enter("mallory", false)
+	_, err := b.enter("mallory", false, false)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	b.mustEnter(t, "ann")
 	slow.release()
@@ -114,7 +146,7 @@ func TestCallsThatHoldNothingElseCountForTheirCaller(t *testing.T) {
 	for range b.share / callCharge {
 		last = b.mustEnter(t, "mallory")
 	}
-	_, err := b.enter("mallory", false)
+	_, err := b.enter("mallory", false, false)
 	require.Equal(t, task.CodeServerBusy, task.CodeOf(err))
 	require.NoError(t, last.take(t.Context(), minShare, true), "the largest batch still fits")
 	b.mustEnter(t, "ann").release()

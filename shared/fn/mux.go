@@ -183,7 +183,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := req.acquireSeat(p); err != nil {
 		return nil, err
 	}
-	if req.call.memory, err = req.env.budget.enter(caller.Name, p.event || req.call.May(Admin)); err != nil {
+	if req.call.memory, err = req.env.budget.enter(caller.Name, req.call.May(Admin), p.event); err != nil {
 		return nil, err
 	}
 	if err := req.readBody(ctx, p); err != nil {

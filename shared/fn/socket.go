@@ -264,7 +264,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
-	if memory, err = s.req.env.budget.enter(s.req.call.Caller.Name, s.req.call.May(Admin)); err == nil {
+	if memory, err = s.req.env.budget.enter(s.req.call.Caller.Name, s.req.call.May(Admin), false); err == nil {
 		reader := bodyReader{memory: memory, charge: pieceCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
