@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -48,8 +49,8 @@ order by t.n`
 
 // insertDeliveriesSQL keeps the endpoints from being deleted meanwhile. $1 to $5 are
 // the deliveries, each with the place of its event in $6 to $9; those of one endpoint
-// are due in the order of the events. They are inserted in one order, so two
-// transactions never wait for each other in a circle.
+// are due in the order of the events. They are inserted in one order and committed at
+// once, so two transactions never wait for each other in a circle.
 const insertDeliveriesSQL = `
 insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane, next_at)
 select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, o.payload, case when e.url is null then t.host else '' end,
@@ -63,32 +64,94 @@ on conflict (event_id, endpoint_id) do nothing`
 // callbackEndpointsSQL gives the rows that callers' callbacks belong to.
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
+// A statement that records deliveries has at most so many rows, and so many bytes of
+// payloads, which each row repeats.
+const (
+	recordRows  = 500
+	recordBytes = 2 << 20
+)
+
 // RecordEvents makes sure that events will be told to everyone who is to hear of
-// them, once each however often they are recorded, all in one transaction. told is
-// how many deliveries these are, and unknown are the places of the events whose
-// subject does not exist. fresh makes the signing secret of a caller that has none
-// yet.
+// them, once each however often they are recorded. Those of callers with few
+// deliveries among them are recorded first, in statements of bounded size that are
+// each committed: after an error some are recorded, and recording all again adds the
+// others. told is how many deliveries are recorded, and unknown are the places of the
+// events whose subject does not exist. fresh makes the signing secret of a caller that
+// has none yet.
 func (db *DB) RecordEvents(ctx context.Context, events []ToldEvent, fresh func() string) (told int, unknown []int, err error) {
 	d, unknown, err := db.listeners(ctx, events)
 	if err == nil {
 		err = db.addCallbacks(ctx, d, fresh)
 	}
-	if err != nil || len(d.endpoints) == 0 {
+	if err != nil {
 		return 0, unknown, failed("record events", err)
 	}
-	_, err = db.hot.Exec(ctx, insertDeliveriesSQL, column(d.places, func(int64) task.ID { return task.NewID() }), d.places, d.endpoints, d.urls, column(d.urls, hostOf),
-		column(events, func(e ToldEvent) string { return e.ID }), column(events, func(e ToldEvent) string { return e.Type }),
-		column(events, func(e ToldEvent) task.ID { return e.Subject }), column(events, func(e ToldEvent) string { return e.Payload }))
-	return len(d.endpoints), unknown, failed("record events", err)
+	d.sortByFanOut()
+	for rest := d.rows; len(rest) > 0; {
+		next := rest[:fittingInStatement(rest, events)]
+		if err := db.insertDeliveries(ctx, next, events); err != nil {
+			return told, unknown, failed("record events", err)
+		}
+		told += len(next)
+		rest = rest[len(next):]
+	}
+	return told, unknown, nil
 }
 
-// deliveries are to be recorded, by column.
-type deliveries struct {
-	places    []int64 // of their events, from 1
-	endpoints []task.ID
-	urls      []string
+// fittingInStatement is how many of the first rows go in one statement: at least one.
+func fittingInStatement(rows []newDelivery, events []ToldEvent) int {
+	size := 0
+	for i, r := range rows {
+		size += len(events[r.place-1].Payload)
+		if i > 0 && (i == recordRows || size > recordBytes) {
+			return i
+		}
+	}
+	return len(rows)
+}
 
+func (db *DB) insertDeliveries(ctx context.Context, rows []newDelivery, events []ToldEvent) error {
+	places := column(rows, func(r newDelivery) int64 { return r.place })
+	slices.Sort(places)
+	places = slices.Compact(places)
+	of := column(places, func(place int64) ToldEvent { return events[place-1] })
+	_, err := db.hot.Exec(ctx, insertDeliveriesSQL,
+		column(rows, func(newDelivery) task.ID { return task.NewID() }),
+		column(rows, func(r newDelivery) int64 {
+			i, _ := slices.BinarySearch(places, r.place)
+			return int64(i) + 1
+		}),
+		column(rows, func(r newDelivery) task.ID { return r.endpoint }),
+		column(rows, func(r newDelivery) string { return r.url }), column(rows, func(r newDelivery) string { return hostOf(r.url) }),
+		column(of, func(e ToldEvent) string { return e.ID }), column(of, func(e ToldEvent) string { return e.Type }),
+		column(of, func(e ToldEvent) task.ID { return e.Subject }), column(of, func(e ToldEvent) string { return e.Payload }))
+	return err
+}
+
+// deliveries are to be recorded.
+type deliveries struct {
+	rows      []newDelivery
 	callbacks []taskURL
+}
+
+// newDelivery is an event for one endpoint.
+type newDelivery struct {
+	place    int64 // of the event, from 1
+	caller   int64
+	endpoint task.ID
+	url      string
+}
+
+// sortByFanOut puts the callers with the fewest rows first, and the rows of one in the
+// order of the events.
+func (d *deliveries) sortByFanOut() {
+	of := map[int64]int{}
+	for _, r := range d.rows {
+		of[r.caller]++
+	}
+	slices.SortStableFunc(d.rows, func(a, b newDelivery) int {
+		return cmp.Or(cmp.Compare(of[a.caller], of[b.caller]), cmp.Compare(a.caller, b.caller), cmp.Compare(a.place, b.place))
+	})
 }
 
 // taskURL is a task's own URL, which is told of its events.
@@ -96,10 +159,6 @@ type taskURL struct {
 	place  int64 // of the event, from 1
 	caller int64
 	url    string
-}
-
-func (d *deliveries) add(place int64, endpoint task.ID, url string) {
-	d.places, d.endpoints, d.urls = append(d.places, place), append(d.endpoints, endpoint), append(d.urls, url)
 }
 
 func (db *DB) listeners(ctx context.Context, events []ToldEvent) (d *deliveries, unknown []int, err error) {
@@ -118,7 +177,7 @@ func (db *DB) listeners(ctx context.Context, events []ToldEvent) (d *deliveries,
 		}
 		known[place-1] = true
 		if id != nil {
-			d.add(place, *id, *url)
+			d.rows = append(d.rows, newDelivery{place, caller, *id, *url})
 		}
 		return nil
 	})
@@ -153,7 +212,7 @@ func (db *DB) addCallbacks(ctx context.Context, d *deliveries, fresh func() stri
 		return nil
 	})
 	for _, c := range d.callbacks {
-		d.add(c.place, endpoints[c.caller], c.url)
+		d.rows = append(d.rows, newDelivery{c.place, c.caller, endpoints[c.caller], c.url})
 	}
 	return err
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -99,6 +100,36 @@ func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
 			require.Equal(t, []int{0}, unknown)
 		})
 	}
+}
+
+// Events that are recorded together are recorded in several statements where a caller has
+// many endpoints and large events; those of its neighbour, which came last, go first.
+func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	for n := range 20 {
+		db.mustAddEndpoint(t, 7, fmt.Sprintf("https://greedy.example/%d", n))
+	}
+	db.mustAddEndpoint(t, 8, "https://calm.example")
+	tasks := []*Submission{message(fromCaller(7)), message(fromCaller(8))}
+	db.mustSubmit(t, tasks...)
+	var events []ToldEvent
+	for n := range 64 {
+		events = append(events, ToldEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 4500)})
+	}
+	events = append(events, ToldEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
+	for range 2 {
+		told, unknown, err := db.RecordEvents(t.Context(), events, fresh)
+		require.NoError(t, err)
+		require.Empty(t, unknown)
+		require.Equal(t, 64*20+1, told)
+	}
+	require.Equal(t, 64*20+1, db.count(t, `select count(*) from webhook_deliveries`), "once each")
+	require.Zero(t, db.count(t, `select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 8)`))
+	require.LessOrEqual(t, db.count(t, `select max(n) from (select count(*) as n from webhook_deliveries group by xmin::text) of`), recordRows)
+	require.LessOrEqual(t, db.count(t, `select max(n) from (select sum(length(payload)) as n from webhook_deliveries group by xmin::text) of`), recordBytes)
+	require.Zero(t, db.count(t, `select count(*) from (select payload, lead(event_id::integer) over (partition by endpoint_id order by next_at) - event_id::integer as step
+		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint has them in their order")
 }
 
 func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
