@@ -31,7 +31,8 @@
 //     after an hour, 15 minutes once the stream is half full and 2 minutes once it is
 //     nine tenths full. A message without confirmation also stays until every consumer
 //     of the stream has acknowledged it; without consumers until the stream is half full.
-//     Unfinished messages stay until the age limit.
+//     Unfinished messages stay until the age limit; each re-send is another copy. Once the
+//     stream is half full only the newest copy that a trim reads stays.
 //   - USERS: each user has a maximum number of messages; a new one evicts the oldest.
 //     While more than half of the stream is used, senders above their fair share lose the
 //     oldest messages of their largest inboxes, but none of the last day; when nearly

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"math"
@@ -28,6 +29,7 @@ const (
 	maxSequence         = math.MaxUint64
 	messageSourcePrefix = "/sendonce/messages/"
 	nearlyFull          = 0.9
+	maxRemembered       = 500_000 // messages whose copies one trim compares: about 40 MB at most
 )
 
 // MessageState is what the caller knows of a message in MESSAGES.
@@ -49,7 +51,9 @@ type TrimResult struct {
 
 // TrimMessages removes finished, old enough messages from MESSAGES. It starts at from (0 = the
 // beginning) and runs for a few seconds. judge returns the states of messages by id. full means that
-// the stream has refused a message. Unfinished messages stay until the age limit of the stream.
+// the stream has refused a message. Unfinished messages stay until the age limit of the stream, but
+// once it is half full only the newest copy of each, even of young ones: who has not read an older
+// copy receives the newest, which has the same CloudEvent id, content and subject.
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
@@ -68,6 +72,9 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 		t.before = b.cfg.ago(messagesKeptFull)
 	case used > 0.5:
 		t.before = b.cfg.ago(messagesKeptHalf)
+	}
+	if full || used > 0.5 {
+		t.newest = map[copyKey]uint64{}
 	}
 	if t.read, t.slowest, err = readByAll(ctx, stream); err != nil {
 		return TrimResult{}, err
@@ -119,12 +126,46 @@ type messageTrim struct {
 	read      uint64    // sequence number read by all consumers
 	slowest   string    // the slowest of them
 	allBefore bool      // everything before the page was removed
+	// newest is the sequence number of the newest copy of each message that stays; nil = copies stay.
+	// Copies of what is not in it stay too.
+	newest map[copyKey]uint64
+	copies int // older copies found
+}
+
+// copyKey is the same for all copies of one message, and different for another content, source or subject.
+type copyKey [16]byte
+
+// copyKeyOf returns the key of a message whose Nats-Msg-Id is <message>.<epoch>.<send>; false for others.
+func copyKeyOf(m jetstream.Msg, id string) (key copyKey, ok bool) {
+	parts := strings.Split(m.Headers().Get(jetstream.MsgIDHeader), ".")
+	if len(parts) < 3 || parts[0] != id {
+		return key, false
+	}
+	parts = append(parts[:len(parts)-2], m.Headers().Get(attributePrefix+"source"), m.Subject())
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
+	return copyKey(sum[:len(key)]), true
+}
+
+// olderCopy remembers an entry that stays, and returns the sequence number of the copy before it.
+func (t *messageTrim) olderCopy(p trimEntry) (seq uint64, found bool) {
+	if t.newest == nil || !p.resent {
+		return 0, false
+	}
+	seq, found = t.newest[p.key]
+	if found || len(t.newest) < maxRemembered {
+		t.newest[p.key] = p.seq
+	}
+	return seq, found
 }
 
 // trimEntry is one message of the stream.
 type trimEntry struct {
 	seq uint64
 	id  string // "" if not published by Sendonce
+	// young entries stay, unless a later copy follows.
+	young  bool
+	key    copyKey
+	resent bool // it has a key
 }
 
 // run reads message headers page by page.
@@ -141,6 +182,9 @@ func (t *messageTrim) run(ctx context.Context, from uint64) error {
 	pending, read := c.CachedInfo().NumPending, uint64(0)
 	for until := time.Now().Add(trimBudget); pending > 0; {
 		if time.Now().After(until) {
+			if t.copies >= trimPageSize {
+				t.Next = from // more copies may follow of those that this trim read; fewer are before them now
+			}
 			return nil // continue at Next
 		}
 		page, left, young, err := t.page(c, min(pending, trimPageSize), &read)
@@ -153,7 +197,7 @@ func (t *messageTrim) run(ctx context.Context, from uint64) error {
 			}
 			t.Next = page[len(page)-1].seq + 1
 		}
-		if young || len(page) == 0 {
+		if young && t.newest == nil || len(page) == 0 {
 			break
 		}
 		pending = left
@@ -162,8 +206,8 @@ func (t *messageTrim) run(ctx context.Context, from uint64) error {
 	return nil
 }
 
-// page reads up to n old enough messages. young means that a younger one was found; all later ones are
-// younger still.
+// page reads up to n messages: old enough ones, and young ones where copies are removed. young means
+// that a young one was found; all later ones are younger still.
 func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page []trimEntry, left uint64, young bool, err error) {
 	batch, err := c.Fetch(int(n), jetstream.FetchMaxWait(trimFetchWait))
 	if err != nil {
@@ -179,12 +223,13 @@ func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page [
 			return nil, 0, false, unavailable(fmt.Errorf("a message of %s was lost in transit", StreamMessages))
 		}
 		left = meta.NumPending
-		if young = young || meta.Timestamp.After(t.before); young {
+		if young = young || meta.Timestamp.After(t.before); young && t.newest == nil {
 			continue
 		}
-		p := trimEntry{seq: meta.Sequence.Stream}
+		p := trimEntry{seq: meta.Sequence.Stream, young: young}
 		if strings.HasPrefix(m.Headers().Get(attributePrefix+"source"), messageSourcePrefix) {
 			p.id = m.Headers().Get(attributePrefix + "id")
+			p.key, p.resent = copyKeyOf(m, p.id)
 		}
 		page = append(page, p)
 	}
@@ -194,24 +239,30 @@ func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page [
 	return page, left, young, nil
 }
 
-// removeFinished removes the finished messages of a page: by one purge as far as nothing before them
-// is left, otherwise one by one.
+// removeFinished removes the finished messages of a page, and the copies that it makes superfluous: by
+// one purge as far as nothing before them is left, otherwise one by one.
 func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) error {
 	ids := make([]string, 0, len(page))
 	for _, p := range page {
-		if p.id != "" {
+		if p.id != "" && !p.young {
 			ids = append(ids, p.id)
 		}
 	}
-	verdicts, err := t.states(ctx, ids)
-	if err != nil {
-		return err
+	var verdicts map[string]MessageState
+	if len(ids) > 0 {
+		var err error
+		if verdicts, err = t.states(ctx, ids); err != nil {
+			return err
+		}
 	}
 	var upTo uint64
 	var single []uint64
 	prefix := 0
 	for _, p := range page {
 		verdict := verdicts[p.id]
+		if p.young {
+			verdict = Unfinished
+		}
 		over := verdict == Finished || verdict == Sent && p.seq <= t.read
 		if verdict == Sent && !over {
 			t.HeldBy = t.slowest
@@ -219,6 +270,10 @@ func (t *messageTrim) removeFinished(ctx context.Context, page []trimEntry) erro
 		switch {
 		case p.id == "" || !over:
 			t.allBefore = false
+			if older, found := t.olderCopy(p); found {
+				single = append(single, older)
+				t.copies++
+			}
 		case t.allBefore:
 			upTo = p.seq
 			prefix++

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"fmt"
 	"iter"
 	"slices"
 	"strconv"
@@ -199,6 +200,65 @@ func TestTrimMessagesWaitsForConsumers(t *testing.T) {
 	trimmed, err = b.TrimMessages(t.Context(), 0, true, verdicts)
 	require.NoError(t, err)
 	require.Equal(t, TrimResult{Removed: 1}, trimmed)
+}
+
+// resent is a message as the relay publishes its send with this number.
+func resent(id, subject string, send int) Message {
+	m := reliableMessage(id, subject)
+	m.MsgID = fmt.Sprintf("%s.abcd.1.%d", id, send)
+	return m
+}
+
+// Nobody confirms the messages of one sender, so each is sent again and again. That fills the stream, but
+// not for longer than until the next trim, and takes nothing from a consumer that is behind.
+func TestTrimMessagesKeepsNewestCopy(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js() // young copies too: nobody waits until they are old
+	b.cfg.MessagesMB = 1
+	require.NoError(t, b.Ensure(t.Context()))
+	stream, err := js.Stream(t.Context(), StreamMessages)
+	require.NoError(t, err)
+	behind, err := stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "behind", FilterSubject: "msg.a.>", AckPolicy: jetstream.AckExplicitPolicy})
+	require.NoError(t, err)
+	large := func(m Message) Message {
+		require.NoError(t, m.Event.SetData("text/plain", strings.Repeat(m.Event.ID(), 85_000)))
+		return m
+	}
+	subject, content := resent("1", "msg.b.x", 0), resent("1", "msg.a.x", 1)
+	content.MsgID = "1.ffff.1.1"
+	publishAll(t, b, resent("n", "msg.b.x", 1), subject, Message{Subject: "msg.a.x", MsgID: "1.abcd.0.1", Event: newEvent("1")}, content)
+	for send := range 6 {
+		publishAll(t, b, large(resent("1", "msg.a.x", send+1)), large(resent("2", "msg.a.x", send+1)))
+	}
+	neighbour := large(resent("3", "msg.b.x", 1))
+	require.ErrorIs(t, b.Publish(within(t, soon), []Message{neighbour})[0], ErrUnavailable, "it is full")
+
+	trim := func(b *Bus, full bool, verdicts map[string]MessageState) int {
+		t.Helper()
+		trimmed, err := b.TrimMessages(t.Context(), 0, full, judged(verdicts))
+		require.NoError(t, err)
+		require.Zero(t, trimmed.Next)
+		return trimmed.Removed
+	}
+	require.Equal(t, 10, trim(b, true, nil))
+	publishAll(t, b, neighbour)
+	require.Equal(t, []string{"n", "1", "1", "1", "1", "2", "3"}, broker.left(js), "of another subject, source or content is no copy")
+	require.Zero(t, trim(b, true, nil), "the newest stays")
+
+	batch, err := behind.Fetch(4)
+	require.NoError(t, err)
+	var read []string
+	for m := range batch.Messages() {
+		read = append(read, m.Headers().Get("Nats-Msg-Id"))
+		require.NoError(t, m.DoubleAck(t.Context()))
+	}
+	require.Equal(t, []string{"1.abcd.0.1", "1.ffff.1.1", "1.abcd.1.6", "2.abcd.1.6"}, read)
+
+	publishAll(t, b, resent("n", "msg.b.x", 2))
+	require.Zero(t, trim(b, false, nil), "there is room again")
+	later := inAnHour(t, broker.server.URL())
+	require.Equal(t, 2, trim(later, true, map[string]MessageState{"n": Finished}), "confirmed: all copies go")
 }
 
 func TestTrimMessagesContinues(t *testing.T) {
