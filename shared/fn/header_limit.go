@@ -1,10 +1,12 @@
 package fn
 
 import (
+	"container/list"
 	"errors"
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -14,6 +16,11 @@ const (
 	// not known: no more than that of the next request is read without being counted.
 	maxRead    = 512
 	readBuffer = 4 << 10 // of net/http: only a body of known length is read in larger pieces
+
+	// The bytes of headers that are being read, of all connections of a server together.
+	// Smaller headers count for nothing.
+	maxHeaderMemory = 8 << 20
+	smallHeader     = 4 << 10
 )
 
 // errHeaderLines is a net.OpError, to which net/http sends no answer itself.
@@ -22,9 +29,62 @@ var errHeaderLines = &net.OpError{Op: "read", Net: "tcp", Err: errors.New("a hea
 const headerRefusal = "HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Type: text/plain; charset=utf-8\r\n" +
 	"Content-Length: 45\r\nConnection: close\r\n\r\na request must have at most 100 header lines\n"
 
-// headerListener gives connections whose headers have few lines: net/http bounds only
-// their bytes, and keeps about 70 for each line of 5.
-type headerListener struct{ net.Listener }
+// headerMemory bounds the bytes of the headers that are being read. Where there are too
+// many, the connections that have held some for longest are closed: a header that is sent
+// as it should be is there within moments.
+type headerMemory struct {
+	max int
+
+	mu      sync.Mutex
+	used    int
+	holders list.List // of *headerConn, the one that has held some for longest first
+}
+
+// heldHeader is what one connection holds; under headerMemory.mu.
+type heldHeader struct {
+	bytes  int
+	place  *list.Element // nil while it holds nothing
+	closed bool          // by headerMemory; it holds nothing any more
+}
+
+// hold says that the connection holds n bytes, which is 0 when its header is read.
+func (m *headerMemory) hold(c *headerConn, n int) {
+	m.mu.Lock()
+	var surplus []*headerConn
+	if !c.held.closed {
+		m.set(c, n)
+	}
+	for m.used > m.max {
+		longest := m.holders.Front().Value.(*headerConn)
+		m.set(longest, 0)
+		longest.held.closed = true
+		surplus = append(surplus, longest)
+	}
+	m.mu.Unlock()
+	for _, c := range surplus {
+		_ = c.Close() // its server finds out
+	}
+}
+
+// set is hold without a bound; mu is held.
+func (m *headerMemory) set(c *headerConn, n int) {
+	m.used += n - c.held.bytes
+	c.held.bytes = n
+	switch {
+	case n > 0 && c.held.place == nil:
+		c.held.place = m.holders.PushBack(c)
+	case n == 0 && c.held.place != nil:
+		m.holders.Remove(c.held.place)
+		c.held.place = nil
+	}
+}
+
+// headerListener gives connections whose headers have few lines, and take little memory
+// together: net/http bounds only their bytes, and keeps about 70 for each line of 5.
+type headerListener struct {
+	net.Listener
+	memory *headerMemory
+}
 
 // Accept is net.Listener's.
 func (l headerListener) Accept() (net.Conn, error) {
@@ -32,13 +92,15 @@ func (l headerListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &headerConn{Conn: conn}, nil
+	return &headerConn{Conn: conn, memory: l.memory}, nil
 }
 
-// headerConn counts the lines of each header while they are read. Its server reads from
+// headerConn counts the lines and bytes of each header while they are read. Its server reads from
 // it in one goroutine at a time, and calls state in between.
 type headerConn struct {
 	net.Conn
+	memory   *headerMemory
+	held     heldHeader
 	header   headerLines
 	hijacked bool
 	refused  bool
@@ -49,12 +111,18 @@ type headerLines struct {
 	ended   bool // what is read now is the body
 	lines   int  // that have ended
 	started bool // the header has had a line that is not empty
+	bytes   int
+	held    bool // some of the memory of all headers
 	length  int  // of the line that has not ended
 	last    byte // of what was read
 }
 
 // state is for the server's ConnState.
 func (c *headerConn) state(s http.ConnState) {
+	if c.header.held { // in these states it is complete, or will never be
+		c.memory.hold(c, 0)
+		c.header.held = false
+	}
 	switch s {
 	case http.StateActive: // the header was read, and the handler is about to be called
 		c.header.ended = true
@@ -75,7 +143,15 @@ func (c *headerConn) Read(p []byte) (int, error) {
 		return 0, errHeaderLines // net/http reads again after some errors
 	}
 	n, err := c.Conn.Read(p)
-	if c.header.ended || c.header.count(p[:n]) {
+	if c.header.ended {
+		return n, err
+	}
+	few := c.header.count(p[:n])
+	if !c.header.ended && c.header.bytes > smallHeader {
+		c.header.held = true
+		c.memory.hold(c, c.header.bytes)
+	}
+	if few {
 		return n, err
 	}
 	c.refused = true
@@ -91,6 +167,7 @@ func (c *headerConn) Read(p []byte) (int, error) {
 
 // count says whether there are few enough lines.
 func (h *headerLines) count(read []byte) bool {
+	h.bytes += len(read)
 	for _, b := range read {
 		if b != '\n' {
 			h.length++

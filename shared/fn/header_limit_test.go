@@ -136,3 +136,49 @@ func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
 	}
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
 }
+
+// Honest clients, whose headers are there at once, go on beside connections that send
+// large headers without an end, which are closed, the longest first.
+func TestHalfSentHeadersHoldNoMoreThanTheirMemory(t *testing.T) {
+	t.Parallel()
+	const most, attackers, size = 64 << 10, 40, 15 << 10
+	h := startHouse(t, nil)
+	var memory *headerMemory
+	runServer(t, h, func(s *server) {
+		s.headers.max = most
+		memory = &s.headers
+	}, greeter())
+	used := func() int {
+		memory.mu.Lock()
+		defer memory.mu.Unlock()
+		return memory.used
+	}
+	large := header("X-Large", strings.Repeat("a", 10_000))
+	small := make([]*wire, 10)
+	for i := range small {
+		small[i] = h.wire(t)
+		small[i].send(headerOf("/", 1) + "X-Small: " + strings.Repeat("a", smallHeader-200))
+	}
+	var open []*wire
+	for range attackers {
+		w := h.wire(t)
+		w.send(headerOf("/", 1) + "X-Large: " + strings.Repeat("a", size))
+		open = append(open, w)
+		require.LessOrEqual(t, used(), most)
+		require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`, large).status, "others go on")
+	}
+	for _, w := range open[:attackers-most/size-1] {
+		_, err := w.answers.ReadByte()
+		require.Error(t, err, "it was closed")
+		require.False(t, isTimeout(err))
+	}
+	for _, w := range small {
+		w.send("\r\n\r\n")
+		require.Equal(t, 404, w.status(), "small headers may take their time")
+	}
+	for _, w := range open {
+		require.NoError(t, w.conn.Close())
+	}
+	require.Eventually(t, func() bool { return used() == 0 }, waitAtMost, tick, "all is given back")
+	require.Zero(t, memory.holders.Len())
+}

@@ -29,6 +29,7 @@ const (
 type server struct {
 	env        *Env
 	http       http.Server
+	headers    headerMemory
 	drainGrace time.Duration // how long calls may still come over idle connections of a server that ends
 }
 
@@ -37,7 +38,7 @@ func newServer(env *Env, h http.Handler) *server {
 }
 
 func newBoundedServer(env *Env, h http.Handler, connections int) *server {
-	s := &server{env: env, drainGrace: drainGrace, http: http.Server{
+	s := &server{env: env, drainGrace: drainGrace, headers: headerMemory{max: maxHeaderMemory}, http: http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: readHeaderTimeout,
 		ReadTimeout:       readTimeout,
@@ -69,7 +70,9 @@ func Serve(ctx context.Context, env *Env, l net.Listener, h http.Handler) error 
 }
 
 // accept answers the connections of l until the server is closed.
-func (s *server) accept(l net.Listener) error { return s.http.Serve(headerListener{l}) }
+func (s *server) accept(l net.Listener) error {
+	return s.http.Serve(headerListener{l, &s.headers})
+}
 
 // run serves on l until ctx ends, then drains: l is closed, so whoever dials
 // knows that nothing was done and asks the next instance. Calls over connections
