@@ -8,15 +8,32 @@ import (
 
 // bodyReader reads a body into memory that is charged before it is used.
 type bodyReader struct {
-	memory *callMemory
-	charge func(bytes int64) int64
-	buffer []byte
+	memory  *callMemory
+	charge  func(bytes int64) int64
+	buffer  []byte
+	charged int64
 }
 
-// reserve makes room for length bytes in all.
+// take makes cost all that the body is charged.
+func (b *bodyReader) take(ctx context.Context, cost int64, large bool) error {
+	if cost == b.charged {
+		return nil
+	}
+	if err := b.memory.take(ctx, cost-b.charged, large); err != nil {
+		return err
+	}
+	b.charged = cost
+	return nil
+}
+
+// reserve makes room for length bytes in all. What a small body is turned into is charged
+// once all of it is there: bodies that are sent slowly must not use up the memory.
 func (b *bodyReader) reserve(ctx context.Context, length int64) error {
-	has := int64(cap(b.buffer))
-	if err := b.memory.take(ctx, b.charge(length)-b.charge(has), length > largeBody); err != nil {
+	cost, large := length, length > largeBody
+	if large {
+		cost = b.charge(length)
+	}
+	if err := b.take(ctx, cost, large); err != nil {
 		return err
 	}
 	larger := make([]byte, len(b.buffer), length)
@@ -48,7 +65,8 @@ func (b *bodyReader) read(ctx context.Context, from io.Reader, declared int64, s
 		n, err := from.Read(b.buffer[len(b.buffer):cap(b.buffer)])
 		b.buffer = b.buffer[:len(b.buffer)+n]
 		if errors.Is(err, io.EOF) {
-			return b.buffer, nil
+			has := int64(cap(b.buffer))
+			return b.buffer, b.take(ctx, b.charge(has), has > largeBody)
 		}
 		if err != nil {
 			return nil, err

@@ -15,6 +15,10 @@ import (
 const (
 	reservedCalls = 32  // for admins whom the others, or their own share, leave none
 	maxEvents     = 256 // for the trigger's events
+
+	// maxKeptReading is how many calls whose bodies are being read keep their connections
+	// open: with those that have a place they are fewer than the connections may be.
+	maxKeptReading = idleConnections / 2
 )
 
 // callLimiter bounds the calls under way and signals the drain to them. A call takes its place
@@ -22,12 +26,16 @@ const (
 // (see guesses). No caller has more than its share of a pool, so that the others
 // go on; an admin who finds none left has the reserve, so that somebody can always
 // revoke a caller. Probes and scrapes need no place.
+//
+// While its body is being read, a call counts for its caller's share and takes no place:
+// so callers that send bodies slowly, however many they are, leave all places to others.
 type callLimiter struct {
 	draining chan struct{}
 
 	mu       sync.Mutex
 	inFlight int // all that have come and are not answered
 	closed   bool
+	reading  int // bodies of calls that have given back their place
 
 	calls    seatPool // that are worked on
 	waiting  seatPool // polls that wait, streams and sockets
@@ -49,6 +57,8 @@ type seat struct {
 	limiter *callLimiter
 	pool    *seatPool
 	caller  string
+	admin   bool // may use the reserve
+	reading bool // counts for its caller's share, and takes no place
 }
 
 func newCallLimiter(cfg *Config) *callLimiter {
@@ -124,20 +134,71 @@ func (l *callLimiter) acquireSeat(caller store.Caller, event, stream bool) (*sea
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	err := from.acquire(caller.Name)
-	if err != nil && from == &l.calls && slices.Contains(caller.Roles, string(Admin)) && len(caller.Queues) == 0 {
+	admin := slices.Contains(caller.Roles, string(Admin)) && len(caller.Queues) == 0
+	if err != nil && from == &l.calls && admin {
 		from = &l.reserved
 		err = from.acquire(caller.Name)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &seat{l, from, caller.Name}, nil
+	return &seat{limiter: l, pool: from, caller: caller.Name, admin: admin}, nil
 }
 
 func (s *seat) release() {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
+	s.giveUp()
+}
+
+// giveUp is release; mu is held.
+func (s *seat) giveUp() {
+	if s.reading {
+		s.retake()
+	}
 	s.pool.release(s.caller)
+}
+
+// retake ends the reading; mu is held.
+func (s *seat) retake() {
+	s.reading = false
+	s.limiter.reading--
+	s.pool.taken++
+}
+
+// startReading gives the place back while the body is read, unless it is one of the
+// reserve, of events or of those that wait. few says whether so few bodies are being read
+// that the connection may be kept open.
+func (s *seat) startReading() (few bool) {
+	s.limiter.mu.Lock()
+	defer s.limiter.mu.Unlock()
+	if s.pool != &s.limiter.calls {
+		return true
+	}
+	s.reading = true
+	s.pool.taken--
+	s.limiter.reading++
+	return s.limiter.reading <= maxKeptReading
+}
+
+// endReading takes a place again, of the reserve where an admin finds none.
+func (s *seat) endReading() error {
+	s.limiter.mu.Lock()
+	defer s.limiter.mu.Unlock()
+	switch {
+	case !s.reading:
+	case s.pool.taken < s.pool.max:
+		s.retake()
+	case !s.admin:
+		return s.pool.errFull
+	default:
+		if err := s.limiter.reserved.acquire(s.caller); err != nil {
+			return err
+		}
+		s.giveUp()
+		s.pool = &s.limiter.reserved
+	}
+	return nil
 }
 
 // moveToWaiting moves a call to the places of those that wait, where it stays. It keeps the

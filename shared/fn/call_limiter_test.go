@@ -234,3 +234,74 @@ func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
 	require.Equal(t, 1, h.env.limiter.takenSeats()["waiting"], "the stream goes on")
 	held.release()
 }
+
+// Callers that send their bodies slowly keep nobody else out, however many they are.
+func TestHalfSentBodiesTakeNoPlace(t *testing.T) {
+	t.Parallel()
+	held := newHolder(t)
+	h := startHouse(t, func(c *Config) { c.MaxCalls = 8 }, ticker(nil))
+	runServer(t, h, nil, held.function(), ticker(nil))
+	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), list)
+		caller.Name = name
+		return caller, err
+	})
+	const callers, share = 6, 2
+	reading := func() int {
+		h.env.limiter.mu.Lock()
+		defer h.env.limiter.mu.Unlock()
+		return h.env.limiter.reading
+	}
+	var slow []*wire
+	for i := range callers {
+		for range share {
+			w := h.wire(t)
+			r := h.request("POST", "/call", "", as(fmt.Sprint("sender", i), "token"))
+			w.send("POST /call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" +
+				"Authorization: " + r.Header.Get("Authorization") + "\r\n\r\n{")
+			slow = append(slow, w)
+		}
+	}
+	require.Eventually(t, func() bool { return reading() == callers*share }, waitAtMost, tick)
+	for i := range callers {
+		h.refused("POST", "/call", fmt.Sprint("sender", i), 429, "too_many_calls", "1")
+	}
+	h.othersGoOn("submitter", "receiver")
+	require.Equal(t, 200, h.call("POST", "/call", "{}", as("submitter", "token")).status, "with a body too")
+	// Where others have taken all places meanwhile, a body that is there is too late.
+	for i := range 4 {
+		for range share {
+			h.begin(held, "POST", "/hold", fmt.Sprint("submitter", i))
+		}
+	}
+	slow[0].send("}")
+	require.Equal(t, 503, slow[0].status())
+	held.release()
+	require.Eventually(t, func() bool { return h.env.limiter.takenSeats()["calls"] == 0 }, waitAtMost, tick)
+	for _, w := range slow[1 : callers*share-1] {
+		w.send("}")
+		require.Equal(t, 200, w.status(), "who goes on is answered")
+	}
+	require.NoError(t, slow[callers*share-1].conn.Close())
+	require.Eventually(t, func() bool { return reading() == 0 && len(h.env.limiter.calls.byCaller) == 0 }, waitAtMost, tick, "all is given back")
+	require.Zero(t, h.env.limiter.takenSeats()["calls"])
+}
+
+// An admin whose body arrives when all places are taken has one of the reserve.
+func TestAnAdminWhoseBodyArrivesLateHasTheReserve(t *testing.T) {
+	t.Parallel()
+	l := newCallLimiter(&Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
+	admin, err := l.acquireSeat(store.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
+	require.NoError(t, err)
+	require.True(t, admin.startReading())
+	for range 2 {
+		_, err = l.acquireSeat(store.Caller{Name: "submitter"}, false, false)
+		require.NoError(t, err)
+	}
+	require.NoError(t, admin.endReading())
+	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 1, "events": 0}, l.takenSeats())
+	admin.release()
+	require.Equal(t, map[string]int{"calls": 2, "waiting": 0, "reserved": 0, "events": 0}, l.takenSeats())
+	require.NotContains(t, l.calls.byCaller, "admin")
+	require.Zero(t, l.reading)
+}

@@ -3,8 +3,8 @@
 // function says which routes it answers and for whom; everything else happens
 // here, once, in one order (see mux.go):
 //
-//	request id -> route -> origin -> authentication -> role -> seat -> memory -> body ->
-//	decode -> the function -> answer -> one log line
+//	request id -> route -> origin -> authentication -> role -> share -> memory -> body ->
+//	seat -> decode -> the function -> answer -> one log line
 //
 // # Decisions
 //

@@ -44,8 +44,9 @@ func (r *Route) bodyCharge(n int64) int64 {
 // pieceCharge is what a body of n bytes costs that is worked on in pieces.
 func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
 
-// memoryBudget shares out the memory that calls hold. A call takes what it will need
-// before it reads its body; rows of pages and answers are added as they are made.
+// memoryBudget shares out the memory that calls hold. A call takes the memory of its body
+// before it reads it, and what it will need beside that before it works on it, or at once
+// where the body is large; rows of pages and answers are added as they are made.
 //
 // One caller holds at most SENDONCE_CALLER_SHARE of the whole, or the largest batch, and its
 // large calls get half the processors; further ones wait for a moment with their bodies

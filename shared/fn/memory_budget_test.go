@@ -3,6 +3,7 @@ package fn
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -167,4 +168,22 @@ func TestPiecesHoldAllItemsInOrder(t *testing.T) {
 	}
 	require.Equal(t, []int{0, 1, 2, 3, 5}, firsts)
 	require.Equal(t, []int{1, 1, 1, 2, 1}, lengths)
+}
+
+// Four callers that send as many small bodies as they may, slowly, leave memory to others.
+func TestHalfSentBodiesLeaveMemoryToOthers(t *testing.T) {
+	t.Parallel()
+	const share, size = 256, 16_000
+	b := newMemoryBudget(80, 0.25)
+	reader := func(caller string) *bodyReader {
+		return &bodyReader{memory: b.mustEnter(t, caller), charge: new(Route).bodyCharge}
+	}
+	for i := range 4 * share {
+		require.NoError(t, reader(string(rune('a'+i%4))).reserve(t.Context(), size))
+	}
+	fifth := reader("eve")
+	body, err := fifth.read(t.Context(), strings.NewReader(strings.Repeat("x", size)), size, func() error { return nil })
+	require.NoError(t, err)
+	require.Len(t, body, size)
+	require.Equal(t, new(Route).bodyCharge(size+1), fifth.memory.bytes, "what it is turned into is charged")
 }

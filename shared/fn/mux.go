@@ -166,6 +166,28 @@ func (req *request) releaseSeat() {
 	}
 }
 
+// readBodyWithoutSeat reads the body while others may use the place of the call.
+func (req *request) readBodyWithoutSeat(ctx context.Context, p *mountedRoute) error {
+	if req.r.Body == nil || req.r.Body == http.NoBody {
+		return req.readBody(ctx, p)
+	}
+	few := req.call.seat.startReading()
+	if !few {
+		req.releaseConnection()
+		req.releaseConnection = func() {}
+	}
+	if err := req.readBody(ctx, p); err != nil {
+		return err
+	}
+	if err := req.call.seat.endReading(); err != nil {
+		return err
+	}
+	if !few {
+		req.releaseConnection = keepConnectionOpen(req.r.Context())
+	}
+	return nil
+}
+
 // run does one call's steps in their fixed order: from which page, who calls, may
 // they, what do they say, what does the function answer.
 func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
@@ -186,7 +208,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if req.call.memory, err = req.env.budget.enter(caller.Name, req.call.May(Admin), p.event); err != nil {
 		return nil, err
 	}
-	if err := req.readBody(ctx, p); err != nil {
+	if err := req.readBodyWithoutSeat(ctx, p); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
