@@ -136,7 +136,7 @@ func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (a
 		case err != nil || !more:
 			return tasks, err
 		}
-		want.Woken = true
+		want.WokenUp = true
 	}
 }
 
@@ -155,7 +155,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 		return nil, false, err
 	}
 	if err := call.Reserve(ctx, want.Limit*taskCharge); err != nil {
-		if want.Woken {
+		if want.WokenUp {
 			leave()
 			c.env.WakeClaims(want.Queue, 1) // another poll takes what this one was woken for
 		}
@@ -226,7 +226,7 @@ func mayClaim(call *fn.Call, queue string) error {
 
 // look claims even when the app leaves meanwhile: a claim broken off half-way
 // would hold its tasks until their leases end.
-func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.Touched, error) {
+func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.PendingByQueue, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
 	defer cancel()
 	return c.db.Claim(ctx, want)

@@ -167,7 +167,7 @@ func kindOf(eventType string) (kind string, ours bool) {
 func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refused map[int]error, err error) {
 	refused = map[int]error{}
 	var places []int
-	var told []store.ToldEvent
+	var told []store.RecordedEvent
 	for i := range events {
 		e, err := toldEvent(&events[i])
 		if err != nil {
@@ -192,7 +192,7 @@ func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refuse
 	return refused, err
 }
 
-func toldEvent(p *fn.StreamEvent) (told store.ToldEvent, err error) {
+func toldEvent(p *fn.StreamEvent) (told store.RecordedEvent, err error) {
 	kind, _ := kindOf(p.Type)
 	subject, err := task.ParseID(p.Subject)
 	if err != nil {
@@ -209,7 +209,7 @@ func toldEvent(p *fn.StreamEvent) (told store.ToldEvent, err error) {
 	if err != nil {
 		return told, fmt.Errorf("its data: %w", err)
 	}
-	return store.ToldEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
+	return store.RecordedEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
 // settleTime is kept of a call's time to settle what was posted.

@@ -63,7 +63,7 @@ const eventParts = 16
 
 // trimEventsInTime trims the stream of events whenever those recorded here have
 // filled a part of it: what one caller submits within a minute may fill all of it.
-func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.ToldEvent) {
+func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.RecordedEvent) {
 	var bytes int64
 	for i := range events {
 		bytes += int64(len(events[i].Payload)) + store.StreamOverhead
@@ -81,7 +81,7 @@ func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.ToldEve
 // watchStreams raises and clears the alerts of streams, and has deliver look again
 // while one is open.
 func (d *deliverer) watchStreams(ctx context.Context) error {
-	open, err := d.db.WatchStreams(ctx, d.env.Bus().StreamUsage)
+	open, err := d.db.CheckStreamAlerts(ctx, d.env.Bus().StreamUsage)
 	if open {
 		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
 	}

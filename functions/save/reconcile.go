@@ -35,7 +35,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		if checked.Taken == state.SavedTo {
 			upTo = max(upTo, checked.Last)
 		}
-		if err := s.db.Looked(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
+		if err := s.db.MarkScanned(ctx, state.Created, state.LastSeq, state.SavedTo); err != nil {
 			return err
 		}
 	}
@@ -54,7 +54,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 func unsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
 	for first := max(after+1, state.FirstSeq); first <= upTo; first += checkPlaces {
 		last := min(first+checkPlaces-1, upTo)
-		places, err := env.DB().Unaccounted(ctx, first, last)
+		places, err := env.DB().MissingSequences(ctx, first, last)
 		if err != nil {
 			return err
 		}
@@ -142,7 +142,7 @@ func (s *saver) forgetInTime(rows []*store.NewMessage) {
 // before it is saved is so within a minute of being accepted, or by the relay.
 func (s *saver) forget(ctx context.Context, window time.Duration) error {
 	for {
-		saved, err := s.db.Forgettable(ctx, window, forgetRows)
+		saved, err := s.db.PurgeCandidates(ctx, window, forgetRows)
 		if err != nil {
 			return err
 		}
@@ -156,7 +156,7 @@ func (s *saver) forget(ctx context.Context, window time.Duration) error {
 		if err := s.env.Bus().Forget(ctx, places); err != nil {
 			return err
 		}
-		if err := s.db.Forgotten(ctx, saved); err != nil {
+		if err := s.db.MarkPurged(ctx, saved); err != nil {
 			return err
 		}
 	}

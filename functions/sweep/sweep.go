@@ -63,11 +63,11 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 	}
 	c.Log("due", rows, "verdicts", verdicts)
 	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
-	again, watchErr := s.db.Watch(ctx)
+	again, watchErr := s.db.CheckAlerts(ctx)
 	if again {
 		s.env.RescheduleAlertCheck()
 	}
-	archived, more, err := s.db.KeepHouse(ctx)
+	archived, more, err := s.db.RunMaintenance(ctx)
 	s.archived(c, archived)
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))

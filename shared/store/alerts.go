@@ -22,9 +22,9 @@ type Alert struct {
 	ClearedValue *float64   `json:"cleared_value"` // what cleared it; nil = it is open
 }
 
-// alertThen reads an alert as it was when an event of its kind happened, from the
+// alertAtEvent reads an alert as it was when an event of its kind happened, from the
 // JSON of its row; nil = the event is of no alert.
-func alertThen(row *string, kind string) (*Alert, error) {
+func alertAtEvent(row *string, kind string) (*Alert, error) {
 	if row == nil {
 		return nil, nil
 	}
@@ -61,45 +61,45 @@ group by t.queue`
 
 // Looking may take a twentieth of an instance's time, however much there is to
 // count.
-const watchShare = 20
+const alertCheckShare = 20
 
-// Watch looks at the queues, raises the alerts that are due and clears those that
+// CheckAlerts looks at the queues, raises the alerts that are due and clears those that
 // are over, each with its event in the same commit. Any number of instances may
 // look: one raises. They look at most three times in task.AlertRules.Every; again
 // says that there will be something to see, an open alert or results that fail, or
 // that it was too early. Without thresholds it does not look: KeepHouse clears what
 // is open. What a look costs grows with the pending tasks and, when some failed, with
 // the results of the window, never with the history.
-func (db *DB) Watch(ctx context.Context) (again bool, err error) {
+func (db *DB) CheckAlerts(ctx context.Context) (again bool, err error) {
 	if !db.alerts.On() {
 		return false, nil
 	}
 	pause := db.alerts.Every() / 3
 	began := time.Now()
-	after := db.watchAfter.Load()
-	if began.UnixNano() < after || !db.watchAfter.CompareAndSwap(after, began.Add(pause).UnixNano()) {
+	after := db.nextAlertCheck.Load()
+	if began.UnixNano() < after || !db.nextAlertCheck.CompareAndSwap(after, began.Add(pause).UnixNano()) {
 		return true, nil
 	}
-	_, due, err := db.beginUpkeep(ctx, upkeepAlerts, pause)
+	_, due, err := db.beginMaintenance(ctx, maintenanceAlerts, pause)
 	if err != nil || !due {
 		return true, failed("watch", err)
 	}
-	again, err = db.watch(ctx)
-	pause = max(pause, watchShare*time.Since(began))
-	db.watchAfter.Store(began.Add(pause).UnixNano())
+	again, err = db.checkAlerts(ctx)
+	pause = max(pause, alertCheckShare*time.Since(began))
+	db.nextAlertCheck.Store(began.Add(pause).UnixNano())
 	return again || err != nil, failed("watch", err)
 }
 
-func (db *DB) watch(ctx context.Context) (again bool, err error) {
-	s, err := db.lookAround(ctx)
+func (db *DB) checkAlerts(ctx context.Context) (again bool, err error) {
+	s, err := db.readAlertSnapshot(ctx)
 	if err != nil {
 		return false, err
 	}
-	return db.settleAlerts(ctx, s)
+	return db.decideAlerts(ctx, s)
 }
 
-// sight is what a look sees, all at one instant.
-type sight struct {
+// alertSnapshot is what a look sees, all at one instant.
+type alertSnapshot struct {
 	at       time.Time
 	open     []task.Alert
 	ids      map[task.Alert]task.ID // of the open ones, without their values
@@ -107,28 +107,28 @@ type sight struct {
 	failures bool // some that count, within the window
 }
 
-func (db *DB) lookAround(ctx context.Context) (s sight, err error) {
+func (db *DB) readAlertSnapshot(ctx context.Context) (s alertSnapshot, err error) {
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	err = pgx.BeginTxFunc(ctx, db.read, snapshot, func(tx pgx.Tx) error {
-		s = sight{ids: map[task.Alert]task.ID{}, queues: map[string]task.QueueLoad{}}
-		if err := s.lookAtAlerts(ctx, tx, false); err != nil {
+		s = alertSnapshot{ids: map[task.Alert]task.ID{}, queues: map[string]task.QueueLoad{}}
+		if err := s.readAlerts(ctx, tx, false); err != nil {
 			return err
 		}
 		if db.alerts.Backlog.On() {
-			if err := s.lookAtPending(ctx, tx); err != nil {
+			if err := s.readPending(ctx, tx); err != nil {
 				return err
 			}
 		}
 		if !db.alerts.FailureRate.On() {
 			return nil
 		}
-		return s.lookAtResults(ctx, tx, s.at.Add(-db.alerts.Window))
+		return s.readResults(ctx, tx, s.at.Add(-db.alerts.Window))
 	})
 	return s, err
 }
 
-// lookAtAlerts finds the open alerts, those of streams or those of queues.
-func (s *sight) lookAtAlerts(ctx context.Context, on querier, streams bool) error {
+// readAlerts finds the open alerts, those of streams or those of queues.
+func (s *alertSnapshot) readAlerts(ctx context.Context, on querier, streams bool) error {
 	rows, err := on.Query(ctx, openAlertsSQL, streams)
 	if err != nil {
 		return err
@@ -147,7 +147,7 @@ func (s *sight) lookAtAlerts(ctx context.Context, on querier, streams bool) erro
 	return err
 }
 
-func (s *sight) lookAtPending(ctx context.Context, tx pgx.Tx) error {
+func (s *alertSnapshot) readPending(ctx context.Context, tx pgx.Tx) error {
 	rows, err := tx.Query(ctx, pendingSQL)
 	if err != nil {
 		return err
@@ -161,7 +161,7 @@ func (s *sight) lookAtPending(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-func (s *sight) lookAtResults(ctx context.Context, tx pgx.Tx, since time.Time) error {
+func (s *alertSnapshot) readResults(ctx context.Context, tx pgx.Tx, since time.Time) error {
 	err := tx.QueryRow(ctx, anyFailureSQL, since).Scan(&s.failures)
 	if err != nil || !s.failures {
 		return err // without a failure each rate is 0
@@ -207,9 +207,9 @@ with cleared as (
 insert into event_outbox (kind, ids) select '` + kindCleared + `', array_agg(id) from cleared having count(*) > 0 returning ids`
 )
 
-// settleAlerts writes what the domain makes of a look, and tells whether there
+// decideAlerts writes what the domain makes of a look, and tells whether there
 // will be more to see.
-func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error) {
+func (db *DB) decideAlerts(ctx context.Context, s alertSnapshot) (again bool, err error) {
 	raised, cleared := db.alerts.Judge(s.queues, s.open)
 	again = s.failures || len(raised) > 0 || len(cleared) < len(s.open)
 	return again, db.writeAlerts(ctx, s, raised, cleared)
@@ -217,22 +217,22 @@ func (db *DB) settleAlerts(ctx context.Context, s sight) (again bool, err error)
 
 // writeAlerts writes what was decided after the look s, each alert once however
 // many do so.
-func (db *DB) writeAlerts(ctx context.Context, s sight, raised, cleared []task.Alert) error {
+func (db *DB) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared []task.Alert) error {
 	if len(raised)+len(cleared) == 0 {
 		return nil
 	}
 	newIDs, oldIDs := column(raised, func(task.Alert) task.ID { return task.NewID() }), column(cleared, s.idOf)
-	told := &news{db: db}
+	notifier := &commitNotifier{db: db}
 	var begun, over []task.ID // by this look and no other
 	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		batch.Queue(lockAlertsSQL)
-		told.expectIDs(batch.Queue(raiseAlertsSQL, newIDs,
+		notifier.collectIDs(batch.Queue(raiseAlertsSQL, newIDs,
 			column(raised, alertKind), column(raised, alertQueue), column(raised, alertValue), column(raised, alertThreshold), s.at), &begun)
-		told.expectIDs(batch.Queue(clearAlertsSQL, oldIDs, column(cleared, alertValue)), &over)
+		notifier.collectIDs(batch.Queue(clearAlertsSQL, oldIDs, column(cleared, alertValue)), &over)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	if err := told.after(err); err != nil {
+	if err := notifier.notify(err); err != nil {
 		return err
 	}
 	for _, id := range begun {
@@ -244,15 +244,15 @@ func (db *DB) writeAlerts(ctx context.Context, s sight, raised, cleared []task.A
 	return nil
 }
 
-// WatchStreams raises the alerts of streams that are due and clears those that are
+// CheckStreamAlerts raises the alerts of streams that are due and clears those that are
 // over, each with its event in the same commit; open says that there is one now.
 // used is asked for the part of its bytes that each stream uses, after what is open
 // was read: an answer older than that could raise what has just been cleared. What
 // it leaves out stays as it is; its error is returned when the rest is written.
-func (db *DB) WatchStreams(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
-	var s sight
+func (db *DB) CheckStreamAlerts(ctx context.Context, used func(context.Context) (map[string]float64, error)) (open bool, err error) {
+	var s alertSnapshot
 	s.ids = map[task.Alert]task.ID{}
-	if err := s.lookAtAlerts(ctx, db.hot, true); err != nil {
+	if err := s.readAlerts(ctx, db.hot, true); err != nil {
 		return false, failed("watch streams", err)
 	}
 	var parts map[string]float64
@@ -269,7 +269,7 @@ func (db *DB) WatchStreams(ctx context.Context, used func(context.Context) (map[
 }
 
 // idOf finds an open alert, whatever its value is now.
-func (s *sight) idOf(a task.Alert) task.ID {
+func (s *alertSnapshot) idOf(a task.Alert) task.ID {
 	a.Value = 0
 	return s.ids[a]
 }

@@ -37,9 +37,9 @@ select id, $4, $5, 0, 1, nullif($6, ''), now() - make_interval(secs => $3) from 
 // look has an instance look, as if it had not done so lately.
 func (db *DB) look(t *testing.T) (again bool) {
 	t.Helper()
-	db.watchAfter.Store(0)
+	db.nextAlertCheck.Store(0)
 	db.exec(t, `update upkeep set begun_at = '-infinity' where what = 'alerts'`)
-	again, err := db.Watch(t.Context())
+	again, err := db.CheckAlerts(t.Context())
 	require.NoError(t, err)
 	return again
 }
@@ -79,7 +79,7 @@ func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
 		var more atomic.Bool
 		for _, db := range instances {
 			looks.Go(func() {
-				again, err := db.watch(context.Background())
+				again, err := db.checkAlerts(context.Background())
 				if err != nil {
 					t.Error(err)
 				}
@@ -122,16 +122,16 @@ func TestALookThatIsOutOfDateRaisesNothing(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	conn, slow, quick := owner(t, url), openAt(t, url, watching), openAt(t, url, watching)
 	results(t, conn, "q", 20, 0, 3, 1, "")
-	early, err := slow.lookAround(t.Context())
+	early, err := slow.readAlertSnapshot(t.Context())
 	require.NoError(t, err)
 	quick.look(t)
-	_, err = slow.settleAlerts(t.Context(), early)
+	_, err = slow.decideAlerts(t.Context(), early)
 	require.NoError(t, err)
 	require.Len(t, quick.alertList(t), 1, "it is open")
 	_, err = conn.Exec(t.Context(), `delete from task_done`)
 	require.NoError(t, err)
 	quick.look(t)
-	_, err = slow.settleAlerts(t.Context(), early)
+	_, err = slow.decideAlerts(t.Context(), early)
 	require.NoError(t, err)
 	require.Len(t, quick.alertList(t), 1, "it is over, and was seen before that")
 
@@ -139,11 +139,11 @@ func TestALookThatIsOutOfDateRaisesNothing(t *testing.T) {
 	again := slow.look(t)
 	require.True(t, again)
 	require.Len(t, quick.alertList(t), 2)
-	late, err := slow.lookAround(t.Context())
+	late, err := slow.readAlertSnapshot(t.Context())
 	require.NoError(t, err)
 	late.queues = nil
 	for range 2 {
-		_, err = quick.settleAlerts(t.Context(), late)
+		_, err = quick.decideAlerts(t.Context(), late)
 		require.NoError(t, err)
 	}
 	kinds, _ := quick.outbox(t)
@@ -210,7 +210,7 @@ func TestALookThatComesTooEarlyIsPutOff(t *testing.T) {
 	require.False(t, db.look(t))
 	results(t, conn, "q", 100, 0, 3, 1, "")
 	for _, early := range []*DB{db, fresh} {
-		again, err := early.Watch(t.Context())
+		again, err := early.CheckAlerts(t.Context())
 		require.NoError(t, err)
 		require.True(t, again, "it must come again")
 		require.Empty(t, db.alertList(t))

@@ -11,24 +11,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// liveColumns are the columns of task_live l that make a task.Task.
+// liveColumns are the columns of task_live l that make up a task.Task.
 const liveColumns = `l.id, l.queue, l.priority, l.max_retries, l.on_unknown, l.expires_at, l.state, 0, l.retry_count, l.due_at,
     coalesce(l.result, ''), coalesce(l.error_code, ''), null::timestamptz, null::timestamptz,
     coalesce(l.claim_id, 0), coalesce(l.app_id, ''), l.ended, l.marks_sending, l.sending_at, l.caller_id, l.callback,
     case when l.owned_claim = l.claim_id then l.claimed_by end`
 
-// doneColumns are those of task_done d joined with its body t.
+// doneColumns are the same of task_done d and its body t.
 const doneColumns = `d.id, t.queue, t.priority, t.max_retries, t.on_unknown, t.expires_at, d.status + 2, d.reason, d.retry_count, null::timestamptz,
     coalesce(d.result, ''), coalesce(d.error_code, ''), d.sent_at, d.reported_at,
     coalesce(d.claim_id, 0), coalesce(d.app_id, ''), d.ended, false, null::timestamptz, t.caller_id, t.callback_url is not null,
     d.claimed_by`
 
-// lockLiveSQL locks in id order, so that no two transactions wait for each
-// other in a circle.
+// lockLiveSQL locks in id order, so that two transactions never deadlock.
 const lockLiveSQL = `select ` + liveColumns + `, now() from task_live l where l.id = any($1::uuid[]) order by l.id for update`
 
-// lockDoneSQL comes after lockLiveSQL: a task that was finished while the
-// first statement waited is found here.
+// lockDoneSQL runs after lockLiveSQL, and finds tasks that were finished while that waited.
 const lockDoneSQL = `
 select ` + doneColumns + `, now()
 from task_done d cross join lateral (select * from tasks where tasks.id = d.id offset 0) t
@@ -55,7 +53,7 @@ func (s *taskScan) targets() []any {
 		&t.CallerID, &t.Callback, &t.ClaimedBy, &s.now}
 }
 
-// settle completes the task after a row was read.
+// settle fills the task's times after a row was scanned.
 func (s *taskScan) settle() {
 	t := s.t
 	t.ExpiresAt, t.DueAt, t.SentAt = orZero(s.expires), orZero(s.due), orZero(s.sent)
@@ -73,22 +71,15 @@ func scanTasks(rows pgx.Rows, each func(t task.Task, now time.Time)) error {
 	return err
 }
 
-func orZero(t *time.Time) time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return *t
-}
-
-// locked is the set of tasks that a transaction holds, and its now.
+// locked is the set of tasks that a transaction has locked, and its now.
 type locked struct {
 	tasks map[task.ID]task.Task
-	exist map[task.ID]bool // of the others, those that are live or done
+	exist map[task.ID]bool // the other tasks that are live or done
 	now   time.Time
 }
 
-// of returns one task. found is false when it is archived or there is none. errBusy when
-// others changed it each time before it could be locked.
+// of returns one task. found is false when it is archived or does not exist. The error is
+// errBusy when the task changed tables each time before it could be locked.
 func (l locked) of(id task.ID) (t task.Task, found bool, err error) {
 	t, found = l.tasks[id]
 	if !found && l.exist[id] {
@@ -97,33 +88,32 @@ func (l locked) of(id task.ID) (t task.Task, found bool, err error) {
 	return t, found, err
 }
 
-// missing returns those of the tasks that are not held.
+// missing returns the tasks that are not locked.
 func (l locked) missing(ids []task.ID) []task.ID {
 	return slices.DeleteFunc(slices.Clone(ids), func(id task.ID) bool { _, held := l.tasks[id]; return held })
 }
 
-// How long a flush waits for the rows of others; a row that is run alone has
-// waited before.
+// How long a flush waits for locked rows. A row that is run alone has waited before.
 const (
-	lockPatience      = "250ms"
-	lockPatienceAlone = "20ms"
+	lockTimeout      = "250ms"
+	lockTimeoutAlone = "20ms"
 )
 
-// lockRounds is how often lockTasks looks for a task in both tables. A task is missed
-// when it moves twice in each round.
+// lockRounds limits how often lockTasks searches both tables. It misses a task that moves
+// twice in each round.
 const lockRounds = 5
 
-// lockTasks begins a transaction and locks the tasks, in one round trip when all
-// are live. It looks for the others in both tables, and again for those that exist and
-// moved between the two while it waited for their locks.
-func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, patience string) (locked, error) {
+// lockTasks begins a transaction and locks the tasks, in one round trip when all are live. It
+// searches both tables for the others, again for those that moved between the tables while it
+// waited for their locks.
+func lockTasks(ctx context.Context, conn *pgx.Conn, ids []task.ID, timeout string) (locked, error) {
 	held := locked{tasks: make(map[task.ID]task.Task, len(ids))}
 	keep := func(rows pgx.Rows) error {
 		return scanTasks(rows, func(t task.Task, _ time.Time) { held.tasks[t.ID] = t })
 	}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	batch.Queue(setPatienceSQL, patience)
+	batch.Queue(setLockTimeoutSQL, timeout)
 	batch.Queue(lockLiveSQL, ids).Query(keep)
 	batch.Queue("select now()").QueryRow(func(row pgx.Row) error { return row.Scan(&held.now) })
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
@@ -154,12 +144,12 @@ type verdictLog struct {
 	id        task.ID
 	claimID   int64
 	appID     string
-	status    int // the seed's number that the sender gave; 0 = none
+	status    int // the status number that the sender reported; 0 = none
 	verdict   task.Verdict
 	errorCode string
 	message   string
 	request   string // JSON
-	foreign   *int64 // the caller of a stale report that is not known to have claimed; nil otherwise
+	foreign   *int64 // caller of a stale report that is not known to have made a claim; else nil
 }
 
 const insertDoneSQL = `
@@ -198,8 +188,8 @@ const logVerdictsSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data)
 select * from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::jsonb[])`
 
-// adjustTotalsSQL corrects the stored totals of a day when a result of it that was
-// counted is withdrawn. The shared lock waits for a count under way.
+// adjustTotalsSQL corrects the stored totals of a day when a counted result of it is
+// withdrawn. The shared lock waits for a count under way.
 const (
 	totalsLock      = "7310001" // any number that nothing else locks
 	lockTotalsSQL   = `select pg_advisory_xact_lock_shared(` + totalsLock + `)`
@@ -211,10 +201,10 @@ update task_totals set
 where day = ($1::timestamptz at time zone 'UTC')::date and (counted_to is null or $1::timestamptz < counted_to)`
 )
 
-// queueChanges adds the statements that make the changes so and tell of them:
-// the second round trip of every transition, whoever decided it.
-func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
-	// Totals are locked by day, oldest first: no two transactions wait for each other in a circle.
+// queueChanges adds the statements that apply the changes and publish their events. It is the
+// second round trip of every transition.
+func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *commitNotifier {
+	// Totals are locked by day, oldest first, so that two transactions never deadlock.
 	slices.SortStableFunc(changes, func(a, b change) int { return a.before.FinishedAt.Compare(b.before.FinishedAt) })
 	var finish, update, amend, revive []task.Task
 	for _, c := range changes {
@@ -260,8 +250,8 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *news {
 	return db.queueEvents(batch, changes)
 }
 
-// logForeignSQL keeps the first stale report of a caller on a task that it is not known
-// to have claimed: more would let anybody fill the log who knows the id of a task.
+// logForeignSQL logs only the first stale report of a caller on a task that it is not known to
+// have claimed. Otherwise anybody who has a task's id could fill the log.
 const logForeignSQL = `
 insert into report_logs (task_id, claim_id, app_id, status, verdict, error_code, error_message, request_data, caller_id)
 select t.* from unnest($1::uuid[], $2::bigint[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::text[], $8::jsonb[], $9::bigint[])
@@ -291,7 +281,7 @@ func queueVerdicts(batch *pgx.Batch, logs []verdictLog) {
 	}
 }
 
-// verdictColumns are the parameters of logVerdictsSQL.
+// verdictColumns returns the parameters of logVerdictsSQL.
 func verdictColumns(logs []verdictLog) []any {
 	return []any{
 		column(logs, func(l verdictLog) task.ID { return l.id }),
@@ -303,15 +293,6 @@ func verdictColumns(logs []verdictLog) []any {
 		column(logs, func(l verdictLog) *string { return orNull(task.Cut(l.message, task.MaxResult)) }),
 		column(logs, func(l verdictLog) *string { return orNull(l.request) }),
 	}
-}
-
-// column is one array of a statement: a field of every row.
-func column[R, V any](rows []R, field func(R) V) []V {
-	values := make([]V, len(rows))
-	for i, row := range rows {
-		values[i] = field(row)
-	}
-	return values
 }
 
 func taskID(t task.Task) task.ID       { return t.ID }
@@ -336,8 +317,8 @@ func dueAt(t task.Task) *time.Time     { return timeOrNull(t.DueAt) }
 func sentAt(t task.Task) *time.Time    { return timeOrNull(t.SentAt) }
 func expiresAt(t task.Task) *time.Time { return timeOrNull(t.ExpiresAt) }
 
-// decide is one transition made by hand: it locks one task, lets the domain
-// decide, and commits what changed together with extra.
+// decide changes one task for an operator or a submitter: it locks the task, lets the domain
+// decide, and commits the change together with extra.
 func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now time.Time) (task.Task, error),
 	extra func(batch *pgx.Batch, before, after task.Task)) (task.Task, error) {
 	var after task.Task
@@ -347,7 +328,7 @@ func (db *DB) decide(ctx context.Context, id task.ID, how func(t task.Task, now 
 			return err
 		}
 		defer conn.Release()
-		held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, lockPatience)
+		held, err := lockTasks(ctx, conn.Conn(), []task.ID{id}, lockTimeout)
 		if err == nil {
 			after, err = db.decideOne(ctx, conn.Conn(), held, id, how, extra)
 		}
@@ -373,34 +354,11 @@ func (db *DB) decideOne(ctx context.Context, conn *pgx.Conn, held locked, id tas
 		return before, err
 	}
 	var batch pgx.Batch
-	var told *news
+	var notifier *commitNotifier
 	if after != before {
-		told = db.queueChanges(&batch, []change{{before, after}})
+		notifier = db.queueChanges(&batch, []change{{before, after}})
 		extra(&batch, before, after)
 	}
 	batch.Queue("commit")
-	return after, told.after(conn.SendBatch(ctx, &batch).Close())
-}
-
-// rollbackOn ends a transaction that failed, so that its locks are free at
-// once, and gives err. Its own failure does not matter: a connection that is
-// still in a transaction is closed on release.
-func rollbackOn(conn *pgx.Conn, err error) error {
-	if err != nil && !conn.IsClosed() {
-		rollback(conn)
-	}
-	return err
-}
-
-// commit ends a transaction that holds locks. Where commits wait for a standby, that has
-// what was seen under them: after a rollback it might not.
-func commit(ctx context.Context, conn *pgx.Conn) error {
-	_, err := conn.Exec(ctx, "commit")
-	return err
-}
-
-func rollback(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	_, _ = conn.Exec(ctx, "rollback")
+	return after, notifier.notify(conn.SendBatch(ctx, &batch).Close())
 }

@@ -113,7 +113,7 @@ func (a *Archived) add(s ArchiveStep) {
 // archiveSome is a part of an Archive that begins at a place; more says that there
 // are others, from the next place on. When there are none the next begins anew.
 func (db *DB) archiveSome(ctx context.Context, from archivePlace) (done Archived, next archivePlace, more bool, err error) {
-	end := time.Now().Add(houseMoment)
+	end := time.Now().Add(maintenanceSlice)
 	done.Rows = map[string]int{}
 	err = db.runArchive(ctx, ArchiveRun{}, from, func(s ArchiveStep) bool {
 		done.add(s)
@@ -262,7 +262,7 @@ func (db *DB) archiveKeys(ctx context.Context, a archivable, keys []string, befo
 // mayBeOneRow tells whether a statement over many rows may succeed for others of
 // them; one that takes too long may be kept by one of them too.
 func mayBeOneRow(ctx context.Context, err error) bool {
-	return oneRowsFault(err) || pgCode(err) == codeQueryCanceled && ctx.Err() == nil
+	return isRowError(err) || pgCode(err) == codeQueryCanceled && ctx.Err() == nil
 }
 
 // parsePlace reads a place as upkeep keeps it. What is none is the beginning.

@@ -127,7 +127,7 @@ select id, 0, 0, 'default', 5, 3, 0, '', 'taken', now(), 2, 0, 0, 5, now() from 
 	var failed []UnarchivedRow
 	for more := true; more; {
 		var done Archived
-		done, more, err = db.KeepHouse(t.Context())
+		done, more, err = db.RunMaintenance(t.Context())
 		require.NoError(t, err)
 		failed = append(failed, done.Failed...)
 	}

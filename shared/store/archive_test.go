@@ -333,12 +333,12 @@ func TestAnArchiveThatIsLeftGoesOnWhereItWas(t *testing.T) {
 	require.Equal(t, before, db.mustCount(t))
 	for more := true; more; {
 		var err error
-		_, more, err = db.KeepHouse(t.Context())
+		_, more, err = db.RunMaintenance(t.Context())
 		require.NoError(t, err)
 	}
 	require.Equal(t, tasks, db.count(t, `select count(*) from archived_tasks`))
 	require.Equal(t, before, db.mustCount(t))
-	_, more, err := db.KeepHouse(t.Context())
+	_, more, err := db.RunMaintenance(t.Context())
 	require.NoError(t, err)
 	require.False(t, more)
 }

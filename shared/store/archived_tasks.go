@@ -63,7 +63,7 @@ func decideArchived(archived []Detail, reports []*Report, out []Reported) (logs 
 	}
 	for i, r := range reports {
 		t, ok := byID[r.TaskID]
-		if !ok || !r.mayOf(t) {
+		if !ok || !r.allowsQueue(t) {
 			continue
 		}
 		_, verdict := t.Report(r.Report, nil, t.FinishedAt)

@@ -42,13 +42,13 @@ func (db *DB) AddBlockedWord(ctx context.Context, word string, by Operator) (w B
 	case len(folded) > maxFolded:
 		return w, task.Invalid([]task.Field{{Name: "word", Message: "is too long once its characters are normalised (NFKC)"}})
 	}
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", insertBlockedWordSQL, word, folded)
 		if task.CodeOf(err) != task.CodeNotFound {
-			return deed{"blocked.add", w.subject(), "", w.json()}, err
+			return auditEntry{"blocked.add", w.subject(), "", w.json()}, err
 		}
 		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", sameBlockedWordSQL, folded)
-		return deed{}, err
+		return auditEntry{}, err
 	})
 	if task.CodeOf(err) == task.CodeNotFound { // it was removed between the two statements
 		err = errBusy()
@@ -62,9 +62,9 @@ const deleteBlockedWordSQL = `delete from blocked_words where id = $1 returning 
 // RemoveBlockedWord lets a word through again and gives what it was;
 // task.CodeNotFound when there is none.
 func (db *DB) RemoveBlockedWord(ctx context.Context, id int32, by Operator) (w BlockedWord, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		w, err = rowOf[BlockedWord](ctx, tx, "blocked word", deleteBlockedWordSQL, id)
-		return deed{"blocked.remove", w.subject(), w.json(), ""}, err
+		return auditEntry{"blocked.remove", w.subject(), w.json(), ""}, err
 	})
 	db.blocked.forget()
 	return w, failed("remove blocked word", err)

@@ -2,11 +2,11 @@ package store
 
 import "slices"
 
-// callerQueues has a queue for each caller, so that a caller with much waiting does not
-// delay the others. Its zero value is empty. It must be used under a lock.
+// callerQueues has one queue for each caller, so that a caller with many items does not delay
+// the others. The zero value is empty. It is not safe for concurrent use.
 type callerQueues[T any] struct {
 	of    map[int64][]T // by caller; no entry for an empty queue
-	order []int64       // the callers that have a queue; the one served longest ago is first
+	order []int64       // callers with a queue, the one served longest ago first
 	total int
 }
 
@@ -25,9 +25,9 @@ func (q *callerQueues[T]) push(caller int64, items ...T) {
 	q.total += len(items)
 }
 
-// take removes up to limit items: from each caller that may be served an equal part of
-// limit, whether others have as much waiting or not. The items of one caller are
-// together and in their order.
+// take removes up to limit items: an equal part of limit from each caller for which may
+// returns true, however much each has waiting. The items of one caller stay together and in
+// order.
 func (q *callerQueues[T]) take(limit int, may func(caller int64) bool) []T {
 	ready := 0
 	for _, caller := range q.order {
@@ -49,7 +49,7 @@ func (q *callerQueues[T]) take(limit int, may func(caller int64) bool) []T {
 		queue := q.of[caller]
 		n := min(part, len(queue))
 		taken = append(taken, queue[:n]...)
-		clear(queue[:n]) // else the array keeps them in memory
+		clear(queue[:n]) // releases the memory
 		if n == len(queue) {
 			delete(q.of, caller)
 			continue
@@ -62,7 +62,7 @@ func (q *callerQueues[T]) take(limit int, may func(caller int64) bool) []T {
 	return taken
 }
 
-// remove takes an item out of a caller's queue and says whether it was there.
+// remove removes an item from a caller's queue and reports whether it was there.
 func (q *callerQueues[T]) remove(caller int64, is func(T) bool) bool {
 	queue := q.of[caller]
 	i := slices.IndexFunc(queue, is)

@@ -59,27 +59,24 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 	if err := may.check(); err != nil {
 		return c, err
 	}
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		limits, err := limitsOf(ctx, tx, by)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		if err := limits.mayGrant(name, may); err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
 			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes,
 			may.MaxWaitingTasks, may.BestPriority)
-		return deed{"caller.create", c.subject(), "", c.json()}, err
+		return auditEntry{"caller.create", c.subject(), "", c.json()}, err
 	})
 	if violates(err, "callers_name_key") {
 		err = task.Refuse(task.CodeConflict, "this name is taken; a revoked caller keeps its name")
 	}
 	return c, failed("add caller", err)
 }
-
-// notNull keeps an absent list from becoming a null.
-func notNull(list []string) []string { return append([]string{}, list...) }
 
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
 
@@ -165,16 +162,16 @@ func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by O
 // of the operator.
 func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Operator,
 	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, limits, err := lockCaller(ctx, tx, id, by)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		if before.RevokedAt != nil {
-			return deed{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
+			return auditEntry{}, task.Refuse(task.CodeConflict, "this caller is revoked; create another one")
 		}
 		c, err = change(tx, before, limits)
-		return deed{action, c.subject(), before.json(), c.json()}, err
+		return auditEntry{action, c.subject(), before.json(), c.json()}, err
 	})
 	return c, failed(action, err)
 }
@@ -192,17 +189,17 @@ const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 // RevokeCaller shuts a caller out for good. A caller already revoked stays so
 // without complaint; task.CodeNotFound when there is none.
 func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c StoredCaller, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
 		if err != nil || before.RevokedAt != nil {
 			c = before
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
 		if err == nil {
 			_, err = tx.Exec(ctx, silenceCallerSQL, id)
 		}
-		return deed{"caller.revoke", c.subject(), before.json(), c.json()}, err
+		return auditEntry{"caller.revoke", c.subject(), before.json(), c.json()}, err
 	})
 	return c, failed("revoke caller", err)
 }

@@ -22,11 +22,11 @@ type ClaimRequest struct {
 	Limit        int
 	Lease        time.Duration
 	MarksSending bool   // the app promises to mark each task as sending before it sends
-	Woken        bool   // somebody said that there are tasks
+	WokenUp      bool   // the caller was woken because there are tasks
 	Request      []byte // the call's parameters as JSON, for send_logs
 }
 
-// Claimed is one task handed to one app until LeaseUntil.
+// Claimed is one task claimed by one app until LeaseUntil.
 type Claimed struct {
 	ID         task.ID
 	Priority   int16
@@ -37,9 +37,9 @@ type Claimed struct {
 	Content    string
 }
 
-// claimBody is the rest of a claim after its CTE c has locked the rows: they
-// change hands, the log and the event are written and the bodies are read, in
-// one statement and one commit. It updates by id, never by a ctid read earlier.
+// claimBody is the rest of a claim after its CTE c has locked the rows: it claims them, writes
+// the log and reads the bodies, in one statement and one commit. Rows are updated by id, never
+// by a ctid read earlier.
 const claimBody = `
 , k as materialized (
     select $7::bigint as claim_id, now() + $4::interval as lease_until
@@ -57,20 +57,19 @@ const claimBody = `
     from b cross join k
 )`
 
-// claimTold writes the event of a claim.
-const claimTold = `, e as (
+// claimEvents writes the events of a claim.
+const claimEvents = `, e as (
     insert into event_outbox (kind, caller_id, ids)
-    select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) told
-    where callback_url is not null or ` + endpointed + ` group by kind, caller_id
+    select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) changed
+    where callback_url is not null or ` + hasEndpointSQL + ` group by kind, caller_id
 )`
 
 const claimAnswer = `
 select b.id, b.priority, b.retry_count, k.claim_id, k.lease_until, b.phone_number, b.content from b cross join k`
 
-// claimRows takes the left edge of task_live_ready: new tasks first, then
-// retries by retry_count, each by age (seed 001 section 6.3). A row that
-// another claim holds is skipped, what has expired is never handed out, and a
-// paused queue hands out nothing.
+// claimRows selects from the head of the index task_live_ready: new tasks first, then retries
+// by retry_count, each by age. Rows that another claim has locked are skipped. Expired tasks
+// and paused queues return nothing.
 const claimRows = `
 with c as materialized (
     select id, priority, retry_count from task_live
@@ -80,15 +79,16 @@ with c as materialized (
     for update skip locked
 )`
 
-// claimRowsAbove is claimRows with a floor for each lane (priority, retry_count)
-// in $9..$11, in claim order: it does not walk the dead index entries below.
+// claimRowsAbove is claimRows with a low-water mark for each priority bucket (priority,
+// retry_count) in $9..$11, in claim order. It does not scan the dead index entries below the
+// marks.
 const claimRowsAbove = `
 with c as materialized (
-    select r.* from unnest($9::smallint[], $10::smallint[], $11::uuid[]) as lane (priority, retry_count, low)
+    select r.* from unnest($9::smallint[], $10::smallint[], $11::uuid[]) as bucket (priority, retry_count, low)
     cross join lateral (
         select l.id, l.priority, l.retry_count from task_live l
-        where l.state = 1 and l.queue = $1 and l.priority = lane.priority and l.retry_count = lane.retry_count
-            and l.id >= lane.low and (l.expires_at is null or l.expires_at > now())
+        where l.state = 1 and l.queue = $1 and l.priority = bucket.priority and l.retry_count = bucket.retry_count
+            and l.id >= bucket.low and (l.expires_at is null or l.expires_at > now())
         order by l.id
         limit $2
         for update skip locked
@@ -98,31 +98,30 @@ with c as materialized (
 )`
 
 const (
-	claimSQL          = claimRows + claimBody + claimAnswer
-	claimToldSQL      = claimRows + claimBody + claimTold + claimAnswer
-	claimAboveSQL     = claimRowsAbove + claimBody + claimAnswer
-	claimAboveToldSQL = claimRowsAbove + claimBody + claimTold + claimAnswer
+	claimSQL                = claimRows + claimBody + claimAnswer
+	claimWithEventsSQL      = claimRows + claimBody + claimEvents + claimAnswer
+	claimAboveSQL           = claimRowsAbove + claimBody + claimAnswer
+	claimAboveWithEventsSQL = claimRowsAbove + claimBody + claimEvents + claimAnswer
 )
 
-// Claim hands out up to req.Limit tasks. When there are fewer it first lets
-// what fell due happen, of its own queue and then some of all, and looks again, so that
-// pollers alone keep the job going. touched says what that made pending and this claim left, for whoever
-// waits.
-// What was claimed is returned even when the second look fails: it must reach
-// its sender; and touched is returned with the error when nothing was.
+// Claim claims up to req.Limit tasks. When it finds fewer, it first processes due tasks, of
+// its own queue and some of each other queue, and tries again, so that polling alone keeps
+// tasks moving. pending counts the tasks by queue that this made pending and that the claim
+// did not take, so that other pollers can be woken. Claimed tasks are returned even when the
+// second try fails, since their sender must get them. pending is returned with an error too.
 //
-// Most polls find nothing: unless there is reason to hope, a look that is a
-// quarter of the work comes first.
-func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, touched Touched, err error) {
-	hope, due := db.hopeful(req), true
-	if !hope {
-		hope, due = db.anythingFor(ctx, req.Queue)
+// Most polls find nothing. Unless a claim is likely to succeed, a check comes first that costs
+// a quarter of a claim.
+func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, pending PendingByQueue, err error) {
+	try, due := db.claimDirectly(req), true
+	if !try {
+		try, due = db.hasWork(ctx, req.Queue)
 	}
-	if hope {
+	if try {
 		claimed, err = db.claimOnce(ctx, req, req.Limit)
-		db.giving.set(req.Queue, len(claimed) > 0)
+		db.nonEmpty.set(req.Queue, len(claimed) > 0)
 	}
-	if err != nil || len(claimed) == req.Limit || !hope && !due {
+	if err != nil || len(claimed) == req.Limit || !try && !due {
 		return claimed, nil, failed("claim", err)
 	}
 	swept, err := db.sweep(ctx, promoteRows, req.Queue)
@@ -138,88 +137,86 @@ func (db *DB) Claim(ctx context.Context, req ClaimRequest) (claimed []Claimed, t
 	return claimed, swept.Pending, failed("claim", err)
 }
 
-// hopeful tells whether to claim at once. Where floors hold, a claim walks less than
-// the look does.
-func (db *DB) hopeful(req ClaimRequest) bool {
-	return req.Woken || db.giving.has(req.Queue) || len(db.floors.of(req.Queue, time.Now())) > 0
+// claimDirectly reports whether to claim without checking first. With a low-water mark,
+// claiming is cheaper than checking.
+func (db *DB) claimDirectly(req ClaimRequest) bool {
+	return req.WokenUp || db.nonEmpty.has(req.Queue) || len(db.marks.of(req.Queue, time.Now())) > 0
 }
 
-const anythingSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
+const hasWorkSQL = `select exists (select from task_live where state = 1 and queue = $1), ` + dueColumns
 
-// anythingFor tells whether a queue has pending tasks, paused or not, and whether
-// anything at all fell due. What cannot be asked may be: the claim will say more.
-func (db *DB) anythingFor(ctx context.Context, queue string) (pending, due bool) {
+// hasWork reports whether a queue has pending tasks, paused or not, and whether anything is
+// due. If the query fails, it reports pending tasks: the claim will return the error.
+func (db *DB) hasWork(ctx context.Context, queue string) (pending, due bool) {
 	var next nextDue
-	err := db.hot.QueryRow(ctx, anythingSQL, queue).Scan(&pending, &next.pause, &next.task, &next.now)
+	err := db.hot.QueryRow(ctx, hasWorkSQL, queue).Scan(&pending, &next.pause, &next.task, &next.now)
 	return pending || err != nil, next.isPast(next.pause) || next.isPast(next.task)
 }
 
-// givingQueues are those whose last claim here got a task: there are likely more.
-// It is a hint, so it is forgotten before it grows: a queue that is claimed from no
-// more would stay.
-type givingQueues struct {
+// recentlyNonEmpty remembers queues whose last claim in this process returned a task. It is
+// only a hint, so it is cleared when it is full.
+type recentlyNonEmpty struct {
 	mu    sync.Mutex
 	names map[string]bool
 }
 
-func (g *givingQueues) has(queue string) bool {
+func (g *recentlyNonEmpty) has(queue string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.names[queue]
 }
 
-func (g *givingQueues) set(queue string, gave bool) {
+func (g *recentlyNonEmpty) set(queue string, found bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !gave {
+	if !found {
 		delete(g.names, queue)
 		return
 	}
-	if g.names == nil || len(g.names) >= maxGiving {
+	if g.names == nil || len(g.names) >= maxNonEmpty {
 		g.names = map[string]bool{}
 	}
 	g.names[queue] = true
 }
 
-// maxGiving bounds the queues that are remembered.
-const maxGiving = 1000
+// maxNonEmpty limits the queues in recentlyNonEmpty.
+const maxNonEmpty = 1000
 
-// promoteRows bounds what a claim promotes of its queue, and of all.
+// promoteRows limits the due tasks that a claim processes.
 const promoteRows = 100
 
 func (db *DB) claimOnce(ctx context.Context, req ClaimRequest, limit int) ([]Claimed, error) {
 	args := []any{req.Queue, limit, req.AppID, req.Lease, req.MarksSending, string(req.Request), nil, req.CallerID}
-	if lanes := db.floors.of(req.Queue, time.Now()); len(lanes) > 0 {
-		claimed, _, err := db.runClaim(ctx, db.events.pick(claimAboveSQL, claimAboveToldSQL), req, append(args, laneColumns(lanes)...))
+	if buckets := db.marks.of(req.Queue, time.Now()); len(buckets) > 0 {
+		claimed, _, err := db.runClaim(ctx, db.events.pick(claimAboveSQL, claimAboveWithEventsSQL), req, append(args, bucketColumns(buckets)...))
 		if err != nil || len(claimed) > 0 {
-			db.floors.raise(req.Queue, claimed)
+			db.marks.advance(req.Queue, claimed)
 			return claimed, err
 		}
 	}
-	claimed, took, err := db.runClaim(ctx, db.events.pick(claimSQL, claimToldSQL), req, args)
+	claimed, took, err := db.runClaim(ctx, db.events.pick(claimSQL, claimWithEventsSQL), req, args)
 	if err == nil {
-		db.floors.learn(req.Queue, claimed, took)
+		db.marks.observe(req.Queue, claimed, took)
 	}
 	return claimed, err
 }
 
-// claimIDAt is the place of the claim's id among the arguments of claimBody.
+// claimIDAt is the index of the claim id among the arguments of claimBody.
 const claimIDAt = 6
 
-// ownClaimSQL finds what a claim took. It needs no index: it is asked only when
-// an answer was lost.
+// ownClaimSQL finds the tasks of a claim. It is used only after a lost answer, so it has no
+// index.
 const ownClaimSQL = `
 select l.id, l.priority, l.retry_count, l.claim_id, l.due_at, t.phone_number, t.content
 from task_live l join tasks t on t.id = l.id
 where l.claim_id = any($1::bigint[]) and l.app_id = $2 and l.claimed_by = $3 and l.state = 2`
 
-// runClaim runs one claim and says how long the statement alone took. When its
-// answer is lost it is looked up by its id: a connection that broke must not
-// cost the tasks a lease and a retry. Each try has an id of its own: after a
-// failover another app may have the one before.
+// runClaim runs one claim and returns how long the statement took. If its answer is lost, the
+// claim is looked up by its id, so that a broken connection costs the tasks neither a lease
+// nor a retry. Each try has its own id: after a failover another app may have the one before.
 func (db *DB) runClaim(ctx context.Context, sql string, req ClaimRequest, args []any) (claimed []Claimed, took time.Duration, err error) {
 	var tried []int64
-	err = db.retrying(ctx, func(again bool) error {
+	err = db.retryLostCommit(ctx, func(again bool) error {
 		if again {
 			db.claimIDs.drop()
 			if claimed, _, err = db.queryClaim(ctx, ownClaimSQL, tried, req.AppID, req.CallerID); err != nil || len(claimed) > 0 {
@@ -258,14 +255,14 @@ func (db *DB) queryClaim(ctx context.Context, sql string, args ...any) ([]Claime
 	return claimed, time.Since(start), markLost(conn.Conn(), err)
 }
 
-// claimIDs hands out the ids of claims from blocks of the sequence, so that an
-// id is known before its claim. Ids are unique; their order means nothing.
+// claimIDs takes ids of claims from the sequence in blocks, so that an id is known before its
+// claim. Ids are unique; their order means nothing.
 type claimIDs struct {
 	mu         sync.Mutex
 	last, free int64
 }
 
-// claimBlockSQL takes one block; the sequence's increment is its length.
+// claimBlockSQL takes one block. The sequence's increment is its length.
 const (
 	claimBlock    = 1000
 	claimBlockSQL = `select nextval('claim_seq')`
@@ -284,21 +281,21 @@ func (c *claimIDs) next(ctx context.Context, from *pgxpool.Pool) (int64, error) 
 	return c.last, nil
 }
 
-// drop lets the rest of the block go, as must be when a connection broke: nextval
-// does not wait for a standby, and one that took over may give the block out again.
+// drop discards the rest of the block. It must be called when a connection broke: nextval does
+// not wait for a standby, so a promoted standby may return the block again.
 func (c *claimIDs) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.free = 0
 }
 
-// Extension lengthens the lease of one claim.
+// Extension extends the lease of one claim.
 type Extension struct {
 	TaskID task.ID
 	AppID  string
-	// CallerID must be the caller that claimed, if that is known.
+	// CallerID must be the caller that claimed, if the claim recorded it.
 	CallerID int64
-	ClaimID  int64 // 0 = not given; then the app alone tells the claim
+	ClaimID  int64 // 0 = not given; then the app alone identifies the claim
 	Lease    time.Duration
 	Sending  bool // the bytes are about to leave
 }
@@ -318,9 +315,9 @@ type Extended struct {
 	Sending    bool
 }
 
-// Extend lengthens a lease, from the database's now, and may mark the task as
-// sending. A claim that is no longer the live one is stale_claim. queues are
-// those that the caller may use; empty = all.
+// Extend extends a lease, from the database's now, and may mark the task as sending. If the
+// claim is not the task's live one, the error is stale_claim. queues are those that the caller
+// may use; empty = all.
 func (db *DB) Extend(ctx context.Context, e Extension, queues []string) (Extended, error) {
 	var out Extended
 	if queues == nil {

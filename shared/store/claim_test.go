@@ -101,13 +101,13 @@ func TestAPollThatFindsNothingIsALookAndNoClaim(t *testing.T) {
 	db.mustSubmit(t, message())
 	require.Len(t, db.claim(t), 1)
 	require.NotZero(t, db.claimIDs.last)
-	require.True(t, db.giving.has(task.DefaultQueue))
+	require.True(t, db.nonEmpty.has(task.DefaultQueue))
 
 	require.Empty(t, db.claim(t))
-	require.False(t, db.giving.has(task.DefaultQueue))
+	require.False(t, db.nonEmpty.has(task.DefaultQueue))
 	db.lapse(t)
 	require.Len(t, db.claim(t), 1, "what fell due is seen by the look, too")
-	require.Empty(t, db.claim(t, func(r *ClaimRequest) { r.Woken = true }))
+	require.Empty(t, db.claim(t, func(r *ClaimRequest) { r.WokenUp = true }))
 }
 
 func TestAShortClaimPromotesWhatIsDueFirst(t *testing.T) {
@@ -183,13 +183,13 @@ func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
 	db.mustSubmit(t, first, message())
 	one := func(r *ClaimRequest) { r.Limit = 1 }
 	claimed := db.claim(t, one)
-	clear(db.floors.queues) // on a busy machine that one was slow itself
+	clear(db.marks.queues) // on a busy machine that one was slow itself
 	for range slowInARow {
-		require.Empty(t, db.floors.of(task.DefaultQueue, time.Now()), "one slow claim is no pinned snapshot")
-		db.floors.learn(task.DefaultQueue, claimed, time.Minute)
+		require.Empty(t, db.marks.of(task.DefaultQueue, time.Now()), "one slow claim is no pinned snapshot")
+		db.marks.observe(task.DefaultQueue, claimed, time.Minute)
 	}
-	require.Len(t, db.floors.of(task.DefaultQueue, time.Now()), 1)
-	require.Empty(t, db.floors.of(task.DefaultQueue, time.Now().Add(2*floorLimit)), "floors end by themselves")
+	require.Len(t, db.marks.of(task.DefaultQueue, time.Now()), 1)
+	require.Empty(t, db.marks.of(task.DefaultQueue, time.Now().Add(2*markLimit)), "floors end by themselves")
 
 	db.mustSubmit(t, urgent)
 	next := db.claim(t, one)
@@ -198,18 +198,18 @@ func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
 	last := db.claim(t, one)
 	require.Len(t, last, 1)
 	require.Equal(t, urgent.ID, last[0].ID, "an empty look above the floors is followed by a plain one")
-	db.floors.learn(task.DefaultQueue, last, time.Millisecond)
-	require.Empty(t, db.floors.of(task.DefaultQueue, time.Now()), "health returns with the first quick claim")
+	db.marks.observe(task.DefaultQueue, last, time.Millisecond)
+	require.Empty(t, db.marks.of(task.DefaultQueue, time.Now()), "health returns with the first quick claim")
 }
 
 func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	hopeful := func(queue string) bool { return db.hopeful(ClaimRequest{Queue: queue}) }
+	hopeful := func(queue string) bool { return db.claimDirectly(ClaimRequest{Queue: queue}) }
 	require.False(t, hopeful("default"))
-	require.True(t, db.hopeful(ClaimRequest{Queue: "default", Woken: true}))
+	require.True(t, db.claimDirectly(ClaimRequest{Queue: "default", WokenUp: true}))
 	for range slowInARow {
-		db.floors.learn("default", []Claimed{{ID: task.NewID(), Priority: task.DefaultPriority}}, time.Minute)
+		db.marks.observe("default", []Claimed{{ID: task.NewID(), Priority: task.DefaultPriority}}, time.Minute)
 	}
 	require.True(t, hopeful("default"))
 
@@ -222,10 +222,10 @@ func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
 
 func TestWhatIsRememberedOfQueuesIsBounded(t *testing.T) {
 	t.Parallel()
-	var g givingQueues
-	for n := range 2*maxGiving + 1 {
+	var g recentlyNonEmpty
+	for n := range 2*maxNonEmpty + 1 {
 		g.set(strconv.Itoa(n), true)
 		require.True(t, g.has(strconv.Itoa(n)))
-		require.LessOrEqual(t, len(g.names), maxGiving)
+		require.LessOrEqual(t, len(g.names), maxNonEmpty)
 	}
 }

@@ -11,35 +11,34 @@ import (
 // Bounds of group commit.
 const (
 	flushRows  = 500              // rows in one transaction
-	shortRows  = 50               // rows in a transaction of the flusher that is kept for callers without one
-	flushers   = 2                // transactions under way at once beside that one, and of one caller's rows that are run alone
-	maxQueued  = 10_000           // rows waiting; more are refused
-	flushLimit = 15 * time.Second // a flush with all its tries, rows run alone included
+	shortRows  = 50               // rows in a transaction of the flusher reserved for callers without a flush
+	flushers   = 2                // transactions at once beside that one; also the limit of one caller's flushes that run row by row
+	maxQueued  = 10_000           // rows that wait; more are refused
+	flushLimit = 15 * time.Second // limit of a flush with all its tries
 )
 
-// coalescer is group commit: calls that arrive while transactions are under
-// way share the next one. A flush starts when the previous one returns, never
-// on a timer, so a lone call waits for nobody. A call is released only after
-// its own commit. There are goroutines only while there is work.
+// coalescer is group commit: calls that arrive while transactions are under way share the next
+// one. A flush starts when the previous one returns, never on a timer, so a single call does
+// not wait for others. A call returns only after its own commit. Goroutines exist only while
+// there is work.
 //
-// Callers share it fairly. Rows wait in a queue for each caller, and a flush takes
-// an equal part of each queue. One more flusher is kept for callers with no row in a
-// flush under way: it takes few rows, so that a single row never waits for a large
-// flush of others. A flush that fails is divided by callers before it is divided by
-// rows.
+// Callers share it fairly. Rows wait in a queue for each caller, and a flush takes an equal
+// part of each queue. One more flusher is reserved for callers with no row in a flush under
+// way. It takes few rows, so a single row never waits for a large flush of others. A flush
+// that fails is divided by caller before it is divided by row.
 type coalescer[In, Out any] struct {
-	// flush commits all rows or none and answers each in order. An error
-	// means that none is known to be committed. alone says that the row failed
-	// in company: it is the one at fault or a neighbour of it, and has waited.
+	// flush commits all rows or none, and returns their answers in order. An error means that
+	// none is known to be committed. alone means that the row failed together with others: it,
+	// or one of them, is at fault, and it has already waited for locks.
 	flush  func(ctx context.Context, rows []In, alone bool) ([]Out, error)
 	caller func(In) int64
 
 	mu       sync.Mutex
 	waiting  callerQueues[*entry[In, Out]]
-	underWay map[int64]int // flushes that have rows of a caller; no entry for none
-	running  int           // flushers, without the short one
-	short    bool          // the one kept for callers without a flush is running
-	singles  *turns        // a place for each flush whose rows are run alone
+	underWay map[int64]int // flushes with rows of a caller; no entry for 0
+	running  int           // flushers, without the reserved one
+	short    bool          // the reserved flusher is running
+	singles  *fairLimiter  // one place for each flush that runs row by row
 }
 
 type entry[In, Out any] struct {
@@ -51,12 +50,12 @@ type entry[In, Out any] struct {
 }
 
 func newCoalescer[In, Out any](caller func(In) int64, flush func(ctx context.Context, rows []In, alone bool) ([]Out, error)) *coalescer[In, Out] {
-	return &coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newTurns(flushers+1, flushers)}
+	return &coalescer[In, Out]{flush: flush, caller: caller, underWay: map[int64]int{}, singles: newFairLimiter(flushers+1, flushers)}
 }
 
-// do runs the rows, which are of one caller, each with its own answer or error in
-// order, and returns after the last is committed or refused. It does not stop early
-// when a caller leaves: what was queued is committed.
+// do commits the rows, all of one caller, and returns when each is committed or refused, with
+// an answer or error for each in order. It does not stop when the call is cancelled: queued
+// rows are committed.
 func (c *coalescer[In, Out]) do(rows []In) ([]Out, []error) {
 	var done sync.WaitGroup
 	entries := make([]entry[In, Out], len(rows))
@@ -76,8 +75,8 @@ func (c *coalescer[In, Out]) do(rows []In) ([]Out, []error) {
 	return outs, errs
 }
 
-// enqueue refuses rows of a caller that would have more waiting than there is room
-// left for others: one caller alone may fill half of the queue.
+// enqueue refuses rows when the caller would have more waiting than the room that is left for
+// others: one caller alone may fill half of the queue.
 func (c *coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGroup) bool {
 	if len(entries) == 0 {
 		return true
@@ -105,7 +104,7 @@ func (c *coalescer[In, Out]) enqueue(entries []entry[In, Out], done *sync.WaitGr
 	return true
 }
 
-// isIdle says that no flush under way has rows of the caller.
+// isIdle reports whether no flush under way has rows of the caller.
 func (c *coalescer[In, Out]) isIdle(caller int64) bool { return c.underWay[caller] == 0 }
 
 func (c *coalescer[In, Out]) run(short bool, batch []*entry[In, Out]) {
@@ -118,8 +117,8 @@ func (c *coalescer[In, Out]) run(short bool, batch []*entry[In, Out]) {
 	}
 }
 
-// next takes the next batch, in which the rows of each caller are together; nil ends
-// the flusher. mu is held.
+// next takes the next batch, in which the rows of each caller are together. nil ends the
+// flusher. mu must be held.
 func (c *coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
 	if short {
 		batch = c.waiting.take(shortRows, c.isIdle)
@@ -133,7 +132,7 @@ func (c *coalescer[In, Out]) next(short bool) (batch []*entry[In, Out]) {
 
 func anyCaller(int64) bool { return true }
 
-// count adds n flushes to the callers of a batch; mu is held.
+// count adds n flushes to each caller of a batch. mu must be held.
 func (c *coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	for i, e := range batch {
 		if i > 0 && batch[i-1].caller == e.caller {
@@ -145,15 +144,15 @@ func (c *coalescer[In, Out]) count(batch []*entry[In, Out], n int) {
 	}
 }
 
-// commit flushes a batch and releases its calls. A flush that fails for one
-// row's sake is run again in two parts, with half of its callers in each, and that of
-// one caller row by row, so that only that row's call fails; the latter aside, so that
-// nobody else waits for it. A failure that every row shares is not repeated 500 times.
+// commit flushes a batch and releases its calls. When some row is at fault, the batch is run
+// again in two parts with half of the callers each. A part with one caller is run row by row,
+// in a goroutine of its own so that others need not wait. Only the rows at fault fail. An
+// error that concerns every row is not repeated for each.
 func (c *coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushLimit)
 	err := c.try(ctx, batch, false)
-	switch parts := halves(batch); {
-	case len(batch) == 1 || !oneRowsFault(err):
+	switch parts := splitByCaller(batch); {
+	case len(batch) == 1 || !isRowError(err):
 		cancel()
 		release(batch, err)
 	case parts != nil:
@@ -163,14 +162,15 @@ func (c *coalescer[In, Out]) commit(batch []*entry[In, Out]) {
 	default:
 		go func() {
 			defer cancel()
-			c.alone(ctx, batch, err)
+			c.commitSingly(ctx, batch, err)
 		}()
 	}
 }
 
-// halves divides a batch between two of its callers; nil when it has only one.
-func halves[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
-	var starts []int // of callers, but for the first
+// splitByCaller divides a batch between two of its callers. It returns nil when there is only
+// one.
+func splitByCaller[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
+	var starts []int // index of each caller's first row, without the first caller
 	for i := 1; i < len(batch); i++ {
 		if batch[i].caller != batch[i-1].caller {
 			starts = append(starts, i)
@@ -183,22 +183,20 @@ func halves[In, Out any](batch []*entry[In, Out]) [][]*entry[In, Out] {
 	return [][]*entry[In, Out]{batch[:middle], batch[middle:]}
 }
 
-// alone runs the rows of one caller one by one within the time that is left of their
-// flush.
-func (c *coalescer[In, Out]) alone(ctx context.Context, rows []*entry[In, Out], err error) {
+// commitSingly runs the rows of one caller one by one, within the time left for their flush.
+func (c *coalescer[In, Out]) commitSingly(ctx context.Context, rows []*entry[In, Out], err error) {
 	caller := rows[0].caller
-	if c.singles.take(ctx, caller) != nil {
+	if c.singles.acquire(ctx, caller) != nil {
 		release(rows, err)
 		return
 	}
-	defer c.singles.give(caller)
+	defer c.singles.release(caller)
 	for i := range rows {
 		release(rows[i:i+1], c.try(ctx, rows[i:i+1], true))
 	}
 }
 
-// try flushes rows once and keeps their answers. A panic is an error of these
-// rows, not the end of the process.
+// try flushes rows once and keeps their answers. A panic becomes an error of these rows.
 func (c *coalescer[In, Out]) try(ctx context.Context, rows []*entry[In, Out], alone bool) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

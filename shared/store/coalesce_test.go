@@ -180,14 +180,14 @@ func TestRowsThatFailCostOnlyTheirCaller(t *testing.T) {
 
 func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 	t.Parallel()
-	places := newTurns(2, 1)
-	require.NoError(t, places.take(t.Context(), greedy))
-	require.NoError(t, places.take(t.Context(), modest))
+	places := newFairLimiter(2, 1)
+	require.NoError(t, places.acquire(t.Context(), greedy))
+	require.NoError(t, places.acquire(t.Context(), modest))
 	order := make(chan string, 10)
 	wait := func(caller int64, n int) {
 		before := places.count()
 		go func() {
-			require.NoError(t, places.take(t.Context(), caller))
+			require.NoError(t, places.acquire(t.Context(), caller))
 			order <- fmt.Sprint(caller, n)
 		}()
 		require.Eventually(t, func() bool { return places.count() > before }, 5*time.Second, time.Millisecond)
@@ -196,31 +196,31 @@ func TestPlacesGoToTheCallerServedLongestAgo(t *testing.T) {
 		wait(greedy, n)
 	}
 	wait(third, 0)
-	places.give(modest)
+	places.release(modest)
 	require.Equal(t, fmt.Sprint(third, 0), <-order, "greedy has its share")
-	places.give(greedy)
+	places.release(greedy)
 	require.Equal(t, fmt.Sprint(greedy, 0), <-order)
 	wait(modest, 0)
-	places.give(greedy)
+	places.release(greedy)
 	require.Equal(t, fmt.Sprint(greedy, 1), <-order, "it waits for longer")
 	soon, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
-	go func() { left <- places.take(soon, third) }()
+	go func() { left <- places.acquire(soon, third) }()
 	require.Eventually(t, func() bool { return places.count() == 3 }, 5*time.Second, time.Millisecond)
 	cancel()
 	require.ErrorIs(t, <-left, context.Canceled)
-	places.give(greedy)
+	places.release(greedy)
 	require.Equal(t, fmt.Sprint(modest, 0), <-order)
-	places.give(third)
+	places.release(third)
 	require.Equal(t, fmt.Sprint(greedy, 2), <-order)
-	places.give(greedy)
-	places.give(modest)
-	require.Empty(t, places.by)
+	places.release(greedy)
+	places.release(modest)
+	require.Empty(t, places.used)
 	require.Zero(t, places.taken)
 }
 
 // count is how many wait.
-func (t *turns) count() int {
+func (t *fairLimiter) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting.total
@@ -289,7 +289,7 @@ func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
 			extended <- err
 		}()
 	}
-	turns := db.hot.Config().ConnConfig.Tracer.(connectionTurns).turns
+	turns := db.hot.Config().ConnConfig.Tracer.(connectionLimiter).fairLimiter
 	require.Eventually(t, func() bool { return turns.count() == cap(extended)-2 }, 5*time.Second, time.Millisecond)
 	_, err := db.Task(as(modest), s.ID)
 	require.NoError(t, err)
@@ -301,5 +301,5 @@ func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
 	for range cap(extended) {
 		require.NoError(t, <-extended)
 	}
-	require.Empty(t, turns.by)
+	require.Empty(t, turns.used)
 }

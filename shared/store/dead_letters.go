@@ -82,8 +82,8 @@ const deleteDeadLetterSQL = `delete from dead_letters where id = $1 and dead ret
 // DismissDeadLetter removes one that was dealt with; what it was is kept in the
 // record of what was done by hand. task.CodeNotFound when there is none.
 func (db *DB) DismissDeadLetter(ctx context.Context, id int64, by Operator) error {
-	return failed("dismiss dead letter", db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	return failed("dismiss dead letter", db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		l, err := rowOf[DeadLetter](ctx, tx, "dead letter", deleteDeadLetterSQL, id)
-		return deed{"dead_letter.dismiss", "dead_letter/" + strconv.FormatInt(l.ID, 10), l.json(), ""}, err
+		return auditEntry{"dead_letter.dismiss", "dead_letter/" + strconv.FormatInt(l.ID, 10), l.json(), ""}, err
 	}))
 }

@@ -40,9 +40,9 @@ returning ` + defaultColumns
 // AddDefault stores the default content of a phone number;
 // task.CodeDefaultExists when the number has one, in whatever spelling.
 func (db *DB) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by Operator) (d DefaultSMS, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, db.phones.Spellings(phone))
-		return deed{"default.create", d.subject(), "", d.json()}, err
+		return auditEntry{"default.create", d.subject(), "", d.json()}, err
 	})
 	if violates(err, "default_sms_data_phone_number_key") || task.CodeOf(err) == task.CodeNotFound {
 		err = task.Refuse(task.CodeDefaultExists, "this phone number has default content already; change it with PUT /api/v1/admin/default-sms/{id}")
@@ -61,17 +61,17 @@ returning ` + defaultColumns
 // under its lock, or refuse to; task.CodeNotFound when there is none. An edit
 // that changes nothing leaves no trace.
 func (db *DB) EditDefault(ctx context.Context, id int32, by Operator, edit func(*DefaultSMS) error) (d DefaultSMS, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, err := rowOf[DefaultSMS](ctx, tx, "default content", lockDefaultSQL, id)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		d = before
 		if err := edit(&d); err != nil || d == before {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		d, err = rowOf[DefaultSMS](ctx, tx, "default content", updateDefaultSQL, id, d.Content, d.UseTemplate, d.Sent)
-		return deed{before.edited(d), d.subject(), before.json(), d.json()}, err
+		return auditEntry{before.edited(d), d.subject(), before.json(), d.json()}, err
 	})
 	return d, failed("edit default", err)
 }
@@ -89,9 +89,9 @@ const deleteDefaultSQL = `delete from default_sms_data where id = $1 returning `
 // DeleteDefault removes a default and gives what it was; task.CodeNotFound when
 // there is none.
 func (db *DB) DeleteDefault(ctx context.Context, id int32, by Operator) (d DefaultSMS, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		d, err = rowOf[DefaultSMS](ctx, tx, "default content", deleteDefaultSQL, id)
-		return deed{"default.delete", d.subject(), d.json(), ""}, err
+		return auditEntry{"default.delete", d.subject(), d.json(), ""}, err
 	})
 	return d, failed("delete default", err)
 }

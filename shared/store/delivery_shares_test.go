@@ -132,7 +132,7 @@ func TestACallersManyHostsLeaveThePlacesOfOthers(t *testing.T) {
 func byHost(posts []Post) map[string]int {
 	n := map[string]int{}
 	for _, p := range posts {
-		n[p.Lane()]++
+		n[p.DestinationKey()]++
 	}
 	return n
 }

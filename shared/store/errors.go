@@ -48,9 +48,9 @@ func errNotFound(what string) error {
 	return task.Refuse(task.CodeNotFound, "no such "+what)
 }
 
-// oneRowsFault tells whether a failed flush may succeed for other rows: bad
-// data, a lock that one row waits for, a deadlock.
-func oneRowsFault(err error) bool {
+// isRowError reports whether a failed flush may succeed without some of its rows: invalid
+// data, a lock that one row waits for, or a deadlock.
+func isRowError(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
 		return false
@@ -63,23 +63,24 @@ func oneRowsFault(err error) bool {
 	}
 }
 
-// lostAnswer wraps the error of a transaction whose connection broke, so that
-// nobody knows whether it was committed.
+// lostAnswer wraps the error of a transaction whose connection broke: whether it was committed
+// is unknown.
 type lostAnswer struct{ error }
 
 func (l lostAnswer) Unwrap() error { return l.error }
 
-// markLost marks err when the connection it came over is broken.
+// markLost wraps err in lostAnswer when its connection is broken.
 func markLost(conn *pgx.Conn, err error) error {
-	if err != nil && conn.IsClosed() && !turnedAway(err) {
+	if err != nil && conn.IsClosed() && !rejectedByPooler(err) {
 		return lostAnswer{err}
 	}
 	return err
 }
 
-// turnedAway tells whether PgBouncer had no server for a transaction and closed
-// the connection: nothing of it was run. It has one code for all that it says.
-func turnedAway(err error) bool {
+// rejectedByPooler reports whether PgBouncer had no server connection for a transaction and
+// closed the client's: nothing was executed. PgBouncer uses one code for all its errors, so
+// the message decides.
+func rejectedByPooler(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeProtocolViolation &&
 		(strings.Contains(pg.Message, "query_wait_timeout") || strings.Contains(pg.Message, "server_login_retry"))
@@ -90,24 +91,24 @@ func isLost(err error) bool {
 	return errors.As(err, &lost)
 }
 
-// mayBeCommitted tells whether err leaves open what became of a transaction that was
-// to commit: it reached a server, and no server said that it failed.
+// mayBeCommitted reports whether a transaction that returned err at its commit may be
+// committed all the same: it reached a server, and no server reported that it failed.
 func mayBeCommitted(err error) bool {
 	var pg *pgconn.PgError
 	var own *task.Error
 	if errors.As(err, &pg) {
-		return pg.SeverityUnlocalized != "ERROR" && !turnedAway(err) // but the end of the connection
+		return pg.SeverityUnlocalized != "ERROR" && !rejectedByPooler(err) // FATAL and PANIC end the connection only
 	}
-	return !errors.As(err, &own) && !neverReached(err) && !pgconn.SafeToRetry(err)
+	return !errors.As(err, &own) && !neverConnected(err) && !pgconn.SafeToRetry(err)
 }
 
-// neverReached tells whether no connection could be made.
-func neverReached(err error) bool {
+// neverConnected reports whether no connection could be made.
+func neverConnected(err error) bool {
 	var connect *pgconn.ConnectError
 	return errors.As(err, &connect)
 }
 
-// missingPartition tells whether a log row found no partition of its month.
+// missingPartition reports whether a log row found no partition for its month.
 func missingPartition(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && pg.Code == codeCheckViolation && pg.ConstraintName == "" && strings.HasSuffix(pg.TableName, "_logs")
@@ -126,8 +127,8 @@ func violates(err error, constraint string) bool {
 	return errors.As(err, &pg) && pg.Code == codeUniqueViolation && pg.ConstraintName == constraint
 }
 
-// failed wraps an error of the database once: what will pass becomes
-// server_busy, with its cause for the log; a mistake of ours stays one.
+// failed wraps a database error once. A transient one becomes server_busy, with its cause for
+// the log. nil and errors of the domain are returned as they are.
 func failed(doing string, err error) error {
 	var own *task.Error
 	switch {
@@ -135,18 +136,18 @@ func failed(doing string, err error) error {
 		return nil
 	case errors.As(err, &own):
 		return err
-	case passing(err):
+	case isTransient(err):
 		return fmt.Errorf("%s: %w (%w)", doing, errBusy(), err)
 	default:
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 }
 
-// passing tells whether err is the database's state of this moment. That is also what an
-// administrator has to change there: a password, the settings of a role, a migration.
-func passing(err error) bool {
+// isTransient reports whether err comes from the present state of the database. That includes
+// what an administrator must correct there: a password, the settings of a role, a migration.
+func isTransient(err error) bool {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && !neverReached(err) {
+	if errors.As(err, &pg) && !neverConnected(err) {
 		switch pg.Code[:2] {
 		case "08", "53", "57", "40": // connection, resources, operator, rollback
 			return true
@@ -156,6 +157,6 @@ func passing(err error) bool {
 	}
 	var own *task.Error
 	var network *net.OpError
-	return errors.As(err, &own) && own.Code == task.CodeServerBusy || isLost(err) || neverReached(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
+	return errors.As(err, &own) && own.Code == task.CodeServerBusy || isLost(err) || neverConnected(err) || pgconn.Timeout(err) || pgconn.SafeToRetry(err) || errors.As(err, &network) ||
 		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, context.DeadlineExceeded)
 }

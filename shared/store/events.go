@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// EventMode says which changes of tasks are told by events.
+// EventMode selects which changes of tasks are published as events.
 type EventMode int8
 
 // The modes.
@@ -37,76 +37,77 @@ func (m *EventMode) Decode(word string) error {
 	return nil
 }
 
-// pick is the one of two statements that tells every change, where the mode wants
-// that: the other does not plan what it would not do.
-func (m EventMode) pick(silent, telling string) string {
+// pick returns the statement that also writes events if the mode publishes every change. The
+// plain statement does not plan work that it would not do.
+func (m EventMode) pick(plain, withEvents string) string {
 	if m == AllEvents {
-		return telling
+		return withEvents
 	}
-	return silent
+	return plain
 }
 
-// kindOf is the kind of the event that a task is now in this state.
+// kindOf is the kind of the event that a task has reached the state s.
 func kindOf(s task.State) string { return "task." + s.String() }
 
-// tells says whether a change is one that the mode wants told.
-func (m EventMode) tells(c change) bool {
+// includes reports whether the mode publishes a change.
+func (m EventMode) includes(c change) bool {
 	changed := c.before.State != c.after.State || c.before.Reason != c.after.Reason
 	return changed && (m == AllEvents || m == FinalEvents && c.after.State.Final())
 }
 
-// endpointed is the condition that the caller of a row told has an endpoint which
-// wants events of its kind, as listenersSQL has it. Beside the task's own callback
-// URL it is what makes an event worth writing: one that nobody wants would only fill
-// the stream. It is asked in the last round trip before the commit: an endpoint that
-// was made while a lock was waited for hears of what comes of it.
-const endpointed = `exists (select from webhook_endpoints e where e.caller_id = told.caller_id and e.url is not null and e.enabled
-    and (e.events = '{}' or told.kind = any(e.events)))`
+// hasEndpointSQL is the condition that the caller of a row of changed has an endpoint for its
+// kind of event, as in listenersSQL. Events that neither an endpoint nor a callback URL
+// receives are not written, since they would only fill the stream. The statement is part of
+// the last round trip before the commit, so an endpoint that was made while a lock was waited
+// for gets the event.
+const hasEndpointSQL = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
+    and (e.events = '{}' or changed.kind = any(e.events)))`
 
-// insertEventsSQL writes one row for each caller and kind of change in this flush.
+// insertEventsSQL writes one row for each caller and kind of change in the flush.
 const insertEventsSQL = `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)
-from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as told (id, kind, reason, caller_id, callback)
-where callback or ` + endpointed + `
+from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as changed (id, kind, reason, caller_id, callback)
+where callback or ` + hasEndpointSQL + `
 group by kind, reason, caller_id`
 
-// news is what a transaction will tell once it is committed.
-type news struct {
+// commitNotifier counts the event rows that a transaction writes, and calls OnEvents and
+// OnFailed after its commit.
+type commitNotifier struct {
 	db     *DB
 	rows   int64
-	failed bool // of the tasks, some that count for alerts
+	failed bool // some task failed in a way that counts for alerts
 }
 
-// queueEvents adds the events of the changes. Tasks that nobody listens to leave
-// none.
-func (db *DB) queueEvents(batch *pgx.Batch, changes []change) *news {
-	n := &news{db: db}
-	var told []task.Task
+// queueEvents adds the events of the changes to the batch. Changes that nobody subscribed to
+// write no row.
+func (db *DB) queueEvents(batch *pgx.Batch, changes []change) *commitNotifier {
+	n := &commitNotifier{db: db}
+	var published []task.Task
 	for _, c := range changes {
-		if db.events.tells(c) {
-			told = append(told, c.after)
+		if db.events.includes(c) {
+			published = append(published, c.after)
 		}
 		n.failed = n.failed || c.after.FailureCounts()
 	}
-	if len(told) > 0 {
+	if len(published) > 0 {
 		kind := func(t task.Task) string { return kindOf(t.State) }
-		n.expect(batch.Queue(insertEventsSQL, column(told, taskID), column(told, kind), column(told, reason),
-			column(told, callerID), column(told, callback)))
+		n.countRows(batch.Queue(insertEventsSQL, column(published, taskID), column(published, kind), column(published, reason),
+			column(published, callerID), column(published, callback)))
 	}
 	return n
 }
 
-// expect counts the events that a statement of the transaction writes.
-func (n *news) expect(q *pgx.QueuedQuery) {
+// countRows adds the number of event rows that a statement writes.
+func (n *commitNotifier) countRows(q *pgx.QueuedQuery) {
 	q.Exec(func(tag pgconn.CommandTag) error {
 		n.rows += tag.RowsAffected()
 		return nil
 	})
 }
 
-// expectIDs is expect for a statement that returns what its event is about.
-func (n *news) expectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
+// collectIDs is countRows for a statement that returns the subjects of its events.
+func (n *commitNotifier) collectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	q.Query(func(rows pgx.Rows) error {
 		_, err := pgx.ForEachRow(rows, []any{ids}, func() error {
 			n.rows++
@@ -116,10 +117,9 @@ func (n *news) expectIDs(q *pgx.QueuedQuery, ids *[]task.ID) {
 	})
 }
 
-// after gives err, the outcome of the transaction; when that is well, or may be,
-// whoever relays events hears that there are some, and whoever raises alerts of
-// failures.
-func (n *news) after(err error) error {
+// notify returns err, the outcome of the transaction. If the transaction is committed, or may
+// be, it calls OnEvents if events were written and OnFailed if failures count for alerts.
+func (n *commitNotifier) notify(err error) error {
 	if n == nil || err != nil && !mayBeCommitted(err) {
 		return err
 	}
@@ -132,8 +132,8 @@ func (n *news) after(err error) error {
 	return err
 }
 
-// eventCallers is the streams and callers that have events to publish, e, with the
-// earliest row of each pair: one probe of the index each.
+// eventCallers lists each stream and caller with waiting events as e, with the earliest row of
+// each pair, by one index probe each.
 const eventCallers = `e (stream, caller_id, next_at, events) as (
     (select stream, caller_id, next_at, events from event_outbox order by stream, caller_id, next_at, id limit 1)
     union all
@@ -144,15 +144,15 @@ const eventCallers = `e (stream, caller_id, next_at, events) as (
     ) n
 )`
 
-// lockEventsSQL takes the oldest events of each stream and caller with what is told of
-// each: of $1 events an equal part for each stream, divided equally among its callers,
-// and of each caller as many whole rows as its part has room for, at least one. Of
-// callers whose first rows alone are more than that, some are chosen by chance. Of a
-// stream whose pause is over it takes one row. The first rows of all callers come
-// first, the small ones before the large ones, then the second ones: so what one caller
-// has waiting, however much, keeps no other one waiting. Rows that another relay has
-// are left to it. A room of 0 says that there may be more. The result is told only
-// while it is that of the very outcome.
+// lockEventsSQL locks the oldest events of each stream and caller, and reads what an event
+// contains. The $1 events of a batch are divided equally among streams, and each stream's part
+// among its callers. A caller gets as many whole rows as its part has room for, and at least
+// one. When the first rows of all callers exceed the part, some callers are chosen at random.
+// A stream whose pause has ended gets one row. The first rows of all callers come before the
+// second ones, and small ones before large ones, so no caller's backlog delays another caller.
+// Rows that another relay has locked are skipped. room = 0 means that there may be more rows.
+// A task's result is returned only while the outcome that the event reports is still the
+// task's outcome.
 const lockEventsSQL = `
 with recursive ` + eventCallers + `, due as materialized (
     select s.*, p.failures, random() as chance from e s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `
@@ -214,8 +214,8 @@ left join webhook_endpoints w on o.kind = '` + kindDisabled + `' and w.id = i.id
 left join lateral (select * from alerts where alerts.id = i.id and o.kind like 'alert.%' offset 0) x on true
 order by o.stream, o.turn, o.events, o.id, i.place`
 
-// The kinds of events that are not of tasks: an endpoint was disabled; a message
-// that a stream accepted was saved, or cannot be; an alert was raised, or is over.
+// Kinds of events that are not of tasks: an endpoint was disabled, an accepted message was
+// saved or rejected, an alert was raised or cleared.
 const (
 	kindDisabled = "webhook.disabled"
 	kindSaved    = "message.saved"
@@ -224,7 +224,7 @@ const (
 	kindCleared  = "alert.cleared"
 )
 
-// DueEvent is one thing that happened and is to be told.
+// DueEvent is one event to publish.
 type DueEvent struct {
 	Seq      int64           // grows with each event of one subject
 	Kind     string          // task.<state>, webhook.disabled, message.saved, message.rejected, alert.raised or alert.cleared
@@ -251,7 +251,7 @@ type DueEvent struct {
 	stream string
 }
 
-// ID names the event wherever it is told, and when it is told again.
+// ID identifies the event. It stays the same when the event is published again.
 func (e *DueEvent) ID() string { return e.Subject.String() + "-" + strconv.FormatInt(e.Seq, 10) }
 
 func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, streams streamStates, err error) {
@@ -273,7 +273,7 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, stre
 		if metadata != nil {
 			e.Metadata = json.RawMessage(*metadata)
 		}
-		if e.Alert, err = alertThen(alert, e.Kind); err != nil {
+		if e.Alert, err = alertAtEvent(alert, e.Kind); err != nil {
 			return err
 		}
 		if len(due) == 0 || due[len(due)-1].Seq != e.Seq {
@@ -285,34 +285,24 @@ func lockEvents(ctx context.Context, tx pgx.Tx, limit int) (due []DueEvent, stre
 	return due, streams, err
 }
 
-func orEmpty(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
-// anyEventSQL spares the idle relay a transaction.
+// anyEventSQL lets an idle relay skip the transaction.
 const anyEventSQL = `
 with recursive ` + eventCallers + `
 select exists (select from e s` + pausedStreams + `where s.next_at <= now() and ` + openStream + `)`
 
 const deleteEventsSQL = `delete from event_outbox where id = any($1::bigint[])`
 
-// keepEventsSQL keeps what is left of a row; where that waits by itself, for $3
-// seconds.
+// keepEventsSQL keeps the remaining ids of a row and, if $3 > 0, delays it by $3 seconds.
 const keepEventsSQL = `
 update event_outbox set ids = $2, next_at = case when $3 > 0 then now() + make_interval(secs => $3) else next_at end where id = $1`
 
-// RelayEvents takes about limit events, the oldest of each stream and caller, has
-// publish tell all their events with the rows locked, and deletes what was taken,
-// in one transaction. publish gives one result per event, in their order, and must
-// return within 3 s. An event that met nobody stays, however often; one that was
-// refused becomes a dead letter. Streams that are away are paused as in
-// RelayMessages.
+// RelayEvents locks about limit events, the oldest of each stream and caller, calls publish,
+// and deletes what was accepted, all in one transaction. publish returns one result per event,
+// in order, within 3 s. An event whose stream is away stays, however often it was tried. One
+// that is refused becomes a dead letter. Streams that are away are paused as in RelayMessages.
 //
-// When publish fails, the process dies or the commit is lost the same events are
-// told again under the same ids, by which they are recognised.
+// When publish fails, the process dies or the commit is lost, the same events are published
+// again under the same ids, by which receivers recognise them.
 func (db *DB) RelayEvents(ctx context.Context, limit int, publish func(ctx context.Context, due []DueEvent) ([]msg.Result, error)) (relayed Relayed, err error) {
 	var any bool
 	if err := db.hot.QueryRow(ctx, anyEventSQL).Scan(&any); err != nil || !any {
@@ -343,24 +333,24 @@ func (db *DB) RelayEvents(ctx context.Context, limit int, publish func(ctx conte
 	return relayed, failed("relay events", err)
 }
 
-// keptEvents is what stays of a row.
-type keptEvents struct {
-	of    int           // events that the row had
-	ids   []task.ID     // that stay
-	pause time.Duration // of a row with events that are away by themselves
+// remainingEvents is what stays of a row after publishing.
+type remainingEvents struct {
+	total int           // events that the row had
+	ids   []task.ID     // events that stay
+	pause time.Duration // delay of the row, if an event of it failed alone
 }
 
-// settleEvents adds what becomes of the rows that the events stand in. A row that
-// stays as it is costs no statement.
+// settleEvents adds the statements that delete or keep the rows of the published events. A row
+// that stays unchanged costs no statement.
 func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result, relayed *Relayed) {
-	rows := map[int64]*keptEvents{}
+	rows := map[int64]*remainingEvents{}
 	for i, e := range due {
 		row := rows[e.Seq]
 		if row == nil {
-			row = new(keptEvents)
+			row = new(remainingEvents)
 			rows[e.Seq] = row
 		}
-		row.of++
+		row.total++
 		switch r := results[i]; r.Outcome {
 		case msg.Away:
 			row.ids = append(row.ids, e.Subject)
@@ -379,7 +369,7 @@ func settleEvents(batch *pgx.Batch, due []DueEvent, results []msg.Result, relaye
 		switch row := rows[seq]; {
 		case len(row.ids) == 0:
 			taken = append(taken, seq)
-		case len(row.ids) < row.of || row.pause > 0:
+		case len(row.ids) < row.total || row.pause > 0:
 			batch.Queue(keepEventsSQL, seq, row.ids, row.pause.Seconds())
 			if row.pause > 0 {
 				relayed.Again = append(relayed.Again, time.Now().Add(row.pause))

@@ -375,7 +375,7 @@ func TestAClaimTellsHowMuchItLeftToOthers(t *testing.T) {
 	claimed, touched, err := db.Claim(t.Context(), ClaimRequest{Queue: task.DefaultQueue, AppID: "a", Limit: 8, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Len(t, claimed, 8)
-	require.Equal(t, Touched{task.DefaultQueue: 6}, touched)
+	require.Equal(t, PendingByQueue{task.DefaultQueue: 6}, touched)
 }
 
 func TestAnOrderWhoseAnswerWasLostIsTheSameOrder(t *testing.T) {

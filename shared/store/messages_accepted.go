@@ -32,7 +32,7 @@ func (db *DB) SaveAccepted(ctx context.Context, rows []*NewMessage) ([]Saving, e
 	if len(rows) == 1 && isPoison(err) {
 		return []Saving{SavePoisoned}, failed("bury an accepted message", db.buryAccepted(ctx, rows[0], err.Error()))
 	}
-	if len(rows) < 2 || !oneRowsFault(err) {
+	if len(rows) < 2 || !isRowError(err) {
 		return out, failed("save accepted messages", err)
 	}
 	out = make([]Saving, 0, len(rows))
@@ -56,17 +56,17 @@ func isPoison(err error) bool {
 // buryAccepted keeps a message that the database will never take as a dead
 // letter, and has its sender told.
 func (db *DB) buryAccepted(ctx context.Context, m *NewMessage, reason string) error {
-	told := &news{db: db}
+	notifier := &commitNotifier{db: db}
 	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		queueDeadLetter(&batch, DeadLetter{
 			Function: "save", EventID: m.ID.String(), EventType: m.Type, Event: string(m.Data), Reason: reason, Attempts: 1,
 		})
 		batch.Queue(rememberRefusedSQL, m.AcceptSeq, m.ID, storable(m.From), storable(m.ClientMsgID))
-		told.expect(batch.Queue(insertAcksSQL, kindRejected, []task.ID{m.ID}))
+		notifier.countRows(batch.Queue(insertAcksSQL, kindRejected, []task.ID{m.ID}))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return told.after(err)
+	return notifier.notify(err)
 }
 
 const (
@@ -99,7 +99,7 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 	for i, m := range rows {
 		m.ahead = time.Duration(len(rows)-1-i) * time.Microsecond
 	}
-	told := &news{db: db}
+	notifier := &commitNotifier{db: db}
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		inserted := map[task.ID]time.Time{}
 		fresh := freshMessages(rows)
@@ -114,11 +114,11 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 		}
 		out = judgeAccepted(rows, inserted, prints)
 		batch = pgx.Batch{}
-		queueAcks(&batch, told, rows, out)
+		queueAcks(&batch, notifier, rows, out)
 		queueStreamUsage(&batch, usageOfAccepted(rows, out, places))
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return out, told.after(err)
+	return out, notifier.notify(err)
 }
 
 const savedBeforeSQL = `
@@ -194,7 +194,7 @@ func usageOfAccepted(rows []*NewMessage, out []Saving, places map[task.ID]int64)
 
 // queueAcks adds what the senders are told and what is to be forgotten of the
 // stream.
-func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
+func queueAcks(batch *pgx.Batch, notifier *commitNotifier, rows []*NewMessage, out []Saving) {
 	var saved, rejected []task.ID
 	for i, m := range rows {
 		if out[i] == SaveRejected {
@@ -206,14 +206,14 @@ func queueAcks(batch *pgx.Batch, told *news, rows []*NewMessage, out []Saving) {
 	batch.Queue(rememberAcceptedSQL, column(rows, func(m *NewMessage) int64 { return m.AcceptSeq }), column(rows, func(m *NewMessage) task.ID { return m.ID }),
 		column(rows, func(m *NewMessage) task.Hash { return m.Fingerprint }))
 	if len(saved) > 0 {
-		told.expect(batch.Queue(insertAcksSQL, kindSaved, saved))
+		notifier.countRows(batch.Queue(insertAcksSQL, kindSaved, saved))
 	}
 	if len(rejected) > 0 {
-		told.expect(batch.Queue(insertAcksSQL, kindRejected, rejected))
+		notifier.countRows(batch.Queue(insertAcksSQL, kindRejected, rejected))
 	}
 }
 
-const forgettableSQL = `
+const purgeCandidatesSQL = `
 select id, accept_seq from accepted_messages where saved_at <= now() - make_interval(secs => $1) order by accept_seq limit $2`
 
 // AcceptedPlace is where the stream holds a message.
@@ -222,10 +222,10 @@ type AcceptedPlace struct {
 	Seq int64
 }
 
-// Forgettable gives the places in the stream of up to limit messages that were
+// PurgeCandidates gives the places in the stream of up to limit messages that were
 // saved at least window ago.
-func (db *DB) Forgettable(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
-	rows, err := db.hot.Query(ctx, forgettableSQL, unprepared, window.Seconds(), limit)
+func (db *DB) PurgeCandidates(ctx context.Context, window time.Duration, limit int) ([]AcceptedPlace, error) {
+	rows, err := db.hot.Query(ctx, purgeCandidatesSQL, unprepared, window.Seconds(), limit)
 	if err != nil {
 		return nil, failed("forgettable messages", err)
 	}
@@ -233,12 +233,12 @@ func (db *DB) Forgettable(ctx context.Context, window time.Duration, limit int) 
 	return places, failed("forgettable messages", err)
 }
 
-const forgottenSQL = `
+const markPurgedSQL = `
 delete from accepted_messages a using unnest($1::uuid[], $2::bigint[]) as t (id, seq) where a.id = t.id and a.accept_seq = t.seq`
 
-// Forgotten says that the stream holds these no more.
-func (db *DB) Forgotten(ctx context.Context, places []AcceptedPlace) error {
-	_, err := db.hot.Exec(ctx, forgottenSQL, column(places, func(p AcceptedPlace) task.ID { return p.ID }),
+// MarkPurged says that the stream holds these no more.
+func (db *DB) MarkPurged(ctx context.Context, places []AcceptedPlace) error {
+	_, err := db.hot.Exec(ctx, markPurgedSQL, column(places, func(p AcceptedPlace) task.ID { return p.ID }),
 		column(places, func(p AcceptedPlace) int64 { return p.Seq }))
 	return failed("forgotten messages", err)
 }
@@ -277,12 +277,12 @@ func (db *DB) Checked(ctx context.Context, created time.Time) (c Checked, err er
 	return Checked{Place: uint64(place), Last: uint64(last), Taken: uint64(taken), Ago: time.Duration(ago * float64(time.Second))}, failed("checked messages", err)
 }
 
-const lookedSQL = `
+const markScannedSQL = `
 update accepted_checked set looked_seq = $1, looked_taken = $2, looked_at = now() where stream_created = $3`
 
-// Looked keeps what a look at the stream found.
-func (db *DB) Looked(ctx context.Context, created time.Time, last, taken uint64) error {
-	_, err := db.hot.Exec(ctx, lookedSQL, unprepared, int64(last), int64(taken), created)
+// MarkScanned keeps what a look at the stream found.
+func (db *DB) MarkScanned(ctx context.Context, created time.Time, last, taken uint64) error {
+	_, err := db.hot.Exec(ctx, markScannedSQL, unprepared, int64(last), int64(taken), created)
 	return failed("looked at messages", err)
 }
 
@@ -295,15 +295,15 @@ func (db *DB) SetChecked(ctx context.Context, created time.Time, place uint64) e
 	return failed("checked messages", err)
 }
 
-const unaccountedSQL = `
+const missingSequencesSQL = `
 select place from generate_series($1::bigint, $2::bigint) as place
 where not exists (select from accepted_messages a where a.accept_seq = place)`
 
-// Unaccounted gives the places of the stream, from first to last, in their order,
+// MissingSequences gives the places of the stream, from first to last, in their order,
 // that no message is known to have had: what the stream has there is not saved.
 // It looks at each.
-func (db *DB) Unaccounted(ctx context.Context, first, last uint64) ([]uint64, error) {
-	rows, err := db.hot.Query(ctx, unaccountedSQL, int64(first), int64(last))
+func (db *DB) MissingSequences(ctx context.Context, first, last uint64) ([]uint64, error) {
+	rows, err := db.hot.Query(ctx, missingSequencesSQL, int64(first), int64(last))
 	if err != nil {
 		return nil, failed("unaccounted messages", err)
 	}

@@ -73,7 +73,7 @@ func TestAcceptedMessagesAreDueInTheirOrder(t *testing.T) {
 	}
 	require.Zero(t, db.count(t, `select count(*) from (
 		select accept_seq - lag(accept_seq) over (order by next_at, id) as step from messages join message_live using (id)) s where step <> 1`))
-	unaccounted, err := db.Unaccounted(t.Context(), 1, 52)
+	unaccounted, err := db.MissingSequences(t.Context(), 1, 52)
 	require.NoError(t, err)
 	require.Equal(t, []uint64{51, 52}, unaccounted)
 }
@@ -87,7 +87,7 @@ func TestOneRowThatTheDatabaseNeverTakesHoldsUpNoOther(t *testing.T) {
 	buried, err := db.Buried(t.Context(), []string{bad.ID.String(), task.NewID().String()})
 	require.NoError(t, err)
 	require.Equal(t, []string{bad.ID.String()}, buried)
-	unaccounted, err := db.Unaccounted(t.Context(), 1, 3)
+	unaccounted, err := db.MissingSequences(t.Context(), 1, 3)
 	require.NoError(t, err)
 	require.Empty(t, unaccounted)
 }
@@ -102,7 +102,7 @@ func TestWhatIsKnownOfAStreamIsOfThatStream(t *testing.T) {
 	begun, err := db.Checked(t.Context(), made)
 	require.NoError(t, err)
 	require.Greater(t, begun.Ago, 24*time.Hour, "nobody has looked yet")
-	require.NoError(t, db.Looked(t.Context(), made, 9, 4))
+	require.NoError(t, db.MarkScanned(t.Context(), made, 9, 4))
 	require.NoError(t, db.SetChecked(t.Context(), made, 7))
 	require.NoError(t, db.SetChecked(t.Context(), made, 5))
 	c, err := db.Checked(t.Context(), made)

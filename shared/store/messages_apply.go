@@ -29,13 +29,13 @@ for update of d`
 
 const messagesExistSQL = `select id from messages where id = any($1::uuid[])`
 
-// messagePatience is how long a confirmation or an operator waits for a message
+// messageLockTimeout is how long a confirmation or an operator waits for a message
 // that a relay is sending: longer than a relay holds its locks.
-const messagePatience = "4s"
+const messageLockTimeout = "4s"
 
-// heldMessages is the set of messages that a transaction holds, and the
+// lockedMessages is the set of messages that a transaction holds, and the
 // database's now.
-type heldMessages struct {
+type lockedMessages struct {
 	byID  map[task.ID]MessageDetail
 	exist map[task.ID]bool // those that were found at all
 	now   time.Time
@@ -43,12 +43,12 @@ type heldMessages struct {
 
 // queueMessageLocks locks messages, wherever they are in their lives; what it
 // returns is filled once the batch was read.
-func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *heldMessages {
-	held := &heldMessages{byID: make(map[task.ID]MessageDetail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
+func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *lockedMessages {
+	held := &lockedMessages{byID: make(map[task.ID]MessageDetail, len(ids)), exist: make(map[task.ID]bool, len(ids))}
 	keep := func(rows pgx.Rows) error {
 		return scanMessages(rows, func(m MessageDetail, now time.Time) { held.byID[m.ID], held.now = m, now })
 	}
-	batch.Queue(setPatienceSQL, messagePatience)
+	batch.Queue(setLockTimeoutSQL, messageLockTimeout)
 	batch.Queue(lockLiveMessagesSQL, ids).Query(keep)
 	batch.Queue(lockDoneMessagesSQL, ids).Query(keep)
 	batch.Queue(messagesExistSQL, ids).Query(collectSet(held.exist))
@@ -57,7 +57,7 @@ func queueMessageLocks(batch *pgx.Batch, ids ...task.ID) *heldMessages {
 
 // of gives one message. One that exists and is not held came back to life
 // between the two looks: busy for this moment.
-func (h *heldMessages) of(id task.ID) (MessageDetail, error) {
+func (h *lockedMessages) of(id task.ID) (MessageDetail, error) {
 	m, found := h.byID[id]
 	switch {
 	case found:
@@ -86,8 +86,8 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 where l.id = t.id`
 
-// laneOfMessage is laneOf the message m, where that is to a URL.
-const laneOfMessage = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
+// destinationKeySQL is laneOf the message m, where that is to a URL.
+const destinationKeySQL = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
 
 // streamOfMessage is msg.Address.Stream of the message m.
 const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else case split_part(m.destination, '.', 1) when 'msg' then 'MESSAGES'
@@ -95,7 +95,7 @@ const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else cas
 
 const insertLiveMessagesSQL = `
 insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, caller_id, bytes, kind, lane, stream)
-select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + laneOfMessage + `, ` + streamOfMessage + `
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + destinationKeySQL + `, ` + streamOfMessage + `
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`
@@ -130,22 +130,22 @@ func queueMessageChanges(batch *pgx.Batch, changes []messageChange) {
 	}
 	if len(finish) > 0 {
 		batch.Queue(deleteLiveMessagesSQL, column(finish, changedID))
-		batch.Queue(insertDoneMessagesSQL, append(progress(finish), column(finish, abandoned), column(finish, finishedBy))...)
+		batch.Queue(insertDoneMessagesSQL, append(progressColumns(finish), column(finish, abandoned), column(finish, finishedBy))...)
 	}
 	if len(update) > 0 {
-		batch.Queue(updateLiveMessagesSQL, append(progress(update), column(update, nextAt))...)
+		batch.Queue(updateLiveMessagesSQL, append(progressColumns(update), column(update, nextAt))...)
 	}
 	if len(amend) > 0 {
 		batch.Queue(updateDoneMessagesSQL, column(amend, changedID), column(amend, messageStatus), column(amend, abandoned), column(amend, finishedBy), column(amend, deliveredAt))
 	}
 	if len(revive) > 0 {
 		batch.Queue(deleteDoneMessagesSQL, column(revive, changedID))
-		batch.Queue(insertLiveMessagesSQL, append(progress(revive), column(revive, nextAt))...)
+		batch.Queue(insertLiveMessagesSQL, append(progressColumns(revive), column(revive, nextAt))...)
 	}
 }
 
-// progress gives the columns that live and final messages share.
-func progress(changes []messageChange) []any {
+// progressColumns gives the columns that live and final messages share.
+func progressColumns(changes []messageChange) []any {
 	return []any{
 		column(changes, changedID), column(changes, messageStatus),
 		column(changes, func(c messageChange) int16 { return c.after.Remaining }),

@@ -96,7 +96,7 @@ const insertReceiptSQL = `insert into message_receipts (message_id, consumer, se
 // task.CodeNotFound when there is no such message, or it was never sent;
 // task.CodeServerBusy while its first send may be under way.
 func (db *DB) ReceiveMessage(ctx context.Context, id task.ID, c Confirmation) (after msg.Message, err error) {
-	err = db.retrying(ctx, func(bool) error {
+	err = db.retryLostCommit(ctx, func(bool) error {
 		conn, err := db.hot.Acquire(ctx)
 		if err != nil {
 			return err

@@ -49,7 +49,7 @@ func (db *DB) RecordDelivered(ctx context.Context, ids []task.ID, fingerprints [
 		return failed("record delivered messages", err)
 	}
 	var batch pgx.Batch
-	batch.Queue(setPatienceSQL, messagePatience)
+	batch.Queue(setLockTimeoutSQL, messageLockTimeout)
 	for _, sql := range []string{deliveredLiveSQL, deliveredDoneSQL, deliveredLiveSQL} {
 		batch.Queue(sql, ids, fingerprints, at)
 	}

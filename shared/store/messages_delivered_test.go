@@ -31,7 +31,7 @@ func TestTheTimeOfADeliveryMeetsItsRowInWhateverOrder(t *testing.T) {
 	found, err = db.DeliveredAt(t.Context(), late.ID)
 	require.NoError(t, err)
 	require.Zero(t, found)
-	unaccounted, err := db.Unaccounted(t.Context(), 1, 1)
+	unaccounted, err := db.MissingSequences(t.Context(), 1, 1)
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1}, unaccounted, "delivered is not saved")
 	db.mustSaveAccepted(t, early, late)
@@ -105,7 +105,7 @@ func TestTheTimeOfADeliveryThatNobodyWillSaveIsForgotten(t *testing.T) {
 	db.mustRecordDelivered(t, time.Now(), accepted(3, "waits"))
 	require.NoError(t, db.ForgetDelivered(t.Context()))
 	require.Equal(t, 2, db.count(t, `select count(*) from accepted_messages`))
-	places, err := db.Forgettable(t.Context(), 0, 10)
+	places, err := db.PurgeCandidates(t.Context(), 0, 10)
 	require.NoError(t, err)
 	require.Equal(t, []AcceptedPlace{{kept.ID, 1}}, places)
 }

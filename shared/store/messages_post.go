@@ -86,12 +86,12 @@ from l` + bodyOfLive
 // NextAt.
 type Post struct{ MessageDetail }
 
-// Lane is what a receiver that does not answer may keep waiting.
-func (p *Post) Lane() string { return laneOf(p.CallerID, p.Destination) }
+// Destination is what a receiver that does not answer may keep waiting.
+func (p *Post) DestinationKey() string { return destinationKey(p.CallerID, p.Destination) }
 
-// laneOf is the lane of a message to a URL: those of the same caller to the same
+// destinationKey is the lane of a message to a URL: those of the same caller to the same
 // host.
-func laneOf(caller int64, url string) string {
+func destinationKey(caller int64, url string) string {
 	return strconv.FormatInt(caller, 10) + " " + hostOf(url)
 }
 
@@ -110,7 +110,7 @@ func hostOf(address string) string {
 func (db *DB) ClaimPosts(ctx context.Context, places Places, inHand []Post, lease time.Duration) ([]Post, error) {
 	var posts []Post
 	rows, err := db.hot.Query(ctx, claimPostsSQL, places.All-len(inHand),
-		column(inHand, func(p Post) int64 { return p.CallerID }), column(inHand, func(p Post) string { return p.Lane() }),
+		column(inHand, func(p Post) int64 { return p.CallerID }), column(inHand, func(p Post) string { return p.DestinationKey() }),
 		places.Lane, places.Caller, lease.Seconds())
 	if err == nil {
 		err = scanMessages(rows, func(m MessageDetail, _ time.Time) { posts = append(posts, Post{m}) })

@@ -112,14 +112,14 @@ func TestNoHostKeepsMessagesToAnotherOneWaiting(t *testing.T) {
 	lanes := func(posts []Post) map[string]int {
 		n := map[string]int{}
 		for _, p := range posts {
-			n[p.Lane()]++
+			n[p.DestinationKey()]++
 		}
 		return n
 	}
 	first, err := db.ClaimPosts(t.Context(), wide, nil, time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 16, "0 calm.example:8443": 1}, lanes(first))
-	shop := slices.DeleteFunc(slices.Clone(first), func(p Post) bool { return p.Lane() != "0 shop.example" })
+	shop := slices.DeleteFunc(slices.Clone(first), func(p Post) bool { return p.DestinationKey() != "0 shop.example" })
 	more, err := db.ClaimPosts(t.Context(), wide, shop[:15], time.Minute)
 	require.NoError(t, err)
 	require.Equal(t, map[string]int{"0 shop.example": 1}, lanes(more), "those in hand count")
@@ -144,7 +144,7 @@ func TestARevivedMessageComesBackToTheLaneThatItWasSubmittedTo(t *testing.T) {
 		"https://a.example", "https://a.example/", "https://a.example:8443/b?c=d#e", "http://user@a.example/b", "https://[::1]:80/x", "https://a.example?u=http://b.example", "https://a.example#x",
 	} {
 		var lane string
-		require.NoError(t, conn.QueryRow(t.Context(), "select "+laneOfMessage+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
-		require.Equal(t, laneOf(7, url), lane)
+		require.NoError(t, conn.QueryRow(t.Context(), "select "+destinationKeySQL+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
+		require.Equal(t, destinationKey(7, url), lane)
 	}
 }

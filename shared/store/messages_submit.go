@@ -117,7 +117,7 @@ where m.id = any($1::uuid[])`
 func (db *DB) flushMessages(ctx context.Context, rows []*NewMessage, alone bool) ([]SavedMessage, error) {
 	saved := map[task.ID]time.Time{} // by call
 	if fresh := freshMessages(rows); len(fresh) > 0 {
-		err := db.retrying(ctx, func(bool) error { return db.insertMessages(ctx, fresh, alone, saved) })
+		err := db.retryLostCommit(ctx, func(bool) error { return db.insertMessages(ctx, fresh, alone, saved) })
 		if err != nil {
 			return nil, err
 		}
@@ -152,13 +152,13 @@ func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool
 		return err
 	}
 	defer conn.Release()
-	patience := keyPatience
+	patience := keyTimeout
 	if alone {
-		patience = keyPatienceAlone
+		patience = keyTimeoutAlone
 	}
 	inserted := map[task.ID]time.Time{}
 	var batch pgx.Batch
-	batch.Queue(setPatienceSQL, patience)
+	batch.Queue(setLockTimeoutSQL, patience)
 	batch.Queue(planOnceSQL)
 	queueNewMessages(&batch, rows, inserted)
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
@@ -172,25 +172,12 @@ func (db *DB) insertMessages(ctx context.Context, rows []*NewMessage, alone bool
 	return nil
 }
 
-// collectTimes reads rows of an id and a time.
-func collectTimes(times map[task.ID]time.Time) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var id task.ID
-		var at time.Time
-		_, err := pgx.ForEachRow(rows, []any{&id, &at}, func() error {
-			times[id] = at
-			return nil
-		})
-		return err
-	}
-}
-
-// lane is that of a message to a URL, null for others.
-func (m *NewMessage) lane() *string {
+// destinationKey is that of a message to a URL, null for others.
+func (m *NewMessage) destinationKey() *string {
 	if m.To.Kind != msg.URL {
 		return nil
 	}
-	lane := laneOf(m.CallerID, m.To.Name)
+	lane := destinationKey(m.CallerID, m.To.Name)
 	return &lane
 }
 
@@ -217,7 +204,7 @@ func messageColumns(rows []*NewMessage) []any {
 		column(rows, func(m *NewMessage) *time.Time { return timeOrNull(m.AcceptedAt) }),
 		column(rows, func(m *NewMessage) *string { return orNull(storable(m.Producer)) }),
 		column(rows, func(m *NewMessage) time.Duration { return m.ahead }),
-		column(rows, func(m *NewMessage) *string { return m.lane() }),
+		column(rows, func(m *NewMessage) *string { return m.destinationKey() }),
 		column(rows, func(m *NewMessage) string { return m.To.Stream() }),
 	}
 }
@@ -259,7 +246,7 @@ func (db *DB) resolveMessages(ctx context.Context, rows []*NewMessage, open []in
 		}
 	}
 	if replayed {
-		return db.makeCertain(ctx)
+		return db.waitForStandby(ctx)
 	}
 	return nil
 }

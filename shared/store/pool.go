@@ -14,29 +14,29 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// unprepared runs a statement in one round trip and plans it for its parameters. It
-// is for what a connection seldom runs, where preparing first would cost more than
-// it saves, and for lists, whose best plan depends on their filters.
+// unprepared runs a statement in one round trip and plans it for its parameters. It is for
+// statements that a connection rarely runs, where preparing costs more than it saves, and for
+// lists, whose best plan depends on their filters.
 //
-// The first calls of a process meet a connection whose server knows no catalog yet.
-// What they run says the types of its parameters, compares like with like and gets
-// its nulls as nulls: choosing among all operators of a name takes 0.4 ms there.
+// Such statements must cast their parameters, compare equal types, and pass nulls as nulls: on
+// a new connection the server has no catalog cache, and choosing among all operators of a name
+// takes 0.4 ms.
 const unprepared = pgx.QueryExecModeExec
 
-// Roles says as whom each kind of work logs in. A password takes the place of the
-// URL's own; "" leaves that. Where Hot has no name, it, Admin and Retention are the
-// URL's own user, as is Read without a name.
+// Roles are the database users of each kind of work. A password replaces that of the URL; ""
+// keeps it. If Hot is empty, then hot, admin and retention work uses the URL's user. If Read
+// is empty, reads use the URL's user.
 type Roles struct {
-	Hot, HotPassword             string // what is not of the others
+	Hot, HotPassword             string // everything else
 	Read, ReadPassword           string // lists and statistics
 	Admin, AdminPassword         string // changes of callers, templates and other settings
-	Retention, RetentionPassword string // archiving and deleting what is old
+	Retention, RetentionPassword string // archiving and deleting old rows
 }
 
-// rareConns is how many connections there are at most for what is seldom done.
+// rareConns limits the connections of pools that are rarely used.
 const rareConns = 2
 
-// pools are the connections of each role.
+// pools holds one connection pool for each role.
 type pools struct {
 	hot, read        *pgxpool.Pool
 	admin, retention *pgxpool.Pool // hot, where that is the URL's own user
@@ -56,8 +56,8 @@ func openPools(cfg Config) (p pools, err error) {
 		return pool
 	}
 	forLists, rare := forAll.Copy(), forAll.Copy()
-	prepareNothing(forLists)
-	takePrimary(forLists)
+	disablePreparedStatements(forLists)
+	acceptReadOnlyPrimary(forLists)
 	rare.MaxConns = min(rare.MaxConns, rareConns)
 	r := cfg.Roles
 	p.hot = open(forAll, r.Hot, r.HotPassword, "sendonce")
@@ -89,14 +89,14 @@ func (p pools) close() {
 	}
 }
 
-// poolConfig is what all pools have in common.
+// poolConfig returns the settings that all pools share.
 func poolConfig(cfg Config) (*pgxpool.Config, error) {
 	pc, err := pgxpool.ParseConfig(cfg.URL)
 	if err != nil {
 		return nil, fmt.Errorf("DATABASE_URL: %w", withoutPassword(err))
 	}
 	if cfg.Pooler {
-		prepareNothing(pc)
+		disablePreparedStatements(pc)
 	}
 	pc.AfterConnect = registerTypes
 	pc.ConnConfig.ConnectTimeout = 3 * time.Second // to one host
@@ -118,18 +118,17 @@ func openPool(pc *pgxpool.Config, role, password, application string) (*pgxpool.
 		pc.ConnConfig.Password = password
 	}
 	pc.ConnConfig.RuntimeParams["application_name"] = application
-	pc.ConnConfig.Tracer = newConnectionTurns(int(pc.MaxConns))
+	pc.ConnConfig.Tracer = newConnectionLimiter(int(pc.MaxConns))
 	return pgxpool.NewWithConfig(context.Background(), pc)
 }
 
-func prepareNothing(pc *pgxpool.Config) {
+func disablePreparedStatements(pc *pgxpool.Config) {
 	pc.ConnConfig.DefaultQueryExecMode, pc.ConnConfig.StatementCacheCapacity = unprepared, 0
 }
 
-// takePrimary has target_session_attrs=read-write mean the primary: the
-// transactions of the read role are read-only by themselves, and by their look no
-// server takes writes.
-func takePrimary(pc *pgxpool.Config) {
+// acceptReadOnlyPrimary lets target_session_attrs=read-write accept the primary for the read
+// role, whose default_transaction_read_only makes every server look read-only.
+func acceptReadOnlyPrimary(pc *pgxpool.Config) {
 	validate := pc.ConnConfig.ValidateConnect
 	if validate == nil {
 		return
@@ -143,8 +142,8 @@ func takePrimary(pc *pgxpool.Config) {
 	}
 }
 
-// registerTypes tells pgx what our types are where it does not ask the server
-// for the types of parameters: in what is unprepared.
+// registerTypes maps our Go types to Postgres types. Unprepared statements need it, since pgx
+// does not ask the server for the types of their parameters.
 func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	m := conn.TypeMap()
 	for _, one := range []any{task.ID{}, task.Hash{}, &task.Hash{}} {
@@ -156,8 +155,8 @@ func registerTypes(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// withoutPassword says what is wrong with a URL in words that hold no part of it:
-// where it is malformed, nobody can tell which part is the password.
+// withoutPassword describes an error in a URL without quoting any part of it: in a malformed
+// URL any part may be the password.
 func withoutPassword(err error) error {
 	var parse *pgconn.ParseConfigError
 	if !errors.As(err, &parse) {

@@ -64,13 +64,13 @@ func (db *DB) tokenOf(row pgx.Row, provider, appID string) (t ProviderToken, ver
 // The bounds of a refresh. fetchLimit must end before the server ends a session that
 // is idle in a transaction (10 s for the hot role), and who waits must outwait it.
 const (
-	fetchLimit      = 8 * time.Second
-	tokenPatience   = "9s"
-	tokenStatements = "10s"
+	fetchLimit            = 8 * time.Second
+	tokenLockTimeout      = "9s"
+	tokenStatementTimeout = "10s"
 )
 
 const (
-	tokenPatienceSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)`
+	tokenTimeoutsSQL = `select set_config('lock_timeout', $1, true), set_config('statement_timeout', $2, true)`
 
 	// An advisory lock, since the lock of a row would keep the whole server from
 	// clearing away dead rows while a token is fetched.
@@ -132,7 +132,7 @@ func (db *DB) RefreshProviderToken(ctx context.Context, provider, appID string, 
 // lockToken gives the token as it is once no other instance refreshes it.
 func (db *DB) lockToken(ctx context.Context, tx pgx.Tx, provider, appID string) (t ProviderToken, version int64, err error) {
 	var batch pgx.Batch
-	batch.Queue(tokenPatienceSQL, tokenPatience, tokenStatements)
+	batch.Queue(tokenTimeoutsSQL, tokenLockTimeout, tokenStatementTimeout)
 	batch.Queue(lockTokenSQL, provider, appID)
 	batch.Queue(tokenSQL, provider, appID).QueryRow(func(row pgx.Row) (err error) {
 		t, version, err = db.tokenOf(row, provider, appID)

@@ -57,17 +57,17 @@ returning ` + pauseColumns
 // end that is past is task.CodeInvalid.
 func (db *DB) PauseQueue(ctx context.Context, p Pause, by Operator) (made Pause, err error) {
 	by.Reason = p.Reason
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, _, err := pauseOf(ctx, tx, lockPauseSQL, p.Queue)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		var paused bool
 		made, paused, err = pauseOf(ctx, tx, pauseSQL, p.Queue, timeOrNull(p.Until), storable(p.Reason), storable(by.Name), true)
 		if err == nil && !paused {
 			err = task.Invalid([]task.Field{{Name: "until", Message: "must be in the future"}})
 		}
-		return deed{"queue.pause", pauseSubject(p.Queue), before.json(), made.json()}, err
+		return auditEntry{"queue.pause", pauseSubject(p.Queue), before.json(), made.json()}, err
 	})
 	return made, failed("pause queue", err)
 }
@@ -99,17 +99,17 @@ const (
 // ResumeQueue ends the pause of a queue and gives it as it was; task.CodeNotFound
 // when there is none. Tell Pending to those who wait.
 func (db *DB) ResumeQueue(ctx context.Context, queue string, by Operator) (p Pause, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		var paused bool
 		p, paused, err = pauseOf(ctx, tx, lockPauseSQL, queue)
 		if err == nil && !paused {
 			err = task.Refuse(task.CodeNotFound, "queue "+queue+" is not paused")
 		}
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		err = tx.QueryRow(ctx, endPauseSQL, queue).Scan(&p.Pending)
-		return deed{"queue.resume", pauseSubject(queue), p.json(), ""}, err
+		return auditEntry{"queue.resume", pauseSubject(queue), p.json(), ""}, err
 	})
 	return p, failed("resume queue", err)
 }
@@ -142,7 +142,7 @@ delete from queue_pauses p where queue = any(array(select queue from queue_pause
 returning queue, ` + pendingOf + `p.queue` + pendingLimit
 
 // endPauses lets the queues go on whose pause is over.
-func endPauses(ctx context.Context, conn *pgx.Conn, pending Touched) error {
+func endPauses(ctx context.Context, conn *pgx.Conn, pending PendingByQueue) error {
 	rows, err := conn.Query(ctx, endedPausesSQL)
 	if err != nil {
 		return err

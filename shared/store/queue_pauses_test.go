@@ -96,7 +96,7 @@ func TestAPauseEndsByItselfAndSweepTellsWhatWaits(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, all)
 
-	told := make(chan Touched, 10)
+	told := make(chan PendingByQueue, 10)
 	var sweeps sync.WaitGroup
 	for i := range cap(told) {
 		sweeps.Go(func() {
@@ -107,13 +107,13 @@ func TestAPauseEndsByItselfAndSweepTellsWhatWaits(t *testing.T) {
 	}
 	sweeps.Wait()
 	close(told)
-	sum := Touched{}
+	sum := PendingByQueue{}
 	for touched := range told {
 		for queue, n := range touched {
 			sum[queue] += n
 		}
 	}
-	require.Equal(t, Touched{task.DefaultQueue: 2, "empty": 0}, sum, "one of all sweeps tells")
+	require.Equal(t, PendingByQueue{task.DefaultQueue: 2, "empty": 0}, sum, "one of all sweeps tells")
 	require.Zero(t, db.count(t, `select count(*) from queue_pauses`))
 	require.Len(t, db.mustClaim(t, "app", 10), 2)
 }
@@ -129,7 +129,7 @@ func TestAClaimThatFindsAPauseOverTellsTheOthersWhoWait(t *testing.T) {
 	claimed, touched, err := db.Claim(t.Context(), ClaimRequest{Queue: "third", AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
 	require.NoError(t, err)
 	require.Empty(t, claimed)
-	require.Equal(t, Touched{"other": 1}, touched)
+	require.Equal(t, PendingByQueue{"other": 1}, touched)
 	require.Empty(t, db.mustClaim(t, "app", 10))
 }
 
@@ -203,15 +203,15 @@ func TestAPausedQueueTeachesClaimsNothing(t *testing.T) {
 	db.mustSubmit(t, message(), message())
 	claimed := db.mustClaim(t, "app", 1)
 	for range slowInARow {
-		db.floors.learn(task.DefaultQueue, claimed, time.Minute)
+		db.marks.observe(task.DefaultQueue, claimed, time.Minute)
 	}
-	lanes := db.floors.of(task.DefaultQueue, time.Now())
+	lanes := db.marks.of(task.DefaultQueue, time.Now())
 	require.NotEmpty(t, lanes)
 	db.mustPause(t, task.DefaultQueue, time.Time{})
 	require.Empty(t, db.mustClaim(t, "app", 1), "also above the floors nothing is handed out")
-	db.floors.learn(task.DefaultQueue, nil, time.Millisecond)
-	require.Equal(t, lanes, db.floors.queues[task.DefaultQueue].lanes)
-	require.GreaterOrEqual(t, db.floors.queues[task.DefaultQueue].slow, slowInARow, "quick and empty says nothing of how slow claims are")
+	db.marks.observe(task.DefaultQueue, nil, time.Millisecond)
+	require.Equal(t, lanes, db.marks.queues[task.DefaultQueue].buckets)
+	require.GreaterOrEqual(t, db.marks.queues[task.DefaultQueue].slow, slowInARow, "quick and empty says nothing of how slow claims are")
 	_, err := db.ResumeQueue(t.Context(), task.DefaultQueue, tester)
 	require.NoError(t, err)
 	require.Len(t, db.mustClaim(t, "app", 1), 1)
@@ -304,5 +304,5 @@ func TestAPauseThatEndsInASweepThatMissesAPartitionIsToldOf(t *testing.T) {
 	require.NoError(t, err)
 	swept, err := db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, Touched{"paused": 1, task.DefaultQueue: 1}, swept.Pending)
+	require.Equal(t, PendingByQueue{"paused": 1, task.DefaultQueue: 1}, swept.Pending)
 }

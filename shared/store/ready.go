@@ -6,13 +6,13 @@ import (
 	"fmt"
 )
 
-// ErrRoleSettings is what Ping returns where the hot role has settings that make
-// commits less durable, hide the tables or refuse all writes.
+// ErrRoleSettings is returned by Ping when the hot role has settings that make commits less
+// durable, hide the tables or refuse all writes.
 var ErrRoleSettings = errors.New("the database role has settings that migrate did not make")
 
-// roleSettingsSQL lists these settings of the session and of those that will begin.
-// What the server or the database sets is the operator's. A role may change its own,
-// and behind a pooler that does not reset them a session keeps what another set.
+// roleSettingsSQL lists changed settings of this session and of the role's future sessions.
+// Settings of the server or the database are the operator's choice. A role may change its own,
+// and behind a pooler that does not reset them a session keeps the settings of its last user.
 const roleSettingsSQL = `
 select coalesce(string_agg(distinct name, ', '), '')
 from (
@@ -24,9 +24,9 @@ from (
 ) changed
 where name in ('synchronous_commit', 'default_transaction_read_only') or name = 'search_path' and setting <> 'public, pg_temp'`
 
-// Ping asks the database for an answer: the readiness of a process. It closes the
-// connections where one has settings that it must not have (ErrRoleSettings), so
-// that new ones work as soon as the role is as migrate makes it.
+// Ping checks that the database answers. If the hot role has settings that it must not have,
+// Ping closes the pool's connections and returns ErrRoleSettings. New connections work as soon
+// as migrate has restored the role.
 func (db *DB) Ping(ctx context.Context) error {
 	if !db.hotHasRole {
 		return db.hot.Ping(ctx)

@@ -1,11 +1,7 @@
 package store
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -73,58 +69,3 @@ func (l *receiveLogs) write(ctx context.Context, to *pgxpool.Pool) error {
 
 // loggedAgent is the User-Agent header, which may hold any bytes.
 func (s *Submission) loggedAgent() string { return task.Cut(storable(s.UserAgent), 500) }
-
-// maxLoggedRequest bounds what a log row keeps of a request, in bytes.
-const maxLoggedRequest = 8 << 10
-
-// logJSON turns a request, which may be anything at all, into text that the
-// type jsonb takes: the request itself where jsonb can hold it, else its text
-// as a JSON string.
-func logJSON(request []byte) string {
-	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
-		return string(request)
-	}
-	return mustJSON(task.Cut(storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
-}
-
-// beyondJSONB tells whether valid JSON may hold what the type jsonb refuses:
-// NUL, unpaired surrogates, numbers with an exponent, deep nesting. It errs on
-// the safe side, as a text kept as a string loses nothing.
-func beyondJSONB(text []byte) bool {
-	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
-		return true
-	}
-	depth, inString := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case inString && c == '\\':
-			i++
-		case c == '"':
-			inString = !inString
-		case inString:
-		case c == '{' || c == '[':
-			if depth++; depth > 32 {
-				return true
-			}
-		case c == '}' || c == ']':
-			depth--
-		case c == 'e' && i > 0 && text[i-1] >= '0' && text[i-1] <= '9', c == 'E':
-			return true
-		}
-	}
-	return false
-}
-
-// storable makes any bytes a text that Postgres takes.
-func storable(text string) string {
-	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
-}
-
-// mustJSON encodes what cannot fail: strings and maps of plain values.
-func mustJSON(v any) string {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return string(b)
-}

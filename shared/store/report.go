@@ -10,11 +10,11 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Report is a sender's report and who may make it.
+// Report is a sender's report, and the queues of the caller that makes it.
 type Report struct {
 	task.Report
 	Queues  []string // the caller's queues; empty = all
-	Request []byte   // the report as it came, for report_logs
+	Request []byte   // the report as received, for report_logs
 }
 
 // Reported is the answer to a Report.
@@ -27,8 +27,8 @@ type Reported struct {
 	err      error // of this report alone
 }
 
-// Report decides the reports, together with those of other calls, and returns
-// when all are committed. The two slices answer each in order.
+// Report applies the reports, together with those of other calls, and returns when all are
+// committed. The two slices have one entry for each report, in order.
 func (db *DB) Report(reports []*Report) ([]Reported, []error) {
 	outs, errs := db.reports.do(reports)
 	for i, err := range errs {
@@ -40,11 +40,11 @@ func (db *DB) Report(reports []*Report) ([]Reported, []error) {
 	return outs, errs
 }
 
-// flushReports locks the tasks, lets the domain decide in order of arrival,
-// and applies all decisions at once.
+// flushReports locks the tasks, lets the domain decide in order of arrival, and applies all
+// decisions at once.
 func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) ([]Reported, error) {
 	var last reportTry
-	err := db.retrying(ctx, func(bool) (err error) {
+	err := db.retryLostCommit(ctx, func(bool) (err error) {
 		last, err = db.reportOnce(ctx, reports, alone, last)
 		return err
 	})
@@ -54,30 +54,30 @@ func (db *DB) flushReports(ctx context.Context, reports []*Report, alone bool) (
 	return last.out, err
 }
 
-// reportTry is what is true if a transaction of reports was committed, and how
-// it is recognised: every change has its row in report_logs. The task itself
-// does not tell, since the same app may have claimed it again meanwhile, and nor does the
-// transaction's id: after a failover another transaction may have it.
+// reportTry is the outcome of a transaction of reports if it was committed, and how to
+// recognise that it was: every change has its row in report_logs. The task does not show it,
+// since the same app may have claimed it again. The transaction id does not either: after a
+// failover another transaction may have it.
 type reportTry struct {
 	out    []Reported
-	logged *task.ID // one of those that surely have a row; nil = there is none
+	logged *task.ID // a task that has a log row if this was committed; nil = none
 	at     time.Time
 }
 
-// reportOnce answers also when its commit fails: with what will be true if it
-// did not. before is the try before it, of which nobody knows whether it was
-// committed; with the locks in hand that can be seen and does not change any more.
+// reportOnce returns the outcome even when its commit fails, as it will be if the commit took
+// place. before is the previous try, which may be committed: once the locks are held this can
+// be seen and does not change any more.
 func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool, before reportTry) (reportTry, error) {
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
 		return before, err
 	}
 	defer conn.Release()
-	patience := lockPatience
+	timeout := lockTimeout
 	if alone {
-		patience = lockPatienceAlone
+		timeout = lockTimeoutAlone
 	}
-	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), patience)
+	held, err := lockTasks(ctx, conn.Conn(), column(reports, func(r *Report) task.ID { return r.TaskID }), timeout)
 	committed := false
 	if err == nil && before.logged != nil {
 		err = conn.QueryRow(ctx, reportedSQL, before.logged, before.at).Scan(&committed)
@@ -95,17 +95,17 @@ func (db *DB) reportOnce(ctx context.Context, reports []*Report, alone bool, bef
 		this.logged = &logs[i].id
 	}
 	var batch pgx.Batch
-	told := db.queueChanges(&batch, changes)
+	notifier := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue("commit")
-	err = rollbackOn(conn.Conn(), told.after(conn.Conn().SendBatch(ctx, &batch).Close()))
+	err = rollbackOn(conn.Conn(), notifier.notify(conn.Conn().SendBatch(ctx, &batch).Close()))
 	return this, markLost(conn.Conn(), err)
 }
 
 const reportedSQL = `select exists(select from report_logs where task_id = $1 and created_at = $2)`
 
-// decideReports runs the reports against the locked tasks, each against what
-// the ones before it left.
+// decideReports applies the reports to the locked tasks, each to the result of those before
+// it.
 func decideReports(held locked, reports []*Report, backoff task.Backoff) ([]Reported, []change, []verdictLog) {
 	out := make([]Reported, len(reports))
 	now := make(map[task.ID]task.Task, len(held.tasks))
@@ -115,10 +115,10 @@ func decideReports(held locked, reports []*Report, backoff task.Backoff) ([]Repo
 		if err != nil {
 			out[i] = Reported{err: err}
 		}
-		if !found || !r.mayOf(t) {
+		if !found || !r.allowsQueue(t) {
 			continue
 		}
-		if newer, touched := now[r.TaskID]; touched {
+		if newer, changed := now[r.TaskID]; changed {
 			t = newer
 		}
 		after, verdict := t.Report(r.Report, backoff, held.now)
@@ -130,7 +130,7 @@ func decideReports(held locked, reports []*Report, backoff task.Backoff) ([]Repo
 	}
 	changes := make([]change, 0, len(now))
 	for _, r := range reports {
-		if after, touched := now[r.TaskID]; touched {
+		if after, changed := now[r.TaskID]; changed {
 			changes = append(changes, change{held.tasks[r.TaskID], after})
 			delete(now, r.TaskID)
 		}
@@ -138,8 +138,8 @@ func decideReports(held locked, reports []*Report, backoff task.Backoff) ([]Repo
 	return out, changes, logs
 }
 
-// mayOf tells whether the caller may report on tasks of this one's queue.
-func (r *Report) mayOf(t task.Task) bool {
+// allowsQueue reports whether the caller may report on tasks of this queue.
+func (r *Report) allowsQueue(t task.Task) bool {
 	return len(r.Queues) == 0 || slices.Contains(r.Queues, t.Queue)
 }
 

@@ -249,7 +249,7 @@ func TestARetryThatWaitsIsScheduledAndPromotedInTime(t *testing.T) {
 	batch, err = db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	require.Zero(t, batch.Next)
-	require.Equal(t, Touched{"slow": 2}, batch.Pending)
+	require.Equal(t, PendingByQueue{"slow": 2}, batch.Pending)
 	require.Len(t, db.claim(t, fromSlow), 2)
 	second := db.mustReport(t, again(failed)).Task
 	require.WithinDuration(t, time.Now().Add(2*time.Hour), second.DueAt, 10*time.Second)

@@ -39,7 +39,7 @@ func TestStreamAlertIsRaisedAndClearedOnce(t *testing.T) {
 		var found atomic.Bool
 		for _, db := range instances {
 			looks.Go(func() {
-				open, err := db.WatchStreams(context.Background(), func(context.Context) (map[string]float64, error) { return used, asked })
+				open, err := db.CheckStreamAlerts(context.Background(), func(context.Context) (map[string]float64, error) { return used, asked })
 				if !errors.Is(err, asked) {
 					t.Error(err)
 				}
@@ -84,10 +84,10 @@ func TestStreamAlertsAreClearedWhenTheyAreOff(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	on, off := openAt(t, url, func(c *Config) { c.Alerts.StreamFull = 0.8 }), openAt(t, url)
 	full := func(context.Context) (map[string]float64, error) { return map[string]float64{"USERS": 1}, nil }
-	open, err := on.WatchStreams(t.Context(), full)
+	open, err := on.CheckStreamAlerts(t.Context(), full)
 	require.NoError(t, err)
 	require.True(t, open)
-	open, err = off.WatchStreams(t.Context(), func(context.Context) (map[string]float64, error) {
+	open, err = off.CheckStreamAlerts(t.Context(), func(context.Context) (map[string]float64, error) {
 		t.Error("nobody needs to know")
 		return nil, nil
 	})

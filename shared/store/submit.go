@@ -11,9 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Submission is one message to be taken on, or one refused request to be
-// logged. Its ID is made before the commit, so that a commit whose answer was
-// lost can be run again.
+// Submission is one task to create, or one refused request to log. Its ID is made before the
+// commit, so that a transaction whose answer was lost can be run again.
 type Submission struct {
 	ID          task.ID
 	Key         *task.Hash // of caller, resource and key; nil = no key given
@@ -24,7 +23,7 @@ type Submission struct {
 	Priority    int16
 	MaxRetries  int16
 	OnUnknown   task.Policy
-	Phone       string // as task.Country gives it; "" in a refused one that has none
+	Phone       string // as task.Country normalizes it; "" if a refused request has none
 	Source      string
 	CallbackURL string
 	Metadata    []byte    // a JSON object; nil = none
@@ -33,20 +32,19 @@ type Submission struct {
 	TTL         time.Duration
 	Draft       task.Draft
 
-	// Refused is why the request cannot be taken on. A request whose key is
-	// known is answered as a replay before its refusal counts: what was once
-	// accepted stays accepted.
+	// Refused is why the request is refused. A request whose key is known gets its replay all
+	// the same: what was once accepted stays accepted.
 	Refused *task.Error
 
 	RequestID string
 	SourceIP  string
 	UserAgent string
-	Request   []byte // the request as it came; need not be JSON
+	Request   []byte // the request body as received; need not be JSON
 
 	tried bool // an insert of this id was sent, so it may exist
 }
 
-// Expiry is when the submission expires if it is stored at now; zero = never.
+// Expiry returns when the submission expires if it is stored at now; zero = never.
 func (s *Submission) Expiry(now time.Time) time.Time {
 	switch {
 	case s.TTL == 0:
@@ -62,22 +60,21 @@ func (s *Submission) Expiry(now time.Time) time.Time {
 type Submitted struct {
 	ID       task.ID
 	State    task.State
-	Replayed bool // the key was known: ID is that of the first call, State that of now
+	Replayed bool // the key was known: ID is the first call's, State the present one
 	Archived bool // with Replayed: the task is final and old
 	Text     string
 	Unused   []string
-	Refused  *task.Error // nothing was done; only the log has it
+	Refused  *task.Error // nothing was stored but the log
 
 	err error // of this row alone
 }
 
-// Submit takes on the submissions, together with those of other calls, and
-// returns when all are committed. The two slices answer each in order; a
-// refusal is in Submitted, an error means that the outcome is not known or
-// that the database was away.
+// Submit stores the submissions, together with those of other calls, and returns when all are
+// committed. The two slices have one entry for each row, in order. A refusal is in Submitted.
+// An error means that the outcome is unknown or that the database is away.
 //
-// The unique index of submission_keys is the only judge of a key (seed 003):
-// the key row, the body, the live row and the log row are one commit.
+// The unique index of submission_keys alone decides about a key: the key row, the body, the
+// live row and the log row are one commit.
 func (db *DB) Submit(rows []*Submission) ([]Submitted, []error) {
 	outs, errs := db.submits.do(rows)
 	for i, err := range errs {
@@ -92,9 +89,9 @@ func (db *DB) Submit(rows []*Submission) ([]Submitted, []error) {
 	return outs, errs
 }
 
-// flushSubmissions commits the rows in one transaction. When the answer to
-// the commit is lost the same ids are run again and the primary key tells.
-// What follows the commit can fail only the rows that are no first calls.
+// flushSubmissions commits the rows in one transaction. If the answer to the commit is lost,
+// the same ids are inserted again and the primary key decides. An error after the commit fails
+// only rows that are replays.
 func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
 	blocked, err := db.blocked.list(ctx, db.hot)
 	if err != nil {
@@ -102,7 +99,7 @@ func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission, alone bo
 	}
 	f := &submitFlush{db: db, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
 	again := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
-	if err := db.retrying(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
+	if err := db.retryLostCommit(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
 		return nil, err
 	}
 	if err := db.withPartitions(ctx, func() error { return f.resolve(ctx) }); err != nil {
@@ -115,13 +112,13 @@ func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission, alone bo
 	return f.out, nil
 }
 
-// action is what a flush still has to do for a row.
+// action is what a flush must still do for a row.
 type action int8
 
 const (
-	insert  action = iota // compose was done or is not needed
+	insert  action = iota // the row is ready
 	refuse                // log the refusal
-	resolve               // the key or the id was taken: find out by whom
+	resolve               // the key or the id exists: find the first call
 )
 
 type submitFlush struct {
@@ -135,21 +132,21 @@ type submitFlush struct {
 	blocked wordList
 }
 
-// commit settles every row but those left to resolve.
+// commit inserts or refuses every row except those left to resolve.
 func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	f.final = make([]task.Composed, len(f.rows))
 	f.taken = make([]*task.DefaultContent, len(f.rows))
-	look := again
+	query := again
 	for i, s := range f.rows {
 		f.act[i], f.out[i] = insert, Submitted{ID: s.ID}
-		look = f.start(i, s) || look
+		query = f.start(i, s) || query
 	}
 	conn, err := f.db.hot.Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Release()
-	if look {
+	if query {
 		err = f.composeAndInsert(ctx, conn.Conn(), again)
 	} else {
 		err = f.insert(ctx, conn.Conn(), false)
@@ -157,9 +154,9 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 	return markLost(conn.Conn(), err)
 }
 
-// start settles what needs no look at the database and tells whether the row
-// needs one.
-func (f *submitFlush) start(i int, s *Submission) (look bool) {
+// start composes or refuses a row if that needs no query, and reports whether the row needs
+// one.
+func (f *submitFlush) start(i int, s *Submission) (query bool) {
 	switch {
 	case s.Refused != nil && s.Key == nil:
 		f.refuse(i, s.Refused)
@@ -171,11 +168,11 @@ func (f *submitFlush) start(i int, s *Submission) (look bool) {
 	}
 }
 
-// compose makes the final text, or refuses the row and returns false.
+// compose makes the final text. If it refuses the row, it returns false.
 func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
 	composed, err := draft.Compose(tmpl)
 	if err == nil && f.blocked.match(composed.Text) {
-		err = task.Refuse(task.CodeBlocked, "the content holds a blocked word; change the text")
+		err = task.Refuse(task.CodeBlocked, "the content contains a blocked word; change the text")
 	}
 	if err != nil {
 		f.refuse(i, err)
@@ -192,9 +189,9 @@ func (f *submitFlush) refuse(i int, err error) {
 	f.act[i], f.out[i].Refused = refuse, refusal
 }
 
-// composeAndInsert is the path of rows that need templates, default content
-// or a look at their key first. The default rows are locked before the keys
-// are read: whoever used one up has then committed its key too.
+// composeAndInsert handles rows that need templates, default content or a check of their key.
+// Default rows are locked before keys are read: a call that used one up has then committed its
+// key too.
 func (f *submitFlush) composeAndInsert(ctx context.Context, conn *pgx.Conn, again bool) error {
 	found, err := f.lookUp(ctx, conn, again)
 	if err != nil {
@@ -237,8 +234,8 @@ func (f *submitFlush) decide(i int, s *Submission, found *submitFacts) {
 	f.compose(i, draft, found.template(draft))
 }
 
-// resolve answers the rows whose key was taken, by an earlier call or by an
-// earlier try of this very flush, and logs the replays.
+// resolve answers the rows whose key or id exists, from an earlier call or an earlier try of
+// this flush, and logs the replays.
 func (f *submitFlush) resolve(ctx context.Context) error {
 	var ids []task.ID
 	var keys []task.Hash

@@ -11,30 +11,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// setPatienceSQL bounds how long a transaction waits for a lock.
-const setPatienceSQL = `select set_config('lock_timeout', $1, true)`
-
-// How long an insert waits for another instance's uncommitted key: longer is
+// How long an insert waits for another instance's uncommitted key before it fails with
 // idempotency_in_flight. A row that is run alone has waited before.
 const (
-	keyPatience      = "250ms"
-	keyPatienceAlone = "20ms"
+	keyTimeout      = "250ms"
+	keyTimeoutAlone = "20ms"
 )
 
-// planOnceSQL lets an insert keep its plan, which no table's contents can make
-// better: planning it anew would take a third of a small flush of tasks, and a
-// sixth of one of messages.
-const planOnceSQL = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
-
-// queuePatience bounds the waiting of a flush that has keys; without one a
-// lock is somebody else's matter and the role's own bound holds.
-func (f *submitFlush) queuePatience(batch *pgx.Batch) {
+// queueLockTimeout limits the lock waits of a flush that has keys. Without keys the timeout of
+// the role applies.
+func (f *submitFlush) queueLockTimeout(batch *pgx.Batch) {
 	switch {
 	case !slices.ContainsFunc(f.rows, func(s *Submission) bool { return s.Key != nil }):
 	case f.alone:
-		batch.Queue(setPatienceSQL, keyPatienceAlone)
+		batch.Queue(setLockTimeoutSQL, keyTimeoutAlone)
 	default:
-		batch.Queue(setPatienceSQL, keyPatience)
+		batch.Queue(setLockTimeoutSQL, keyTimeout)
 	}
 }
 
@@ -45,8 +37,8 @@ where phone_number = any($1::varchar[])
 order by phone_number
 for update`
 
-// wantedTemplatesSQL finds what the drafts of a flush may ask for; the first
-// active template is the one with the lowest id.
+// wantedTemplatesSQL finds the templates that the drafts of a flush name, and the default one:
+// the active template with the lowest id.
 const wantedTemplatesSQL = `
 select id, template_name, template_content
 from sms_templates
@@ -61,15 +53,15 @@ select id from tasks where id = any($1::uuid[])
 union all
 select id from archived_tasks where id = any($1::uuid[])`
 
-// submitFacts is what a flush must know before it composes.
+// submitFacts is what a flush reads before it composes.
 type submitFacts struct {
-	defaults  map[string]*task.DefaultContent // by phone number, however the row spells it
+	defaults  map[string]*task.DefaultContent // by normalized phone number
 	templates []task.StoredTemplate           // by id
 	keys      map[task.Hash]bool
 	ids       map[task.ID]bool // committed by an earlier try of this flush
 }
 
-// lookUp begins the transaction and reads the facts in one round trip.
+// lookUp begins the transaction and reads the facts, in one round trip.
 func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*submitFacts, error) {
 	var phones, names []string
 	var templateIDs []int32
@@ -95,7 +87,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	found := &submitFacts{defaults: map[string]*task.DefaultContent{}, keys: map[task.Hash]bool{}, ids: map[task.ID]bool{}}
 	var batch pgx.Batch
 	batch.Queue("begin")
-	f.queuePatience(&batch)
+	f.queueLockTimeout(&batch)
 	batch.Queue(lockDefaultsSQL, phones).Query(func(rows pgx.Rows) error {
 		var phone string
 		var d task.DefaultContent
@@ -118,18 +110,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	return found, conn.SendBatch(ctx, &batch).Close()
 }
 
-func collectSet[K comparable](set map[K]bool) func(pgx.Rows) error {
-	return func(rows pgx.Rows) error {
-		var k K
-		_, err := pgx.ForEachRow(rows, []any{&k}, func() error {
-			set[k] = true
-			return nil
-		})
-		return err
-	}
-}
-
-// template is the template that a draft asks for, nil when there is none.
+// template returns the template that a draft names, or nil.
 func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	if !d.UseTemplate {
 		return nil
@@ -150,9 +131,8 @@ func (f *submitFacts) template(d task.Draft) *task.StoredTemplate {
 	return &f.templates[i]
 }
 
-// insertRows takes on new tasks: body, live row and log row. An id that exists is
-// that of an earlier try whose commit was under way: the statement waits for it,
-// fails, and is run again.
+// insertRows creates tasks: body, live row and log row. If an id exists, an earlier try of it
+// is still being committed: the statement waits for it, fails, and is run again.
 const (
 	insertColumns = `
 with i as materialized (
@@ -187,14 +167,13 @@ w as materialized (
 )`
 )
 
-// insertPlain is for rows that have neither a key nor default content.
+// insertPlain is for rows with neither a key nor default content.
 const insertPlain = insertColumns + `)
     as t (` + insertNames + `)
 ),` + insertTimes + insertRows
 
-// insertKeyed writes the keys too, and uses up the default content. A row whose key
-// is taken is left out, also of the answer. Rows come sorted by key, so two flushes
-// never wait for each other in a circle.
+// insertKeyed also writes the keys and marks default content as sent. A row whose key exists
+// is left out, in the answer too. Rows are sorted by key, so that two flushes never deadlock.
 const insertKeyed = insertColumns + `, $20::uuid[], $21::uuid[], $22::integer[])
     as t (` + insertNames + `, key, fingerprint, default_id)
 ), k as (
@@ -207,12 +186,12 @@ const insertKeyed = insertColumns + `, $20::uuid[], $21::uuid[], $22::integer[])
     where id in (select default_id from w)
 )`
 
-// insertTold writes the events of insertRows.
-const insertTold = `, e as (
+// insertEvents writes the events of insertRows.
+const insertEvents = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array_agg(id)
-    from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) told
-    where callback_url is not null or ` + endpointed + `
+    from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) changed
+    where callback_url is not null or ` + hasEndpointSQL + `
     group by kind, caller_id
 )`
 
@@ -220,15 +199,15 @@ const insertAnswer = `
 select id, state from l`
 
 const (
-	insertPlainSQL     = insertPlain + insertAnswer
-	insertPlainToldSQL = insertPlain + insertTold + insertAnswer
-	insertKeyedSQL     = insertKeyed + insertAnswer
-	insertKeyedToldSQL = insertKeyed + insertTold + insertAnswer
+	insertPlainSQL           = insertPlain + insertAnswer
+	insertPlainWithEventsSQL = insertPlain + insertEvents + insertAnswer
+	insertKeyedSQL           = insertKeyed + insertAnswer
+	insertKeyedWithEventsSQL = insertKeyed + insertEvents + insertAnswer
 )
 
-// insert runs the rows that are ready, logs the refused ones, and marks those
-// that met a taken key or id for resolve. Alone it is one transaction of its
-// own; inTx it ends the one that lookUp began.
+// insert runs the rows that are ready, logs the refused ones, and marks those whose key or id
+// exists for resolve. With inTx it ends the transaction that lookUp began; otherwise it is a
+// transaction of its own.
 func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
 	var order []int
 	logs := newReceiveLogs(f.db.statusOf)
@@ -245,7 +224,7 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	var batch pgx.Batch
 	states := make(map[task.ID]task.State, len(order))
 	if !inTx {
-		f.queuePatience(&batch)
+		f.queueLockTimeout(&batch)
 	}
 	if len(order) > 0 {
 		batch.Queue(planOnceSQL)
@@ -299,8 +278,8 @@ func compareKeys(a, b *Submission) int {
 	}
 }
 
-// statement is what inserts the rows, with its arrays. A flush that has neither keys
-// nor default content, as a process's first often has not, is spared their plans.
+// statement returns the insert statement and its arrays. A flush with neither keys nor default
+// content, as the first one of a process often is, does not plan them.
 func (f *submitFlush) statement(order []int) (sql string, columns []any) {
 	n := len(order)
 	var (
@@ -337,14 +316,7 @@ func (f *submitFlush) statement(order []int) (sql string, columns []any) {
 	columns = []any{ids, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks, metadata,
 		sendAt, expiresAt, ttls, requestIDs, useTemplate, sourceIPs, userAgents, requests}
 	if plain {
-		return f.db.events.pick(insertPlainSQL, insertPlainToldSQL), columns
+		return f.db.events.pick(insertPlainSQL, insertPlainWithEventsSQL), columns
 	}
-	return f.db.events.pick(insertKeyedSQL, insertKeyedToldSQL), append(columns, keys, prints, defaults)
-}
-
-func timeOrNull(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
+	return f.db.events.pick(insertKeyedSQL, insertKeyedWithEventsSQL), append(columns, keys, prints, defaults)
 }

@@ -194,7 +194,7 @@ func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
 	tries := 0
 	go func() {
 		f := &submitFlush{db: db, rows: []*Submission{s}, out: make([]Submitted, 1), act: make([]action, 1)}
-		err := db.retrying(t.Context(), func(again bool) error {
+		err := db.retryLostCommit(t.Context(), func(again bool) error {
 			if tries++; tries == 1 {
 				return lostAnswer{io.ErrUnexpectedEOF}
 			}

@@ -124,36 +124,36 @@ const subscribeClaim = `, c as (
 const subscribeTold = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
-    from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) told
-    where $12 is not null or ` + endpointed + `
+    from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) changed
+    where $12 is not null or ` + hasEndpointSQL + `
 )`
 
 const subscribeAnswer = `
 select id, state, lease_until from w`
 
 const (
-	newLogSQL           = newLog + subscribeBody + subscribeAnswer
-	newLogToldSQL       = newLog + subscribeBody + subscribeTold + subscribeAnswer
-	newClaimedSQL       = newLog + subscribeBody + subscribeClaim + subscribeAnswer
-	newClaimedToldSQL   = newLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
-	againLogSQL         = againLog + subscribeBody + subscribeAnswer
-	againLogToldSQL     = againLog + subscribeBody + subscribeTold + subscribeAnswer
-	againClaimedSQL     = againLog + subscribeBody + subscribeClaim + subscribeAnswer
-	againClaimedToldSQL = againLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+	newLogSQL                 = newLog + subscribeBody + subscribeAnswer
+	newLogWithEventsSQL       = newLog + subscribeBody + subscribeTold + subscribeAnswer
+	newClaimedSQL             = newLog + subscribeBody + subscribeClaim + subscribeAnswer
+	newClaimedWithEventsSQL   = newLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
+	againLogSQL               = againLog + subscribeBody + subscribeAnswer
+	againLogWithEventsSQL     = againLog + subscribeBody + subscribeTold + subscribeAnswer
+	againClaimedSQL           = againLog + subscribeBody + subscribeClaim + subscribeAnswer
+	againClaimedWithEventsSQL = againLog + subscribeBody + subscribeClaim + subscribeTold + subscribeAnswer
 )
 
 func (s *Subscription) newSQL(m EventMode) string {
 	if s.Lease > 0 {
-		return m.pick(newClaimedSQL, newClaimedToldSQL)
+		return m.pick(newClaimedSQL, newClaimedWithEventsSQL)
 	}
-	return m.pick(newLogSQL, newLogToldSQL)
+	return m.pick(newLogSQL, newLogWithEventsSQL)
 }
 
 func (s *Subscription) againSQL(m EventMode) string {
 	if s.Lease > 0 {
-		return m.pick(againClaimedSQL, againClaimedToldSQL)
+		return m.pick(againClaimedSQL, againClaimedWithEventsSQL)
 	}
-	return m.pick(againLogSQL, againLogToldSQL)
+	return m.pick(againLogSQL, againLogWithEventsSQL)
 }
 
 func (s *Subscription) args(claimID int64) []any {
@@ -182,7 +182,7 @@ func (db *DB) Subscribe(ctx context.Context, s *Subscription) (out Subscribed, e
 			return out, failed("subscribe", err)
 		}
 	}
-	err = db.retrying(ctx, func(bool) error {
+	err = db.retryLostCommit(ctx, func(bool) error {
 		out, err = db.subscribeOnce(ctx, s, claimID)
 		return err
 	})
@@ -201,14 +201,14 @@ func (db *DB) subscribeOnce(ctx context.Context, s *Subscription, claimID int64)
 	if s.Refused == nil {
 		out = Subscribed{TaskID: s.TaskID, ClaimID: claimID}
 		var batch pgx.Batch
-		batch.Queue(setPatienceSQL, keyPatience)
+		batch.Queue(setLockTimeoutSQL, keyTimeout)
 		batch.Queue(s.newSQL(db.events), append(s.args(claimID), s.name()...)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 		switch err := conn.SendBatch(ctx, &batch).Close(); {
 		case violates(err, "archived_business_template_receiver"): // the row was archived while the order waited for it
 		case err != nil:
 			return out, markLost(conn.Conn(), err)
 		case out.ID != 0:
-			return out, db.ordered().after(nil)
+			return out, db.ordered().notify(nil)
 		}
 	}
 	for {
@@ -259,7 +259,7 @@ func (db *DB) subscribeAgain(ctx context.Context, conn *pgx.Conn, s *Subscriptio
 	case err != nil:
 		return out, err
 	}
-	held, err := lockTasks(ctx, conn, []task.ID{newest}, lockPatience) // tasks before rows, as those do who settle tasks
+	held, err := lockTasks(ctx, conn, []task.ID{newest}, lockTimeout) // tasks before rows, as those do who settle tasks
 	if err != nil {
 		return out, err
 	}
@@ -326,7 +326,7 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 	extra func(*pgx.Batch)) (Subscribed, error) {
 	out := Subscribed{TaskID: s.TaskID, ClaimID: claimID, Again: true}
 	var batch pgx.Batch
-	var told *news
+	var notifier *commitNotifier
 	retries := 1
 	if !before.ID.IsZero() && !before.State.Final() {
 		retries = 0
@@ -334,19 +334,19 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 		if err != nil {
 			return out, err
 		}
-		told = db.queueChanges(&batch, []change{{before, after}})
+		notifier = db.queueChanges(&batch, []change{{before, after}})
 		queueVerdicts(&batch, []verdictLog{{id: before.ID, verdict: task.CancelledByHand, message: "a newer order takes its place"}})
 	}
 	batch.Queue(s.againSQL(db.events), append(s.args(claimID), id, retries)...).QueryRow(func(row pgx.Row) error { return out.scan(row) })
 	extra(&batch)
 	batch.Queue("commit")
-	err := told.after(conn.SendBatch(ctx, &batch).Close())
-	return out, db.ordered().after(err)
+	err := notifier.notify(conn.SendBatch(ctx, &batch).Close())
+	return out, db.ordered().notify(err)
 }
 
 // ordered is what subscribeTold tells.
-func (db *DB) ordered() *news {
-	n := &news{db: db}
+func (db *DB) ordered() *commitNotifier {
+	n := &commitNotifier{db: db}
 	if db.events == AllEvents {
 		n.rows = 1 // if anybody listens
 	}
@@ -379,7 +379,7 @@ func (db *DB) resendOnce(ctx context.Context, conn *pgx.Conn, id int64, s *Subsc
 	if err != nil {
 		return out, err
 	}
-	held, err := lockTasks(ctx, conn, []task.ID{l.TaskID}, lockPatience)
+	held, err := lockTasks(ctx, conn, []task.ID{l.TaskID}, lockTimeout)
 	if err != nil {
 		return out, err
 	}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -150,14 +149,6 @@ func (db *DB) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit i
 		sql, args = failedLogsOfSQL, append(args, *of)
 	}
 	return db.logs(ctx, "failed subscribe logs", limit, sql, args...)
-}
-
-// timeOrInfinity takes the zero time for one after all others.
-func timeOrInfinity(t time.Time) pgtype.Timestamptz {
-	if t.IsZero() {
-		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
-	}
-	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
 // SubscribeSend is one send of a row.

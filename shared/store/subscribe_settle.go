@@ -26,31 +26,31 @@ where g.id = s.log_id and g.send_status <> 1 and (g.task_id = t.task_id or t.sen
 // queueSubscriptions adds what the changes of tasks mean for the rows of their
 // subscribe messages.
 func queueSubscriptions(batch *pgx.Batch, changes []change) {
-	var told []task.Task
+	var changed []task.Task
 	var doubtful []bool // a doubt is raised by the end of a claim alone
 	for _, c := range changes {
 		if task.IsSubscription(c.after.Queue) && c.before != c.after {
-			told, doubtful = append(told, c.after), append(doubtful, c.before.State == task.Processing && c.after.Doubtful())
+			changed, doubtful = append(changed, c.after), append(doubtful, c.before.State == task.Processing && c.after.Doubtful())
 		}
 	}
-	if len(told) == 0 {
+	if len(changed) == 0 {
 		return
 	}
 	failed := func(t task.Task) bool { return t.SendStatus() == task.SubscribeFailed }
-	batch.Queue(settleLogsSQL, column(told, taskID), column(told, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(told, retryCount),
+	batch.Queue(settleLogsSQL, column(changed, taskID), column(changed, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(changed, retryCount),
 		doubtful,
-		column(told, func(t task.Task) string {
+		column(changed, func(t task.Task) string {
 			if failed(t) && (t.ErrorCode == "" || t.ErrorCode == t.Reason.String()) {
 				return task.SendFailedCode
 			}
 			return t.ErrorCode
 		}),
-		column(told, func(t task.Task) string {
+		column(changed, func(t task.Task) string {
 			if failed(t) {
 				return cmp.Or(t.Result, task.SendFailedMessage)
 			}
 			return t.Result
-		}), column(told, sentAt))
+		}), column(changed, sentAt))
 }
 
 // lockNewestSQL locks the row of a send, after its task.

@@ -9,24 +9,24 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timed keeps the tasks that time changes, apart from those with a lease.
+// timed selects the tasks that become due without a lease: scheduled, pending with an expiry,
+// and held ones.
 const timed = `state <> 2 and due_at is not null`
 
-// lockDueSQL takes what fell due, whatever it is. Of queue $2 that is up to $1 tasks,
-// of each other queue an equal part of $1, and of the leases that ended $1 / 2, each
-// the earliest. So however much one queue has due, the first tasks of the others
-// are in the same batch. It looks at $1 queues in the order of their hash, starting by
-// chance, and at the one whose task is due first: neither very many queues nor what is
-// far from due keep one from being found. An empty $2 is no queue. One queue is written
-// as a range, as only the index of queues has that order. Rows that another sweep, a
-// claim or a report holds are left to them.
+// lockDueSQL locks due tasks: up to $1 of queue $2, an equal part of $1 of each other queue,
+// and $1 / 2 expired leases, the earliest first. However many tasks of one queue are due, the
+// first tasks of the others are in the same batch. It considers $1 queues in the order of
+// their hash from a random start, and the queue whose task is due first. So every due queue is
+// found, however many queues there are and however many have nothing due. $2 = ” means no
+// queue. The range conditions stand for one queue, as only the index by hash has that order.
+// Locked rows are skipped.
 const lockDueSQL = `
-with recursive turn (hash, queue, due_at) as (
+with recursive queues (hash, queue, due_at) as (
     select ` + anyHash + `, ''::text collate "C", null::timestamptz
     union
-    select n.hash, n.queue, n.due_at from turn cross join lateral (
+    select n.hash, n.queue, n.due_at from queues cross join lateral (
         (select hashtextextended(l.queue, 0) as hash, l.queue::text, l.due_at from task_live l
-        where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) > (turn.hash, turn.queue)
+        where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) > (queues.hash, queues.queue)
         order by hashtextextended(l.queue, 0), l.queue, l.due_at limit 1)
         union all
         (select hashtextextended(l.queue, 0), l.queue::text, l.due_at from task_live l where ` + timed + `
@@ -36,26 +36,26 @@ with recursive turn (hash, queue, due_at) as (
 ), due as materialized (
     select hashtextextended(queue, 0) as hash, queue, case when queue = $2 then $1 else greatest($1 / count(*) over (), 1) end as room
     from (
-        select queue from (select queue, due_at from turn where queue <> '' limit $1) near where due_at <= now()
+        select queue from (select queue, due_at from queues where queue <> '' limit $1) near where due_at <= now()
         union (select queue::text from task_live where ` + timed + ` and due_at <= now() order by due_at limit 1)
         union select $2::text collate "C" where $2 <> ''
     ) q
 ), l as (
-    select * from (select * from task_live where state = 2 and due_at <= now() order by due_at limit greatest($1 / 2, 1) for update skip locked) lapsed
+    select * from (select * from task_live where state = 2 and due_at <= now() order by due_at limit greatest($1 / 2, 1) for update skip locked) expired
     union all
-    select mine.* from due cross join lateral (
+    select one.* from due cross join lateral (
         select * from task_live l
         where ` + timed + ` and (hashtextextended(l.queue, 0), l.queue) >= (due.hash, due.queue)
             and (hashtextextended(l.queue, 0), l.queue, l.due_at) <= (due.hash, due.queue, now())
         order by hashtextextended(l.queue, 0), l.queue, l.due_at
         limit due.room
         for update skip locked
-    ) mine
+    ) one
 )
 select ` + liveColumns + `, now() from l`
 
-// dueSQL tells when a pause and a task fall due first, and what time it is. It
-// spares the idle poll a transaction.
+// dueSQL returns when the first pause ends, when the first task is due, and the present time.
+// An idle poll needs no transaction.
 const (
 	dueSQL     = `select ` + dueColumns
 	dueColumns = `(select min(until) from queue_pauses), least(
@@ -64,7 +64,7 @@ const (
 ), now()`
 )
 
-// nextDue is what dueSQL tells; nil = never.
+// nextDue is the result of dueSQL; nil = never.
 type nextDue struct {
 	pause, task *time.Time
 	now         time.Time
@@ -74,7 +74,7 @@ func (d *nextDue) scan(row pgx.Row) error { return row.Scan(&d.pause, &d.task, &
 
 func (d *nextDue) isPast(at *time.Time) bool { return at != nil && !at.After(d.now) }
 
-// at is the earlier one; zero = never.
+// at returns the earlier time; zero = never.
 func (d *nextDue) at() time.Time {
 	pause, task := orZero(d.pause), orZero(d.task)
 	if pause.IsZero() || !task.IsZero() && task.Before(pause) {
@@ -83,29 +83,28 @@ func (d *nextDue) at() time.Time {
 	return pause
 }
 
-// Touched counts, by queue, the tasks that a sender may take from now on.
-type Touched map[string]int
+// PendingByQueue counts, by queue, the tasks that became available to senders.
+type PendingByQueue map[string]int
 
 // Swept is what one batch of a sweep did.
 type Swept struct {
 	Rows     int
 	More     bool // something more may be due
-	Pending  Touched
+	Pending  PendingByQueue
 	Verdicts map[task.Verdict]int
-	Next     time.Time // when the next task falls due or pause ends, or what is due already and in other hands; zero = none does
+	Next     time.Time // when the next task is due or the next pause ends; in the past if others have locked it; zero = never
 }
 
-// Sweep settles tasks that fell due: it promotes scheduled tasks, recovers zombies
-// and expires what is past its time, in one transaction; and it lets go on the queues
-// whose pause is over. Of what is due it takes about limit tasks, an equal part of each
-// queue, and half as many ended leases. Any number of sweeps may run at once. Pending is
-// given with an error too: the answer to the commit may be all that was lost, and the
-// next sweep would not find these tasks again.
+// Sweep processes due tasks in one transaction: it promotes scheduled tasks, recovers expired
+// claims and expires tasks. It also ends the pauses of queues whose time is over. It takes
+// about limit tasks, an equal part of each queue, and half as many expired leases. Any number
+// of sweeps may run at once. Pending is returned with an error too: the commit may have
+// succeeded, and the next sweep would not find these tasks again.
 func (db *DB) Sweep(ctx context.Context, limit int) (Swept, error) { return db.sweep(ctx, limit, "") }
 
-// sweep is Sweep with up to limit tasks of one queue besides; "" = none.
+// sweep is Sweep with up to limit tasks of one more queue; "" = none.
 func (db *DB) sweep(ctx context.Context, limit int, queue string) (swept Swept, err error) {
-	pending := Touched{}
+	pending := PendingByQueue{}
 	err = db.withPartitions(ctx, func() error {
 		swept, err = db.sweepOnce(ctx, limit, queue, pending)
 		return err
@@ -114,8 +113,8 @@ func (db *DB) sweep(ctx context.Context, limit int, queue string) (swept Swept, 
 	return swept, failed("sweep", err)
 }
 
-// sweepOnce adds to pending what is committed, or may be.
-func (db *DB) sweepOnce(ctx context.Context, limit int, queue string, pending Touched) (Swept, error) {
+// sweepOnce adds the committed tasks to pending, also when the commit is in doubt.
+func (db *DB) sweepOnce(ctx context.Context, limit int, queue string, pending PendingByQueue) (Swept, error) {
 	swept := Swept{Verdicts: map[task.Verdict]int{}}
 	conn, err := db.hot.Acquire(ctx)
 	if err != nil {
@@ -156,11 +155,11 @@ func (db *DB) sweepOnce(ctx context.Context, limit int, queue string, pending To
 		return swept, nil
 	}
 	batch = pgx.Batch{}
-	told := db.queueChanges(&batch, changes)
+	notifier := db.queueChanges(&batch, changes)
 	queueVerdicts(&batch, logs)
 	batch.Queue(dueSQL).QueryRow(due.scan)
 	batch.Queue("commit")
-	err = told.after(conn.Conn().SendBatch(ctx, &batch).Close())
+	err = notifier.notify(conn.Conn().SendBatch(ctx, &batch).Close())
 	if err == nil || mayBeCommitted(err) {
 		for _, c := range changes {
 			if c.after.State == task.Pending {

@@ -55,7 +55,7 @@ func TestAQueueWithMuchThatFellDueLetsTheOthersGoFirst(t *testing.T) {
 
 	swept, err := db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, Touched{"neighbour": 1, "senders": 1, "flood": 5}, swept.Pending, "each queue has its part of one batch")
+	require.Equal(t, PendingByQueue{"neighbour": 1, "senders": 1, "flood": 5}, swept.Pending, "each queue has its part of one batch")
 	require.True(t, swept.More)
 	require.Equal(t, task.Pending, db.mustTask(t, waits).State)
 
@@ -108,7 +108,7 @@ func TestTasksFarFromDueKeepNoQueueFromItsTurn(t *testing.T) {
 	due := db.scheduled(t, "neighbour")
 	swept, err := db.Sweep(t.Context(), 1)
 	require.NoError(t, err)
-	require.Equal(t, Touched{"neighbour": 1}, swept.Pending, "the queue whose task is due first is always looked at")
+	require.Equal(t, PendingByQueue{"neighbour": 1}, swept.Pending, "the queue whose task is due first is always looked at")
 	require.False(t, swept.More)
 	require.WithinDuration(t, time.Now().Add(time.Hour), swept.Next, time.Minute)
 	require.Equal(t, task.Pending, db.mustTask(t, due).State)

@@ -179,15 +179,6 @@ func (f *TaskFilter) args(low, high task.ID) []any {
 	return []any{low, high, orNull(f.Phone), f.State, orNull(f.Reason), orNull(f.Source), orNull(f.Queue), f.CallerID, f.Limit + 1, notNull(f.Queues)}
 }
 
-// orNull is nil, which is null, for a zero value.
-func orNull[V comparable](v V) *V {
-	var zero V
-	if v == zero {
-		return nil
-	}
-	return &v
-}
-
 // Event is one line of a task's history.
 type Event struct {
 	At         time.Time

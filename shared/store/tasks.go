@@ -113,3 +113,10 @@ func (db *DB) Resolve(ctx context.Context, id task.ID, how task.Resolution, by O
 	})
 	return t, failed("resolve", err)
 }
+
+// taskJSON is a task in an audit entry.
+func taskJSON(t task.Task) string {
+	return mustJSON(map[string]any{
+		"state": t.State.String(), "reason": t.Reason.String(), "retry_count": t.RetryCount, "result": t.Result,
+	})
+}

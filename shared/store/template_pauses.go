@@ -127,13 +127,13 @@ const releasedRows = 5000
 // tasks due that were given back and wait: so many. task.CodeNotFound when there is
 // no such pause. Have sweep woken.
 func (db *DB) LiftTemplate(ctx context.Context, templateID string, of *int64, by Operator) (due int64, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		lift, err := rowOf[struct{ Pauses string }](ctx, tx, "paused template", liftTemplateSQL, templateID, of)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		due, err = lifted(ctx, tx, templateID, of)
-		return deed{"subscribe_template.resume", "subscribe_template/" + templateID, `{"pauses": ` + lift.Pauses + `}`, ""}, err
+		return auditEntry{"subscribe_template.resume", "subscribe_template/" + templateID, `{"pauses": ` + lift.Pauses + `}`, ""}, err
 	})
 	return due, failed("lift template", err)
 }

@@ -151,7 +151,7 @@ func TestALiftedTemplateMakesWhatWasGivenBackDueAndNothingElse(t *testing.T) {
 	require.Equal(t, map[CallerTemplate]bool{of(8, "a"): true}, db.mustPausedTemplates(t, of(7, "a"), of(8, "a")))
 	swept, err := db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
-	require.Equal(t, Touched{task.WeChatQueue: 1}, swept.Pending)
+	require.Equal(t, PendingByQueue{task.WeChatQueue: 1}, swept.Pending)
 	require.Equal(t, task.Pending, db.mustTask(t, released.TaskID).State)
 	require.Equal(t, task.Scheduled, db.mustTask(t, other.TaskID).State, "of another template")
 	require.Equal(t, task.Scheduled, db.mustTask(t, neighbour.TaskID).State, "of another caller")

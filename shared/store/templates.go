@@ -31,9 +31,9 @@ insert into sms_templates (template_name, template_content) values ($1, $2) retu
 
 // AddTemplate stores a new template, active at once.
 func (db *DB) AddTemplate(ctx context.Context, name, content string, by Operator) (t Template, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		t, err = rowOf[Template](ctx, tx, "template", insertTemplateSQL, name, content)
-		return deed{"template.create", t.subject(), "", t.json()}, err
+		return auditEntry{"template.create", t.subject(), "", t.json()}, err
 	})
 	return t, failed("add template", err)
 }
@@ -48,17 +48,17 @@ returning ` + templateColumns
 // EditTemplate lets edit change a template under its lock; task.CodeNotFound
 // when there is none. An edit that changes nothing leaves no trace.
 func (db *DB) EditTemplate(ctx context.Context, id int32, by Operator, edit func(*Template)) (t Template, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, err := rowOf[Template](ctx, tx, "template", lockTemplateSQL, id)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		t = before
 		if edit(&t); t == before {
-			return deed{}, nil
+			return auditEntry{}, nil
 		}
 		t, err = rowOf[Template](ctx, tx, "template", updateTemplateSQL, id, t.Name, t.Content, t.Active)
-		return deed{before.edited(t), t.subject(), before.json(), t.json()}, err
+		return auditEntry{before.edited(t), t.subject(), before.json(), t.json()}, err
 	})
 	return t, failed("edit template", err)
 }

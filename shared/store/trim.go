@@ -67,7 +67,7 @@ func (db *DB) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 // EndTrim says where the next look at the stream of messages begins, and which
 // streams have room again.
 func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), upkeepTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maintenanceSaveTimeout)
 	defer cancel()
 	_, err := db.hot.Exec(ctx, endTrimSQL, unprepared, int64(next))
 	if err == nil {

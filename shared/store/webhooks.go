@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
@@ -66,24 +65,24 @@ returning ` + endpointColumns
 // AddEndpoint has a caller's events told to a URL from now on.
 // task.CodeConflict when the caller has 20 already.
 func (db *DB) AddEndpoint(ctx context.Context, n NewEndpoint, by Operator) (e Endpoint, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		var have int
 		var batch pgx.Batch
 		batch.Queue(lockEndpointsOfSQL, n.CallerID)
 		batch.Queue(countEndpointsSQL, n.CallerID).QueryRow(func(row pgx.Row) error { return row.Scan(&have) })
 		if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		if have >= maxEndpoints {
-			return deed{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
+			return auditEntry{}, task.Refuse(task.CodeConflict, "this caller has "+strconv.Itoa(maxEndpoints)+" endpoints; delete one first")
 		}
 		id := task.NewID()
 		secret, err := db.keys.encrypt(endpointRow(id, n.CallerID, n.URL), n.Secret)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		e, err = rowOf[Endpoint](ctx, tx, "endpoint", insertEndpointSQL, id, n.CallerID, n.URL, n.Description, notNull(n.Events), secret)
-		return deed{"webhook.create", e.subject(), "", e.json()}, err
+		return auditEntry{"webhook.create", e.subject(), "", e.json()}, err
 	})
 	return e, failed("add endpoint", err)
 }
@@ -130,17 +129,17 @@ func refuseRevoked(ctx context.Context, tx pgx.Tx, caller int64) error {
 // that does it, "" for none, with what follows the id, or why not.
 func (db *DB) changeEndpoint(ctx context.Context, id task.ID, of *int64, action string, by Operator,
 	change func(tx pgx.Tx, e Endpoint) (sql string, args []any, err error)) (e Endpoint, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, err := rowOf[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		sql, args, err := change(tx, before)
 		if e = before; err != nil || sql == "" {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		e, err = rowOf[Endpoint](ctx, tx, "endpoint", sql, append([]any{id}, args...)...)
-		return deed{action, e.subject(), before.json(), e.json()}, err
+		return auditEntry{action, e.subject(), before.json(), e.json()}, err
 	})
 	return e, failed(action, err)
 }
@@ -198,15 +197,15 @@ const (
 // DeleteEndpoint forgets an endpoint. What was pending for it has failed; its
 // deliveries stay to be read. task.CodeNotFound as for Endpoint.
 func (db *DB) DeleteEndpoint(ctx context.Context, id task.ID, of *int64, by Operator) error {
-	return failed("webhook.delete", db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	return failed("webhook.delete", db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		e, err := rowOf[Endpoint](ctx, tx, "endpoint", lockEndpointSQL, id, of)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		var batch pgx.Batch
 		batch.Queue(deleteEndpointSQL, id)
 		batch.Queue(endDeliveriesSQL, id)
-		return deed{"webhook.delete", e.subject(), e.json(), ""}, tx.SendBatch(ctx, &batch).Close()
+		return auditEntry{"webhook.delete", e.subject(), e.json(), ""}, tx.SendBatch(ctx, &batch).Close()
 	}))
 }
 
@@ -233,11 +232,6 @@ from webhook_endpoints where caller_id = $1 and url is null`
 insert into webhook_endpoints (id, caller_id, secret) values ($1, $2, $3)
 on conflict (caller_id) where url is null do nothing`
 )
-
-// execer is a pool or a transaction.
-type execer interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}
 
 // addSigningSecret gives a caller its first secret; added is false when it has one.
 func (db *DB) addSigningSecret(ctx context.Context, in execer, caller int64, fresh string) (added bool, err error) {
@@ -340,13 +334,13 @@ where id = $1 returning old_secret_until`
 // RotateSigningSecret replaces a caller's secret; the old one signs too for a
 // day.
 func (db *DB) RotateSigningSecret(ctx context.Context, caller int64, secret string, by Operator) (s SigningSecret, err error) {
-	err = db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err = db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		s = SigningSecret{Secret: secret}
 		added, err := db.addSigningSecret(ctx, tx, caller, secret)
 		if err == nil && !added {
 			err = db.rotateSigningSecret(ctx, tx, caller, &s)
 		}
-		return deed{"webhook.rotate", "signing-secret/" + strconv.FormatInt(caller, 10), "", mustJSON(map[string]any{"old_secret_until": s.OldUntil})}, err
+		return auditEntry{"webhook.rotate", "signing-secret/" + strconv.FormatInt(caller, 10), "", mustJSON(map[string]any{"old_secret_until": s.OldUntil})}, err
 	})
 	return s, failed("rotate signing secret", err)
 }

@@ -13,9 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Lane is what a receiver that does not answer may keep waiting: the deliveries
+// Destination is what a receiver that does not answer may keep waiting: the deliveries
 // of one endpoint, or of a caller's callbacks to one host.
-type Lane struct {
+type Destination struct {
 	EndpointID task.ID
 	Host       string // of callbacks; "" for an endpoint
 }
@@ -124,9 +124,6 @@ where w.id = claimed.id and s.id = w.endpoint_id
 returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
-// anyHash is a value that hashtextextended may give, by chance.
-const anyHash = `((random() - 0.5) * 18446744073709551615)::bigint`
-
 // Places bounds what one process has under way of one kind.
 type Places struct {
 	All     int
@@ -138,7 +135,7 @@ type Places struct {
 // DueDelivery is an event to be told to an endpoint now, in the hands of one
 // until its lease ends.
 type DueDelivery struct {
-	Lane
+	Destination
 	ID       task.ID
 	CallerID int64
 	EventID  string
@@ -205,13 +202,6 @@ func (db *DB) NextDelivery(ctx context.Context) (at time.Time, due bool, err err
 	return at, !at.IsZero() && !at.After(now), failed("next delivery", err)
 }
 
-// instant reads one time, zero for null.
-func (db *DB) instant(ctx context.Context, sql string) (time.Time, error) {
-	var at *time.Time
-	err := db.hot.QueryRow(ctx, sql).Scan(&at)
-	return orZero(at), err
-}
-
 // Try is one POST of a delivery, as it is kept.
 type Try struct {
 	At         time.Time `json:"at"`
@@ -270,7 +260,7 @@ func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time
 	if len(tried) == 0 {
 		return Settled{}, nil
 	}
-	told := &news{db: db}
+	notifier := &commitNotifier{db: db}
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		s, err := lockTried(ctx, tx, tried)
 		if err != nil {
@@ -278,10 +268,10 @@ func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time
 		}
 		settled = s.decide(tried, patience)
 		var batch pgx.Batch
-		s.queue(&batch, told)
+		s.queue(&batch, notifier)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-	return settled, failed("settle deliveries", told.after(err))
+	return settled, failed("settle deliveries", notifier.notify(err))
 }
 
 // settling is a set of deliveries and their endpoints, held by a transaction,
@@ -368,7 +358,7 @@ func (t Try) stored() Try {
 	return t
 }
 
-func (s *settling) queue(batch *pgx.Batch, told *news) {
+func (s *settling) queue(batch *pgx.Batch, notifier *commitNotifier) {
 	of := func(id task.ID) msg.Delivery { return s.deliveries[id] }
 	batch.Queue(updateDeliveriesSQL, s.ids,
 		column(s.ids, func(id task.ID) int16 { return int16(of(id).State) }),
@@ -380,6 +370,6 @@ func (s *settling) queue(batch *pgx.Batch, told *news) {
 			column(s.ailing, func(id task.ID) string { return s.health[id].Disabled }))
 	}
 	if len(s.disabled) > 0 {
-		told.expect(batch.Queue(insertDisabledSQL, s.disabled))
+		notifier.countRows(batch.Queue(insertDisabledSQL, s.disabled))
 	}
 }

@@ -60,13 +60,6 @@ func (db *DB) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery
 	return page, more, failed("deliveries", err)
 }
 
-func idOrNull(id task.ID) *task.ID {
-	if id.IsZero() {
-		return nil
-	}
-	return &id
-}
-
 const deliverySQL = `
 select ` + deliveryColumns + `, d.payload
 from webhook_deliveries d
@@ -97,7 +90,7 @@ update webhook_deliveries set state = $2, attempts = $3, claims = $4, next_at = 
 // it before. task.CodeNotFound as for Delivery; task.CodeConflict while its
 // endpoint is disabled, when it was deleted, or when its caller is revoked.
 func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (Delivery, error) {
-	err := db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err := db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		type row struct {
 			CallerID int64
 			State    msg.DeliveryState
@@ -108,22 +101,22 @@ func (db *DB) Resend(ctx context.Context, id task.ID, of *int64, by Operator) (D
 		}
 		enabled, err := rowOf[struct{ Enabled bool }](ctx, tx, "endpoint", lockEndpointOfSQL, id, of)
 		if err != nil && task.CodeOf(err) != task.CodeNotFound {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		r, err := rowOf[row](ctx, tx, "delivery", lockDeliverySQL, id, of)
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		if !enabled.Enabled {
-			return deed{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
+			return auditEntry{}, task.Refuse(task.CodeConflict, "its endpoint is disabled (enable it first) or deleted (nothing can be sent there)")
 		}
 		if err := refuseRevoked(ctx, tx, r.CallerID); err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		before := msg.Delivery{State: r.State, Attempts: r.Attempts, Claims: r.Claims, NextAt: orZero(r.NextAt)}
 		after := before.Resend(r.Now)
 		_, err = tx.Exec(ctx, resendSQL, id, after.State, after.Attempts, after.Claims, after.NextAt)
-		return deed{"webhook.resend", "delivery/" + id.String(), deliveryJSON(before), deliveryJSON(after)}, err
+		return auditEntry{"webhook.resend", "delivery/" + id.String(), deliveryJSON(before), deliveryJSON(after)}, err
 	})
 	if err != nil {
 		return Delivery{}, failed("resend", err)

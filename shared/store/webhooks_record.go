@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// ToldEvent is an event as its receivers get it.
-type ToldEvent struct {
+// RecordedEvent is an event as its receivers get it.
+type RecordedEvent struct {
 	ID      string
 	Kind    string // task.<state>, webhook.disabled, alert.raised or alert.cleared
 	Type    string
@@ -78,7 +78,7 @@ const (
 // others. told is how many deliveries are recorded, and unknown are the places of the
 // events whose subject does not exist. fresh makes the signing secret of a caller that
 // has none yet.
-func (db *DB) RecordEvents(ctx context.Context, events []ToldEvent, fresh func() string) (told int, unknown []int, err error) {
+func (db *DB) RecordEvents(ctx context.Context, events []RecordedEvent, fresh func() string) (told int, unknown []int, err error) {
 	d, unknown, err := db.listeners(ctx, events)
 	if err == nil {
 		err = db.addCallbacks(ctx, d, fresh)
@@ -99,7 +99,7 @@ func (db *DB) RecordEvents(ctx context.Context, events []ToldEvent, fresh func()
 }
 
 // fittingInStatement is how many of the first rows go in one statement: at least one.
-func fittingInStatement(rows []newDelivery, events []ToldEvent) int {
+func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
 	for i, r := range rows {
 		size += len(events[r.place-1].Payload)
@@ -110,11 +110,11 @@ func fittingInStatement(rows []newDelivery, events []ToldEvent) int {
 	return len(rows)
 }
 
-func (db *DB) insertDeliveries(ctx context.Context, rows []newDelivery, events []ToldEvent) error {
+func (db *DB) insertDeliveries(ctx context.Context, rows []newDelivery, events []RecordedEvent) error {
 	places := column(rows, func(r newDelivery) int64 { return r.place })
 	slices.Sort(places)
 	places = slices.Compact(places)
-	of := column(places, func(place int64) ToldEvent { return events[place-1] })
+	of := column(places, func(place int64) RecordedEvent { return events[place-1] })
 	_, err := db.hot.Exec(ctx, insertDeliveriesSQL,
 		column(rows, func(newDelivery) task.ID { return task.NewID() }),
 		column(rows, func(r newDelivery) int64 {
@@ -123,8 +123,8 @@ func (db *DB) insertDeliveries(ctx context.Context, rows []newDelivery, events [
 		}),
 		column(rows, func(r newDelivery) task.ID { return r.endpoint }),
 		column(rows, func(r newDelivery) string { return r.url }), column(rows, func(r newDelivery) string { return hostOf(r.url) }),
-		column(of, func(e ToldEvent) string { return e.ID }), column(of, func(e ToldEvent) string { return e.Type }),
-		column(of, func(e ToldEvent) task.ID { return e.Subject }), column(of, func(e ToldEvent) string { return e.Payload }))
+		column(of, func(e RecordedEvent) string { return e.ID }), column(of, func(e RecordedEvent) string { return e.Type }),
+		column(of, func(e RecordedEvent) task.ID { return e.Subject }), column(of, func(e RecordedEvent) string { return e.Payload }))
 	return err
 }
 
@@ -161,8 +161,8 @@ type taskURL struct {
 	url    string
 }
 
-func (db *DB) listeners(ctx context.Context, events []ToldEvent) (d *deliveries, unknown []int, err error) {
-	rows, err := db.hot.Query(ctx, listenersSQL, column(events, func(e ToldEvent) task.ID { return e.Subject }), column(events, func(e ToldEvent) string { return e.Kind }))
+func (db *DB) listeners(ctx context.Context, events []RecordedEvent) (d *deliveries, unknown []int, err error) {
+	rows, err := db.hot.Query(ctx, listenersSQL, column(events, func(e RecordedEvent) task.ID { return e.Subject }), column(events, func(e RecordedEvent) string { return e.Kind }))
 	if err != nil {
 		return nil, nil, err
 	}

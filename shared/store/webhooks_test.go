@@ -18,7 +18,7 @@ func fresh() string { return "whsec_fresh" }
 // told records the n-th event of a task.
 func (db *DB) told(t *testing.T, subject task.ID, n int, kind string) int {
 	t.Helper()
-	heard, unknown, err := db.RecordEvents(t.Context(), []ToldEvent{{
+	heard, unknown, err := db.RecordEvents(t.Context(), []RecordedEvent{{
 		ID: fmt.Sprintf("%s-%d", subject, n), Kind: kind, Type: "sendonce." + kind + ".v1", Subject: subject, Payload: `{}`,
 	}}, fresh)
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestAnEventIsToldOnceToEachWhoIsToHearOfIt(t *testing.T) {
 				require.Len(t, d.Tries, 1)
 				require.Equal(t, int64(7), d.Tries[0].DurationMS)
 			}
-			_, unknown, err := db.RecordEvents(t.Context(), []ToldEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, fresh)
+			_, unknown, err := db.RecordEvents(t.Context(), []RecordedEvent{{ID: "x", Kind: "task.succeeded", Subject: task.NewID()}}, fresh)
 			require.NoError(t, err)
 			require.Equal(t, []int{0}, unknown)
 		})
@@ -113,11 +113,11 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	db.mustAddEndpoint(t, 8, "https://calm.example")
 	tasks := []*Submission{message(fromCaller(7)), message(fromCaller(8))}
 	db.mustSubmit(t, tasks...)
-	var events []ToldEvent
+	var events []RecordedEvent
 	for n := range 64 {
-		events = append(events, ToldEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 4500)})
+		events = append(events, RecordedEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 4500)})
 	}
-	events = append(events, ToldEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
+	events = append(events, RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
 	for range 2 {
 		told, unknown, err := db.RecordEvents(t.Context(), events, fresh)
 		require.NoError(t, err)
@@ -142,24 +142,24 @@ func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
 		db.told(t, a.ID, n, "task.pending")
 	}
 	db.told(t, b.ID, 1, "task.succeeded")
-	count := func(due []DueDelivery) map[Lane]int {
-		n := map[Lane]int{}
+	count := func(due []DueDelivery) map[Destination]int {
+		n := map[Destination]int{}
 		for _, d := range due {
-			n[d.Lane]++
+			n[d.Destination]++
 		}
 		return n
 	}
 	first := db.mustClaimDeliveries(t)
-	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
+	require.Equal(t, map[Destination]int{{EndpointID: busy.ID}: 3, {EndpointID: calm.ID}: 1}, count(first), "three at once of one endpoint")
 	require.Empty(t, db.mustClaimDeliveries(t, first...), "those in hand count")
 	require.Len(t, db.settle(t, 500, first...), 4)
-	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1}, count(db.mustClaimDeliveries(t)), "one that fails is tried singly")
+	require.Equal(t, map[Destination]int{{EndpointID: busy.ID}: 1}, count(db.mustClaimDeliveries(t)), "one that fails is tried singly")
 
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`) // all leases ended
 	again := db.mustClaimDeliveries(t)
-	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
+	require.Equal(t, map[Destination]int{{EndpointID: busy.ID}: 1, {EndpointID: calm.ID}: 1}, count(again))
 	db.settle(t, 204, again...)
-	require.Equal(t, map[Lane]int{{EndpointID: busy.ID}: 3}, count(db.mustClaimDeliveries(t)), "one that works again has its places back")
+	require.Equal(t, map[Destination]int{{EndpointID: busy.ID}: 3}, count(db.mustClaimDeliveries(t)), "one that works again has its places back")
 	_, err := db.DisableEndpoint(t.Context(), busy.ID, nil, Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)

@@ -2,8 +2,12 @@ package store
 
 import (
 	"context"
+	"errors"
+	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // maxPage bounds the rows of a page, in bytes as the database sends them. A page
@@ -60,4 +64,46 @@ func collectPage[T any](ctx context.Context, rows pgx.Rows, limit int, scan pgx.
 		return err
 	})
 	return page, more, err
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+// rowOf reads the one row that sql gives; task.CodeNotFound when there is none.
+func rowOf[T any](ctx context.Context, q querier, what, sql string, args ...any) (T, error) {
+	rows, err := q.Query(ctx, sql, args...)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return row, errNotFound(what)
+	}
+	return row, err
+}
+
+// pageOf reads a page of at most limit rows (see readPage). The last parameter of sql is its limit, to
+// which it adds one to learn whether there are more. It is planned for its very
+// parameters, as most of them are filters that may be absent.
+func pageOf[T any](ctx context.Context, q querier, limit int, sql string, args ...any) (page []T, more bool, err error) {
+	rows, err := q.Query(ctx, sql, slices.Concat([]any{unprepared}, args, []any{limit + 1})...)
+	if err != nil {
+		return nil, false, err
+	}
+	return collectPage(ctx, rows, limit, pgx.RowToStructByPos[T])
+}
+
+// instant reads one time, zero for null.
+func (db *DB) instant(ctx context.Context, sql string) (time.Time, error) {
+	var at *time.Time
+	err := db.hot.QueryRow(ctx, sql).Scan(&at)
+	return orZero(at), err
+}
+
+// execer is a pool or a transaction.
+type execer interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }

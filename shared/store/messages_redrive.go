@@ -46,28 +46,28 @@ func (db *DB) AbandonMessage(ctx context.Context, id task.ID, by Operator) (Mess
 }
 
 func (db *DB) decideMessage(ctx context.Context, id task.ID, action string, how decideMessage, by Operator) (MessageDetail, error) {
-	err := db.byHand(ctx, by, func(tx pgx.Tx) (deed, error) {
+	err := db.byHand(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		var locks pgx.Batch
 		held := queueMessageLocks(&locks, id)
 		if err := tx.SendBatch(ctx, &locks).Close(); err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		m, err := held.of(id)
 		if task.CodeOf(err) == task.CodeNotFound {
 			if m, err = archivedMessage(ctx, tx, id); err == nil {
-				return deed{}, decideArchivedMessage(m, how)
+				return auditEntry{}, decideArchivedMessage(m, how)
 			}
 		}
 		if err != nil {
-			return deed{}, err
+			return auditEntry{}, err
 		}
 		after, err := how(m.Message, held.now)
 		if err != nil {
-			return deed{}, task.Refuse(task.CodeConflict, err.Error())
+			return auditEntry{}, task.Refuse(task.CodeConflict, err.Error())
 		}
 		var batch pgx.Batch
 		queueMessageChanges(&batch, []messageChange{{id, m.Message, after}})
-		return deed{action, id.String(), messageJSON(m.Message), messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
+		return auditEntry{action, id.String(), messageJSON(m.Message), messageJSON(after)}, tx.SendBatch(ctx, &batch).Close()
 	})
 	if err != nil {
 		return MessageDetail{}, failed(action, err)

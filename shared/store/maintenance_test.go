@@ -15,7 +15,7 @@ func (db *DB) keepHouse(t *testing.T) {
 	db.exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)
 	for more := true; more; {
 		var err error
-		_, more, err = db.KeepHouse(t.Context())
+		_, more, err = db.RunMaintenance(t.Context())
 		require.NoError(t, err)
 	}
 }
@@ -27,7 +27,7 @@ func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
 	keep := func(db *DB) (partitions int) {
 		_, err := owner.Exec(t.Context(), `drop table send_logs_`+monthAgo(-3).Format("200601"))
 		require.NoError(t, err)
-		_, _, err = db.KeepHouse(t.Context())
+		_, _, err = db.RunMaintenance(t.Context())
 		require.NoError(t, err)
 		err = owner.QueryRow(t.Context(), `select count(*) from pg_class where relname = 'send_logs_`+monthAgo(-3).Format("200601")+`'`).Scan(&partitions)
 		require.NoError(t, err)
@@ -45,20 +45,20 @@ func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
 	require.Equal(t, 1, keep(other))
 }
 
-func TestWhatFailedInTheHouseIsDoneByTheNext(t *testing.T) {
+func TestMaintenanceRetriesFailedSteps(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	db, owner := openAt(t, url), owner(t, url)
 	_, err := owner.Exec(t.Context(), `alter function make_log_partitions(integer) rename to away`)
 	require.NoError(t, err)
-	_, _, err = db.KeepHouse(t.Context())
-	require.ErrorContains(t, err, "keep house: ")
-	_, _, err = db.KeepHouse(t.Context())
+	_, _, err = db.RunMaintenance(t.Context())
+	require.ErrorContains(t, err, "maintenance: ")
+	_, _, err = db.RunMaintenance(t.Context())
 	require.Error(t, err, "it was not done")
 	_, err = owner.Exec(t.Context(), `alter function away(integer) rename to make_log_partitions`)
 	require.NoError(t, err)
 	for range 2 {
-		_, _, err = db.KeepHouse(t.Context())
+		_, _, err = db.RunMaintenance(t.Context())
 		require.NoError(t, err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// firstCallsSQL finds the call that a key or an id belongs to, with the
-// task's state of this moment.
+// firstCallsSQL finds the call that first used a key or an id, with the present state of its
+// task.
 const firstCallsSQL = `
 select k.key, k.fingerprint, k.id, t.content, coalesce(d.status + 2, l.state)
 from submission_keys k
@@ -26,7 +26,7 @@ left join task_live l on l.id = t.id
 left join task_done d on d.id = t.id
 where t.id = any($2::uuid[])`
 
-// archivedCallsSQL finds those whose task has left the main tables.
+// archivedCallsSQL is firstCallsSQL for archived tasks.
 const archivedCallsSQL = `
 select k.key, k.fingerprint, k.id, a.content, a.status + 2
 from submission_keys k join archived_tasks a on a.id = k.id
@@ -49,7 +49,7 @@ type knownCalls struct {
 	byID  map[task.ID]firstCall
 }
 
-// of is the call that s repeats: that of its key, or s itself by its id.
+// of returns the call that s repeats: that of its key, or s itself by its id.
 func (k knownCalls) of(s *Submission) (firstCall, bool) {
 	if s.Key != nil {
 		first, ok := k.byKey[*s.Key]

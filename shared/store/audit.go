@@ -1,0 +1,90 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Operator is who makes a manual change, and why.
+type Operator struct {
+	CallerID  int64
+	Name      string
+	RequestID string
+	Reason    string // in the operator's own words; "" = not said
+}
+
+// maxOperatorName is the width of operator_actions.caller_name.
+const maxOperatorName = 50
+
+const logActionSQL = `
+insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after)
+values ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, nullif($8, '')::jsonb)`
+
+// queueAction adds an audit entry to the transaction of its change. It is the only writer of
+// operator_actions. before and after are JSON or "".
+func (o Operator) queueAction(batch *pgx.Batch, action, subject, before, after string) {
+	batch.Queue(logActionSQL, o.CallerID, task.Cut(storable(o.Name), maxOperatorName), o.RequestID, action, subject,
+		storable(o.Reason), before, after)
+}
+
+// auditEntry is a manual change: the row before and after it as JSON, "" where there is no
+// row. If both are equal, nothing changed and no entry is kept.
+type auditEntry struct{ action, subject, before, after string }
+
+// byHand commits a manual change together with its audit entry.
+func (db *DB) byHand(ctx context.Context, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
+	return byHand(ctx, db.hot, by, change)
+}
+
+// asAdmin is byHand with the role that may change callers, templates and other settings. Only
+// the function admin uses it.
+func (db *DB) asAdmin(ctx context.Context, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
+	return byHand(ctx, db.admin, by, change)
+}
+
+func byHand(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
+	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		entry, err := change(tx)
+		if err != nil || entry.before == entry.after {
+			return err
+		}
+		var batch pgx.Batch
+		by.queueAction(&batch, entry.action, entry.subject, entry.before, entry.after)
+		return tx.SendBatch(ctx, &batch).Close()
+	})
+}
+
+// Action is one entry of the audit trail.
+type Action struct {
+	ID         int64
+	CallerID   int64
+	CallerName string
+	RequestID  string
+	Action     string // what was done, as template.update
+	Subject    string // to what, as template/7 or a task's id
+	Reason     string
+	Before     json.RawMessage // nil = there was no row
+	After      json.RawMessage // nil = there is no row any more
+	CreatedAt  time.Time
+}
+
+const actionsSQL = `
+select id, caller_id, caller_name, request_id, action, subject, coalesce(reason, ''), before, after, created_at
+from operator_actions
+where ($1 = '' or subject = $1) and ($2::bigint = 0 or id < $2)
+order by id desc
+limit $3`
+
+// Actions lists changes by hand, newest first: those of one subject, or all
+// when it is "". after is the last id of the page before, 0 for the first page;
+// more says that there is another page.
+func (db *DB) Actions(ctx context.Context, subject string, after int64, limit int) (page []Action, more bool, err error) {
+	page, more, err = pageOf[Action](ctx, db.read, limit, actionsSQL, subject, after)
+	return page, more, failed("actions", err)
+}

@@ -1,0 +1,160 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connectionWaitLimit is how long a call waits for a connection before it fails as overloaded.
+const connectionWaitLimit = 10 * time.Second
+
+// fairLimiter shares places among callers. A caller has at most share of them at once. Of the
+// callers that wait, the one served longest ago is next.
+type fairLimiter struct {
+	places, share int
+
+	mu      sync.Mutex
+	taken   int
+	used    map[int64]int // places by caller; no entry for 0
+	waiting callerQueues[limiterWait]
+}
+
+// limiterWait is a call that waits for a place.
+type limiterWait struct {
+	caller  int64
+	granted chan struct{}
+}
+
+func newFairLimiter(places, share int) *fairLimiter {
+	return &fairLimiter{places: places, share: share, used: map[int64]int{}}
+}
+
+// acquire waits for a place until ctx ends. Without an error, release must follow.
+func (l *fairLimiter) acquire(ctx context.Context, caller int64) error {
+	l.mu.Lock()
+	if l.taken < l.places && l.belowShare(caller) {
+		l.grant(caller)
+		l.mu.Unlock()
+		return nil
+	}
+	waits := limiterWait{caller, make(chan struct{})}
+	l.waiting.push(caller, waits)
+	l.mu.Unlock()
+	select {
+	case <-waits.granted:
+		return nil
+	case <-ctx.Done():
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiting.remove(caller, func(other limiterWait) bool { return other == waits }) {
+		return ctx.Err()
+	}
+	return nil // granted in the meantime
+}
+
+// release frees a place and grants it to the next caller that waits.
+func (l *fairLimiter) release(caller int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.taken--
+	if l.used[caller]--; l.used[caller] == 0 {
+		delete(l.used, caller)
+	}
+	for l.taken < l.places {
+		next := l.waiting.take(1, l.belowShare)
+		if len(next) == 0 {
+			return
+		}
+		l.grant(next[0].caller)
+		close(next[0].granted)
+	}
+}
+
+func (l *fairLimiter) belowShare(caller int64) bool { return l.used[caller] < l.share }
+
+// grant counts a place. mu must be held.
+func (l *fairLimiter) grant(caller int64) {
+	l.taken++
+	l.used[caller]++
+}
+
+// Context keys: the caller of a call, and the caller whose place an Acquire uses.
+type (
+	callerKey           struct{}
+	connectionCallerKey struct{}
+)
+
+// WithCaller marks work with ctx as that of one caller, ID 0 included. Such work gets at most
+// the caller's share of the connections. Without it, connections are not limited by caller.
+func WithCaller(ctx context.Context, id int64) context.Context {
+	return context.WithValue(ctx, callerKey{}, id)
+}
+
+// withoutCaller is for work that several callers wait for.
+func withoutCaller(ctx context.Context) context.Context {
+	return context.WithValue(ctx, callerKey{}, nil)
+}
+
+// connectionLimiter lets callers share the connections of one pool fairly: one caller has at
+// most half of them, and all callers together at most three quarters, so that group commit and
+// events always find one. A call that waits holds no connection. The pool calls it as its
+// tracer when Acquire begins and when a connection is released.
+type connectionLimiter struct {
+	noQueryTracer
+	*fairLimiter
+}
+
+func newConnectionLimiter(connections int) connectionLimiter {
+	return connectionLimiter{fairLimiter: newFairLimiter(connections-connections/4, max(connections/2, 1))}
+}
+
+// TraceAcquireStart waits for a place of the caller. If there is none in time, the context
+// that it returns is done.
+func (c connectionLimiter) TraceAcquireStart(ctx context.Context, _ *pgxpool.Pool, _ pgxpool.TraceAcquireStartData) context.Context {
+	caller, ok := ctx.Value(callerKey{}).(int64)
+	if !ok {
+		return ctx
+	}
+	soon, cancel := context.WithTimeout(ctx, connectionWaitLimit)
+	defer cancel()
+	if err := c.acquire(soon, caller); err != nil {
+		return soon
+	}
+	return context.WithValue(ctx, connectionCallerKey{}, caller)
+}
+
+// TraceAcquireEnd records on the connection whose place it uses.
+func (c connectionLimiter) TraceAcquireEnd(ctx context.Context, _ *pgxpool.Pool, data pgxpool.TraceAcquireEndData) {
+	caller, ok := ctx.Value(connectionCallerKey{}).(int64)
+	switch {
+	case !ok:
+	case data.Conn == nil:
+		c.release(caller)
+	default:
+		data.Conn.PgConn().CustomData()[customDataCaller] = caller
+	}
+}
+
+// TraceRelease frees the place.
+func (c connectionLimiter) TraceRelease(_ *pgxpool.Pool, data pgxpool.TraceReleaseData) {
+	if caller, ok := data.Conn.PgConn().CustomData()[customDataCaller].(int64); ok {
+		delete(data.Conn.PgConn().CustomData(), customDataCaller)
+		c.release(caller)
+	}
+}
+
+const customDataCaller = "caller"
+
+// noQueryTracer implements the part of the tracer interface that is not used.
+type noQueryTracer struct{}
+
+func (noQueryTracer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+func (noQueryTracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}

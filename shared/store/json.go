@@ -1,0 +1,64 @@
+package store
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// mustJSON encodes what cannot fail: strings and maps of plain values.
+func mustJSON(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
+// logJSON turns a request body into text that the type jsonb accepts: the body itself if jsonb
+// can store it, else its text as a JSON string.
+func logJSON(request []byte) string {
+	if len(request) <= maxLoggedRequest && json.Valid(request) && utf8.Valid(request) && !beyondJSONB(request) {
+		return string(request)
+	}
+	return mustJSON(task.Cut(storable(string(request[:min(len(request), maxLoggedRequest)])), maxLoggedRequest))
+}
+
+// storable makes any bytes a text that Postgres takes.
+func storable(text string) string {
+	return strings.ToValidUTF8(strings.ReplaceAll(text, "\x00", "\uFFFD"), "\uFFFD")
+}
+
+// beyondJSONB reports whether valid JSON may contain what the type jsonb rejects: NUL,
+// unpaired surrogates, numbers with an exponent, deep nesting. It may report too much, as a
+// text that is stored as a string loses nothing.
+func beyondJSONB(text []byte) bool {
+	if bytes.Contains(text, []byte(`\u0000`)) || bytes.Contains(text, []byte(`\ud`)) || bytes.Contains(text, []byte(`\uD`)) {
+		return true
+	}
+	depth, inString := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > 32 {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		case c == 'e' && i > 0 && text[i-1] >= '0' && text[i-1] <= '9', c == 'E':
+			return true
+		}
+	}
+	return false
+}
+
+// maxLoggedRequest bounds what a log row keeps of a request, in bytes.
+const maxLoggedRequest = 8 << 10

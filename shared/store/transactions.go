@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Waits between the tries of a transaction whose outcome is unknown.
+const (
+	retryFirst   = 20 * time.Millisecond
+	retryLongest = 500 * time.Millisecond
+)
+
+// retryLostCommit runs a transaction. While the answer to its commit is lost, it runs the
+// transaction again until ctx ends. run must be able to recognise the effects of an earlier
+// try: again says that one may be committed, or may still be committed. When retryLostCommit
+// returns without an error, what run saw is durable.
+func (db *DB) retryLostCommit(ctx context.Context, run func(again bool) error) error {
+	lost := false
+	defer func() {
+		if lost { // the try with the lost answer may have written events
+			db.onEvents()
+			db.onFailed()
+		}
+	}()
+	for wait := retryFirst; ; wait = min(2*wait, retryLongest) {
+		err := db.withPartitions(ctx, func() error { return run(lost) })
+		if isLost(err) {
+			lost = true
+		}
+		if err == nil && lost {
+			err = db.waitForStandby(ctx)
+		}
+		if err == nil || !lost || !isTransient(err) && !isOwnRetry(err) {
+			return err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return err
+		}
+	}
+}
+
+// waitForStandby returns when everything that this session has seen is on the synchronous
+// standby, if there is one. A primary that was restarted, or whose session was ended during
+// its wait, shows commits that no standby has. A later commit waits for them.
+func (db *DB) waitForStandby(ctx context.Context) error {
+	_, err := db.hot.Exec(ctx, "select pg_logical_emit_message(true, 'sendonce', '')")
+	return err
+}
+
+// isOwnRetry reports whether a task's id was taken by an earlier try of the same transaction,
+// whose commit was still under way.
+func isOwnRetry(err error) bool {
+	return violates(err, "tasks_pkey") || violates(err, "task_live_pkey")
+}
+
+// withPartitions runs a transaction. When a log row finds no partition for its month, it makes
+// the partitions and runs the transaction once more.
+func (db *DB) withPartitions(ctx context.Context, run func() error) error {
+	err := run()
+	if !missingPartition(err) {
+		return err
+	}
+	if err := db.MakeLogPartitions(ctx); err != nil {
+		return err
+	}
+	return run()
+}
+
+// MakeLogPartitions makes missing partitions of the logs for this month and the next three.
+func (db *DB) MakeLogPartitions(ctx context.Context) error {
+	_, err := db.hot.Exec(ctx, "select make_log_partitions(3)")
+	return err
+}
+
+// setLockTimeoutSQL limits how long a transaction waits for a lock.
+const setLockTimeoutSQL = `select set_config('lock_timeout', $1, true)`
+
+// planOnceSQL lets an insert keep its plan, which no contents of a table can improve. Planning
+// it each time takes a third of a small flush of tasks and a sixth of one of messages.
+const planOnceSQL = `select set_config('plan_cache_mode', 'force_generic_plan', true)`
+
+// rollbackOn ends a failed transaction, so that its locks are free at once, and returns err.
+// An error of the rollback itself is ignored: a connection that is still in a transaction is
+// closed on release.
+func rollbackOn(conn *pgx.Conn, err error) error {
+	if err != nil && !conn.IsClosed() {
+		rollback(conn)
+	}
+	return err
+}
+
+// commit ends a transaction that only read under locks. Where commits wait for a standby, a
+// commit also ensures that the standby has what was read; a rollback would not.
+func commit(ctx context.Context, conn *pgx.Conn) error {
+	_, err := conn.Exec(ctx, "commit")
+	return err
+}
+
+func rollback(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_, _ = conn.Exec(ctx, "rollback")
+}
