@@ -67,7 +67,7 @@ const alertCheckShare = 20
 // are over, each with its event in the same commit. Any number of instances may
 // look: one raises. They look at most three times in task.AlertRules.Every; again
 // says that there will be something to see, an open alert or results that fail, or
-// that it was too early. Without thresholds it does not look: KeepHouse clears what
+// that it was too early. Without thresholds it does not look: RunMaintenance clears what
 // is open. What a look costs grows with the pending tasks and, when some failed, with
 // the results of the window, never with the history.
 func (db *DB) CheckAlerts(ctx context.Context) (again bool, err error) {

@@ -61,7 +61,7 @@ const claimBody = `
 const claimEvents = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array_agg(id) from (select b.*, 'task.processing' as kind from b) changed
-    where callback_url is not null or ` + hasEndpointSQL + ` group by kind, caller_id
+    where callback_url is not null or ` + hasEndpoint + ` group by kind, caller_id
 )`
 
 const claimAnswer = `

@@ -205,18 +205,18 @@ func TestSlowClaimsLeaveFloorsThatNeverMakeAnEmptyAnswerALie(t *testing.T) {
 func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
 	t.Parallel()
 	db := open(t)
-	hopeful := func(queue string) bool { return db.claimDirectly(ClaimRequest{Queue: queue}) }
-	require.False(t, hopeful("default"))
+	claimsDirectly := func(queue string) bool { return db.claimDirectly(ClaimRequest{Queue: queue}) }
+	require.False(t, claimsDirectly("default"))
 	require.True(t, db.claimDirectly(ClaimRequest{Queue: "default", WokenUp: true}))
 	for range slowInARow {
 		db.marks.observe("default", []Claimed{{ID: task.NewID(), Priority: task.DefaultPriority}}, time.Minute)
 	}
-	require.True(t, hopeful("default"))
+	require.True(t, claimsDirectly("default"))
 
 	db.mustSubmit(t, message(func(s *Submission) { s.Queue = "gave" }))
 	for _, want := range []int{1, 0} {
 		require.Len(t, db.claim(t, func(r *ClaimRequest) { r.Queue = "gave" }), want)
-		require.Equal(t, want > 0, hopeful("gave"))
+		require.Equal(t, want > 0, claimsDirectly("gave"))
 	}
 }
 

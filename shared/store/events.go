@@ -55,12 +55,12 @@ func (m EventMode) includes(c change) bool {
 	return changed && (m == AllEvents || m == FinalEvents && c.after.State.Final())
 }
 
-// hasEndpointSQL is the condition that the caller of a row of changed has an endpoint for its
+// hasEndpoint is the condition that the caller of a row of changed has an endpoint for its
 // kind of event, as in listenersSQL. Events that neither an endpoint nor a callback URL
 // receives are not written, since they would only fill the stream. The statement is part of
 // the last round trip before the commit, so an endpoint that was made while a lock was waited
 // for gets the event.
-const hasEndpointSQL = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
+const hasEndpoint = `exists (select from webhook_endpoints e where e.caller_id = changed.caller_id and e.url is not null and e.enabled
     and (e.events = '{}' or changed.kind = any(e.events)))`
 
 // insertEventsSQL writes one row for each caller and kind of change in the flush.
@@ -68,7 +68,7 @@ const insertEventsSQL = `
 insert into event_outbox (kind, reason, caller_id, ids)
 select kind, reason, caller_id, array_agg(id)
 from unnest($1::uuid[], $2::text[], $3::smallint[], $4::bigint[], $5::boolean[]) as changed (id, kind, reason, caller_id, callback)
-where callback or ` + hasEndpointSQL + `
+where callback or ` + hasEndpoint + `
 group by kind, reason, caller_id`
 
 // commitNotifier counts the event rows that a transaction writes, and calls OnEvents and

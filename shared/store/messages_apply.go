@@ -86,8 +86,8 @@ from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::inte
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 where l.id = t.id`
 
-// destinationKeySQL is laneOf the message m, where that is to a URL.
-const destinationKeySQL = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
+// messageDestinationKey is destinationKey of a message m to a URL, null for others.
+const messageDestinationKey = `case when m.kind = 1 then m.caller_id || ' ' || coalesce(substring(m.destination from '://([^/?#]+)'), '') end`
 
 // streamOfMessage is msg.Address.Stream of the message m.
 const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else case split_part(m.destination, '.', 1) when 'msg' then 'MESSAGES'
@@ -95,7 +95,7 @@ const streamOfMessage = `case m.kind when 1 then '' when 2 then 'USERS' else cas
 
 const insertLiveMessagesSQL = `
 insert into message_live (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at, caller_id, bytes, kind, lane, stream)
-select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + destinationKeySQL + `, ` + streamOfMessage + `
+select t.id, status, remaining_sends, send_no, epoch, nullif(last_error, ''), delivered_at, next_at, m.caller_id, octet_length(m.data), m.kind, ` + messageDestinationKey + `, ` + streamOfMessage + `
 from unnest($1::uuid[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[], $6::text[], $7::timestamptz[], $8::timestamptz[])
     as t (id, status, remaining_sends, send_no, epoch, last_error, delivered_at, next_at)
 cross join lateral (select * from messages where messages.id = t.id offset 0) m`

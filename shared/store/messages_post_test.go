@@ -144,7 +144,7 @@ func TestARevivedMessageComesBackToTheLaneThatItWasSubmittedTo(t *testing.T) {
 		"https://a.example", "https://a.example/", "https://a.example:8443/b?c=d#e", "http://user@a.example/b", "https://[::1]:80/x", "https://a.example?u=http://b.example", "https://a.example#x",
 	} {
 		var lane string
-		require.NoError(t, conn.QueryRow(t.Context(), "select "+destinationKeySQL+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
+		require.NoError(t, conn.QueryRow(t.Context(), "select "+messageDestinationKey+" from (values (1, 7, $1::text)) m (kind, caller_id, destination)", url).Scan(&lane))
 		require.Equal(t, destinationKey(7, url), lane)
 	}
 }

@@ -191,7 +191,7 @@ const insertEvents = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array_agg(id)
     from (select w.*, case when run_at is null then 'task.pending' else 'task.scheduled' end as kind from w) changed
-    where callback_url is not null or ` + hasEndpointSQL + `
+    where callback_url is not null or ` + hasEndpoint + `
     group by kind, caller_id
 )`
 

@@ -125,7 +125,7 @@ const subscribeTold = `, e as (
     insert into event_outbox (kind, caller_id, ids)
     select kind, caller_id, array[$1]
     from (select $8::bigint as caller_id, 'task.' || (array['scheduled', 'pending', 'processing'])[state + 1] as kind from w) changed
-    where $12 is not null or ` + hasEndpointSQL + `
+    where $12 is not null or ` + hasEndpoint + `
 )`
 
 const subscribeAnswer = `
