@@ -67,6 +67,17 @@ func natsAs(t *testing.T, n *sandbox.NATS, user string) string {
 	return u.String()
 }
 
+// waitForStreams waits until a trigger is ready, as make run does: it makes the streams.
+func waitForStreams(t *testing.T, trigger *sandbox.Process) {
+	t.Helper()
+	ready, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	require.NoError(t, trigger.WaitFor(ready, `"msg":"listening"`), trigger.Output())
+	address := regexp.MustCompile(`"address":"([^"]+)"`).FindStringSubmatch(trigger.Output())
+	require.Len(t, address, 2, trigger.Output())
+	require.NoError(t, trigger.WaitReady(ready, "http://"+address[1]+"/readyz"), trigger.Output())
+}
+
 func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	t.Parallel()
 	onOwnServer(t)
@@ -74,7 +85,8 @@ func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+natsAs(t, nats, bus.UserAll))
 	database := sandbox.NewDatabase(t)
 	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
-	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "NATS_URL="+natsAs(t, nats, bus.UserTrigger), "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
+	trigger := sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "NATS_URL="+natsAs(t, nats, bus.UserTrigger), "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
+	waitForStreams(t, trigger)
 	home := homeOf(t, sendonce.front.URL, database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
 
 	for tours := 1; tours <= 2; tours++ {
