@@ -109,8 +109,19 @@ func grantPoints(ctx context.Context, operatorURL string) error {
 	if err != nil {
 		return err
 	}
-	_, err = makeConsumer(ctx, js)
-	return err
+	ctx, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	for {
+		_, err = makeConsumer(ctx, js)
+		if !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		select {
+		case <-time.After(pause): // the trigger makes the streams a moment after it has started
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // readRun gives what a `make run` that is ready says of itself in its home.
