@@ -99,5 +99,6 @@ func TestHangingPostDoesNotBlockOthers(t *testing.T) {
 	eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 80 }, "the others are taken")
 	close(release)
 	eventually(t, func() bool { return broker.settled(js, route) }, "all settled")
+	eventually(t, func() bool { return trigger.Counts()["d"].Acked >= 100 }, "all counted, which follows the acknowledgement")
 	require.EqualValues(t, 100, trigger.Counts()["d"].Acked, "each once")
 }
