@@ -111,7 +111,8 @@ func (db *DB) Endpoint(ctx context.Context, id task.ID, of *int64) (Endpoint, er
 	return e, failed("endpoint", err)
 }
 
-const lockEndpointSQL = endpointSQL + ` for update`
+// lockEndpointSQL lets events be recorded for the endpoint meanwhile; only its deletion waits for them.
+const lockEndpointSQL = endpointSQL + ` for no key update`
 
 const isRevokedSQL = `select exists (select from callers where id = $1 and revoked_at is not null)`
 
@@ -325,7 +326,7 @@ func (db *DB) SigningSecrets(ctx context.Context, callers []int64, fresh func() 
 }
 
 const (
-	lockSigningSQL   = `select id from webhook_endpoints where caller_id = $1 and url is null for update`
+	lockSigningSQL   = `select id from webhook_endpoints where caller_id = $1 and url is null for no key update`
 	rotateSigningSQL = `
 update webhook_endpoints set old_secret = secret, old_secret_until = now() + interval '24 hours', secret = $2, rotated_at = now()
 where id = $1 returning old_secret_until`

@@ -219,9 +219,10 @@ type Tried struct {
 }
 
 const (
+	// lockHealthSQL does not wait for the key share locks of insertDeliveriesSQL.
 	lockHealthSQL = `
 select id, coalesce(disabled_reason, ''), failing_since, url is not null
-from webhook_endpoints where id = any($1::uuid[]) order by id for update`
+from webhook_endpoints where id = any($1::uuid[]) order by id for no key update`
 	lockDeliveriesSQL = `
 select id, state, attempts, claims, next_at from webhook_deliveries where id = any($1::uuid[]) order by id for update`
 	updateHealthSQL = `

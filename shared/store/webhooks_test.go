@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -354,4 +355,41 @@ func TestACallerWithEndpointsCannotBeRemoved(t *testing.T) {
 	require.NoError(t, db.DeleteEndpoint(t.Context(), e.ID, nil, Operator{Name: "x"}))
 	_, err = conn.Exec(t.Context(), `delete from callers where id = 7`)
 	require.NoError(t, err)
+}
+
+// Events of all callers are recorded together, so recording must wait neither for
+// deliveries that are settled nor for changes of an endpoint, whoever owns it, and these
+// must not wait for it.
+func TestRecordingWaitsForNoOneElse(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	busy, calm := db.mustAddEndpoint(t, 7, "https://busy.example"), db.mustAddEndpoint(t, 8, "https://calm.example")
+	a, b := message(fromCaller(7)), message(fromCaller(8))
+	db.mustSubmit(t, a, b)
+	db.told(t, a.ID, 1, "task.failed")
+	due := db.mustClaimDeliveries(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	for name, held := range map[string]struct {
+		sql string
+		arg any
+	}{
+		"settling": {lockHealthSQL, []task.ID{busy.ID}}, "a change": {strings.ReplaceAll(lockEndpointSQL, "$2", "null"), busy.ID},
+	} {
+		release := hold(t, url, held.sql, held.arg)
+		told, _, err := db.RecordEvents(ctx, []RecordedEvent{
+			{ID: name + " a", Kind: "task.failed", Subject: a.ID, Payload: `{}`}, {ID: name + " b", Kind: "task.failed", Subject: b.ID, Payload: `{}`},
+		}, fresh)
+		require.NoError(t, err, name)
+		require.Equal(t, 2, told)
+		release()
+	}
+	release := hold(t, url, `select from webhook_endpoints where id = any($1) for key share`, []task.ID{busy.ID, calm.ID})
+	settled, err := db.SettleDeliveries(ctx, []Tried{{due[0], msg.Answer{Status: 500}, Try{Status: 500}}}, time.Hour)
+	require.NoError(t, err)
+	require.Len(t, settled.Changed, 1)
+	_, err = db.RotateEndpoint(ctx, busy.ID, nil, "whsec_new", Operator{Name: "shop"})
+	require.NoError(t, err)
+	release()
 }
