@@ -44,7 +44,7 @@ type call struct {
 type setting struct {
 	name, def, meaning string
 	secret             bool
-	readBy             []string // functions and words; nil = all
+	readBy             []string // functions and commands; nil = all
 }
 
 func readHouse(t *testing.T) house {

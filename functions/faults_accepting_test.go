@@ -147,7 +147,7 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	require.Zero(t, l.counts.bestEffort)
 }
 
-// drain runs the word and gives what it says.
+// drain runs the command and returns what it prints.
 func (w *town) drain() (text string, err error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), patience)

@@ -17,6 +17,7 @@ import (
 	"github.com/sendonce/sendonce/functions/sweep"
 	"github.com/sendonce/sendonce/functions/webhooks"
 	"github.com/sendonce/sendonce/functions/wechat"
+	"github.com/sendonce/sendonce/shared/command"
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
@@ -28,7 +29,7 @@ import (
 //			log.Fatal(err)
 //		}
 //	}
-func Register() (*fn.Env, error) { return fn.Register(Commands(), Catalogue()...) }
+func Register() (*fn.Env, error) { return fn.Register(command.Readers(Commands()), Catalogue()...) }
 
 // Catalogue returns every function, one line each.
 func Catalogue() []fn.Function {

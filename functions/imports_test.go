@@ -17,10 +17,10 @@ const module = "github.com/sendonce/sendonce/"
 // functions -> fn -> store -> domain.
 var rooms = map[string]struct{ ours, outside []string }{
 	"functions": {
-		ours:    []string{"functions/", "shared/fn", "shared/bus", "shared/task", "migrations"},
+		ours:    []string{"functions/", "shared/command", "shared/fn", "shared/bus", "shared/task", "migrations"},
 		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the command migrate
 	},
-	"functions/sendonce": {ours: []string{"functions", "shared/fn"}},
+	"functions/sendonce": {ours: []string{"functions", "shared/command"}},
 	"functions/framework": {
 		ours:    []string{"functions", "shared/fn"},
 		outside: []string{"github.com/GoogleCloudPlatform/functions-framework-go"},
@@ -30,7 +30,8 @@ var rooms = map[string]struct{ ours, outside []string }{
 			"shared/config", "shared/decode", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
-	"shared/intake": {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
+	"shared/command": {ours: []string{"shared/fn", "shared/config"}},
+	"shared/intake":  {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/fn": {
 		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/text"},
 		outside: []string{
@@ -55,7 +56,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours:    []string{"functions", "shared/api", "shared/bus", "shared/fn", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender", "shared/text"},
+		ours:    []string{"functions", "shared/api", "shared/bus", "shared/command", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup"},
 	},
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// triggerConfig is the settings of the word trigger.
+// triggerConfig is the settings of the command trigger.
 type triggerConfig struct {
 	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"where the event functions are: events go to this URL with /events/{function} after it; {function} in it, as in http://{function}:8000, stands for the name"`
 	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger, which migrate makes where it has the password, too; empty takes the built-in admin"`

@@ -10,30 +10,27 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
-// Drain is the word that waits for the stream.
-var Drain = fn.NewCommand("drain", "wait until every accepted message is saved, and say how many are not: before TWO_PHASE_ENABLED is taken back", drain)
+// drainInterval is how often Drain counts.
+const drainInterval = 200 * time.Millisecond
 
-// drainLook is how often drain asks.
-const drainLook = 200 * time.Millisecond
-
-// drain returns once the stream holds nothing that is neither saved nor a dead
-// letter, whatever its consumers say. New messages must have stopped being
-// accepted, else that may never be.
-func drain(ctx context.Context, env *fn.Env, _ struct{}) error {
-	for told := math.MaxInt; ; {
+// Drain is the command drain. It returns once each message of the stream is saved or a
+// dead letter, whatever the state of its consumers. While new messages are accepted,
+// that may never be.
+func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
+	for printed := math.MaxInt; ; {
 		left, err := left(ctx, env)
 		if err != nil {
 			return err
 		}
-		if left != told {
+		if left != printed {
 			fmt.Printf("%d accepted messages are not saved\n", left)
-			told = left
+			printed = left
 		}
 		if left == 0 {
-			return tellDead(ctx, env)
+			return printDead(ctx, env)
 		}
 		select {
-		case <-time.After(drainLook):
+		case <-time.After(drainInterval):
 		case <-ctx.Done():
 			return fmt.Errorf("interrupted with %d accepted messages not saved; a trigger and the function save must run", left)
 		}
@@ -56,8 +53,8 @@ func left(ctx context.Context, env *fn.Env) (n int, err error) {
 	})
 }
 
-// tellDead names those of which nothing more will come by itself.
-func tellDead(ctx context.Context, env *fn.Env) error {
+// printDead prints how many messages nobody will save without an operator.
+func printDead(ctx context.Context, env *fn.Env) error {
 	dead, err := env.DB().CountBuried(ctx)
 	if err == nil && dead > 0 {
 		fmt.Printf("%d accepted messages could not be saved and are dead letters of the function save\n", dead)

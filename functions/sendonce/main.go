@@ -7,9 +7,9 @@ import (
 	"os"
 
 	"github.com/sendonce/sendonce/functions"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/command"
 )
 
 func main() {
-	os.Exit(fn.Main(context.Background(), os.Args[1:], functions.Commands(), functions.Catalogue()...))
+	os.Exit(command.Main(context.Background(), os.Args[1:], functions.Commands(), functions.Catalogue()...))
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/sendonce/sendonce/functions"
-	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/command"
 )
 
 const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
@@ -94,7 +94,7 @@ func (s settings) withPassword() (settings, error) {
 // withSecretsOf returns env without the secrets that none of the readers, functions
 // or commands, reads.
 func withSecretsOf(env []string, readers ...string) []string {
-	readersOf := fn.SecretReaders(functions.Commands(), functions.Catalogue()...)
+	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
 		known := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: no secret, or one that all read

@@ -86,7 +86,7 @@ func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
 		"FNTEST_RETRIES": "many", "FNTEST_BACKOFF": "5s,soon", "FUNCTION_TARGET": "c", "DATABASE_URL": "postgres://u:hunter2@h:x/db",
 	})
 	var got senderConfig
-	_, _, err := prepare(nil, []Function{configured("b", &got), configured("a", &got)}, true)
+	_, _, err := Prepare(nil, []Function{configured("b", &got), configured("a", &got)}, true)
 	require.EqualError(t, err, `settings are wrong:
   APP_PORT is "70000" but must be an integer between 0 and 65535
   PORT is "80a" but must be an integer between 0 and 65535
@@ -156,13 +156,13 @@ func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
 		"DATABASE_URL": "postgres://localhost/x", "BASIC_AUTH_PASSWORD": "secret"})
 	var got senderConfig
 	functions := []Function{configured("a", &got), greeter()}
-	_, _, err := prepare(nil, functions, true)
+	_, _, err := Prepare(nil, functions, true)
 	require.EqualError(t, err, "settings are wrong:\n"+`  FNTEST_BACKOFF is "5s,soon" but must be a list separated by commas, where each must be a duration such as 500ms, 25s or 2m`)
 	t.Setenv("FNTEST_BACKOFF", "5s")
-	_, _, err = prepare(nil, functions, true)
+	_, _, err = Prepare(nil, functions, true)
 	require.EqualError(t, err, "settings are wrong:\n  FNTEST_RETRIES is \"11\" but must be at most 10\n  FNTEST_KEY is too weak", "a secret's value is not shown")
 	t.Setenv("FUNCTION_TARGET", "greeter")
-	env, served, err := prepare(nil, functions, true)
+	env, served, err := Prepare(nil, functions, true)
 	require.NoError(t, err)
 	defer env.Close()
 	require.Len(t, served, 1)
@@ -170,7 +170,7 @@ func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
 }
 
 func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
-	env, served, err := prepare(nil, []Function{greeter()}, false)
+	env, served, err := Prepare(nil, []Function{greeter()}, false)
 	require.NoError(t, err)
 	defer env.Close()
 	require.Empty(t, served)
@@ -180,7 +180,7 @@ func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
 func TestTheTableListsEverySettingOnce(t *testing.T) {
 	t.Parallel()
 	var got senderConfig
-	table := ConfigTable(nil, configured("b", &got), configured("a", &got))
+	table := config.Table(Settings(nil, []Function{configured("b", &got), configured("a", &got)}))
 	require.Contains(t, table, "| Name | Default | Meaning | Read by |\n|---|---|---|---|\n| `DATABASE_URL` |  | Postgres,")
 	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 takes a free one | all |\n")
 	require.Contains(t, table, "| `FNTEST_RETRIES` | `3` | retries \\| before a failure is final | b, a |\n")
@@ -194,6 +194,6 @@ func TestOneSettingCannotHaveTwoMeanings(t *testing.T) {
 	}
 	var got senderConfig
 	clash := HTTP("clash", func(*Env, other) Routes { return nil })
-	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { ConfigTable(nil, configured("a", &got), clash) })
+	require.PanicsWithValue(t, "config: a and clash declare FNTEST_RETRIES differently", func() { Settings(nil, []Function{configured("a", &got), clash}) })
 	require.Panics(t, func() { HTTP("untagged", func(*Env, struct{ Retries int }) Routes { return nil }) })
 }

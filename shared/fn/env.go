@@ -105,7 +105,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	return env, nil
 }
 
-// DB is every table. It is nil only where a word other than serve runs without
+// DB is every table. It is nil only where a command other than serve runs without
 // DATABASE_URL.
 func (e *Env) DB() *store.DB { return e.db }
 

@@ -1,7 +1,6 @@
 package fn
 
 import (
-	"bufio"
 	"context"
 	"crypto/pbkdf2"
 	"crypto/rand"
@@ -10,26 +9,27 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 )
 
-// A password hash has the form of Django and of what reads it:
-// pbkdf2_sha256$<iterations>$<salt>$<hash in base64>.
+// The limits of passwords that are given as a hash.
 const (
-	hashAlgorithm     = "pbkdf2_sha256"
-	hashIterations    = 600_000 // what OWASP advises for PBKDF2 with SHA-256
-	minIterations     = 1_000   // enough for a long random password
-	maxIterations     = 10_000_000
-	hashRule          = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
-	passwordWait      = 2 * time.Second // how long a call waits for others whose passwords are computed
-	passwordPause     = 4               // after a wrong password nothing is computed for so many times as long
-	addressQueues     = 256             // addresses are divided among so many, by their hash
-	maxPasswordLength = 1024
+	HashIterations    = 600_000 // what OWASP advises for PBKDF2 with SHA-256
+	MinHashIterations = 1_000   // enough for a long random password
+	MaxHashIterations = 10_000_000
+	MaxPasswordLength = 1024 // bytes
+)
+
+// A password hash has the form of Django: pbkdf2_sha256$<iterations>$<salt>$<hash in base64>.
+const (
+	hashAlgorithm = "pbkdf2_sha256"
+	hashRule      = "must be what `sendonce hash-password` prints: " + hashAlgorithm + "$<1000 to 10000000 iterations>$<salt>$<32 bytes in base64>"
+	passwordWait  = 2 * time.Second // how long a call waits for others whose passwords are computed
+	passwordPause = 4               // after a wrong password nothing is computed for so many times as long
+	addressQueues = 256             // addresses are divided among so many, by their hash
 )
 
 // passwordHash is what is kept of the built-in admin's password. The zero value
@@ -51,7 +51,7 @@ func parsePasswordHash(text string) (*passwordHash, error) {
 	}
 	iterations, err := strconv.Atoi(parts[1])
 	sum, notBase64 := base64.StdEncoding.DecodeString(parts[3])
-	if err != nil || notBase64 != nil || iterations < minIterations || iterations > maxIterations || len(sum) != sha256.Size {
+	if err != nil || notBase64 != nil || iterations < MinHashIterations || iterations > MaxHashIterations || len(sum) != sha256.Size {
 		return nil, errors.New(hashRule)
 	}
 	h := &passwordHash{iterations: iterations, salt: []byte(parts[2]), sum: sum, slot: make(chan struct{}, 1)}
@@ -85,7 +85,7 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 	if known := h.matched.Load(); known != nil {
 		return isKnown(known), nil
 	}
-	if len(password) > maxPasswordLength {
+	if len(password) > MaxPasswordLength {
 		return false, nil
 	}
 	limit := time.NewTimer(time.Until(began.Add(passwordWait)))
@@ -119,37 +119,12 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 	return false, err
 }
 
-// hashPassword makes a hash with a new salt.
-func hashPassword(password string, iterations int) (string, error) {
+// HashPassword returns the hash of a password with a new salt, for BASIC_AUTH_PASSWORD_HASH.
+func HashPassword(password string, iterations int) (string, error) {
 	salt := rand.Text()
 	sum, err := pbkdf2.Key(sha256.New, password, []byte(salt), iterations, sha256.Size)
 	if err != nil {
 		return "", err
 	}
 	return fmt.Sprintf("%s$%d$%s$%s", hashAlgorithm, iterations, salt, base64.StdEncoding.EncodeToString(sum)), nil
-}
-
-// printPasswordHash reads a password, one line, and prints its hash.
-func printPasswordHash(_ context.Context, _ *Env, args []string) error {
-	iterations := hashIterations
-	if len(args) > 0 {
-		var err error
-		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < minIterations || iterations > maxIterations {
-			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", minIterations, maxIterations, hashIterations)
-		}
-	}
-	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 2*maxPasswordLength)).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	password := strings.TrimRight(line, "\r\n")
-	if password == "" || len(password) > maxPasswordLength {
-		return fmt.Errorf("give the password on standard input: one line of 1 to %d bytes", maxPasswordLength)
-	}
-	hash, err := hashPassword(password, iterations)
-	if err != nil {
-		return err
-	}
-	fmt.Println(hash)
-	return nil
 }

@@ -17,7 +17,7 @@ const djangosHash = "pbkdf2_sha256$1000$seasalt2$ABPNVLVV1vRC5OnBCpgwRvsTOJaXds2
 
 func TestAHashLetsItsPasswordIn(t *testing.T) {
 	t.Parallel()
-	hash, err := hashPassword("secret", minIterations)
+	hash, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
 	h := startHouse(t, func(c *Config) { c.Password, c.PasswordHash = "", hash }, greeter())
 	for range 2 {
@@ -41,9 +41,9 @@ func TestAHashOfAnotherProgramIsRead(t *testing.T) {
 
 func TestTwoHashesOfAPasswordDiffer(t *testing.T) {
 	t.Parallel()
-	one, err := hashPassword("secret", minIterations)
+	one, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
-	two, err := hashPassword("secret", minIterations)
+	two, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
 	require.NotEqual(t, one, two)
 }
@@ -64,7 +64,7 @@ func TestWhatIsNoHashIsRefused(t *testing.T) {
 // operator's, once known, is not computed at all.
 func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 	t.Parallel()
-	text, err := hashPassword("secret", 20*minIterations)
+	text, err := HashPassword("secret", 20*MinHashIterations)
 	require.NoError(t, err)
 	h, err := parsePasswordHash(text)
 	require.NoError(t, err)
@@ -80,7 +80,7 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 		computed++
 	}
 	once := time.Now()
-	_, err = hashPassword("wrong", 20*minIterations)
+	_, err = HashPassword("wrong", 20*MinHashIterations)
 	require.NoError(t, err)
 	require.Less(t, time.Duration(computed)*time.Since(once), time.Since(began), "guess after guess without a pause")
 
@@ -100,7 +100,7 @@ func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
 // whileOneIsComputed has a hash of "secret" whose turn another password has.
 func whileOneIsComputed(t *testing.T, test func(*testing.T, *passwordHash)) {
 	t.Helper()
-	text, err := hashPassword("secret", minIterations)
+	text, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
 	synctest.Test(t, func(t *testing.T) {
 		h, err := parsePasswordHash(text)
@@ -129,7 +129,7 @@ func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
 // Which names there are must not show in the work that a wrong password makes.
 func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
 	t.Parallel()
-	text, err := hashPassword("secret", minIterations)
+	text, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
 	h := startHouse(t, func(c *Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
 	h.env.logins.addressBurst = 3 // also where an address has failed too often
@@ -139,7 +139,7 @@ func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
 		call()
 		return h.env.adminHash.computed.Load() - before
 	}
-	for _, wrong := range []string{"one", "two", strings.Repeat("x", maxPasswordLength+1), "two"} {
+	for _, wrong := range []string{"one", "two", strings.Repeat("x", MaxPasswordLength+1), "two"} {
 		work := map[int64][]string{}
 		for i, name := range names {
 			n := computed(func() {

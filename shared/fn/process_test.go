@@ -2,12 +2,12 @@ package fn
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,7 +24,11 @@ import (
 func TestMain(m *testing.M) {
 	switch os.Getenv("FN_TEST_PROCESS") {
 	case "ours":
-		os.Exit(Main(context.Background(), os.Args[1:], testWords(), greeter(), longPoll()))
+		if err := serveAll(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	case "framework":
 		fmt.Fprintln(os.Stderr, hostByFramework())
 		os.Exit(1)
@@ -32,22 +36,24 @@ func TestMain(m *testing.M) {
 	sandbox.Main(m)
 }
 
+// serveAll is what the command serve does.
+func serveAll() error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	env, served, err := Prepare(nil, []Function{greeter(), longPoll()}, true)
+	if err != nil {
+		return err
+	}
+	defer env.Close()
+	return ListenAndServe(ctx, env, served)
+}
+
 // hostByFramework is what a main that the framework generates does.
 func hostByFramework() error {
-	if _, err := Register(testWords(), greeter(), longPoll()); err != nil {
+	if _, err := Register(nil, greeter(), longPoll()); err != nil {
 		return err
 	}
 	return funcframework.StartHostPort("127.0.0.1", os.Getenv("PORT"))
-}
-
-func testWords() []Command {
-	return []Command{{Name: "greet", Help: "greet someone", Run: func(_ context.Context, env *Env, args []string) error {
-		if len(args) != 1 {
-			return errors.New("whom?")
-		}
-		fmt.Println("hello", args[0], "from", env.Config.Username)
-		return nil
-	}}}
 }
 
 // longPoll waits until the process is told to end.
@@ -143,58 +149,6 @@ func TestOneFunctionCanBeServedAlone(t *testing.T) {
 	h := &house{t: t, url: listening(t, p)}
 	require.Equal(t, 404, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
 	require.Equal(t, 405, h.call("POST", "/api/v1/poll", "").status)
-}
-
-func TestTheWordsOfTheBinary(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		name string
-		env  []string
-		args []string
-		code int
-		says string
-	}{
-		{"config prints the table", nil, []string{"config"}, 0, "| `SENDONCE_MAX_CALLS` | `1024` |"},
-		{"config needs no settings", []string{"SENDONCE_X=1"}, []string{"config"}, 0, "| `APP_PORT` |"},
-		{"version needs no settings", []string{"SENDONCE_X=1"}, []string{"version"}, 0, Version()},
-		{"routes needs no database", []string{"DATABASE_URL="}, []string{"routes"}, 0, "| `greeter` | `POST /api/v1/greet` | submitter |"},
-		{"health tells of no server", []string{"APP_PORT=1"}, []string{"health"}, 1, "connection refused"},
-		{"help lists the words", nil, []string{"help"}, 0, "greet         greet someone"},
-		{"an unknown command is refused", nil, []string{"sevre"}, 2, `unknown command "sevre"`},
-		{"serve takes no arguments", nil, []string{"serve", "now"}, 2, "serve takes no arguments"},
-		{"a further word runs", []string{"BASIC_AUTH_PASSWORD=", "DATABASE_URL="}, []string{"greet", "you"}, 0, "hello you from admin"},
-		{"a further word that fails", nil, []string{"greet"}, 1, `"msg":"greet failed","cause":"whom?"`},
-		{"a missing password stops the start", []string{"BASIC_AUTH_PASSWORD="}, nil, 2, "BASIC_AUTH_PASSWORD is not set or empty"},
-		{"an unknown setting stops the start", []string{"SENDONCE_MAX_CALL=1"}, []string{"serve"}, 2, "SENDONCE_MAX_CALL is no setting"},
-		{"a wrong target stops the start", []string{"FUNCTION_TARGET=gretter"}, nil, 2, "there are: greeter, poll"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			p := startProcess(t, "ours", c.env, c.args...)
-			require.Equal(t, c.code, p.ExitCode(), p.Output())
-			require.Contains(t, p.Output(), c.says)
-		})
-	}
-}
-
-func TestHealthFindsTheServerOfItsSettings(t *testing.T) {
-	t.Parallel()
-	url := listening(t, startProcess(t, "ours", nil))
-	port := url[strings.LastIndex(url, ":")+1:]
-	for _, host := range []string{"127.0.0.1", "0.0.0.0", "::"} {
-		p := startProcess(t, "ours", []string{"APP_HOST=" + host, "APP_PORT=" + port}, "health")
-		require.Zero(t, p.ExitCode(), p.Output())
-	}
-}
-
-func TestAPortThatIsTakenStopsTheStart(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	p := startProcess(t, "ours", []string{fmt.Sprintf("PORT=%d", l.Addr().(*net.TCPAddr).Port)})
-	require.Equal(t, 1, p.ExitCode())
-	require.Contains(t, p.Output(), "address already in use")
 }
 
 func TestAListenerThatAParentPassesIsServed(t *testing.T) {

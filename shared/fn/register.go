@@ -11,18 +11,20 @@ import (
 	"time"
 
 	framework "github.com/GoogleCloudPlatform/functions-framework-go/functions"
+
+	"github.com/sendonce/sendonce/shared/config"
 )
 
 // Register reads the settings and registers with the functions framework what
-// FUNCTION_TARGET names: one of the functions, or all of them as Everything. The
-// framework's server then serves that on every path. commands are named for their
-// settings alone.
+// FUNCTION_TARGET names: one of the functions, or all of them as AllFunctions. The
+// framework's server then serves that on every path. commands are the other readers of
+// settings.
 //
 // Call it once in a process, before the framework starts. From then on SIGTERM and
 // SIGINT end the process: calls under way are answered first, for at most
 // SENDONCE_DRAIN_TIMEOUT. The Env is ready for use; it closes at that end.
-func Register(commands []Command, functions ...Function) (*Env, error) {
-	env, served, err := prepare(commands, functions, true)
+func Register(commands []config.Reader, functions ...Function) (*Env, error) {
+	env, served, err := Prepare(commands, functions, true)
 	if err != nil {
 		return nil, err
 	}

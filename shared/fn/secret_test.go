@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -28,7 +29,7 @@ func TestASecretMayStandInAFile(t *testing.T) {
 
 	t.Setenv("FNTEST_KEY_FILE", secretFile(t, "weak"))
 	var got senderConfig
-	_, _, err := prepare(nil, []Function{configured("a", &got)}, true)
+	_, _, err := Prepare(nil, []Function{configured("a", &got)}, true)
 	require.ErrorContains(t, err, "FNTEST_KEY is too weak")
 	require.NotContains(t, err.Error(), "hunter2")
 }
@@ -50,7 +51,7 @@ func TestASecretsFileMustBeThereAndTheOnlySource(t *testing.T) {
 func TestTheTableNamesTheVariableOfASecretsFile(t *testing.T) {
 	t.Parallel()
 	var got senderConfig
-	require.Contains(t, ConfigTable(nil, configured("a", &got)), "| `FNTEST_KEY` |  | key of the provider; or `FNTEST_KEY_FILE` | a |\n")
+	require.Contains(t, config.Table(Settings(nil, []Function{configured("a", &got)})), "| `FNTEST_KEY` |  | key of the provider; or `FNTEST_KEY_FILE` | a |\n")
 	require.Panics(t, func() {
 		HTTP("number", func(*Env, struct {
 			Pin int `envconfig:"FNTEST_PIN" secret:"true" desc:"pin"`

@@ -62,6 +62,37 @@ func newBoundedServer(env *Env, h http.Handler, connections int) *server {
 	return s
 }
 
+// ListenAndServe answers calls at the configured address until ctx ends, as Serve does. It
+// also fails when the settings promise more than a stream gives.
+func ListenAndServe(ctx context.Context, env *Env, functions []Function) error {
+	limitMemory(&env.Config)
+	h, err := assemble(ctx, env, functions)
+	if err != nil {
+		return err
+	}
+	l, err := listen(ctx, &env.Config)
+	if err != nil {
+		return err
+	}
+	if err := env.serveMetrics(ctx); err != nil {
+		return err
+	}
+	return Serve(ctx, env, l, h)
+}
+
+// assemble is Handler for a process that starts to serve: it also fails when the settings
+// promise more than a stream gives.
+func assemble(ctx context.Context, env *Env, functions []Function) (http.Handler, error) {
+	h, err := Handler(env, functions...)
+	if err != nil {
+		return nil, err
+	}
+	if err := verifyDurability(ctx, env); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
 // Serve answers calls over l with h, which Handler made, until ctx ends. It is
 // the server of the binary: bounded in every direction, HTTP/1 alone, and drained at
 // its end. Then env takes no further call.

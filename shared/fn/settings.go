@@ -1,48 +1,65 @@
 package fn
 
 import (
+	"errors"
+	"log/slog"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// settings lists the shared settings first, then those of functions and commands by name.
-func settings(commands []Command, functions []Function) []config.Setting {
+// Settings lists the shared settings first, then those of functions and commands by name.
+func Settings(commands []config.Reader, functions []Function) []config.Setting {
 	var readers []config.Reader
 	for _, f := range functions {
 		readers = append(readers, config.Reader{Name: f.Name, Settings: f.settings})
 	}
-	for _, c := range commands {
-		readers = append(readers, config.Reader{Name: c.Name, Settings: c.settings})
-	}
 	return slices.Concat(config.Settings[Config](), config.Settings[Roles](), config.Settings[bus.Config](), config.Settings[TwoPhase](),
-		config.Settings[Alerts](), config.Merge(readers))
-}
-
-// ConfigTable is every setting of the binary as a Markdown table.
-func ConfigTable(commands []Command, functions ...Function) string {
-	return config.Table(settings(commands, functions))
-}
-
-// SecretReaders returns the name of every secret setting with the functions and commands
-// that read it; an empty list stands for all of them.
-func SecretReaders(commands []Command, functions ...Function) map[string][]string {
-	readers := map[string][]string{}
-	for _, s := range settings(commands, functions) {
-		if s.Secret {
-			readers[s.Name] = s.ReadBy
-		}
-	}
-	return readers
+		config.Settings[Alerts](), config.Merge(append(readers, commands...)))
 }
 
 // configFromEnvironment reads and checks the shared settings, and finds misspelt ones of
 // all functions, whichever are served.
-func configFromEnvironment(commands []Command, functions []Function) (Config, []task.Field) {
+func configFromEnvironment(commands []config.Reader, functions []Function) (Config, []task.Field) {
 	var cfg Config
 	problems := slices.Concat(config.Load(&cfg), config.Load(&cfg.Roles), config.Load(&cfg.Bus), config.Load(&cfg.TwoPhase), config.Load(&cfg.Alerts))
-	return cfg, append(problems, config.Unknown(os.Environ(), settings(commands, functions))...)
+	return cfg, append(problems, config.Unknown(os.Environ(), Settings(commands, functions))...)
+}
+
+// Prepare reads the settings before anything starts. It returns all that is wrong with them
+// as one config.Error. To serve, it also checks what only serving needs, and returns the
+// functions that FUNCTION_TARGET names. commands are the other readers of settings.
+func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, []Function, error) {
+	cfg, problems := configFromEnvironment(commands, functions)
+	var served []Function
+	if serve {
+		var bad []task.Field
+		served, bad = target(cfg.FunctionTarget, functions)
+		problems = append(problems, bad...)
+		_, bad = open(served)
+		problems = append(problems, bad...)
+		problems = append(problems, cfg.missingToServe(served)...)
+	}
+	level := slog.LevelInfo
+	if cfg.Debug {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+	env, err := NewEnv(cfg, log)
+	var setting *bus.SettingError
+	if errors.As(err, &setting) {
+		problems = append(problems, task.Field{Name: setting.Name, Message: setting.Message})
+	} else if err != nil {
+		problems = append(problems, task.Field{Name: "DATABASE_URL", Message: strings.TrimPrefix(err.Error(), "DATABASE_URL: ")})
+	} else if len(problems) > 0 {
+		env.Close()
+	}
+	if len(problems) > 0 {
+		return nil, nil, config.Error(problems)
+	}
+	return env, served, nil
 }

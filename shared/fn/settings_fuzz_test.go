@@ -11,7 +11,7 @@ import (
 // FuzzSettings: no value of a setting makes the start panic, and the message about a
 // bad one never repeats a secret.
 func FuzzSettings(f *testing.F) {
-	all := settings(nil, nil)
+	all := Settings(nil, nil)
 	values := []string{"0", "-1", "true", "5s", "wechat=5s,30s;*=1m", "10.0.0.0/8,fd00::/8", "postgres://u:hunter2@h:x/db", "99999999999999999999", "a=b=c"}
 	for i := range all {
 		f.Add(uint8(i), values[i%len(values)])

@@ -11,9 +11,9 @@ import (
 // wrong gives the names that stop a start, each with the setting that is meant.
 func wrong(environ ...string) map[string]string {
 	meant := map[string]string{}
-	for _, p := range config.Unknown(environ, settings(nil, nil)) {
+	for _, p := range config.Unknown(environ, Settings(nil, nil)) {
 		meant[p.Name] = ""
-		for _, s := range settings(nil, nil) {
+		for _, s := range Settings(nil, nil) {
 			for _, name := range []string{s.Name, s.Name + "_FILE"} {
 				if p.Message == "is no setting; if "+name+" is meant, rename it, else set "+name+" too; `sendonce config` lists them all" {
 					meant[p.Name] = name

@@ -1,0 +1,101 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+// listRoutes prints what a gateway must route, as a Markdown table. It needs no database.
+func listRoutes(functions []fn.Function) func(context.Context, *fn.Env, []string) error {
+	return func(_ context.Context, env *fn.Env, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("routes takes no arguments")
+		}
+		var table strings.Builder
+		var failed []error
+		for _, f := range functions {
+			rolesOf, err := fn.Patterns(env, f)
+			failed = append(failed, err)
+			for _, pattern := range slices.Sorted(maps.Keys(rolesOf)) {
+				var roles []string
+				for _, role := range rolesOf[pattern] {
+					roles = append(roles, string(role))
+				}
+				fmt.Fprintf(&table, "| `%s` | `%s` | %s |\n", f.Name, pattern, strings.Join(roles, ", "))
+			}
+		}
+		if err := errors.Join(failed...); err != nil {
+			return err
+		}
+		fmt.Print("| Function | Call | Roles |\n|---|---|---|\n", table.String())
+		return nil
+	}
+}
+
+// healthTimeout is shorter than the timeout of container engines for a health check.
+const healthTimeout = 2 * time.Second
+
+// checkHealth is the health check of an image that holds no other program. It
+// does not check the database: restarting this container would not bring that back.
+func checkHealth(ctx context.Context, env *fn.Env, _ struct{}) error {
+	host, port, err := net.SplitHostPort(env.Config.Address())
+	if err != nil {
+		return err
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("it answers %s", res.Status)
+	}
+	return nil
+}
+
+// printPasswordHash reads a password, one line of standard input, and prints its hash.
+func printPasswordHash(_ context.Context, _ *fn.Env, args []string) error {
+	iterations := fn.HashIterations
+	if len(args) > 0 {
+		var err error
+		if iterations, err = strconv.Atoi(args[0]); len(args) > 1 || err != nil || iterations < fn.MinHashIterations || iterations > fn.MaxHashIterations {
+			return fmt.Errorf("hash-password takes the number of iterations, %d to %d, or nothing for %d", fn.MinHashIterations, fn.MaxHashIterations, fn.HashIterations)
+		}
+	}
+	line, err := bufio.NewReader(io.LimitReader(os.Stdin, 2*fn.MaxPasswordLength)).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	password := strings.TrimRight(line, "\r\n")
+	if password == "" || len(password) > fn.MaxPasswordLength {
+		return fmt.Errorf("give the password on standard input: one line of 1 to %d bytes", fn.MaxPasswordLength)
+	}
+	hash, err := fn.HashPassword(password, iterations)
+	if err != nil {
+		return err
+	}
+	fmt.Println(hash)
+	return nil
+}

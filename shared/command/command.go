@@ -1,0 +1,60 @@
+package command
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/fn"
+)
+
+// A Command is one use of the binary beside serving, as `sendonce migrate`. Its Env has
+// the settings and, where DATABASE_URL is set, the database.
+type Command struct {
+	Name string
+	Help string // one line, for `sendonce help`
+	Run  func(ctx context.Context, env *fn.Env, args []string) error
+
+	settings []config.Setting
+}
+
+// New makes a command that takes no arguments and has settings of its own: C is a struct
+// as for fn.HTTP.
+func New[C any](name, help string, run func(ctx context.Context, env *fn.Env, cfg C) error) Command {
+	return Command{Name: name, Help: help, settings: config.Settings[C](), Run: func(ctx context.Context, env *fn.Env, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("%s takes no arguments", name)
+		}
+		var cfg C
+		if problems := config.Load(&cfg); len(problems) > 0 {
+			return config.Error(problems)
+		}
+		return run(ctx, env, cfg)
+	}}
+}
+
+// Readers returns the commands with their own settings, for fn.Register and fn.Prepare.
+func Readers(commands []Command) []config.Reader {
+	readers := make([]config.Reader, len(commands))
+	for i, c := range commands {
+		readers[i] = config.Reader{Name: c.Name, Settings: c.settings}
+	}
+	return readers
+}
+
+// ConfigTable returns every setting of the functions and commands as a Markdown table.
+func ConfigTable(commands []Command, functions ...fn.Function) string {
+	return config.Table(fn.Settings(Readers(commands), functions))
+}
+
+// SecretReaders returns the name of every secret setting with the functions and commands
+// that read it; an empty list stands for all of them.
+func SecretReaders(commands []Command, functions ...fn.Function) map[string][]string {
+	readers := map[string][]string{}
+	for _, s := range fn.Settings(Readers(commands), functions) {
+		if s.Secret {
+			readers[s.Name] = s.ReadBy
+		}
+	}
+	return readers
+}
