@@ -23,7 +23,7 @@ test: check ## format, vet, lint, every test on a private Postgres, and beside t
 	go -C scripts/tools test && go test $(RACE) -vet=off -parallel 8 -timeout 300s ./... && wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
 
 # Function and package of each target. What fails is written to testdata/fuzz there: keep it, so that it is tested for ever.
-FUZZ := FuzzBodies:functions FuzzQueries:functions FuzzKeys:functions FuzzEvents:functions FuzzVerifyWebhook:shared/api FuzzSettings:shared/fn
+FUZZ := FuzzBodies:functions/e2e FuzzQueries:functions/e2e FuzzKeys:functions/e2e FuzzEvents:functions/e2e FuzzVerifyWebhook:shared/api FuzzSettings:shared/fn
 # Inputs for each target: about 10 s on two busy cores. A duration such as 10m works too, but Go 1.26 sometimes fails when it has passed.
 FUZZTIME ?= 5000x
 
@@ -49,20 +49,20 @@ check: ## format, vet and lint only
 
 openapi: ## lint openapi.yaml, and compile and run a TypeScript client generated of it; needs Node.js with npm
 	@sh scripts/openapi/check.sh
-	SENDONCE_OPENAPI_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js go test -count=1 -run TestTheGeneratedClient ./functions
+	SENDONCE_OPENAPI_CLIENT=$(CURDIR)/.sendonce/openapi/dist/example.js go test -count=1 -run TestTheGeneratedClient ./functions/e2e
 
 faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, two idle minutes counted, and 200,000 messages waiting
 	SENDONCE_FAULT_SECONDS=30 SENDONCE_IDLE_SECONDS=120 SENDONCE_WAITING_MESSAGES=200000 go test $(RACE) -count=1 -timeout 600s -v \
-		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted|TurnsAway|Vanished' ./functions ./shared/store
+		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted|TurnsAway|Vanished' ./functions/e2e ./shared/store
 
 cluster: ## the tests on three nats-servers that lose the leader of a stream
-	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops|WithoutLeader' ./functions ./shared/bus ./shared/sandbox
+	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops|WithoutLeader' ./functions/e2e ./shared/bus ./shared/sandbox
 
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)
 
 attack: ## 64 of the worst calls of each kind at once: memory of each function, and the calls of a neighbour
-	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions
+	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
 
 lists: ## what the lists and statistics of subscribe messages read and take over a million of them
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run ListsOfSubscribeMessages ./shared/store

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/command"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -57,16 +57,11 @@ func requirePart(t *testing.T, path, name, want string) {
 	sandbox.RequireGolden(t, path, has, want, updateDocs)
 }
 
-func settingsTable(t *testing.T) string {
-	t.Helper()
-	table, err := exec.CommandContext(t.Context(), binary(t), "config").Output()
-	require.NoError(t, err)
-	return string(table)
-}
+func settingsTable() string { return command.ConfigTable(Commands(), Catalogue()...) }
 
 func TestDocsListEverySetting(t *testing.T) {
 	t.Parallel()
-	requirePart(t, "../docs/settings.md", "settings", settingsTable(t))
+	requirePart(t, "../docs/settings.md", "settings", settingsTable())
 }
 
 // In the Chinese table the meaning is written by hand, and everything else is generated.
@@ -83,7 +78,7 @@ func TestDocsListEverySettingInChinese(t *testing.T) {
 	}
 	var want strings.Builder
 	want.WriteString("| 名称 | 默认值 | 含义 | 读取者 |\n|---|---|---|---|\n")
-	for row := range strings.Lines(settingsTable(t)) {
+	for row := range strings.Lines(settingsTable()) {
 		c := regexp.MustCompile(`^\| (\S+) \| (.*?) ?\| .* \| (.*?) \|\n$`).FindStringSubmatch(row)
 		if c == nil || c[1] == "Name" {
 			continue
@@ -147,7 +142,7 @@ func TestDocsAreTheSameInBothLanguages(t *testing.T) {
 	chinese, err := filepath.Glob("../docs/zh-CN/*.md")
 	require.NoError(t, err)
 	require.Len(t, chinese, len(english))
-	names := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|").FindAllStringSubmatch(settingsTable(t), -1)
+	names := regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\|").FindAllStringSubmatch(settingsTable(), -1)
 	facts := func(path string) (facts []string) {
 		text := readPage(t, path)
 		for _, block := range regexp.MustCompile("(?s)```sh\n.*?```").FindAllString(text, -1) {

@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// TestEveryRouteLetsInItsRolesAndNoOther calls each route of the catalogue as each
+// kind of caller. Which roles a route has is said in openapi.yaml, which
+// TestTheContractHasEveryRouteAndNoOther compares with the catalogue.
+func TestEveryRouteLetsInItsRolesAndNoOther(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	env, h := environment(t, url)
+	builtIn := serveHandler(t, h).connect(url)
+	patterns, err := fn.Patterns(env, functions.Catalogue()...)
+	require.NoError(t, err)
+
+	roles := map[string]fn.Role{"a-submitter": fn.Submitter, "a-sender": fn.Sender, "a-receiver": fn.Receiver, "a-trigger": fn.Trigger, "an-admin": fn.Admin}
+	callers := map[string]*server{}
+	for name, role := range roles {
+		callers[name] = builtIn.caller(name, string(role))
+	}
+	roles["without-a-role"] = "" // as its row may be after a change by hand
+	callers["without-a-role"] = builtIn.caller("without-a-role", "sender")
+	builtIn.exec(`update callers set roles = '{}' where name = 'without-a-role'`)
+	revoked := builtIn.caller("revoked", "admin")
+	require.Equal(t, 200, builtIn.post("/api/v1/admin/callers/"+builtIn.text(`select id::text from callers where name = 'revoked'`)+"/revoke", "").status)
+	strangers := map[string]*server{"revoked": revoked}
+	for name, pair := range map[string][2]string{"nobody": {"", ""}, "unknown": {"nobody", "x"}, "a wrong password": {"a-sender", "x"}, "the name of the built-in admin": {"admin", "x"}} {
+		one := *builtIn
+		one.user, one.password = pair[0], pair[1]
+		strangers[name] = &one
+	}
+
+	var attempts sync.WaitGroup
+	for _, pattern := range slices.Sorted(maps.Keys(patterns)) {
+		method, path, _ := strings.Cut(pattern, " ")
+		path = pathValues.Replace(path)
+		body := ""
+		if method != "GET" && method != "DELETE" {
+			body = `{"unknown_field":1}` // which no route accepts, so nothing is done
+		}
+		for name, caller := range callers {
+			answer := caller.do(method, path+refused(method), body)
+			allowed := roles[name] == fn.Admin || slices.Contains(patterns[pattern], roles[name])
+			if allowed {
+				assert.NotContains(t, []int{200, 401, 403, 500}, answer.status, "%s as %s: %s", pattern, name, answer.text)
+			} else {
+				assert.Equal(t, 403, answer.status, "%s as %s: %s", pattern, name, answer.text)
+			}
+		}
+		for name, stranger := range strangers {
+			attempts.Go(func() { // each waits as long as any failure does
+				answer := stranger.do(method, path, body)
+				assert.Contains(t, []int{401, 429}, answer.status, "%s as %s: %s", pattern, name, answer.text)
+			})
+		}
+	}
+	attempts.Wait()
+	require.Zero(t, builtIn.count(`select count(*) from tasks`)+builtIn.count(`select count(*) from messages`), "nothing was done")
+}
+
+// TestACallerOfAnotherQueueReachesNothingElsewhere calls each operation of the contract,
+// with its examples and the ids of somebody else, as a caller with all roles that is
+// limited to another queue. Nothing of theirs is shown or changed.
+func TestACallerOfAnotherQueueReachesNothingElsewhere(t *testing.T) {
+	t.Parallel()
+	const mark = "SECRETMARK"
+	s := serve(t)
+	owner := s.callerWith("owner", `"roles":["submitter","sender"],"queues":["default","wechat"]`)
+	hostile := s.callerWith("hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
+	send := `{"phone_number":"13912345678","content":"` + mark + `","idempotency_key":"order-4711"}`
+	claimed := owner.post(sms+"send", send).data("task_id").(string)
+	_, claim := owner.claimOne("their-app")
+	pending := owner.post(sms+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).data("task_id").(string)
+	owner.order(strings.ReplaceAll(booking(1, ""), "瑜伽课", mark))
+	message := owner.post(post, `{"client_msg_id":"order-4711","to":"user:bob","data":"`+mark+`"}`).data("server_msg_id").(string)
+	endpoint := fmt.Sprint(owner.post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/`+mark+`"}`).data("id"))
+	s.post(adminRoot+"queues/third/pause", `{"reason":"`+mark+`"}`)
+
+	var tables []string
+	for _, name := range []string{"tasks", "task_live", "task_done", "submission_keys", "subscribe_message_logs", "messages", "message_live", "message_cursors",
+		"callers", "webhook_endpoints", "webhook_deliveries", "queue_pauses", "sms_templates", "default_sms_data", "blocked_words"} {
+		tables = append(tables, `select '`+name+`' || t::text as line from `+name+` t`)
+	}
+	s.exec(`create table before as ` + strings.Join(tables, " union all "))
+	require.Less(t, 10, s.count(`select count(*) from before`))
+	c := readContract(t)
+	ids := []string{endpoint, message, claimed, "1"}
+	theirs := regexp.MustCompile(`"(task_id|app_id|claim_id|server_msg_id|queue|from)": ?"[^"]*"`)
+	values := map[string]string{"app_id": "their-app", "claim_id": claim, "server_msg_id": message, "queue": "default", "from": "owner"}
+	for pattern, operation := range c.operations {
+		if operation.node["x-roles"] == nil || strings.Contains(pattern, "/api/v1/stream/") {
+			continue // the probes; and a stream of nobody's task
+		}
+		method, path, _ := strings.Cut(pattern, " ")
+		bodies := []string{""}
+		if examples, ok := c.child(operation, "requestBody", "content", "application/json", "examples"); ok {
+			bodies = nil
+			for name := range examples.node {
+				body, err := json.Marshal(examples.node[name].(object)["value"])
+				require.NoError(t, err)
+				bodies = append(bodies, string(body))
+			}
+		}
+		query := ""
+		for _, p := range c.parameters(operation, "query") {
+			if p["required"] == true {
+				query = cmp.Or(query, "?") + fmt.Sprintf("%s=%v&", p["name"], p["example"])
+			}
+		}
+		for _, task := range []string{claimed, pending} {
+			for i, id := range ids {
+				if i > 0 && !strings.Contains(path, "{id}") {
+					break
+				}
+				at := pathValues.Replace(strings.NewReplacer("{task_id}", task, "{id}", id).Replace(path)) + query
+				for _, body := range bodies {
+					body = theirs.ReplaceAllStringFunc(body, func(field string) string {
+						name := theirs.FindStringSubmatch(field)[1]
+						return fmt.Sprintf("%q:%q", name, cmp.Or(values[name], task))
+					})
+					answer := hostile.do(method, at, body)
+					require.Less(t, answer.status, 500, "%s %s %s: %s", method, at, body, answer.text)
+					require.NotContains(t, answer.text, mark, "%s %s %s", method, at, body)
+					require.NotContains(t, answer.text, "13912345678", "%s %s %s", method, at, body)
+				}
+			}
+		}
+	}
+	require.Empty(t, s.text(`select coalesce(string_agg(line, E'\n'), '') from (select line from before except (`+strings.Join(tables, " union all ")+`)) changed`))
+	require.Equal(t, 200, owner.post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).status, "its owner goes on")
+}
+
+// refused is a query that no route accepts: it shows that a caller was let in, and
+// nothing is done.
+func refused(method string) string {
+	if method == "GET" || method == "DELETE" {
+		return "?unknown_parameter=1"
+	}
+	return ""
+}

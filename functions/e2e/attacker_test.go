@@ -1,0 +1,287 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// Settings of the attacker's process.
+const (
+	attackerVariable  = "SENDONCE_ATTACKER"   // the name of its attack
+	attackURLVariable = "SENDONCE_ATTACK_URL" // of the function
+)
+
+// attacking is what the attacker's process prints when it begins.
+const attacking = "attacking"
+
+// attacker makes one attack. It is a process of its own, in make attack with the lowest
+// priority, as an attacker uses a machine of his own: it must not take the processors
+// away from the function.
+type attacker struct {
+	url, as string
+	body    string
+	client  *http.Client
+	answers *[600]atomic.Int64 // by status
+}
+
+// attackMain runs the attack of that name and prints how often it was answered by
+// each status.
+func attackMain(name string) error {
+	all := attacks()
+	find := func(name string) attack {
+		return all[slices.IndexFunc(all, func(a attack) bool { return a.name == name })]
+	}
+	a := find(name)
+	kinds := []attack{a}
+	if a.together != nil {
+		kinds = nil
+		for _, kind := range a.together {
+			kinds = append(kinds, find(kind))
+		}
+	}
+	answers := new([600]atomic.Int64)
+	client := &http.Client{Timeout: 30 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 100}}
+	attackers := make([]*attacker, len(kinds))
+	for i, kind := range kinds {
+		attackers[i] = &attacker{url: os.Getenv(attackURLVariable), as: nameOf("mallory", kind.role), client: client, answers: answers}
+		if kind.body != nil {
+			attackers[i].body = kind.body()
+		}
+	}
+	fmt.Println(attacking)
+	var errs = make(chan error, attackWidth)
+	var running sync.WaitGroup
+	began := time.Now()
+	for worker := range attackWidth {
+		running.Go(func() {
+			kind, o := kinds[worker%len(kinds)], attackers[worker%len(kinds)]
+			for round := 0; round < attackRounds || wholeAttack && time.Since(began) < attackTime; round++ {
+				if err := kind.once(o, worker); err != nil {
+					errs <- err
+					return
+				}
+			}
+		})
+	}
+	running.Wait()
+	counts := map[int]int64{}
+	for status := range answers {
+		if n := answers[status].Load(); n > 0 {
+			counts[status] = n
+		}
+	}
+	select {
+	case err := <-errs:
+		return err
+	default:
+		return json.NewEncoder(os.Stdout).Encode(counts)
+	}
+}
+
+// call makes a call and counts its answer. A connection that the server closes on a
+// body that it refuses is an answer too.
+func (o *attacker) call(c call) error {
+	status, err := c.do(o.client, o.url, o.as)
+	if err != nil {
+		status = 0
+	}
+	o.answers[status].Add(1)
+	return nil
+}
+
+// sends makes an attack of one call again and again.
+func sends(c func(o *attacker, worker int) call) func(o *attacker, worker int) error {
+	return func(o *attacker, worker int) error { return o.call(c(o, worker)) }
+}
+
+// halfSent announces bodies and sends all of each but its end.
+func halfSent(path string, size int) func(o *attacker, worker int) error {
+	return func(o *attacker, _ int) error {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
+		req, err := http.NewRequestWithContext(context.Background(), "POST", o.url+path, http.NoBody)
+		if err != nil {
+			return err
+		}
+		req.SetBasicAuth(o.as, "secret")
+		head := fmt.Sprintf("POST %s HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n",
+			path, req.Header.Get("Authorization"), size)
+		answered := make(chan int, 1)
+		go func() {
+			res, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				answered <- 0
+				return
+			}
+			_ = res.Body.Close()
+			answered <- res.StatusCode
+		}()
+		_, _ = io.WriteString(conn, head) // the server may have refused it by then
+		_, _ = conn.Write(bytes.Repeat([]byte(" "), size-1))
+		o.answers[<-answered].Add(1)
+		return nil
+	}
+}
+
+// unread asks for a page and reads nothing of it for a while.
+func unread(path string) func(o *attacker, worker int) error {
+	return func(o *attacker, _ int) error {
+		dialer := net.Dialer{}
+		conn, err := dialer.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		_ = conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+		req, err := http.NewRequestWithContext(context.Background(), "GET", o.url+path, http.NoBody)
+		if err != nil {
+			return err
+		}
+		req.SetBasicAuth(o.as, "secret")
+		if err := req.Write(conn); err != nil {
+			return err
+		}
+		_ = conn.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+		time.Sleep(time.Second) // the reader that does not read
+		res, err := http.ReadResponse(bufio.NewReaderSize(conn, 1<<10), req)
+		if err != nil {
+			o.answers[0].Add(1)
+			return nil
+		}
+		_ = res.Body.Close()
+		o.answers[res.StatusCode].Add(1)
+		return nil
+	}
+}
+
+// replay reads a stream from its beginning.
+func replay(o *attacker, _ int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", o.url+"/api/v1/stream/mallory?after=0", http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth(o.as, "secret")
+	res, err := o.client.Do(req)
+	if err != nil {
+		o.answers[0].Add(1)
+		return nil
+	}
+	defer res.Body.Close()
+	o.answers[res.StatusCode].Add(1)
+	_, _ = io.CopyN(io.Discard, res.Body, 4<<20) // ends with ctx otherwise
+	return nil
+}
+
+// largeFrames sends the largest messages over a WebSocket and reads no answer meanwhile.
+func largeFrames(o *attacker, _ int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	conn, err := o.socket(ctx)
+	if err != nil {
+		return nil
+	}
+	defer conn.CloseNow()
+	for range 50 {
+		frame := fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"%s"}`, task.NewID(), o.body)
+		if err := conn.Write(ctx, websocket.MessageText, []byte(frame)); err != nil {
+			break
+		}
+	}
+	return nil
+}
+
+// socket opens a WebSocket of the attacker.
+func (o *attacker) socket(ctx context.Context) (*websocket.Conn, error) {
+	header := http.Header{}
+	r := http.Request{Header: header}
+	r.SetBasicAuth(o.as, "secret")
+	conn, _, err := websocket.Dial(ctx, o.url+"/api/v1/stream/mallory", &websocket.DialOptions{HTTPHeader: header})
+	if err != nil {
+		o.answers[0].Add(1)
+		return nil, err
+	}
+	o.answers[http.StatusSwitchingProtocols].Add(1)
+	return conn, nil
+}
+
+// smallFrames sends small messages over several WebSockets as fast as they are taken.
+func smallFrames(o *attacker, _ int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			conn, err := o.socket(ctx)
+			if err != nil {
+				return
+			}
+			defer conn.CloseNow()
+			go func() {
+				for err := error(nil); err == nil; {
+					_, _, err = conn.Read(ctx)
+				}
+			}()
+			for err == nil {
+				err = conn.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"client_msg_id":"%s","to":"user:bob","data":"m"}`, task.NewID()))
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+// pings sends pings over WebSockets as fast as they are taken.
+func pings(o *attacker, _ int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(o.url, "http://"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	deadline, _ := ctx.Deadline()
+	_ = conn.SetDeadline(deadline)
+	req, err := http.NewRequestWithContext(ctx, "GET", o.url+"/api/v1/stream/mallory", http.NoBody)
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth(o.as, "secret")
+	for name, value := range map[string]string{"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ=="} {
+		req.Header.Set(name, value)
+	}
+	_ = req.Write(conn)
+	res, err := http.ReadResponse(bufio.NewReader(conn), req)
+	if err != nil {
+		o.answers[0].Add(1)
+		return nil
+	}
+	o.answers[res.StatusCode].Add(1)
+	go func() { _, _ = io.Copy(io.Discard, conn) }()
+	many := bytes.Repeat([]byte("\x89\x80mask"), 1000) // empty ones
+	for err == nil {
+		_, err = conn.Write(many)
+	}
+	return nil
+}

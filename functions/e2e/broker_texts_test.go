@@ -1,0 +1,83 @@
+package e2e
+
+import (
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// internals are what a submitter must not read about the broker: the texts and
+// numbers of NATS and its client, and the names of its streams.
+var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|maximum (bytes|messages)|timeout|deadline|127\.0\.0\.1)` +
+	`|\b10\d{3}\b|\b(MESSAGES|USERS|ACCEPTED|EVENTS|WAKE|DEADLETTERS)\b`)
+
+// textsNameNoInternals submits while the broker is in trouble, and reads all that
+// a submitter is shown about it.
+func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas string, makeTrouble func()) {
+	t.Helper()
+	w, _ := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
+	shop := w.looker.caller("shop", "submitter")
+	fine := shop.post(post, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
+	require.Equal(t, 202, fine.status, fine.text)
+	makeTrouble()
+
+	refused := shop.post(post, `{"client_msg_id":"1","to":"user:bob","data":"x","ack":"accepted"}`)
+	require.Equal(t, 503, refused.status, refused.text)
+	require.NotEmpty(t, refused.header.Get("Retry-After"))
+	require.NotRegexp(t, internals, refused.text)
+	for key, to := range map[string]string{"3": "user:bob", "4": "msg.orders.paid"} {
+		saved := shop.post(post, `{"client_msg_id":"`+key+`","to":"`+to+`","data":"x"}`)
+		require.Equal(t, 200, saved.status, "what is saved waits: %s", saved.text)
+		var shown any
+		require.Eventually(t, func() bool {
+			w.looker.tick("relay") // no wake-up comes through a broker that is away
+			shown = shop.get(saved.header.Get("Location")).data("last_error")
+			return shown != nil
+		}, patience, 100*time.Millisecond)
+		t.Logf("%s: %s", to, shown)
+		require.NotRegexp(t, internals, shown)
+	}
+}
+
+func TestTextsForSubmittersNameNoInternals(t *testing.T) {
+	t.Parallel()
+	t.Run("stream_full", func(t *testing.T) {
+		t.Parallel()
+		servers := sandbox.NewNATSCluster(t, 1)
+		textsNameNoInternals(t, servers, "1", func() {
+			js := jetStreamAt(t, servers.URL())
+			for stream, subject := range map[string]string{"USERS": "inbox.x", "MESSAGES": "msg.x", "ACCEPTED": "acc.0.x"} {
+				_, err := js.Publish(t.Context(), subject, []byte("x"))
+				require.NoError(t, err)
+				s, err := js.Stream(t.Context(), stream)
+				require.NoError(t, err)
+				full := s.CachedInfo().Config
+				full.MaxMsgs = 1
+				_, err = js.UpdateStream(t.Context(), full)
+				require.NoError(t, err)
+			}
+		})
+	})
+	t.Run("broker_away", func(t *testing.T) {
+		t.Parallel()
+		servers := sandbox.NewNATSCluster(t, 1)
+		textsNameNoInternals(t, servers, "1", servers[0].Kill)
+	})
+}
+
+func TestTextsForSubmittersWithoutLeader(t *testing.T) {
+	if os.Getenv("SENDONCE_CLUSTER") == "" {
+		t.Skip("make cluster runs it")
+	}
+	t.Parallel()
+	servers := sandbox.NewNATSCluster(t, 3)
+	textsNameNoInternals(t, servers, "3", func() {
+		servers[1].Kill()
+		servers[2].Kill()
+	})
+}

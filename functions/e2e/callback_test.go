@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestACallbackURLIsHeldToTheRulesOfEndpoints(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	urls := map[string]bool{
+		"https://hook.example.com/a?b=c":                       true,
+		"http://hook.example.com:65535":                        true,
+		"ftp://hook.example.com":                               false,
+		"//hook.example.com":                                   false,
+		"user:ann":                                             false,
+		"orders.paid":                                          false,
+		"https://":                                             false,
+		"https://ann:secret@hook.example.com":                  false,
+		"https://hook.example.com/#there":                      false,
+		"https://hook.example.com/a b":                         false,
+		"https://hook.example.com:0":                           false,
+		"https://hook.example.com:65536":                       false,
+		"https://hook.example.com/" + strings.Repeat("x", 2e3): false,
+	}
+	n := 0
+	for url, valid := range urls {
+		n++
+		task := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","callback_url":%q}`, url)
+		for name, got := range map[string]reply{
+			"an endpoint":  s.post("/api/v1/webhooks/endpoints", fmt.Sprintf(`{"url":%q}`, url)),
+			"a task":       s.post("/api/v1/sms/send", task),
+			"a batch":      s.post("/api/v1/sms/send/batch", `{"items":[`+task+`]}`),
+			"a subscribed": s.post(subscriptions+"send", booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
+			"a recorded":   s.post(subscriptions+"record", recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
+		} {
+			if valid {
+				require.Less(t, got.status, 300, "%s to %s: %s", name, url, got.text)
+				continue
+			}
+			require.Contains(t, got.text, "an https or http URL without user name, fragment and blanks", "%s to %s", name, url)
+			require.Contains(t, got.text, "url", name)
+			if name != "a batch" {
+				require.Equal(t, 400, got.status)
+			}
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const post = "/api/v1/messages"
+
+// useUp makes messages as they are when the relay has sent them for the last
+// time, and nobody has confirmed.
+func (s *server) useUp(status message.Status, ids ...any) {
+	for _, id := range ids {
+		s.exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
+	}
+}
+
+func (s teller) tellOfMessages() {
+	s.t.Helper()
+	paid := `{"client_msg_id":"order-1","exchange_name":"orders","routing_key":"paid","type":"order.paid.v1","data":{"order":[1,null,2.0]},
+		"sent_at":"2023-12-01T18:00:00+08:00","ack":"saved","confirm":true,"max_sends":2,"expected_receipts":2}`
+	saved := s.post(200, post, paid)
+	id := saved.data("server_msg_id").(string)
+	require.Equal(s.t, "true", s.post(200, post, paid).header.Get("Idempotency-Replayed"))
+	s.post(422, post, `{"client_msg_id":"order-1","to":"orders.paid","data":1}`)
+	s.post(400, post, `{"ack":"accepted","to":"wake.relay","max_sends":21}`)
+	word := s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
+	s.post(400, post, `{"client_msg_id":"blocked","to":"user:bob","data":{"text":["免费贷款"]}}`)
+	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.data("id")), "")
+	url := s.post(200, post, `{"from":"ann","client_msg_id":"url","to":"orders.refunded","confirm":false,"data":"x"}`).data("server_msg_id")
+	s.post(200, post, `{"client_msg_id":"user","to":"user:bob","data":0}`)
+	s.post(200, post, `{"client_msg_id":"to-url","to":"http://127.0.0.1:1/orders","data":0}`)
+	sent := s.post(200, post, `{"client_msg_id":"sent","to":"orders.paid","data":0}`).data("server_msg_id")
+
+	// Another call saves the same message and does not end.
+	s.exec("begin")
+	s.exec(`insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+		values ($1, $1, $1, 0, 'admin', 'slow', 0, 'a', 'b', '1', true, 5, 1)`, task.ID(message.ID(0, "admin", "slow")))
+	s.post(409, post, `{"client_msg_id":"slow","to":"a","data":1}`)
+	s.exec("rollback")
+
+	s.get(200, post+"/"+id)
+	s.get(200, post+"/by-key/order-1")
+	s.get(200, post+"/by-key/url?from=ann")
+	s.get(404, post+"/by-key/url")
+	s.get(404, post+nowhere)
+	receiver, submitter := s.as(s.receiver("points", "msg.orders.>")), s.as(s.caller("shop", "submitter"))
+	submitter.post(403, post, `{"from":"ann","client_msg_id":"k","to":"a","data":1}`)
+	submitter.get(403, post+"/by-key/k?from=ann")
+	greedy := s.as(s.callerWith("greedy", `"roles":["submitter"],"max_waiting_messages":1,"max_waiting_bytes":10,"max_waiting_tasks":1,"best_priority":5`))
+	greedy.post(200, post, `{"client_msg_id":"one","to":"a","data":1}`)
+	greedy.post(429, post, `{"client_msg_id":"two","to":"a","data":1}`)
+	greedy.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","priority":4}`)
+	greedy.post(200, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+	greedy.post(429, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+	greedy.post(200, "/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"x"}]}`)
+	greedy.post(429, "/api/v1/subscribe/send", booking(9, ""))
+	greedy.post(429, "/api/v1/subscribe/record", recording(9, ""))
+	receiver.post(503, post+"/"+id+"/received", `{}`)
+	s.exec(`update message_live set status = 1 where id = $1`, id)
+	receiver.post(204, post+"/"+id+"/received", `{}`)
+	receiver.post(204, post+"/"+id+"/received", `{"consumer":"points"}`)
+	receiver.post(403, post+"/"+id+"/received", `{"consumer":"stock"}`)
+	receiver.post(400, post+"/"+id+"/received", `{"token":"`+strings.Repeat("x", 101)+`"}`)
+	receiver.post(404, post+nowhere+"/received", `{"token":"x"}`)
+	s.post(404, post+nowhere+"/received", `{"consumer":"stock"}`)
+	s.post(204, post+"/"+id+"/received", `{"consumer":"stock"}`)
+	require.Equal(s.t, "received", s.get(200, post+"/"+id).data("state"))
+
+	s.useUp(message.Sending, url)
+	s.useUp(message.Sent, sent)
+	s.get(200, post+"/stuck?kind=sending&limit=1&older_than_seconds=0")
+	require.Len(s.t, s.get(200, post+"/stuck?kind=sent").data("items"), 1)
+	s.get(400, post+"/stuck")
+	s.post(200, post+"/redrive", `{"kind":"sending","dry_run":true}`)
+	s.post(200, post+"/redrive", fmt.Sprintf(`{"ids":[%q],"limit":1}`, url))
+	s.post(400, post+"/redrive", `{}`)
+	s.post(400, post+"/abandon", `{"kind":"sent"}`)
+	s.post(200, post+"/abandon", `{"kind":"sent","reason":"points are no more"}`)
+	s.get(200, fmt.Sprintf("%s/%v", post, sent))
+	s.post(200, fmt.Sprintf("%s/%v/redrive", post, sent), `{"reason":"points are back"}`)
+	s.post(200, fmt.Sprintf("%s/%v/redrive", post, sent), "")
+	s.post(200, fmt.Sprintf("%s/%v/abandon", post, sent), `{"reason":"points are no more"}`)
+	s.post(409, post+"/"+id+"/redrive", "")
+	s.post(409, post+"/"+id+"/abandon", `{"reason":"x"}`)
+	s.post(404, post+nowhere+"/redrive", "")
+	s.post(404, post+nowhere+"/abandon", `{"reason":"x"}`)
+	s.post(400, post+"/"+id+"/abandon", `{"reason":" "}`)
+	s.get(200, root+"actions?subject="+fmt.Sprint(sent))
+}

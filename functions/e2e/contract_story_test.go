@@ -1,0 +1,407 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// teller makes the calls of a story as one caller, before a witness.
+type teller struct {
+	*server
+	witness *witness
+}
+
+func (s teller) as(caller *server) teller { return teller{caller, s.witness} }
+
+// call makes one call and demands its status; header holds names and values in
+// turn.
+func (s teller) call(status int, method, path, body string, header ...string) reply {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	require.NoError(s.t, err)
+	req.SetBasicAuth(s.user, s.password)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	return s.send(req, status)
+}
+
+func (s teller) send(req *http.Request, status int) reply {
+	s.t.Helper()
+	res, err := s.witness.RoundTrip(req)
+	require.NoError(s.t, err)
+	text, err := io.ReadAll(res.Body)
+	require.NoError(s.t, err)
+	r := reply{t: s.t, status: res.StatusCode, header: res.Header, text: string(text)}
+	require.Equal(s.t, status, r.status, "%s %s: %s", req.Method, req.URL, text)
+	if len(text) > 0 && !strings.HasPrefix(res.Header.Get("Content-Type"), "text/") {
+		require.NoError(s.t, json.Unmarshal(text, &r.body))
+	}
+	return r
+}
+
+func (s teller) get(status int, path string) reply {
+	s.t.Helper()
+	return s.call(status, "GET", path, "")
+}
+
+func (s teller) post(status int, path, body string, header ...string) reply {
+	s.t.Helper()
+	return s.call(status, "POST", path, body, header...)
+}
+
+// submit sends a message and gives its task's id.
+func (s teller) submit(body string) string {
+	s.t.Helper()
+	return s.post(200, "/api/v1/sms/send", body).data("task_id").(string)
+}
+
+// claim takes the one task that waits and gives its id. It waits, as a task of
+// some age that is pending again may be seen a little late.
+func (s teller) claim() string {
+	s.t.Helper()
+	tasks := s.post(200, "/api/v1/sms/tasks/pending", `{"app_id":"app","limit":1,"wait":10}`).list()
+	require.Len(s.t, tasks, 1)
+	return tasks[0]["task_id"].(string)
+}
+
+const (
+	nowhere = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81" // names no task
+	root    = "/api/v1/admin/"
+)
+
+// tellAll is the whole story.
+func (s teller) tellAll() {
+	s.tellOfTemplates()
+	s.tellOfDefaults()
+	s.tellOfSubmitting()
+	s.tellOfSending()
+	s.tellOfRepair()
+	s.tellOfMessages()
+	s.tellOfSubscribeMessages()
+	s.tellOfConversations()
+	s.tellOfAccepting()
+	s.tellOfStreams()
+	s.tellOfWebhooks()
+	s.tellOfDeadLetters()
+	s.tellOfPauses()
+	s.tellOfAlerts()
+	s.tellOfCallersAndWords()
+	s.tellOfEventsAndHealth()
+	s.tellOfRefusals()
+}
+
+// One story calls every operation and meets every answer that the contract has
+// for it, but for the failures of the service itself and what it takes a flood of
+// calls to meet.
+func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, func(t *testing.T, h host) {
+		s := teller{h.serve(t), newWitness(t)}
+		s.tellAll()
+
+		c := s.witness.contract
+		for pattern, operation := range c.operations {
+			for status := range operation.node["responses"].(object) {
+				if status == "429" || status >= "500" {
+					continue
+				}
+				answer, _ := c.child(operation, "responses", status)
+				for _, word := range c.words(answer) {
+					promised := strings.TrimSpace(pattern + " " + status + " " + word)
+					require.True(t, s.witness.seen[promised], "never met: %s", promised)
+				}
+			}
+		}
+	})
+}
+
+func (s teller) tellOfTemplates() {
+	s.t.Helper()
+	made := s.post(200, root+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
+	at := fmt.Sprintf("%stemplate/%v", root, made.data("id"))
+	s.post(200, root+"template", `{"template_name":"第二","template_content":"{a}"}`)
+	require.Equal(s.t, "1", s.get(200, root+"template?limit=1&active=true").data("next_after"))
+	s.get(200, root+"template?after=1")
+	s.get(200, at)
+	s.call(200, "PUT", at, `{"template_name":"验证码"}`)
+	s.post(200, at+"/deactivate", "")
+	s.post(200, at+"/activate", "")
+	s.post(200, at+"/preview", `{"content":"code=1&name=a&x=2"}`)
+	s.post(200, at+"/preview", `{"params":{"code":1}}`)
+	s.post(400, at+"/preview", `{"template_content":"x"}`)
+	s.post(200, root+"template/preview", `{"template_content":"{a}","params":{"a":"b"}}`)
+	s.post(400, root+"template/preview", `{"params":{"a":"b"}}`)
+	s.post(400, root+"template", `{"template_name":" "}`)
+	s.call(400, "PUT", at, `{}`)
+	s.get(404, root+"template/99")
+	s.call(404, "PUT", root+"template/99", `{"is_active":true}`)
+	for _, deed := range []string{"activate", "deactivate"} {
+		s.post(404, root+"template/99/"+deed, "")
+	}
+	s.post(404, root+"template/99/preview", `{"content":"a=b"}`)
+}
+
+func (s teller) tellOfDefaults() {
+	s.t.Helper()
+	made := s.post(200, root+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
+	at := fmt.Sprintf("%sdefault-sms/%v", root, made.data("id"))
+	s.post(409, root+"default-sms", `{"phone_number":"13800138000","content":"x"}`)
+	s.post(400, root+"default-sms", `{"phone_number":"x"}`)
+	s.post(200, root+"default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
+	require.Len(s.t, s.get(200, root+"default-sms?phone_number=%2B8613800138000&is_sent=false").data("items"), 1)
+	s.get(200, root+"default-sms?limit=1")
+	s.get(200, at)
+	s.call(200, "PUT", at, `{"content":"欢迎"}`)
+	s.call(400, "PUT", at, `{"content":" "}`)
+
+	first := s.submit(`{"phone_number":"13800138000"}`)
+	require.Equal(s.t, "欢迎", s.get(200, "/api/v1/sms/task/"+first).data("content"))
+	s.post(409, "/api/v1/sms/send", `{"phone_number":"13800138000"}`)
+	s.post(200, at+"/reset", "")
+	s.call(200, "DELETE", at, "")
+	s.post(404, "/api/v1/sms/send", `{"phone_number":"13800138000"}`)
+	s.get(404, at)
+	s.call(404, "PUT", at, `{"content":"x"}`)
+	s.call(404, "DELETE", at, "")
+	s.post(404, at+"/reset", "")
+	s.post(200, "/api/v1/sms/task/"+first+"/cancel", "")
+}
+
+func (s teller) tellOfSubmitting() {
+	s.t.Helper()
+	const send = "/api/v1/sms/send"
+	keyed := `{"phone_number":"13800138000","content":"code=123456&name=张三&x=1","use_template":true,"source":"system_a"}`
+	s.post(200, send, keyed, "Idempotency-Key", "order-1", "X-Request-Id", "req-1")
+	again := s.post(200, send, keyed, "Idempotency-Key", "order-1")
+	require.Equal(s.t, "true", again.header.Get("Idempotency-Replayed"))
+	s.post(422, send, `{"phone_number":"13800138000","content":"other"}`, "Idempotency-Key", "order-1")
+	s.get(200, "/api/v1/sms/by-key/order-1")
+	s.get(404, "/api/v1/sms/by-key/order-2")
+	s.get(400, "/api/v1/sms/by-key/order%20")
+	id := again.data("task_id").(string)
+	s.post(200, "/api/v1/sms/task/"+id+"/cancel", "{}")
+	s.post(400, "/api/v1/sms/task/"+id+"/cancel", `{"reason":"x"}`)
+	s.post(404, "/api/v1/sms/task"+nowhere+"/cancel", "")
+	s.get(404, "/api/v1/sms/task"+nowhere)
+	s.post(400, send, `{"phone_number":"138","content":"x","max_retries":11,"surprise":1}`)
+	full := s.submit(`{"phone_number":"+8613800138000","params":{"code":1,"name":"张三"},"template_name":"验证码","source":"a","priority":0,
+		"send_at":"2026-01-01T00:00:00+08:00","ttl_seconds":31622400,"max_retries":1,"on_unknown":"hold","queue":"q",
+		"callback_url":"https://example.com/x","metadata":{"a":1}}`)
+	s.get(200, "/api/v1/sms/task/"+full)
+	s.post(200, "/api/v1/sms/task/"+full+"/cancel", "")
+
+	// Another call holds the key and does not end.
+	s.exec("begin")
+	s.exec("insert into submission_keys (key, fingerprint, id) values ($1, $1, $1)", task.KeyHash(0, "sms", "order-3"))
+	s.post(409, send, `{"phone_number":"13800138000","content":"x"}`, "Idempotency-Key", "order-3")
+	s.exec("rollback")
+
+	batch := s.post(200, send+"/batch", `{"items":[{"phone_number":"13800138000","content":"x","queue":"q"},{"content":"x"},
+		{"phone_number":"13800138000","content":"code=1&name=b","use_template":true,"idempotency_key":"order-1"},7]}`)
+	require.Len(s.t, batch.data("items"), 4)
+	s.post(400, send+"/batch", `{"items":[]}`)
+	s.post(400, send+"/batch", `{"items":[{}]}`, "Idempotency-Key", "order-1")
+}
+
+func (s teller) tellOfSending() {
+	s.t.Helper()
+	const pending, report = "/api/v1/sms/tasks/pending", "/api/v1/sms/report"
+	s.post(200, "/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"one"},{"phone_number":"13800138000","content":"two"}]}`)
+	tasks := s.get(200, pending+"?app_id=app&limit=10&queue=default&lease_seconds=60&marks_sending=true&wait=0").list()
+	require.Len(s.t, tasks, 2)
+	require.Empty(s.t, s.get(200, pending+"?app_id=app").list())
+	s.get(400, pending)
+	s.post(400, pending, `{"app_id":"app","limit":0}`)
+
+	id, claim := tasks[0]["task_id"].(string), tasks[0]["claim_id"].(string)
+	extend := "/api/v1/sms/tasks/" + id + "/extend"
+	s.post(409, "/api/v1/sms/task/"+id+"/cancel", "")
+	s.post(200, extend, fmt.Sprintf(`{"app_id":"app","claim_id":%q,"lease_seconds":300,"sending":true}`, claim))
+	s.post(409, extend, `{"app_id":"other"}`)
+	s.post(400, extend, `{}`)
+	s.post(404, "/api/v1/sms/tasks"+nowhere+"/extend", `{"app_id":"app"}`)
+
+	done := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2,"error_message":"","should_retry":false}`, id)
+	s.post(200, report, done)
+	require.Equal(s.t, true, s.post(200, report, done).data("already"))
+	s.post(409, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%s,"status":3}`, id, claim))
+	s.post(404, report, strings.Replace(done, id, nowhere[1:], 1))
+	s.post(400, report, `{"task_id":"x","app_id":"app"}`)
+	other := tasks[1]["task_id"].(string)
+	batch := s.post(200, report+"/batch", fmt.Sprintf(`{"app_id":"app","items":[
+		{"task_id":%q,"status":3,"error_code":"X","error_message":"no carrier","should_retry":true},{"task_id":%q,"status":3},{}]}`, other, id))
+	require.Len(s.t, batch.data("items"), 3)
+	s.post(400, report+"/batch", `{"app_id":"app","items":[]}`)
+
+	require.Equal(s.t, other, s.claim())
+	s.post(200, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released","retry_after_seconds":86400}`, other))
+	s.get(200, "/api/v1/sms/task/"+other)
+}
+
+func (s teller) tellOfRepair() {
+	s.t.Helper()
+	held := s.submit(`{"phone_number":"13800138001","content":"x","on_unknown":"hold"}`)
+	require.Equal(s.t, held, s.claim())
+	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"unknown"}`, held))
+	at := root + "tasks/"
+	s.get(200, at+held)
+	s.post(200, at+held+"/resolve", `{"outcome":"succeeded","reason":"the provider confirms it"}`)
+	s.post(409, at+held+"/resolve", `{"outcome":"failed","reason":"x"}`)
+	s.post(400, at+held+"/resolve", `{}`)
+	s.post(409, at+held+"/retry", "")
+	s.post(409, at+held+"/cancel", "")
+
+	failed := s.submit(`{"phone_number":"13800138001","content":"x"}`)
+	require.Equal(s.t, failed, s.claim())
+	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"error_code":"E","error_message":"refused"}`, failed))
+	s.get(200, root+"tasks?state=failed&reason=rejected&phone_number=13800138001&caller_id=0&from=2020-01-01T00:00:00Z&to=2099-01-01T00:00:00Z&limit=5")
+	s.post(200, at+failed+"/retry", `{"reason":"the gateway was down"}`)
+	require.Equal(s.t, failed, s.claim())
+	s.get(200, root+"tasks?state=processing&queue=default")
+	s.get(200, root+"statistics")
+	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"should_retry":true}`, failed))
+	s.get(200, root+"statistics")
+	s.post(200, at+failed+"/cancel", `{"reason":"asked for by phone"}`)
+	s.get(200, at+failed)
+	s.get(404, at+nowhere[1:])
+	for _, deed := range []string{"/retry", "/cancel"} {
+		s.post(404, root+"tasks"+nowhere+deed, "")
+	}
+	s.post(404, root+"tasks"+nowhere+"/resolve", `{"outcome":"failed","reason":"x"}`)
+	after := s.get(200, root+"tasks?limit=1").data("next_after")
+	s.get(200, fmt.Sprintf("%stasks?source=system_a&after=%v", root, after))
+	s.get(400, root+"tasks?state=lost&phone_number=+86138")
+	s.get(200, root+"actions?limit=2")
+	s.get(200, root+"actions?after=1000000&subject="+failed)
+}
+
+func (s teller) tellOfCallersAndWords() {
+	s.t.Helper()
+	word := s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
+	s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
+	s.post(400, root+"blocked-words", `{"word":""}`)
+	s.post(400, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"免费贷款！"}`)
+	s.post(200, root+"template/preview", `{"template_content":"免费贷款"}`)
+	s.get(200, root+"blocked-words?limit=1")
+	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.data("id")), "")
+	s.call(404, "DELETE", root+"blocked-words/99", "")
+
+	made := s.post(200, root+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
+	s.post(409, root+"callers", `{"name":"system_a","roles":["sender"]}`)
+	s.post(400, root+"callers", `{"name":"ä","roles":[]}`)
+	bound := *s.server
+	bound.user, bound.password = "system_a", made.data("token").(string)
+	theirs := s.as(&bound)
+	theirs.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+	theirs.post(403, "/api/v1/sms/tasks/pending", `{"app_id":"app"}`)
+	at := fmt.Sprintf("%scallers/%v", root, made.data("id"))
+	s.get(200, root+"callers?limit=1")
+	s.get(200, at)
+	s.call(200, "PUT", at, `{"queues":[]}`)
+	theirs.post(403, "/api/v1/subscribe/send", booking(1, ""))
+	s.call(400, "PUT", at, `{}`)
+	s.post(200, at+"/rotate", "")
+	s.post(200, at+"/revoke", "")
+	s.post(409, at+"/rotate", "")
+	s.call(409, "PUT", at, `{"roles":["sender"]}`)
+	none := root + "callers/99"
+	s.get(404, none)
+	s.call(404, "PUT", none, `{"roles":["sender"]}`)
+	s.post(404, none+"/rotate", "")
+	s.post(404, none+"/revoke", "")
+}
+
+func (s teller) tellOfEventsAndHealth() {
+	s.t.Helper()
+	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save", "/events/wechat"} {
+		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
+		s.post(204, event, "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
+		s.post(204, event, `{"specversion":"1.0","id":"2","source":"/test","type":"tick"}`, "Content-Type", "application/cloudevents+json")
+		s.post(400, event, "{}")
+	}
+	s.get(200, "/healthz")
+	s.get(200, "/metrics")
+	s.get(200, "/readyz")
+	s.get(404, "/api/v1/sms/nowhere")
+	if s.host.name == ownServer.name { // the framework's answers by itself
+		s.get(404, "/api/v1/sms//send")
+	}
+	s.call(405, "PUT", "/api/v1/sms/send", "{}")
+	s.get(405, "/api/v1/sms/send")
+	s.call(405, "DELETE", "/api/v1/sms/tasks/pending", "")
+}
+
+// tellOfRefusals calls each operation in the ways that all refuse alike.
+func (s teller) tellOfRefusals() {
+	s.t.Helper()
+	others := map[any]teller{}
+	for _, role := range []string{"receiver", "submitter", "sender"} {
+		others[role] = s.as(s.caller("only-"+role, role))
+	}
+	stranger := *s.server
+	stranger.password = "guess"
+	undecoded := []string{"sweep", "relay", "deliver"} // they read no query string
+	for pattern, operation := range s.witness.contract.operations {
+		if operation.node["security"] != nil {
+			continue // the probes of the platform
+		}
+		method, path, _ := strings.Cut(pattern, " ")
+		path = strings.NewReplacer("{task_id}", nowhere[1:], "{key}", "k", "{client_msg_id}", "k", "{user}", "k", "{queue}", "k", "{template_id}", "k", "{id}", "1").Replace(path)
+		s.as(&stranger).call(401, method, path, "")
+		for role, other := range others {
+			if !slices.Contains(operation.node["x-roles"].([]any), role) {
+				other.call(403, method, path, "")
+			}
+		}
+		s.call(415, method, path, "x", "Content-Type", "text/plain")
+		if !slices.Contains(undecoded, operation.node["operationId"].(string)) {
+			s.call(400, method, path+"?surprise=1", "")
+		}
+		req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, bytes.NewReader(make([]byte, 17<<20)))
+		require.NoError(s.t, err)
+		req.SetBasicAuth(s.user, s.password)
+		req.Header.Set("Expect", "100-continue") // the body is refused before it is sent
+		s.send(req, 413)
+	}
+}
+
+func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, func(t *testing.T, h host) {
+		s := teller{h.at(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
+		// They answer each item, judge a text that lacks a parameter, or need no database.
+		others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
+		for pattern, operation := range s.witness.contract.operations {
+			want, other := others[operation.node["operationId"].(string)]
+			if !other {
+				want = 503
+			}
+			req := s.witness.contract.exampleCall(t, s.url, pattern)
+			req.SetBasicAuth(s.user, s.password)
+			s.send(req, want)
+		}
+	})
+}
+
+func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, func(t *testing.T, h host) {
+		s := teller{h.serve(t), newWitness(t)}
+		s.exec("alter table callers rename column name to another")
+		require.Equal(t, "internal", s.get(500, root+"callers").body["error"])
+	})
+}

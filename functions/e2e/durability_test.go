@@ -1,0 +1,96 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
+	t.Parallel()
+	bin, nats := binary(t), newNATS(t)
+	start := func(more ...string) *sandbox.Process {
+		return startProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
+	}
+	require.NoError(t, ensureStreams(t, nats.URL()))
+	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
+	for asked, remedy := range map[string]string{
+		"host":            `gives process: set sync_interval: always`,
+		"replicated":      `gives process: keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream), or ask for less`,
+		"replicated-host": `or edit the stream) and set sync_interval: always`,
+	} {
+		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+asked)
+		exited(t, p)
+		require.Equal(t, 2, p.ExitCode(), p.Output())
+		require.Contains(t, p.Output(), `  TWO_PHASE_DURABILITY is "`+asked+`" but the stream ACCEPTED gives process: `)
+		require.Contains(t, p.Output(), remedy)
+		require.NotContains(t, p.Output(), `"listening"`)
+	}
+	address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // nothing is accepted, so nothing is claimed
+
+	wrong := start("TWO_PHASE_DURABILITY=much", "TWO_PHASE_NATS_MONITOR_URL=nats:8222")
+	exited(t, wrong)
+	require.Equal(t, 2, wrong.ExitCode())
+	require.Contains(t, wrong.Output(), `TWO_PHASE_DURABILITY is "much" but must be process, host, replicated or replicated-host`)
+	both := start("TWO_PHASE_NATS_MONITOR_URL=nats:8222")
+	exited(t, both)
+	require.Contains(t, both.Output(), `TWO_PHASE_NATS_MONITOR_URL is "nats:8222" but must be URLs such as http://host:8222`)
+}
+
+func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
+	t.Parallel()
+	s, err := natsserver.NewServer(&natsserver.Options{
+		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: natsserver.RANDOM_PORT,
+		JetStream: true, StoreDir: filepath.Join(t.TempDir(), "nats"), JetStreamMaxStore: 1 << 40, SyncAlways: true,
+		NoSigs: true, NoLog: true, DisableJetStreamBanner: true,
+	})
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	require.True(t, s.ReadyForConnections(20*time.Second))
+	require.NoError(t, ensureStreams(t, s.ClientURL()))
+	w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
+	w.env = settings(w.database, "NATS_URL="+s.ClientURL(), "TWO_PHASE_ENABLED=true",
+		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
+	w.restart()
+	require.Equal(t, "host", w.accept("c-1", `1`).Durability)
+}
+
+func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, open, before string
+		status             int
+	}{
+		{"saved at once instead", "true", "saved", 200},
+		{"or refused", "false", "", 503},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			broker := sandbox.NATSOptions{Dir: t.TempDir()}
+			nats := natsIn(t, broker)
+			broker.Port = nats.Port()
+			require.NoError(t, nats.Stop())
+			w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
+			w.env = settings(w.database, "NATS_URL="+nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process", "TWO_PHASE_FAIL_OPEN="+c.open)
+			w.restart()
+			require.Contains(t, w.server.Output(), "nothing is accepted before it is saved until the stream is known")
+			answer := w.looker.post(post, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
+			require.Equal(t, c.status, answer.status, answer.text)
+			if c.before != "" {
+				require.Equal(t, c.before, answer.data("ack"))
+			}
+			natsIn(t, broker)
+			require.NoError(t, ensureStreams(t, nats.URL()))
+			require.Eventually(t, func() bool {
+				return w.looker.post(post, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).status == 202
+			}, patience, 100*time.Millisecond)
+			require.Equal(t, "process", w.accept("late", `1`).Durability)
+		})
+	}
+}

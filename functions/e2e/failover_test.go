@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// growOn is a city on the database of a pair, which its functions reach by env.
+func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *city {
+	t.Helper()
+	url, bin := pair.URL("postgres"), binary(t)
+	migrate := startProcess(t, bin, settings(url), "migrate")
+	exited(t, migrate)
+	require.Zero(t, migrate.ExitCode(), migrate.Output())
+	// What is not accepted in its turn would be saved ahead of what was.
+	return newPostOfficeAt(t, url).grow(append(env, insiders, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
+}
+
+// throughPgBouncer is how functions find the primary of a pair through PgBouncer,
+// which an operator's service leads to it.
+func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
+	t.Helper()
+	bouncer := sandbox.NewPgBouncerTo(t, pair.Service(t).URL())
+	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
+}
+
+// visit calls each function once; each must answer at its first call. The relay
+// has calls enough, and a second one at the same time would overtake it.
+func (c *city) visit() {
+	c.t.Helper()
+	for function, path := range map[string]string{
+		"submit": "/api/v1/sms/by-key/none", "admin": "/api/v1/admin/statistics", "webhooks": "/api/v1/webhooks/deliveries", "subscribe": "/api/v1/subscribe/failures",
+		"claim": "/api/v1/sms/tasks/pending?app_id=visitor&queue=visited", "messages": post + "/stuck?kind=sent",
+	} {
+		got := c.at(c.addresses[function]).get(path)
+		require.Contains(c.t, []int{200, 404}, got.status, "%s: %s\n%s", function, got.text, c.processes[function].Output())
+	}
+	for _, function := range []string{"sweep", "deliver", "save", "wechat"} {
+		got := c.at(c.addresses[function]).tick(function)
+		require.Equal(c.t, 204, got.status, "%s: %s", function, got.text)
+	}
+}
+
+func TestNothingAnsweredIsLostOrDoneTwiceWhenAStandbyIsPromoted(t *testing.T) {
+	t.Parallel()
+	onlyWithFaults(t)
+	direct := func(*testing.T, *sandbox.Pair) []string { return nil }
+	for _, way := range []struct {
+		name string
+		to   func(*testing.T, *sandbox.Pair) []string
+	}{{"directly", direct}, {"through PgBouncer", throughPgBouncer}} {
+		for _, end := range []struct {
+			name    string
+			of      func(*sandbox.Pair)
+			refused []string // before the standby is promoted
+		}{
+			{"killed", (*sandbox.Pair).KillPrimary, []string{"submit", "claim or report", "read", "saved message"}},
+			// Who does not know whether it was committed is still waiting for the answer.
+			{"shut down", (*sandbox.Pair).StopPrimary, []string{"read"}},
+		} {
+			t.Run(fmt.Sprintf("reached %s its primary is %s", way.name, end.name), func(t *testing.T) {
+				pair := sandbox.NewPair(t)
+				failOver(t, pair, growOn(t, pair, way.to(t, pair)...), end.of, end.refused)
+			})
+		}
+	}
+}
+
+// failOver loses the primary of a city under load.
+func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair), refused []string) {
+	shop := newReceiver(t, nil)
+	c.until(c.save("msg.orders.paid", once), "sent") // all is up
+	c.endpoint(shop.URL)
+	c.visit()
+	l := keepBooks(c)
+	l.more(50)
+	woken := make(chan []api.ClaimedTask, 1)
+	go func() {
+		wait := 30
+		claim := c.of("claim")
+		claim.Tries = 1
+		tasks, err := claim.Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "waiter", Queue: "quiet", Wait: &wait})
+		if err != nil {
+			t.Errorf("the waiting claim: %v", err)
+		}
+		woken <- tasks
+	}()
+	l.more(5) // by then it waits
+	lost := time.Now()
+	lose(pair)
+	l.refuses(refused...)
+	promoting := time.Now()
+	pair.Promote()
+	l.begins()
+	l.more(1)
+	l.mu.Lock()
+	t.Logf("away for %v; after the promotion the first answers came after %v", promoting.Sub(lost).Round(time.Millisecond), l.first)
+	l.mu.Unlock()
+	c.visit()
+	sent, err := c.of("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
+	require.NoError(t, err)
+	tasks := <-woken
+	require.Len(t, tasks, 1, "the claim waits on across the failover")
+	require.Equal(t, sent.TaskID, tasks[0].TaskID)
+	l.more(50)
+	c.looker.connect(c.url)
+	l.balance(shop)
+}

@@ -1,0 +1,387 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// outage is how long a fault lasts: short enough for every run of the tests, or
+// as many seconds as SENDONCE_FAULT_SECONDS says.
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("SENDONCE_FAULT_SECONDS")
+	if text == "" {
+		return 2 * time.Second
+	}
+	seconds, err := strconv.Atoi(text)
+	require.NoError(t, err, "SENDONCE_FAULT_SECONDS")
+	return time.Duration(seconds) * time.Second
+}
+
+// load is callers that go on whatever happens, and what they were told.
+type load struct {
+	t    *testing.T
+	ctx  context.Context // of the load, not of a call
+	stop context.CancelFunc
+	all  sync.WaitGroup
+
+	mu       sync.Mutex
+	calls    map[string]int // answered, by what was called
+	failed   []error
+	accepted []string // tasks
+	claimed  []string
+	saved    int // messages
+}
+
+// begin has submits, claims and messages made all the time, each by processes of
+// their own. Nothing is tried twice.
+func (o *postOffice) begin() *load {
+	l := &load{t: o.t, calls: map[string]int{}}
+	l.ctx, l.stop = context.WithCancel(o.t.Context())
+	submit, claim := api.NewClient(o.start("submit"), "admin", "secret"), api.NewClient(o.start("claim"), "admin", "secret")
+	messages := api.NewClient(o.client.BaseURL, "admin", "secret")
+	submit.Tries, claim.Tries, messages.Tries = 1, 1, 1
+	ctx := context.WithoutCancel(o.t.Context())
+	for range 2 {
+		l.keep("submit", func() error {
+			sent, err := submit.Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()})
+			return l.note(err, func() { l.accepted = append(l.accepted, sent.TaskID) })
+		})
+		l.keep("message", func() error {
+			req := api.MessageRequest{ClientMsgID: api.NewKey(), To: "msg.orders.paid", Data: []byte(`{"order":4711}`)}
+			once(&req)
+			_, err := messages.SubmitMessage(ctx, req)
+			return l.note(err, func() { l.saved++ })
+		})
+	}
+	l.keep("claim", func() error {
+		wait := 1
+		tasks, err := claim.Claim(ctx, api.ClaimRequest{AppID: "app", Wait: &wait})
+		return l.note(err, func() {
+			for _, task := range tasks {
+				l.claimed = append(l.claimed, task.TaskID)
+			}
+		})
+	})
+	return l
+}
+
+// keep makes a call every 10 ms until the end.
+func (l *load) keep(name string, call func() error) {
+	l.all.Go(func() {
+		pace := time.NewTicker(10 * time.Millisecond)
+		defer pace.Stop()
+		for {
+			select {
+			case <-pace.C:
+			case <-l.ctx.Done():
+				return
+			}
+			err := call()
+			l.mu.Lock()
+			l.calls[name]++
+			if err != nil {
+				l.failed = append(l.failed, fmt.Errorf("%s: %w", name, err))
+			}
+			l.mu.Unlock()
+		}
+	})
+}
+
+func (l *load) note(err error, done func()) error {
+	if err == nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		done()
+	}
+	return err
+}
+
+// lasts returns after d, once each kind of call was answered 20 times in it.
+func (l *load) lasts(d time.Duration) {
+	l.t.Helper()
+	answered := func() map[string]int {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return maps.Clone(l.calls)
+	}
+	began, before := time.Now(), answered()
+	require.Eventually(l.t, func() bool {
+		now := answered()
+		return time.Since(began) >= d && min(now["submit"]-before["submit"], now["message"]-before["message"], now["claim"]-before["claim"]) >= 20
+	}, d+patience, 5*time.Millisecond)
+}
+
+// end stops the calls; none must have failed.
+func (l *load) end() {
+	l.t.Helper()
+	l.stop()
+	l.all.Wait()
+	require.Empty(l.t, l.failed)
+}
+
+// With the default safety tick, a quarter of an hour, nothing but the trigger's
+// own look after the outage can bring what was saved in it.
+func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.carry()
+	l := o.begin()
+	l.lasts(0)
+	require.NoError(t, o.nats.Stop())
+	l.lasts(outage(t))
+	o.nats = natsIn(t, o.options)
+	l.lasts(time.Second)
+	require.NoError(t, o.nats.Stop())
+	l.lasts(0)
+	l.end() // so that no later call wakes anybody
+	waiting := o.looker.count(`select count(*) from message_live`)
+	require.NotZero(t, waiting)
+	o.nats = natsIn(t, o.options)
+	back := time.Now()
+	o.sentOnce(l.saved)
+	t.Logf("%d messages, %d of them waiting when NATS came back for good, sent %v later", l.saved, waiting, time.Since(back).Round(time.Millisecond))
+
+	rest, err := claimAll(api.NewClient(o.start("claim"), "admin", "secret"))
+	require.NoError(t, err)
+	requireSame(t, l.accepted, append(l.claimed, rest...), "each accepted task was claimed once")
+}
+
+func requireSame(t *testing.T, want, got []string, what string) {
+	t.Helper()
+	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)
+}
+
+func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.carry()
+	id := o.save("msg.orders.paid")
+	for left := o.state(id).MaxSends - 1; left > 0; left-- {
+		require.Eventually(t, func() bool { return o.state(id).RemainingSends <= left }, patience, 10*time.Millisecond, left)
+		o.looker.exec(`update message_live set next_at = now() where remaining_sends > 0`)
+		_, err := o.broker().Publish(t.Context(), "wake.relay", []byte("1"))
+		require.NoError(t, err)
+	}
+	stuck := func() []any {
+		return o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sent").data("items").([]any)
+	}
+	require.Eventually(t, func() bool { return len(stuck()) == 1 }, patience, 10*time.Millisecond)
+	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
+	require.Equal(t, "sent", o.state(id).State)
+	require.Empty(t, o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sending").data("items"))
+	o.stored(5)
+
+	points, effects := o.receiver()
+	o.consume(points, jetstream.DeliverNewPolicy)
+	require.Equal(t, 200, o.at(o.client.BaseURL).post("/api/v1/messages/"+id+"/redrive", "").status)
+	received := o.until(id, "received")
+	require.Equal(t, 2, received.Epoch)
+	require.Equal(t, "points", received.FinishedBy)
+	require.Empty(t, stuck())
+	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, o.stored(6)[5].Header.Get("Nats-Msg-Id"), "a redrive has names that no stream has seen")
+
+	again := o.consume(points, jetstream.DeliverAllPolicy)
+	require.Eventually(t, func() bool {
+		info, err := again.Info(t.Context())
+		return err == nil && info.AckFloor.Stream == 6
+	}, patience, 10*time.Millisecond, "the sends that it slept through are taken too")
+	require.Equal(t, 1, effects())
+	require.Equal(t, received, o.state(id))
+}
+
+func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	const n = 30
+	limits := jetstream.StreamConfig{
+		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
+	}
+	_, err := o.broker().CreateStream(t.Context(), limits)
+	require.NoError(t, err)
+	for range n {
+		o.save("msg.orders.paid", once)
+	}
+	o.carry()
+	const full = `select count(*) from stream_pauses where stream = 'MESSAGES' and reason like '%no room%'`
+	fits := func() int { return o.looker.count(`select count(*) from message_done`) }
+	require.Eventually(t, func() bool { return o.looker.count(full) > 0 }, patience, 10*time.Millisecond)
+	before := fits()
+	require.NotZero(t, before)
+	o.until(o.save("user:bob"), "sent") // other streams go on
+	require.Equal(t, before+1, fits())
+	require.Equal(t, n-before, o.looker.count(`select count(*) from message_live l join messages m using (id)
+		where l.status = 0 and l.send_no = 0 and l.remaining_sends = m.max_sends and l.next_at is not null`))
+
+	limits.MaxMsgs = -1
+	_, err = o.broker().UpdateStream(t.Context(), limits)
+	require.NoError(t, err)
+	o.sentOnce(n)
+}
+
+// claimAll claims until nothing is left.
+func claimAll(c *api.Client) (ids []string, err error) {
+	limit := 1000
+	for {
+		tasks, err := c.Claim(context.Background(), api.ClaimRequest{AppID: "app", Limit: &limit})
+		if err != nil || len(tasks) == 0 {
+			return ids, err
+		}
+		for _, task := range tasks {
+			ids = append(ids, task.TaskID)
+		}
+	}
+}
+
+func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	const n = 600 // more than one takes in a batch
+	var hands [2]*api.Client
+	for i := range hands {
+		hands[i] = api.NewClient(o.start(""), "admin", "secret")
+	}
+	zombies := make([]api.SendRequest, n)
+	for i := range zombies {
+		zombies[i] = api.SendRequest{PhoneNumber: "13800138000", Content: "hi"}
+		o.save("msg.orders.paid", once)
+	}
+	for batch := range slices.Chunk(zombies, 1000) {
+		_, err := hands[0].SendBatch(t.Context(), batch)
+		require.NoError(t, err)
+	}
+	tasks, err := claimAll(hands[0])
+	require.NoError(t, err)
+	require.Len(t, tasks, n)
+	o.looker.exec(`update task_live set due_at = now() - interval '1 minute'`)
+
+	var all sync.WaitGroup
+	replies := make(chan reply, 100)
+	for _, hand := range hands {
+		o.trigger(hand.BaseURL)
+		for range 3 { // the triggers alone have one of each work at a time
+			all.Go(func() { replies <- o.at(hand.BaseURL).tick("relay") })
+			all.Go(func() { replies <- o.at(hand.BaseURL).tick("sweep") })
+		}
+	}
+	all.Wait()
+	close(replies)
+	for r := range replies {
+		require.Equal(t, 204, r.status, r.text)
+	}
+	o.sentOnce(n)
+	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from task_live where state = 1`) == n }, patience, 10*time.Millisecond)
+	require.Equal(t, n, o.looker.count(`select count(*) from task_live where retry_count = 1`))
+	require.Equal(t, n, o.looker.count(`select count(*) from report_logs where verdict = 'timeout_retry'`), "recovered once each")
+
+	var claimed [2][]string
+	var errs [2]error
+	for i, hand := range hands {
+		all.Go(func() { claimed[i], errs[i] = claimAll(hand) })
+	}
+	all.Wait()
+	require.NoError(t, errors.Join(errs[:]...))
+	requireSame(t, tasks, slices.Concat(claimed[:]...), "claimed once each")
+}
+
+// statements counts what is executed through a proxy.
+type statements struct {
+	mu    sync.Mutex
+	all   int
+	looks int // at the pause of a queue: the last that a claim asks before it waits
+}
+
+func watch(p *sandbox.Proxy) *statements {
+	s := &statements{}
+	p.LoseAnswer(func(sql string) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all++
+		if strings.HasSuffix(sql, "from queue_pauses where queue = $1") {
+			s.looks++
+		}
+		return false // it only watches
+	})
+	return s
+}
+
+func (s *statements) count() (all, looks int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.all, s.looks
+}
+
+func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	proxy := sandbox.NewProxy(t, o.url)
+	asked := watch(proxy)
+	claim := api.NewClient(o.start("claim", "DATABASE_URL="+proxy.URL(), "SENDONCE_CALLER_SHARE=1"), "admin", "secret")
+	submit := api.NewClient(o.start("submit"), "admin", "secret")
+
+	const polls, rounds = 1000, 5
+	type answer struct {
+		tasks []api.ClaimedTask
+		err   error
+	}
+	answers := make(chan answer, polls)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	for range polls {
+		go func() {
+			wait := 30
+			tasks, err := claim.Claim(ctx, api.ClaimRequest{AppID: "app", Wait: &wait})
+			answers <- answer{tasks, err}
+		}()
+	}
+	require.Eventually(t, func() bool {
+		_, looks := asked.count()
+		return looks >= polls && time.Since(o.looker.lastStatement()) > time.Second
+	}, patience, 5*time.Millisecond, "all have looked, and one perhaps again when the process began to hear of tasks")
+	_, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "for nobody who waits", Queue: "other", IdempotencyKey: api.NewKey()})
+	require.NoError(t, err)
+	before, _ := asked.count()
+	require.Eventually(t, func() bool { return time.Since(o.looker.lastStatement()) > 3*time.Second }, patience, 20*time.Millisecond, "quiet")
+	after, looked := asked.count()
+	require.Equal(t, before, after, "nothing was asked")
+	require.LessOrEqual(t, looked, polls+1)
+	require.Empty(t, answers)
+
+	took := make([]time.Duration, 0, rounds)
+	apart := time.NewTicker(50 * time.Millisecond) // what is told within 20 ms is told together
+	defer apart.Stop()
+	for range rounds {
+		<-apart.C
+		start := time.Now()
+		sent, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()})
+		require.NoError(t, err)
+		got := <-answers
+		took = append(took, time.Since(start))
+		require.NoError(t, got.err)
+		require.Len(t, got.tasks, 1)
+		require.Equal(t, sent.TaskID, got.tasks[0].TaskID)
+		_, looks := asked.count()
+		require.Equal(t, looked, looks, "the others were not woken")
+	}
+	slices.Sort(took)
+	t.Logf("submit to claimed with %d polls waiting: median %v, worst %v", polls, took[rounds/2], took[rounds-1])
+	leave()
+	for range polls - rounds {
+		require.ErrorIs(t, (<-answers).err, context.Canceled, "the others waited on")
+	}
+}

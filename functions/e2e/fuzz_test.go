@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// fuzzed is all functions without their database: what reaches it is answered 503,
+// and everything before is under test.
+type fuzzed struct {
+	handler  http.Handler
+	patterns []string // "POST /api/v1/sms/send", sorted
+}
+
+func newFuzzed(f *testing.F, wanted func(method, path string) bool) *fuzzed {
+	f.Helper()
+	env, err := fn.NewEnv(fn.Config{
+		DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
+	}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(env.Close)
+	z := &fuzzed{}
+	if z.handler, err = fn.Handler(env, functions.Catalogue()...); err != nil {
+		f.Fatal(err)
+	}
+	for pattern := range readContract(f).operations {
+		method, path, _ := strings.Cut(pattern, " ")
+		if wanted(method, path) {
+			z.patterns = append(z.patterns, pattern)
+		}
+	}
+	slices.Sort(z.patterns)
+	return z
+}
+
+// pathValues fills in what a pattern leaves open.
+var pathValues = strings.NewReplacer(
+	"{task_id}", "0198c0de-0000-7000-8000-000000000001", "{id}", "1", "{key}", "order-4711", "{client_msg_id}", "order-4711",
+	"{queue}", "default", "{user}", "ann", "{template_id}", "t1",
+)
+
+// call makes one call as the built-in admin, with all roles. Whatever it says, the
+// answer is an envelope, is no 500, and shows no secret.
+func (z *fuzzed) call(t *testing.T, method, target string, header http.Header, body string) {
+	t.Helper()
+	path, query, _ := strings.Cut(target, "?")
+	r := &http.Request{
+		Method: method, URL: &url.URL{Path: path, RawQuery: query}, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: header,
+		Body: http.NoBody, Host: "localhost", RemoteAddr: "192.0.2.1:1234", RequestURI: target,
+	}
+	if body != "" {
+		made := httptest.NewRequest(method, "/", strings.NewReader(body))
+		r.Body, r.ContentLength = made.Body, made.ContentLength
+	}
+	r.SetBasicAuth("admin", "secret")
+	w := httptest.NewRecorder()
+	z.handler.ServeHTTP(w, r.WithContext(t.Context()))
+	if w.Code == http.StatusInternalServerError || w.Code < 200 {
+		t.Fatalf("%s %s: %d %s", method, path, w.Code, w.Body)
+	}
+	if w.Code >= 300 {
+		var answer struct {
+			Code  int    `json:"code"`
+			Error string `json:"error"`
+		}
+		if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || answer.Code != w.Code || answer.Error == "" {
+			t.Fatalf("%s %s: %d with the body %q: %v", method, path, w.Code, w.Body, err)
+		}
+	}
+}
+
+func (z *fuzzed) pick(n uint16) (method, path string) {
+	method, path, _ = strings.Cut(z.patterns[int(n)%len(z.patterns)], " ")
+	return method, pathValues.Replace(path)
+}
+
+func jsonHeader() http.Header { return http.Header{"Content-Type": {"application/json"}} }
+
+func FuzzBodies(f *testing.F) {
+	z := newFuzzed(f, func(method, path string) bool { return method != "GET" && strings.HasPrefix(path, "/api/") })
+	bodies := []string{`{"phone_number":"13800138000","content":"hi","metadata":{"a":[1,{"b":null}]},"send_at":"2026-01-01T00:00:00Z"}`,
+		`{"items":[{"task_id":"x","status":2}],"app_id":"a"}`, `{"to":"msg.a","client_msg_id":"k","data":{},"type":"t"}`, `{"name":"a","roles":["admin"]}`,
+		`{"business_type":"a","business_id":18446744073709551615,"template_type":"b","receiver_user_id":"1"}`}
+	for i := range z.patterns {
+		f.Add(uint16(i), bodies[i%len(bodies)])
+	}
+	f.Fuzz(func(t *testing.T, route uint16, body string) {
+		method, path := z.pick(route)
+		z.call(t, method, path, jsonHeader(), body)
+	})
+}
+
+func FuzzQueries(f *testing.F) {
+	z := newFuzzed(f, func(method, path string) bool { return method == "GET" && strings.HasPrefix(path, "/api/") })
+	queries := []string{"limit=10&after=1", "app_id=a&wait=0&limit=1000", "between=ann,bob", "from=2026-01-01T00:00:00Z&to=x", "a=%zz&a=1&;"}
+	for i := range z.patterns {
+		f.Add(uint16(i), queries[i%len(queries)])
+	}
+	f.Fuzz(func(t *testing.T, route uint16, query string) {
+		method, path := z.pick(route)
+		z.call(t, method, path+"?"+query, http.Header{}, "")
+	})
+}
+
+func FuzzKeys(f *testing.F) {
+	z := newFuzzed(f, func(string, string) bool { return false })
+	for _, key := range []string{"order-4711", "", "a/b", "../x", "%00", "\x00", strings.Repeat("k", 256), "键", "a b", "a\r\nb"} {
+		f.Add(key)
+	}
+	f.Fuzz(func(t *testing.T, key string) {
+		header := jsonHeader()
+		header["Idempotency-Key"] = []string{key}
+		z.call(t, "POST", "/api/v1/sms/send", header, `{"phone_number":"13800138000","content":"hi"}`)
+		z.call(t, "GET", "/api/v1/sms/task/by-key/"+strings.ReplaceAll(key, "?", ""), http.Header{}, "")
+		z.call(t, "GET", "/api/v1/messages/by-key/"+strings.ReplaceAll(key, "?", ""), http.Header{}, "")
+	})
+}
+
+func FuzzEvents(f *testing.F) {
+	z := newFuzzed(f, func(_, path string) bool { return strings.HasPrefix(path, "/events/") })
+	const structured = `{"specversion":"1.0","id":"1","source":"/s","type":"sendonce.task.succeeded.v1","subject":"0198c0de-0000-7000-8000-000000000001","data":{}}`
+	for i := range z.patterns {
+		f.Add(uint16(i), "application/cloudevents+json", structured, "", "", "", "")
+		f.Add(uint16(i), "application/cloudevents-batch+json", "["+structured+","+structured+"]", "", "", "", "")
+		f.Add(uint16(i), "application/json", `{"a":1}`, "1.0", "1", "sendonce.tick.v1", "2026-01-01T00:00:00Z")
+	}
+	f.Fuzz(func(t *testing.T, route uint16, contentType, body, version, id, kind, at string) {
+		header := http.Header{"Content-Type": {contentType}}
+		for name, value := range map[string]string{"Ce-Specversion": version, "Ce-Id": id, "Ce-Type": kind, "Ce-Source": "/s", "Ce-Time": at} {
+			if value != "" {
+				header[name] = []string{value}
+			}
+		}
+		method, path := z.pick(route)
+		z.call(t, method, path, header, body)
+	})
+}

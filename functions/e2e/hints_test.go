@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// inAnHour schedules a task of each queue.
+func (s *server) inAnHour(queues ...string) {
+	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
+	for _, queue := range queues {
+		r := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
+		require.Equal(s.t, 200, r.status, r.text)
+	}
+}
+
+// fallDue has the time of all that waits for one come.
+func (s *server) fallDue() { s.exec(`update task_live set due_at = now() - interval '1 second'`) }
+
+// hears gives what is told to a subject from now on.
+func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	told, err := nc.SubscribeSync(subject)
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	return nc, told
+}
+
+// woken is the answer to a poll that would wait for longer.
+func (s *server) woken(waits <-chan reply) reply {
+	s.t.Helper()
+	select {
+	case r := <-waits:
+		return r
+	case <-time.After(patience):
+		s.t.Fatal("nobody woke the poll")
+		panic("unreachable")
+	}
+}
+
+func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
+	t.Parallel()
+	s := serve(t)
+	s.inAnHour("default", "other")
+	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
+	s.fallDue()
+	s.exec(`revoke insert on send_logs from sendonce_hot`)
+	require.Equal(t, 500, s.get("/api/v1/sms/tasks/pending?app_id=x").status)
+	s.exec(`grant insert on send_logs to sendonce_hot`)
+	answer := s.woken(waits)
+	if answer.status == 500 { // it was told so soon that it could not claim either
+		answer = s.get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
+	}
+	require.Len(t, answer.list(), 1)
+}
+
+// The trigger calls it again, later each time; a wake-up would take the place of that.
+func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
+	t.Parallel()
+	broker := newNATS(t)
+	c := openCounter(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
+	nc, told := hears(t, broker.URL(), "wake.>")
+	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
+	c.fallDue()
+	c.exec(`revoke insert on send_logs from sendonce_hot`)
+	require.Equal(t, 500, c.tick("wechat").status)
+	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
+	_, err := c.at.Terminate(patience) // what it holds is told first
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	for {
+		m, err := told.NextMsg(time.Millisecond)
+		if err != nil {
+			require.ErrorIs(t, err, nats.ErrTimeout)
+			break
+		}
+		require.NotEqual(t, bus.WakeWeChat, m.Subject)
+	}
+}
+
+func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy := sandbox.NewProxy(t, url)
+	s := serveHandler(t, handler(t, proxy.URL())).connect(url)
+	s.inAnHour("default")
+	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	s.fallDue()
+	proxy.LoseAnswer(sandbox.Containing("update task_live"))
+	require.Equal(t, 503, s.tick("sweep").status)
+	require.Len(t, s.woken(waits).list(), 1)
+}
+
+func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: newNATS(t).URL(), Replicas: 1}
+	_, failing := environment(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
+	_, waiting := environment(t, url, func(c *fn.Config) { c.Bus = nats })
+	fails, s := serveHandler(t, failing), serveHandler(t, waiting).connect(url)
+	require.Empty(t, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=1").list(), "it hears of tasks from now on")
+	s.inAnHour("default")
+	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	s.fallDue()
+	proxy.LoseAnswer(sandbox.Containing("update task_live"))
+	require.Equal(t, 503, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=30").status)
+	require.Len(t, s.woken(waits).list(), 1)
+}
+
+func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
+	t.Parallel()
+	url, broker := sandbox.NewDatabase(t), newNATS(t)
+	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
+	s := serveHandler(t, h).connect(url)
+	_, told := hears(t, broker.URL(), bus.QueueSubject("default"))
+	require.Empty(t, s.get("/api/v1/sms/tasks/pending?app_id=a&wait=1").list(), "the process hears of tasks from now on")
+	held, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = held.Exec(t.Context(), `lock table task_live`)
+	require.NoError(t, err)
+	answer := make(chan reply, 1)
+	go func() { answer <- s.get("/api/v1/sms/tasks/pending?app_id=a") }()
+	require.Eventually(t, func() bool {
+		return s.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
+	}, patience, time.Millisecond)
+	env.WakeClaims("default", 1)
+	_, err = told.NextMsg(patience)
+	require.NoError(t, err)
+	require.NoError(t, held.Rollback(t.Context()))
+	<-answer
+}
+
+// What is submitted without NATS is told to nobody else.
+func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	elsewhere := serveHandler(t, handler(t, url)).connect(url)
+	submit := func() {
+		r := elsewhere.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+		require.Equal(t, 200, r.status, r.text)
+	}
+	broker := sandbox.NewNATSServer(t)
+	broker.Kill()
+	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
+	s := serveHandler(t, h).connect(url)
+
+	for _, when := range []string{"it listens for the first time", "NATS comes back"} {
+		waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+		submit()
+		require.Empty(t, waits, when)
+		broker.Start()
+		require.Len(t, s.woken(waits).list(), 1, when)
+		broker.Kill()
+	}
+}
+
+func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testing.T) {
+	t.Parallel()
+	told := make(chan bool, 10)
+	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told <- true }))
+	t.Cleanup(shop.Close)
+	w := twoPhase(t, insiders, "SENDONCE_SAFETY_TICK=1h")
+	proxy := sandbox.NewProxy(t, w.database)
+	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
+	w.restart()
+	w.trigger(w.at)
+	hand := func(key string) {
+		_, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: shop.URL, Data: api.JSON(`1`), Ack: "accepted"})
+		require.NoError(t, err)
+	}
+	hand("before")
+	<-told
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from message_live`) == 0 }, patience, 5*time.Millisecond)
+	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
+	hand("lost")
+	<-fired
+	select {
+	case <-told:
+	case <-time.After(patience):
+		t.Fatal("it is saved, and nobody is told")
+	}
+}
+
+// The first call of each was to a process that told nobody, as one that died at once.
+func TestARepeatTellsWhoIsToAct(t *testing.T) {
+	t.Parallel()
+	url, broker := sandbox.NewDatabase(t), newNATS(t)
+	dead := serveHandler(t, handler(t, url))
+	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
+	alive := serveHandler(t, h)
+	for _, c := range []struct{ path, body, wakes string }{
+		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
+		{post, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
+		{post, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
+		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
+	} {
+		_, told := hears(t, broker.URL(), c.wakes)
+		for _, s := range []*server{dead, alive} {
+			r := s.post(c.path, c.body)
+			require.Equal(t, 200, r.status, r.text)
+		}
+		_, err := told.NextMsg(patience)
+		require.NoError(t, err, c.wakes)
+	}
+}

@@ -1,0 +1,119 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// lease is how long deliver leaves to another one what that has in hand; it looks
+// again when that is over.
+const lease = 30 * time.Second
+
+// quietTime is how long nothing must happen: short enough for every run of the
+// tests, or as many seconds as SENDONCE_IDLE_SECONDS says.
+func quietTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("SENDONCE_IDLE_SECONDS")
+	if text == "" {
+		return 3 * time.Second
+	}
+	seconds, err := strconv.Atoi(text)
+	require.NoError(t, err, "SENDONCE_IDLE_SECONDS")
+	return time.Duration(seconds) * time.Second
+}
+
+// invocations counts the calls of event functions that the processes logged.
+func (c *city) invocations() map[string]int {
+	calls := map[string]int{}
+	for _, p := range c.processes {
+		for line := range strings.Lines(p.Output()) {
+			var entry struct{ Msg, Function, Route string }
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "call" && strings.HasPrefix(entry.Route, "POST /events/") {
+				calls[entry.Function]++
+			}
+		}
+	}
+	return calls
+}
+
+// settled tells whether no wake-up falls due by then, waits to be taken, or is
+// under way. It looks in the order in which a wake-up goes: none gets past it.
+func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
+	info, err := wake.Info(c.t.Context(), jetstream.WithSubjectFilter("sched.>"))
+	require.NoError(c.t, err)
+	for subject := range info.State.Subjects {
+		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
+		if err == nil && time.Unix(due, 0).Before(then) { // else it is a tick
+			return false
+		}
+	}
+	for consumer := range wake.ListConsumers(c.t.Context()).Info() {
+		if consumer.NumPending > 0 || consumer.NumAckPending > 0 {
+			return false
+		}
+	}
+	// A newer wake-up takes the place of one that is being worked on.
+	return time.Since(c.looker.lastStatement()) > time.Second
+}
+
+// rests waits until all that was under way is over, and says that nothing happens
+// after that. It gives the calls of each event function before.
+func (c *city) rests(asked *statements) map[string]int {
+	c.t.Helper()
+	wake, err := c.broker().Stream(c.t.Context(), "WAKE")
+	require.NoError(c.t, err)
+	quiet := quietTime(c.t)
+	require.Eventually(c.t, func() bool { return c.settled(wake, time.Now().Add(quiet+time.Second)) }, patience+lease, 100*time.Millisecond)
+	calls := c.invocations()
+	statements, _ := asked.count()
+	require.NotZero(c.t, statements)
+
+	// That nothing happens is no condition that comes about: time must pass.
+	<-time.After(quiet)
+	after, _ := asked.count()
+	c.t.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
+		quiet, sum(c.invocations())-sum(calls), calls, after-statements, statements)
+	require.Equal(c.t, calls, c.invocations())
+	require.Equal(c.t, statements, after)
+	return calls
+}
+
+func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	proxy := sandbox.NewProxy(t, o.url)
+	asked := watch(proxy)
+	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+	c := o.grow(insiders, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
+		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
+	shop := newReceiver(t, nil)
+	c.endpoint(shop.URL)
+	finished := c.finish(3)
+	c.until(c.save("msg.orders.paid", once), "sent")
+	c.told(3) // all is up, and nothing is outstanding
+	calls := c.rests(asked)
+	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
+		require.NotZero(t, calls[function], function)
+	}
+	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
+
+	finished = append(finished, c.finish(1)...)
+	c.told(4) // it is not dead
+	shop.toldOnce(t, finished)
+}
+
+func sum(counts map[string]int) (total int) {
+	for _, n := range counts {
+		total += n
+	}
+	return total
+}

@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func getting(path string) call       { return call{method: "GET", path: path} }
+func posting(path, body string) call { return call{method: "POST", path: path, body: body} }
+
+func alone(want int, c call) func(*target) (int, call) {
+	return func(*target) (int, call) { return want, c }
+}
+
+const (
+	submitOne   = `{"phone_number":"13800138000","content":"hi"}`
+	batchPath   = "/api/v1/sms/send/batch"
+	nobodysTask = `{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":2}`
+)
+
+func batchOf(item string, n int) string {
+	return `{"items":[` + strings.TrimSuffix(strings.Repeat(item+",", n), ",") + `]}`
+}
+
+func attacks() []attack {
+	submitQuiet := alone(200, posting("/api/v1/sms/send", submitOne))
+	streamQuiet := alone(400, getting("/api/v1/stream/ann?after=-1"))
+	reportQuiet := alone(404, posting("/api/v1/sms/report", nobodysTask))
+	return []attack{
+		{name: "largest batch", function: "submit", quiet: submitQuiet,
+			body: func() string {
+				return batchOf(fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"callback_url":%q,"metadata":{"m":%q},"source":"s"}`,
+					strings.Repeat("你", 200), "https://example.com/"+strings.Repeat("c", 1980), strings.Repeat("m", 4096-8)), 1000)
+			},
+			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "half-sent bodies", function: "submit", quiet: submitQuiet, once: halfSent(batchPath, 8<<20)},
+		{name: "batch of bad fields", function: "submit", quiet: submitQuiet,
+			body: func() string {
+				var item strings.Builder
+				for i := range 200 {
+					fmt.Fprintf(&item, `,"%s%03d":1`, strings.Repeat("b", 20), i)
+				}
+				return batchOf("{"+item.String()[1:]+"}", 1000)
+			},
+			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "batch of many items", function: "submit", quiet: submitQuiet,
+			body: func() string { return batchOf("1", 4<<20-100) },
+			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "batch of unused parameters", function: "submit", quiet: submitQuiet,
+			prepare: func(o *target) {
+				o.db.exec(`insert into sms_templates (template_name, template_content) values ('t', 'hi')`)
+			},
+			body: func() string {
+				params := map[string]any{}
+				for i := range 100 {
+					params[fmt.Sprintf("%03d%s", i, strings.Repeat("p", 60))] = 1
+				}
+				text, _ := json.Marshal(map[string]any{"phone_number": "13800138000", "template_name": "t", "params": params})
+				return batchOf(string(text), 1000)
+			},
+			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "deep JSON", function: "submit", quiet: submitQuiet,
+			body: func() string {
+				return `{"items":[` + strings.Repeat("[", 9000) + strings.Repeat("]", 9000) + strings.Repeat(`,{"a":{"a":{"a":{"a":{}}}}}`, 250_000) + `]}`
+			},
+			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "one large item", function: "submit", quiet: submitQuiet,
+			body: func() string {
+				var params strings.Builder
+				for i := range 600_000 {
+					fmt.Fprintf(&params, `,"%d":1`, i)
+				}
+				return batchOf(`{"phone_number":"13800138000","params":{`+params.String()[1:]+`}}`, 1)
+			},
+			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
+		{name: "huge queries and headers", function: "submit", quiet: submitQuiet,
+			once: sends(func(*attacker, int) call {
+				c := getting("/api/v1/sms/by-key/k?" + strings.Repeat("a=b&", 2900))
+				c.header = []string{"X-Filler", strings.Repeat("x", 3000)}
+				return c
+			})},
+		{name: "largest report batch", function: "report", quiet: reportQuiet,
+			body: func() string {
+				return `{"app_id":"a","items":[` + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(
+					`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q},`, strings.Repeat("é", 4000)), 1000), ",") + `]}`
+			},
+			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report/batch", o.body) })},
+		{name: "large reports", function: "report", quiet: reportQuiet,
+			body: func() string {
+				return fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","app_id":"a","status":3,"error_message":%q}`, strings.Repeat("é", 500_000))
+			},
+			once: sends(func(o *attacker, _ int) call { return posting("/api/v1/sms/report", o.body) })},
+		{name: "pages of a conversation", function: "messages", quiet: messageQuiet(), prepare: (*target).conversation,
+			once: sends(func(*attacker, int) call { return getting("/api/v1/messages?between=mallory,bob&limit=200") })},
+		{name: "unread pages", function: "messages", quiet: messageQuiet(), prepare: (*target).conversation,
+			once: unread("/api/v1/messages?between=mallory,bob&limit=200")},
+		{name: "large messages", function: "messages", quiet: messageQuiet(),
+			body: func() string { return strings.Repeat("m", 64<<10-2) },
+			once: sends(func(o *attacker, _ int) call {
+				return posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"%s"}`, task.NewID(), o.body))
+			})},
+		{name: "lists of subscribe messages", function: "subscribe",
+			quiet: alone(200, getting("/api/v1/subscribe/statistics")),
+			prepare: func(o *target) {
+				o.db.exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+					send_status, caller_id, task_id) select 't', 't', 'b', 1, n, 'o', jsonb_build_object('thing1', jsonb_build_object('value', repeat(md5(n::text), 1900))), 2,
+					(select id from callers where name = 'mallory'), gen_random_uuid() from generate_series(1, 200) n`)
+			},
+			once: sends(func(_ *attacker, worker int) call {
+				return getting([]string{"/api/v1/subscribe/logs?business_type=b&business_id=1&limit=200", "/api/v1/subscribe/failures?limit=200"}[worker%2])
+			})},
+		{name: "lists of deliveries", function: "webhooks", quiet: alone(200, getting("/api/v1/webhooks/endpoints")),
+			prepare: func(o *target) {
+				o.db.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, state, next_at, finished_at, tries)
+					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', repeat('p', 60000), 1, null, now(), tries
+					from (select jsonb_agg(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 1, 'error', repeat(md5(i::text), 15), 'response', repeat(md5(i::text), 128))) tries
+					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
+			},
+			once: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
+		{name: "lists of dead letters", function: "admin", role: "operator", quiet: alone(200, getting("/api/v1/admin/alerts")),
+			prepare: func(o *target) {
+				o.db.exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
+				o.db.exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
+			},
+			once: sends(func(_ *attacker, worker int) call {
+				return getting([]string{"/api/v1/admin/dead-letters?limit=200", "/api/v1/admin/actions?limit=200"}[worker%2])
+			})},
+		{name: "largest claims", function: "claim", quiet: alone(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
+			prepare: func(o *target) {
+				o.db.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+					select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', repeat('😀', 200) from generate_series(1, $1)`, 500*attackWidth)
+				o.db.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
+			},
+			once: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
+		{name: "batches of events", function: "save", role: "trigger", quiet: alone(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
+			body: func() string {
+				return "[" + strings.TrimSuffix(strings.Repeat(fmt.Sprintf(`{"specversion":"1.0","id":"x","source":"s","type":"sendonce.message.accepted.v1","data":{"d":%q}},`, strings.Repeat("d", 64<<10)), 63), ",") + "]"
+			},
+			once: sends(func(o *attacker, _ int) call {
+				return call{method: "POST", path: "/events/save", body: o.body, kind: "application/cloudevents-batch+json"}
+			})},
+		{name: "relay of large messages", function: "relay", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).due,
+			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+		{name: "relay of large events", function: "relay", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).events,
+			once: sends(func(*attacker, int) call { return call{method: "POST", path: "/events/relay", header: tick("relay")} })},
+		{name: "posts of large messages", function: "deliver", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).dueToURL,
+			once: sends(func(*attacker, int) call {
+				return call{method: "POST", path: "/events/deliver", header: tick("deliver")}
+			})},
+		{name: "large events and messages", function: "wechat", role: "trigger", quiet: alone(200, getting("/healthz")), prepare: (*target).subscribeMessages,
+			body: func() string { return `{"d":"` + strings.Repeat("d", 1<<20-10) + `"}` },
+			once: sends(func(o *attacker, _ int) call {
+				return call{method: "POST", path: "/events/wechat", body: o.body, header: tick("wechat")}
+			})},
+		{name: "replays of large messages", function: "stream", quiet: streamQuiet, prepare: (*target).inbox, once: replay},
+		{name: "large frames", function: "stream", quiet: streamQuiet, body: func() string { return strings.Repeat("m", 64<<10-2) }, once: largeFrames},
+		{name: "small frames", function: "stream", quiet: streamQuiet, once: smallFrames},
+		{name: "pings", function: "stream", quiet: streamQuiet, once: pings},
+		{name: "everything at once", quiet: submitQuiet, memoryOnly: true, together: []string{
+			"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of deliveries", "lists of dead letters",
+			"largest claims", "batches of events", "posts of large messages", "large events and messages", "replays of large messages", "large frames",
+		}},
+	}
+}
+
+func tick(function string) []string {
+	return []string{"ce-specversion", "1.0", "ce-id", "1", "ce-source", "/test", "ce-type", "sendonce.tick." + function + ".v1"}
+}
+
+func messageQuiet() func(*target) (int, call) {
+	return func(*target) (int, call) {
+		return 200, posting("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%s","to":"user:bob","data":"hi"}`, task.NewID()))
+	}
+}
+
+const insertMessages = `
+with m as (
+	insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
+	select gen_random_uuid(), gen_random_uuid(), 1, $1, n::text, gen_random_uuid(), $2::smallint, $3::text, 't', '"' || repeat(md5(n::text), 2047) || '"', false, 5, 1
+	from generate_series(1, $4::integer) n returning id
+)`
+
+// conversation makes one of the largest messages.
+func (o *target) conversation() {
+	o.db.exec(insertMessages+`insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 0, 1, 1 from m`,
+		"mallory", 2, "bob", 400)
+}
+
+// due makes the largest messages that wait to be published.
+func (o *target) due() {
+	o.db.exec(insertMessages+`insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, "mallory", 0, "msg.orders.paid", 1500)
+}
+
+// events makes the largest events of tasks that wait to be published.
+func (o *target) events() {
+	o.db.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
+		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), jsonb_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
+	o.db.exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
+	o.db.exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
+}
+
+// dueToURL makes the largest messages that wait to be posted, to a receiver that is slow.
+func (o *target) dueToURL() {
+	receiver := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		time.Sleep(200 * time.Millisecond) // a slow receiver holds what is posted to it
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/plain")
+		for range 100 {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(o.t, err)
+	o.t.Cleanup(func() { _ = receiver.Close() })
+	go func() { _ = receiver.Serve(l) }()
+	for n := range 16 {
+		sender := fmt.Sprint("mallory", n)
+		o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1::text, sha256(convert_to($1::text, 'UTF8')), '{submitter}', '{}')`, sender)
+		o.db.exec(insertMessages+`insert into message_live (id, kind, caller_id, lane, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
+			sender, 1, "http://"+l.Addr().String(), 40)
+	}
+	o.db.exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each may have a quarter of the places
+}
+
+// inbox fills a user's stream with the largest messages.
+func (o *target) inbox() {
+	b, err := bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, slog.New(slog.DiscardHandler))
+	require.NoError(o.t, err)
+	defer b.Close()
+	require.NoError(o.t, b.Ensure(o.t.Context()))
+	messages := make([]bus.Message, 300)
+	for n := range messages {
+		e := cloudevents.NewEvent()
+		e.SetID(fmt.Sprint(n))
+		e.SetSource("/test")
+		e.SetType("t")
+		require.NoError(o.t, e.SetData(cloudevents.ApplicationJSON, strings.Repeat("m", 64<<10-2)))
+		messages[n] = bus.Message{Subject: bus.UserSubject("mallory"), MsgID: fmt.Sprint(n), Event: e}
+	}
+	for _, err := range b.Publish(o.t.Context(), messages) {
+		require.NoError(o.t, err)
+	}
+}
+
+// subscribeMessages makes some of the largest that wait to be sent through a WeChat
+// that is slow and answers as much as is read.
+func (o *target) subscribeMessages() {
+	o.wechat.Break(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
+	o.db.exec(`
+		with t as (
+			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+			select gen_random_uuid(), 1, 'wechat', 5, 3, 0, '', 'x' from generate_series(1, 2000) returning id
+		), live as (
+			insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, 'wechat' from t
+		)
+		insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, send_status, caller_id, task_id)
+		select 't', 't', 'w', row_number() over (), 1, 'o', jsonb_build_object('thing1', jsonb_build_object('value', repeat(md5(id::text), 1900))), 0, 1, id from t`)
+	o.db.exec(`insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+		select task_id, id, 't', 'o', message_data from subscribe_message_logs where business_type = 'w'`)
+}

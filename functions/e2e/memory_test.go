@@ -1,0 +1,254 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// The attacker makes so many calls at once, and each of them so often. `make attack`
+// makes the first 64, and then also holds the neighbour's calls to their time.
+var (
+	attackWidth  = numberFrom("SENDONCE_ATTACK_CALLS", 12)
+	attackRounds = numberFrom("SENDONCE_ATTACK_ROUNDS", 1)
+	wholeAttack  = os.Getenv("SENDONCE_ATTACK_CALLS") != ""
+)
+
+// attackTime is how long the whole attack lasts at least.
+const attackTime = 5 * time.Second
+
+// shortAttacks are those of `make test`: they used the most memory of all.
+var shortAttacks = []string{"half-sent bodies", "batch of many items", "batch of bad fields", "largest report batch", "unread pages", "lists of dead letters"}
+
+// maxResident is what a function may use: containers have 256 MB.
+const maxResident = 200 << 20
+
+func numberFrom(name string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(name)); err == nil {
+		return n
+	}
+	return otherwise
+}
+
+// attack is one way to have a function hold much memory.
+type attack struct {
+	name     string
+	function string // "" = all of them in one process
+	role     string // "" = a submitter, sender and receiver; "operator" or "trigger"
+	prepare  func(t *target)
+	body     func() string                       // what the attacker sends, made once
+	once     func(o *attacker, worker int) error // one call of the attacker
+	together []string                            // other attacks that are made at the same time instead
+	quiet    func(t *target) (want int, c call)  // of a neighbour, and how it is answered
+
+	memoryOnly bool // the time of the neighbour is not limited
+}
+
+// rolesOf are those of the attacker and its neighbour for attacks of a role: no more
+// than these need, as admins have places and memory of their own.
+var rolesOf = map[string]string{"": "{submitter,sender,receiver}", "operator": "{admin}", "trigger": "{trigger}"}
+
+// nameOf is the caller who has the role for somebody.
+func nameOf(who, role string) string {
+	return strings.TrimSuffix(who+"-"+role, "-")
+}
+
+// call is an HTTP request.
+type call struct {
+	method, path, body, kind string
+	header                   []string // names and values in turn
+}
+
+// target is one function as a process of its own.
+type target struct {
+	t       *testing.T
+	url     string
+	db      *server // looks into its database
+	process *sandbox.Process
+	nats    *sandbox.NATS
+	wechat  *sandbox.WeChat // nil where it is not needed
+	client  *http.Client
+}
+
+func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
+	if !wholeAttack {
+		t.Parallel()
+	}
+	for _, a := range attacks() {
+		if !wholeAttack && !slices.Contains(shortAttacks, a.name) {
+			continue
+		}
+		t.Run(a.name, func(t *testing.T) {
+			if !wholeAttack {
+				t.Parallel()
+			}
+			target := start(t, a)
+			idle := target.neighbour(a, 20)
+			attacker := target.attack(a)
+			busy := target.neighbourUntil(a, attacker.Exited())
+			answers := answersOf(t, attacker)
+			peak := target.peak()
+			t.Logf("%-28s peak %3d MB, neighbour p50 %v idle, %v under attack (%d calls); answers %v", a.name, peak>>20,
+				idle.Round(10*time.Microsecond), busy.p50.Round(10*time.Microsecond), busy.calls, answers)
+			require.Less(t, peak, int64(maxResident), "resident memory of %s", a.function)
+			require.Zero(t, answers[http.StatusInternalServerError])
+			if wholeAttack && !a.memoryOnly {
+				require.LessOrEqual(t, busy.p50, max(5*idle, 5*time.Millisecond), "the neighbour's calls")
+			}
+		})
+	}
+}
+
+// start starts what is attacked, with an attacker and a neighbour who may call it.
+func start(t *testing.T, a attack) *target {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	o := &target{t: t, nats: sandbox.NewNATS(t), db: (&server{t: t}).connect(url)}
+	hash := sha256.Sum256([]byte("secret"))
+	for role, roles := range rolesOf {
+		for _, who := range []string{"mallory", "ann"} {
+			o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, '{}')`, nameOf(who, role), hash[:], roles)
+		}
+	}
+	env := settings(url, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8")
+	if a.function != "" {
+		env = append(env, "FUNCTION_TARGET="+a.function)
+	}
+	if a.function == "" || a.function == "wechat" {
+		o.wechat = sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+		env = append(env, "WECHAT_BASE_URL="+o.wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
+	}
+	for _, kind := range attacks() {
+		if (kind.name == a.name || slices.Contains(a.together, kind.name)) && kind.prepare != nil {
+			kind.prepare(o)
+		}
+	}
+	o.process = sandbox.StartProcess(t, binary(t), env)
+	o.url = address(t, o.process)
+	o.client = &http.Client{Timeout: 30 * time.Second}
+	return o
+}
+
+// do makes the call as somebody and reads its answer.
+func (c call) do(client *http.Client, url, as string) (status int, err error) {
+	req, err := http.NewRequestWithContext(context.Background(), c.method, url+c.path, strings.NewReader(c.body))
+	if err != nil {
+		return 0, err
+	}
+	req.SetBasicAuth(as, "secret")
+	if c.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.kind != "" {
+		req.Header.Set("Content-Type", c.kind)
+	}
+	for i := 0; i+1 < len(c.header); i += 2 {
+		req.Header.Set(c.header[i], c.header[i+1])
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	_, err = io.Copy(io.Discard, res.Body)
+	return res.StatusCode, err
+}
+
+// attack starts the attacker and waits until it begins.
+func (o *target) attack(a attack) *sandbox.Process {
+	o.t.Helper()
+	program, err := os.Executable()
+	require.NoError(o.t, err)
+	env := []string{attackerVariable + "=" + a.name, attackURLVariable + "=" + o.url}
+	for _, name := range []string{"SENDONCE_ATTACK_CALLS", "SENDONCE_ATTACK_ROUNDS"} {
+		if value, given := os.LookupEnv(name); given {
+			env = append(env, name+"="+value)
+		}
+	}
+	niceness := "0" // among other tests it would starve
+	if wholeAttack {
+		niceness = "19"
+	}
+	p := sandbox.StartProcess(o.t, "nice", env, "-n", niceness, program)
+	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
+	defer cancel()
+	require.NoError(o.t, p.WaitFor(ctx, attacking), p.Output())
+	return p
+}
+
+// answersOf is how often an attacker that has ended was answered by each status.
+func answersOf(t *testing.T, p *sandbox.Process) (answers map[int]int) {
+	t.Helper()
+	require.Zero(t, p.ExitCode(), p.Output())
+	_, text, _ := strings.Cut(p.Output(), attacking)
+	require.NoError(t, json.Unmarshal([]byte(text), &answers), p.Output())
+	return answers
+}
+
+// neighbour is the median time of n calls.
+func (o *target) neighbour(a attack, n int) time.Duration {
+	took := make([]time.Duration, n)
+	for i := range took {
+		took[i] = o.neighbourly(a)
+	}
+	slices.Sort(took)
+	return took[n/2]
+}
+
+func (o *target) neighbourly(a attack) time.Duration {
+	want, c := a.quiet(o)
+	began := time.Now()
+	status, err := c.do(o.client, o.url, nameOf("ann", a.role))
+	if err != nil || status != want {
+		o.t.Errorf("the neighbour's call was answered %d (%v), not %d", status, err, want)
+	}
+	return time.Since(began)
+}
+
+type busyTime struct {
+	p50   time.Duration
+	calls int
+}
+
+// neighbourUntil makes the neighbour's calls one after another for as long as
+// the attack lasts.
+func (o *target) neighbourUntil(a attack, done <-chan struct{}) busyTime {
+	var took []time.Duration
+	for {
+		took = append(took, o.neighbourly(a))
+		select {
+		case <-done:
+			slices.Sort(took)
+			return busyTime{took[len(took)/2], len(took)}
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// peak is the most memory that the process has had.
+func (o *target) peak() int64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", o.process.Pid()))
+	require.NoError(o.t, err, o.process.Output())
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			kb, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
+			require.NoError(o.t, err)
+			return kb << 10
+		}
+	}
+	o.t.Fatal("no VmHWM")
+	return 0
+}

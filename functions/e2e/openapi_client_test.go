@@ -1,0 +1,26 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The example is written in TypeScript against types that are generated of
+// openapi.yaml; make openapi compiles it first.
+func TestTheGeneratedClientSubmitsClaimsAndReports(t *testing.T) {
+	t.Parallel()
+	program := os.Getenv("SENDONCE_OPENAPI_CLIENT")
+	if program == "" {
+		t.Skip("make openapi compiles the client and sets SENDONCE_OPENAPI_CLIENT")
+	}
+	s := serve(t)
+	node := exec.CommandContext(t.Context(), "node", program)
+	node.Env = append(os.Environ(), "SENDONCE_URL="+s.url, "SENDONCE_USER="+s.user, "SENDONCE_PASSWORD="+s.password)
+	printed, err := node.CombinedOutput()
+	require.NoError(t, err, "%s", printed)
+	require.Equal(t, 1, s.count("select count(*) from tasks join task_done using (id) where queue = 'openapi-example'"), "%s", printed)
+	require.Equal(t, 1, s.count("select count(*) from subscribe_message_logs"), "%s", printed)
+}

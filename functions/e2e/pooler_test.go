@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// pooled gives the way through PgBouncer to a database.
+func pooled(t *testing.T, url string) string {
+	t.Helper()
+	config, err := pgx.ParseConfig(url)
+	require.NoError(t, err)
+	return sandbox.NewPgBouncer(t).URL(config.Database)
+}
+
+func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	env, err := fn.NewEnv(fn.Config{
+		DatabaseURL: pooled(t, url), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles), Pooler: true,
+	}, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(env.Close)
+	h, err := fn.Handler(env, functions.Catalogue()...)
+	require.NoError(t, err)
+	teller{serveHandler(t, h).connect(url), newWitness(t)}.tellAll()
+}
+
+func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
+	t.Parallel()
+	url := pooled(t, sandbox.NewDatabase(t))
+	asHot := func() *pgx.Conn {
+		config, err := pgx.ParseConfig(url)
+		require.NoError(t, err)
+		config.User, config.Password, config.DefaultQueryExecMode = sandbox.Roles.Hot, sandbox.Roles.HotPassword, pgx.QueryExecModeExec
+		conn, err := pgx.ConnectConfig(t.Context(), config)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+		return conn
+	}
+	attacker, next := asHot(), asHot()
+	_, err := attacker.Exec(t.Context(), `create temp view callers as select 1`)
+	require.ErrorContains(t, err, "permission denied to create temporary tables")
+	sessions := map[uint32]bool{}
+	for range 3 {
+		var pid uint32
+		var settings string
+		require.NoError(t, attacker.QueryRow(t.Context(), `select pg_backend_pid(), concat(set_config('synchronous_commit', 'off', false),
+			set_config('search_path', 'pg_temp', false), set_config('default_transaction_read_only', 'on', false))`).Scan(&pid, &settings))
+		sessions[pid] = true
+		require.NoError(t, next.QueryRow(t.Context(), `select pg_backend_pid(), concat_ws(' ', current_setting('synchronous_commit'),
+			current_setting('search_path'), current_setting('default_transaction_read_only'))`).Scan(&pid, &settings))
+		require.Contains(t, sessions, pid, "it was the attacker's")
+		require.Equal(t, "on public, pg_temp off", settings)
+	}
+}
+
+func TestEventsAndMessagesGoTheirWayThroughPgBouncer(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	c := o.grow(insiders, "DATABASE_URL="+pooled(t, o.url), "SENDONCE_DATABASE_POOLER=true")
+	shop := newReceiver(t, nil)
+	c.endpoint(shop.URL)
+	finished := c.finish(20)
+	c.until(c.save("msg.orders.paid", once), "sent")
+	c.told(20)
+	shop.toldOnce(t, finished)
+}

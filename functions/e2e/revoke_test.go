@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// learnsWithin is how soon every process with NATS knows of a change.
+const learnsWithin = time.Second
+
+// split is each function as a process of its own, for callers that are changed.
+type split struct {
+	*postOffice
+	admin *server
+	of    map[string]string // addresses
+	bus   *bus.Bus
+	n     int
+}
+
+func startSplit(t *testing.T) *split {
+	o := newPostOffice(t)
+	s := &split{postOffice: o, of: map[string]string{}}
+	for _, f := range []string{"admin", "stream", "claim", "submit"} {
+		s.of[f] = o.start(f)
+	}
+	s.admin = o.at(s.of["admin"])
+	var err error
+	s.bus, err = bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(s.bus.Close)
+	require.NoError(t, s.bus.Ensure(t.Context()))
+	return s
+}
+
+// caller makes a caller and gives what each function is to it.
+func (s *split) caller(name, role string) (as func(function string) *server, id string) {
+	s.t.Helper()
+	made := s.admin.post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role))
+	require.Equal(s.t, 200, made.status, made.text)
+	return func(function string) *server {
+		return &server{t: s.t, url: s.of[function], user: name, password: made.data("token").(string), owner: s.looker.owner}
+	}, made.data("id").(string)
+}
+
+// publish sends an event to a user, as the relay does, once the broker is there.
+func (s *split) publish(user string) {
+	s.t.Helper()
+	s.n++
+	e := cloudevents.NewEvent()
+	e.SetID(fmt.Sprint("event-", s.n))
+	e.SetSource("/test")
+	e.SetType("text")
+	require.EventuallyWithT(s.t, func(t *assert.CollectT) {
+		for _, err := range s.bus.Publish(s.t.Context(), []bus.Message{{Subject: bus.UserSubject(user), MsgID: e.ID(), Event: e}}) {
+			require.NoError(t, err)
+		}
+	}, patience, 10*time.Millisecond)
+}
+
+// ended gives what comes until the stream ends.
+func (e *ear) ended() <-chan string {
+	done := make(chan string, 1)
+	go func() {
+		var rest strings.Builder
+		_, _ = io.Copy(&rest, e.body) // a stream that is cut off has no retry at its end
+		done <- rest.String()
+	}()
+	return done
+}
+
+func inTime[T any](t *testing.T, d time.Duration, from <-chan T, what string) (v T) {
+	t.Helper()
+	select {
+	case v = <-from:
+	case <-time.After(d):
+		require.Fail(t, "not in time", what)
+	}
+	return v
+}
+
+// ended gives the error that ends a socket.
+func (c *talk) ended() <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		for {
+			if _, err := c.socket.Next(c.t.Context()); err != nil {
+				done <- err
+				return
+			}
+		}
+	}()
+	return done
+}
+
+const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
+
+func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
+	t.Parallel()
+	s := startSplit(t)
+	ann, _ := s.caller("ann", "receiver")
+	submits, _ := s.caller("submits", "submitter")
+	other, _ := s.caller("other", "sender")
+	calm := ann("stream").listen(streams + "ann")
+	for _, c := range []struct {
+		name, path, body string
+		status           int
+	}{
+		{"revoked", "/revoke", "", 401},
+		{"rotated", "/rotate", "", 401},
+		{"restricted", "", `{"roles":["trigger"]}`, 403},
+	} {
+		as, id := s.caller(c.name, "receiver")
+		sends, senderID := s.caller("sender-"+c.name, "sender")
+		stream, socket := as("stream").listen(streams+c.name), as("stream").talk(c.name, nil)
+		s.publish(c.name)
+		require.NotEmpty(t, stream.told())
+		require.Equal(t, api.StreamMessage, socket.next().Event)
+		polled := sends("claim").waiting(poll)
+		streamEnds, socketEnds := stream.ended(), socket.ended()
+
+		method := "POST"
+		if c.path == "" {
+			method = "PUT"
+		}
+		for _, changed := range []string{id, senderID} {
+			require.Equal(t, 200, s.admin.do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).status)
+		}
+		require.Equal(t, c.status, inTime(t, learnsWithin, polled, "the poll").status, c.name)
+		rest := inTime(t, learnsWithin, streamEnds, "the stream")
+		require.NotContains(t, rest, "data:")
+		require.Error(t, inTime(t, learnsWithin, socketEnds, "the socket"))
+		s.publish(c.name)
+		require.Equal(t, c.status, as("stream").get(streams+c.name).status)
+	}
+
+	sent := submits("submit").post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	require.Equal(t, 200, sent.status, sent.text)
+	require.Len(t, other("claim").get(poll).list(), 1, "no poll of a revoked caller took it")
+	s.publish("ann")
+	require.NotEmpty(t, calm.told(), "who was not changed is not disturbed")
+}
+
+func TestARevokeWhileNATSIsAwayCountsOnceItIsBack(t *testing.T) {
+	t.Parallel()
+	s := startSplit(t)
+	ann, _ := s.caller("ann", "receiver")
+	bob, id := s.caller("bob", "receiver")
+	sends, senderID := s.caller("sender", "sender")
+	calm, stream := ann("stream").listen(streams+"ann"), bob("stream").listen(streams+"bob")
+	polled := sends("claim").waiting(poll)
+	ends := stream.ended()
+
+	require.NoError(t, s.nats.Stop())
+	began := time.Now()
+	for _, revoked := range []string{id, senderID} {
+		require.Equal(t, 200, s.admin.post("/api/v1/admin/callers/"+revoked+"/revoke", "").status)
+	}
+	require.Less(t, time.Since(began), 5*time.Second, "the operator is not kept waiting")
+	s.nats = natsIn(t, s.options)
+	require.Equal(t, 401, inTime(t, patience/3, polled, "the poll").status)
+	require.NotContains(t, inTime(t, patience/3, ends, "the stream"), "data:")
+	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")
+	s.publish("ann")
+	require.NotEmpty(t, calm.told())
+}

@@ -1,0 +1,371 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// A moment is where a sender is caught and killed. What the service and the
+// provider see tells it; the sender itself has no hooks.
+type moment string
+
+const (
+	claimAnswered moment = "the claim is made and its answer on its way"
+	markAsked     moment = "it is about to mark a task as sending"
+	marked        moment = "a task is marked and it does not know"
+	connected     moment = "its journal has the attempt and nothing has left"
+	arrived       moment = "the message has left and is not taken"
+	taken         moment = "the message is taken and it does not know"
+	reportAsked   moment = "its journal has the result and nobody was told"
+	reported      moment = "the result is reported and it does not know"
+)
+
+// hunt is a service, a provider, and a sender that is killed between them.
+type hunt struct {
+	t        *testing.T
+	service  *server
+	queue    string
+	door     *httptest.Server // the service, as the sender sees it
+	provider *httptest.Server
+	journal  string
+	bin      string
+	process  *sandbox.Process
+
+	mu     sync.Mutex
+	trap   moment
+	caught chan struct{}
+	dead   chan struct{}
+	ledger map[string][]int64 // the provider's: claims by task
+	took   *sync.Cond
+	total  int
+}
+
+// newHunt has a queue of its own, so that hunts share a service.
+func newHunt(t *testing.T, service *server, trap moment) *hunt {
+	t.Helper()
+	h := &hunt{
+		t: t, service: service, queue: "q-" + strings.ToLower(api.NewKey()[:12]), journal: filepath.Join(t.TempDir(), "journal"),
+		bin: sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false), trap: trap,
+		caught: make(chan struct{}), dead: make(chan struct{}), ledger: map[string][]int64{},
+	}
+	h.took = sync.NewCond(&h.mu)
+	at, err := url.Parse(service.url)
+	require.NoError(t, err)
+	h.door = httptest.NewServer(h.watch(&httputil.ReverseProxy{
+		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(at) },
+		ModifyResponse: h.watchAnswer,
+		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
+		ErrorLog:       log.New(io.Discard, "", 0),
+	}))
+	t.Cleanup(h.door.Close)
+	h.provider = httptest.NewUnstartedServer(http.HandlerFunc(h.take))
+	h.provider.Listener = gate{h.provider.Listener, h}
+	h.provider.Start()
+	t.Cleanup(h.provider.Close)
+	return h
+}
+
+// reach stops whoever gets to the moment that is waited for, until the sender
+// is dead; it gives whether to go on.
+func (h *hunt) reach(m moment) bool {
+	h.mu.Lock()
+	caught := h.trap == m
+	if caught {
+		h.trap = ""
+	}
+	h.mu.Unlock()
+	if caught {
+		close(h.caught)
+		<-h.dead
+	}
+	return !caught
+}
+
+func (h *hunt) watch(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		isMark := bytes.Contains(body, []byte(`"sending":true`))
+		if isMark {
+			r.Header.Set("X-Mark", "true")
+		}
+		if isMark && !h.reach(markAsked) || strings.HasSuffix(r.URL.Path, "/report/batch") && !h.reach(reportAsked) {
+			panic(http.ErrAbortHandler)
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+var errCaught = errors.New("the sender was killed before it had the answer")
+
+func (h *hunt) watchAnswer(res *http.Response) error {
+	body, err := io.ReadAll(res.Body)
+	if err != nil {
+		return err
+	}
+	res.Body = io.NopCloser(bytes.NewReader(body))
+	path := res.Request.URL.Path
+	switch {
+	case strings.HasSuffix(path, "/tasks/pending") && bytes.Contains(body, []byte(`"claim_id"`)) && !h.reach(claimAnswered),
+		res.Request.Header.Get("X-Mark") != "" && !h.reach(marked),
+		strings.HasSuffix(path, "/report/batch") && !h.reach(reported):
+		return errCaught
+	}
+	return nil
+}
+
+// gate is the provider's listener: a connection on which nothing was read
+// carried no message.
+type gate struct {
+	net.Listener
+	hunt *hunt
+}
+
+func (g gate) Accept() (net.Conn, error) {
+	for {
+		conn, err := g.Listener.Accept()
+		if err != nil || g.hunt.reach(connected) {
+			return conn, err
+		}
+		if err := conn.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take is the provider.
+func (h *hunt) take(_ http.ResponseWriter, r *http.Request) {
+	var m struct {
+		ID    string
+		Claim int64
+	}
+	if json.NewDecoder(r.Body).Decode(&m) != nil || !h.reach(arrived) {
+		panic(http.ErrAbortHandler)
+	}
+	h.mu.Lock()
+	h.ledger[m.ID] = append(h.ledger[m.ID], m.Claim)
+	h.total++
+	h.took.Broadcast()
+	h.mu.Unlock()
+	if !h.reach(taken) {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (h *hunt) submit(policy string) string {
+	h.t.Helper()
+	sent := h.service.post("/api/v1/sms/send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q,"on_unknown":%q}`, h.queue, policy))
+	require.Equal(h.t, 200, sent.status, sent.text)
+	return sent.data("task_id").(string)
+}
+
+func (h *hunt) start(concurrency string) {
+	h.t.Helper()
+	h.process = startProcess(h.t, h.bin, []string{
+		"SENDONCE_URL=" + h.door.URL, "SENDONCE_USER=" + h.service.user, "SENDONCE_PASSWORD=" + h.service.password, "SENDER_APP=" + h.queue,
+		"SENDER_QUEUE=" + h.queue, "SENDER_JOURNAL=" + h.journal, "SENDER_LEASE=1h", "SENDER_CONCURRENCY=" + concurrency,
+		"SENDER_GATEWAY=http", "SENDER_HTTP_URL=" + h.provider.URL, `SENDER_HTTP_BODY={"id":"{{.TaskID}}","claim":{{.ClaimID}}}`,
+	})
+}
+
+// in counts the queue's tasks that are in one of the states, at one instant.
+func (h *hunt) in(states ...int) int {
+	return h.service.count(`select count(*) from task_live where queue = $1 and state = any($2)`, h.queue, states)
+}
+
+const (
+	statePending    = 1
+	stateProcessing = 2
+)
+
+// until waits, and tells what the sender said meanwhile when it waits in vain.
+func (h *hunt) until(done func() bool) {
+	h.t.Helper()
+	if !assert.Eventually(h.t, done, patience, 5*time.Millisecond) {
+		h.t.Fatal(h.process.Output())
+	}
+}
+
+// settles waits until nothing is in flight.
+func (h *hunt) settles() {
+	h.t.Helper()
+	h.until(func() bool { return h.in(statePending, stateProcessing) == 0 })
+}
+
+// stop ends the sender in an orderly way, so that what is still in flight is
+// the dead ones'.
+func (h *hunt) stop() {
+	h.t.Helper()
+	h.until(func() bool { return h.in(statePending) == 0 })
+	code, err := h.process.Terminate(patience)
+	require.NoError(h.t, err)
+	require.Zero(h.t, code, h.process.Output())
+}
+
+// lapse ends the leases in flight.
+func (h *hunt) lapse() {
+	h.service.exec(`update task_live set due_at = now() where queue = $1 and state = 2`, h.queue)
+}
+
+func (h *hunt) state(task string) string {
+	h.t.Helper()
+	return h.service.get("/api/v1/sms/task/" + task).data("state").(string)
+}
+
+// keeps says what holds of each task, whatever happened.
+func (h *hunt) keeps(tasks map[string]string) {
+	h.t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for task, policy := range tasks {
+		sends, perClaim := h.ledger[task], map[int64]int{}
+		for _, claim := range sends {
+			perClaim[claim]++
+			require.Equal(h.t, 1, perClaim[claim], "a claim is sent once")
+		}
+		require.LessOrEqual(h.t, len(sends), h.service.count(`select count(*) from send_logs where task_id = $1`, task), "no more sends than claims")
+		if policy != "resend" {
+			require.LessOrEqual(h.t, len(sends), 1, policy)
+		}
+		state := h.state(task)
+		require.Contains(h.t, map[string][]string{"resend": {"succeeded"}, "hold": {"succeeded", "held"}, "fail": {"succeeded", "failed"}}[policy], state)
+		if state == "succeeded" {
+			require.NotEmpty(h.t, sends, "what succeeded was sent")
+		}
+	}
+}
+
+func startService(t *testing.T) *server {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	p := startProcess(t, binary(t), settings(url))
+	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
+}
+
+func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
+	t.Parallel()
+	service := startService(t)
+	for _, c := range []struct {
+		at        moment
+		journaled bool              // the next start settles the attempt; else the end of its lease does
+		sends     map[string]int    // in the end, by on_unknown
+		ends      map[string]string // the state, by on_unknown
+	}{
+		{claimAnswered, false, all(1), succeeds()},
+		{markAsked, false, all(1), succeeds()},
+		{marked, false, map[string]int{"resend": 1}, asChosen()},
+		{connected, true, map[string]int{"resend": 1}, asChosen()},
+		{arrived, true, map[string]int{"resend": 1}, asChosen()},
+		{taken, true, map[string]int{"resend": 2, "hold": 1, "fail": 1}, asChosen()},
+		{reportAsked, true, all(1), succeeds()},
+		{reported, true, all(1), succeeds()},
+	} {
+		for _, policy := range []string{"resend", "hold", "fail"} {
+			t.Run(string(c.at)+", "+policy, func(t *testing.T) {
+				t.Parallel()
+				service := *service
+				service.t = t
+				service.connect(service.owner.Config().ConnString())
+				h := newHunt(t, &service, c.at)
+				victim := h.submit(policy)
+				tasks := map[string]string{victim: policy}
+				for range 4 {
+					tasks[h.submit(policy)] = policy
+				}
+				h.start("1")
+				h.kill()
+				h.start("1")
+				if c.journaled {
+					require.Eventually(t, func() bool { return h.state(victim) != "processing" }, patience, 5*time.Millisecond)
+				}
+				h.stop()
+				if !c.journaled {
+					require.Equal(t, "processing", h.state(victim))
+				}
+				h.lapse()
+				h.start("1")
+				h.settles()
+				h.keeps(tasks)
+				require.Len(t, h.ledger[victim], c.sends[policy])
+				require.Equal(t, c.ends[policy], h.state(victim))
+			})
+		}
+	}
+}
+
+func all(n int) map[string]int { return map[string]int{"resend": n, "hold": n, "fail": n} }
+
+func succeeds() map[string]string {
+	return map[string]string{"resend": "succeeded", "hold": "succeeded", "fail": "succeeded"}
+}
+
+// asChosen is what on_unknown makes of an unknown outcome.
+func asChosen() map[string]string {
+	return map[string]string{"resend": "succeeded", "hold": "held", "fail": "failed"}
+}
+
+// kill ends the sender at the moment that is waited for.
+func (h *hunt) kill() {
+	h.t.Helper()
+	select {
+	case <-h.caught:
+	case <-time.After(patience):
+		h.t.Fatal("the moment did not come\n" + h.process.Output())
+	}
+	require.NoError(h.t, h.process.Kill())
+	close(h.dead)
+}
+
+// The kills come while several sends are under way, wherever each of them is.
+func TestASenderThatIsKilledAgainAndAgainKeepsEveryPromise(t *testing.T) {
+	t.Parallel()
+	h := newHunt(t, startService(t), "")
+	tasks := map[string]string{}
+	for n := range 150 {
+		policy := []string{"resend", "hold", "fail"}[n%3]
+		tasks[h.submit(policy)] = policy
+	}
+	for n := range 6 {
+		h.start("5")
+		h.untilTaken(4 + n) // fifteen more may be in hand
+		require.NoError(t, h.process.Kill())
+	}
+	h.start("5")
+	h.stop()
+	h.lapse()
+	h.start("5")
+	h.settles()
+	h.keeps(tasks)
+}
+
+// untilTaken waits until the provider has taken n more messages.
+func (h *hunt) untilTaken(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for until := h.total + n; h.total < until; {
+		h.took.Wait()
+	}
+}

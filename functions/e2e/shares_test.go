@@ -1,0 +1,101 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// A caller whose polls take all that it may have is stopped there: others claim, submit
+// and poll, its own reports have places, and the admin revokes it.
+func TestPollsOfOneCallerLeavePlacesForOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	_, h := environment(t, url, func(c *fn.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })
+	admin := serveHandler(t, h).connect(url)
+	greedy, honest, shop := admin.caller("greedy", "sender"), admin.caller("honest", "sender"), admin.caller("shop", "submitter")
+	const path = "/api/v1/sms/tasks/pending?limit=1&wait=30&app_id=app"
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	statuses := make(chan int, 100)
+	for range 100 {
+		go func() {
+			req, _ := http.NewRequestWithContext(ctx, "GET", greedy.url+path, nil)
+			req.SetBasicAuth(greedy.user, greedy.password)
+			res, err := http.DefaultClient.Do(req)
+			if err == nil {
+				res.Body.Close()
+				statuses <- res.StatusCode
+			}
+		}()
+	}
+	for range 96 {
+		require.Equal(t, 429, <-statuses, "a quarter of 16 waits")
+	}
+	require.Empty(t, statuses)
+
+	got := honest.waiting(path)
+	require.Equal(t, 200, shop.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
+	for range 4 { // those of the greedy caller have waited for longer
+		require.Equal(t, 200, shop.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
+	}
+	select {
+	case r := <-got:
+		require.Len(t, r.list(), 1)
+	case <-time.After(patience):
+		require.Fail(t, "the honest caller was not woken")
+	}
+	for range 4 {
+		require.Equal(t, 200, <-statuses)
+	}
+	full := greedy.get("/api/v1/sms/tasks/pending?limit=1&app_id=app")
+	require.Equal(t, 200, full.status, "who does not wait needs no place to wait in")
+	revoked := admin.post(fmt.Sprintf("/api/v1/admin/callers/%d/revoke", admin.count(`select id from callers where name = 'greedy'`)), "")
+	require.Equal(t, 200, revoked.status, revoked.text)
+	require.Equal(t, 401, greedy.get(path).status)
+}
+
+// Calls of one caller that wait for a lock hold half of the connections to Postgres at most.
+func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	_, h := environment(t, url, func(c *fn.Config) { c.MaxConns = 4 })
+	admin := serveHandler(t, h).connect(url)
+	greedy, honest := admin.caller("greedy", "sender"), admin.caller("honest", "sender")
+	require.Equal(t, 200, admin.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
+	id := greedy.get("/api/v1/sms/tasks/pending?app_id=app").list()[0]["task_id"]
+	extend := func(s *server, id any) int {
+		return s.post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).status
+	}
+	tx, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
+	require.NoError(t, err)
+	_, err = tx.Exec(t.Context(), `select from task_live for update`)
+	require.NoError(t, err)
+
+	statuses := make(chan int, 8)
+	for range cap(statuses) {
+		go func() { statuses <- extend(greedy, id) }()
+	}
+	waiting := func() int {
+		return admin.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+	}
+	require.Eventually(t, func() bool { return waiting() == 2 }, patience, time.Millisecond)
+	for range 20 {
+		answer := make(chan int, 1)
+		go func() { answer <- extend(honest, task.NewID()) }()
+		require.Equal(t, 404, inTime(t, 5*time.Second, answer, "another caller's call"))
+		require.Equal(t, 2, waiting())
+	}
+	require.NoError(t, tx.Commit(t.Context()))
+	for range cap(statuses) {
+		require.Contains(t, []int{200, 503}, <-statuses, "503 if the lock was held for longer than a call waits")
+	}
+}

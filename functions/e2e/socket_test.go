@@ -1,0 +1,406 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/coder/websocket"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// talk is one WebSocket of a user.
+type talk struct {
+	t      *testing.T
+	socket *api.Socket
+}
+
+// talk opens a socket for a user and reads its mark.
+func (s *server) talk(user string, after *int64) *talk {
+	s.t.Helper()
+	socket, err := api.NewClient(s.url, s.user, s.password).Socket(s.t.Context(), user, api.StreamRequest{After: after})
+	require.NoError(s.t, err)
+	c := &talk{s.t, socket}
+	s.t.Cleanup(func() { _ = socket.Close() })
+	mark := c.next()
+	require.Equal(s.t, api.SocketMark, mark.Event)
+	require.NotNil(s.t, mark.ID)
+	return c
+}
+
+func (c *talk) send(r api.MessageRequest) {
+	c.t.Helper()
+	require.NoError(c.t, c.socket.Send(c.t.Context(), r))
+}
+
+func (c *talk) next() api.SocketFrame {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), patience)
+	defer cancel()
+	f, err := c.socket.Next(ctx)
+	require.NoError(c.t, err)
+	return f
+}
+
+// strictly reads data that may hold nothing unknown.
+func strictly[T any](t *testing.T, data []byte) (v T) {
+	t.Helper()
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	require.NoError(t, d.Decode(&v), "%s", data)
+	return v
+}
+
+// answer waits for the answer to a frame.
+func (c *talk) answer() api.SocketAck {
+	c.t.Helper()
+	f := c.next()
+	require.Equal(c.t, api.StreamAck, f.Event, "%s", f.Data)
+	require.Nil(c.t, f.ID, "it is no event of the stream")
+	return strictly[api.SocketAck](c.t, f.Data)
+}
+
+// refusal waits for the answer to a frame that is refused.
+func (c *talk) refusal() api.SocketFailure {
+	c.t.Helper()
+	f := c.next()
+	require.Equal(c.t, api.SocketError, f.Event, "%s", f.Data)
+	require.Nil(c.t, f.ID)
+	return strictly[api.SocketFailure](c.t, f.Data)
+}
+
+// message waits for a message to the user and gives its event.
+func (c *talk) message() (id int64, event cloudevents.Event) {
+	c.t.Helper()
+	f := c.next()
+	require.Equal(c.t, api.StreamMessage, f.Event, "%s", f.Data)
+	require.NoError(c.t, json.Unmarshal(f.Data, &event))
+	return int64(*f.ID), event
+}
+
+func names(fields []api.Field) (names []string) {
+	for _, f := range fields {
+		names = append(names, f.Field)
+	}
+	return names
+}
+
+func note(key, to, data string) api.MessageRequest {
+	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
+}
+
+func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, _ := o.house()
+	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
+	annTalks, bobTalks, bobHears := ann.talk("ann", nil), bob.talk("bob", nil), bob.listen(streams+"bob")
+	for n := range 3 {
+		text := fmt.Sprintf(`"第%d <句>"`, n)
+		annTalks.send(note(fmt.Sprint("c-", n), "user:bob", text))
+		ack := annTalks.answer()
+		require.Equal(t, []any{"saved", "ann", fmt.Sprint("c-", n), "sending", false}, []any{ack.AckType, ack.From, ack.ClientMsgID, ack.State, ack.Replayed})
+		require.WithinDuration(t, time.Now(), *ack.SavedAt, time.Minute)
+		id, event := bobTalks.message()
+		require.Equal(t, ack.ServerMsgID, event.ID())
+		require.Equal(t, "/sendonce/messages/ann", event.Source())
+		require.JSONEq(t, text, string(event.Data()))
+		heard := bobHears.event()
+		require.Equal(t, fmt.Sprint(id), heard.id)
+		require.JSONEq(t, heard.data, string(mustJSON(t, event)), "the same event on both")
+		require.Equal(t, "sent", o.until(ack.ServerMsgID, "sent").State)
+	}
+	bobTalks.send(note("re", "user:ann", `1`))
+	refused := bobTalks.refusal()
+	require.Equal(t, []any{403, "forbidden", "this needs the role submitter", "re"}, []any{refused.Code, refused.Error, refused.Message, refused.ClientMsgID})
+
+	all := bob.talk("bob", new(int64))
+	first, _ := all.message()
+	second, event := all.message()
+	next, same := bob.talk("bob", &first).message()
+	require.Equal(t, []any{second, event.ID()}, []any{next, same.ID()}, "it goes on behind an event")
+}
+
+func mustJSON(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := json.Marshal(v)
+	require.NoError(t, err)
+	return text
+}
+
+func TestAFrameIsHeldToTheRulesOfAPost(t *testing.T) {
+	t.Parallel()
+	onBothServers(t, frameAsPost)
+}
+
+func frameAsPost(t *testing.T, h host) {
+	s, _ := h.serveWithNATS(t)
+	require.Equal(t, 200, s.post("/api/v1/admin/blocked-words", `{"word":"casino"}`).status)
+	ann := s.caller("ann", "submitter")
+	c := ann.talk("ann", nil)
+	saved, accepted := note("saved", "user:bob", `"hi"`), note("accepted", "user:bob", `"hi"`)
+	accepted.Ack = "accepted"
+
+	c.send(saved)
+	first := c.answer()
+	require.Equal(t, "saved", first.AckType)
+	posted := ann.post(post, string(mustJSON(t, saved)))
+	require.Equal(t, first.ServerMsgID, posted.data("server_msg_id"))
+	require.Equal(t, "true", posted.header.Get("Idempotency-Replayed"), "a frame and a POST are one request")
+	c.send(saved)
+	again := c.answer()
+	require.True(t, again.Replayed)
+	require.Equal(t, []any{first.ServerMsgID, first.SavedAt}, []any{again.ServerMsgID, again.SavedAt})
+
+	c.send(accepted)
+	fast := c.answer()
+	require.Equal(t, []any{"accepted", "process", "accepted"}, []any{fast.AckType, fast.Durability, fast.State})
+	require.Positive(t, fast.AcceptSeq)
+	require.Nil(t, fast.SavedAt, "nobody has saved it yet")
+	require.Zero(t, s.count(`select count(*) from messages where id = $1`, fast.ServerMsgID))
+	c.send(accepted)
+	require.True(t, c.answer().Replayed)
+
+	other := saved
+	other.Data = api.JSON(`"ho"`)
+	blocked, foreign, large, bad := note("blocked", "user:bob", `"a casino"`), note("foreign", "user:bob", `1`), note("large", "user:bob", `"`+strings.Repeat("x", 64<<10)+`"`), note("bad", "wake.relay", `1`)
+	foreign.From, bad.MaxSends = "bob", new(21)
+	for _, r := range []api.MessageRequest{other, blocked, foreign, large, bad} {
+		c.send(r)
+		refused, posted := c.refusal(), ann.post(post, string(mustJSON(t, r)))
+		require.Equal(t, posted.status, refused.Code, posted.text)
+		require.Equal(t, []any{posted.body["error"], posted.body["message"]}, []any{refused.Error, refused.Message})
+		require.ElementsMatch(t, posted.fields(), names(refused.Fields))
+		require.Equal(t, r.ClientMsgID, refused.ClientMsgID)
+	}
+	require.Equal(t, []int{422, 400, 403, 413, 400}, func() (all []int) {
+		for _, r := range []api.MessageRequest{other, blocked, foreign, large, bad} {
+			c.send(r)
+			all = append(all, c.refusal().Code)
+		}
+		return all
+	}())
+	admin := s.talk("ann", nil)
+	admin.send(note("of-the-admin", "user:bob", `1`))
+	require.Equal(t, "ann", admin.answer().From, "whose socket it is")
+
+	_, err := api.NewClient(s.url, ann.user, ann.password).Socket(t.Context(), "bob", api.StreamRequest{})
+	var refused *api.Error
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, 403, refused.Status)
+	_, err = api.NewClient(s.url, ann.user, ann.password).Socket(t.Context(), "ann", api.StreamRequest{After: new(int64(-1))})
+	require.ErrorAs(t, err, &refused)
+	require.Equal(t, []string{"Last-Event-ID"}, names(refused.Fields))
+}
+
+func TestSocketsEndWithTheirProcess(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, p := o.house("SENDONCE_STREAM_MAX=55m")
+	sockets := make([]*talk, 50)
+	for i := range sockets {
+		sockets[i] = s.talk(fmt.Sprint("user-", i), nil)
+	}
+	began := time.Now()
+	require.NoError(t, p.Signal(15))
+	for _, c := range sockets {
+		_, err := c.socket.Next(context.WithoutCancel(t.Context()))
+		require.Equal(t, websocket.StatusGoingAway, websocket.CloseStatus(err), "%v", err)
+		require.ErrorContains(t, err, "this instance ends")
+	}
+	require.Less(t, time.Since(began), 3*time.Second)
+	exited(t, p)
+	require.Zero(t, p.ExitCode(), p.Output())
+}
+
+// enduring is a user who comes back whenever the socket breaks: behind the last
+// event, and with every message that was not answered.
+type enduring struct {
+	t      *testing.T
+	client func() *api.Client // of the process of the moment
+	user   string
+	toSend []api.MessageRequest
+
+	mu       sync.Mutex
+	ids      map[string]map[string]bool // server_msg_id of the answers, by client_msg_id
+	late     map[string]string          // ack_type, by client_msg_id
+	messages map[string]int             // how often each came, by id
+	broken   int
+}
+
+// run talks until ctx ends. A socket has at most so many frames without answer.
+func (e *enduring) run(ctx context.Context, unanswered int) {
+	after := new(int64)
+	for ; ctx.Err() == nil; e.broken++ {
+		socket, err := e.client().Socket(ctx, e.user, api.StreamRequest{After: after})
+		if err != nil {
+			time.Sleep(5 * time.Millisecond)
+			continue
+		}
+		slots := make(chan struct{}, unanswered)
+		live, cut := context.WithCancel(ctx)
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for _, r := range e.open() {
+				select {
+				case slots <- struct{}{}:
+				case <-live.Done():
+					return
+				}
+				if socket.Send(live, r) != nil {
+					return
+				}
+			}
+		})
+		for {
+			f, err := socket.Next(ctx)
+			if err != nil {
+				break
+			}
+			e.take(f)
+			if f.ID == nil {
+				<-slots
+			}
+		}
+		cut()
+		sending.Wait()
+		after = socket.After()
+	}
+}
+
+// open is what was not answered.
+func (e *enduring) open() []api.MessageRequest {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.toSend), func(r api.MessageRequest) bool { return e.ids[r.ClientMsgID] != nil })
+}
+
+func (e *enduring) take(f api.SocketFrame) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var ack api.SocketAck
+	var event struct{ ID string }
+	var err error
+	switch f.Event {
+	case api.StreamAck:
+		err = json.Unmarshal(f.Data, &ack)
+		if f.ID != nil {
+			e.late[ack.ClientMsgID] = ack.AckType
+			break
+		}
+		if e.ids[ack.ClientMsgID] == nil {
+			e.ids[ack.ClientMsgID] = map[string]bool{}
+		}
+		e.ids[ack.ClientMsgID][ack.ServerMsgID] = true
+	case api.StreamMessage:
+		err = json.Unmarshal(f.Data, &event)
+		e.messages[event.ID]++
+	case api.SocketError:
+		err = errors.New(string(f.Data))
+	}
+	if err != nil {
+		e.t.Error(err)
+	}
+}
+
+func newEnduring(t *testing.T, user string, client func() *api.Client) *enduring {
+	return &enduring{t: t, user: user, client: client, ids: map[string]map[string]bool{}, late: map[string]string{}, messages: map[string]int{}}
+}
+
+func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	s, _ := o.house("TWO_PHASE_ENABLED=true")
+	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
+	var mu sync.Mutex
+	var process *sandbox.Process
+	var at string
+	restart := func() {
+		p := startProcess(t, o.bin, append(slices.Clone(o.env), "FUNCTION_TARGET=stream", "TWO_PHASE_ENABLED=true"))
+		to := address(t, p)
+		mu.Lock()
+		defer mu.Unlock()
+		process, at = p, to
+	}
+	of := func(who *server) func() *api.Client {
+		return func() *api.Client {
+			mu.Lock()
+			defer mu.Unlock()
+			return api.NewClient(at, who.user, who.password)
+		}
+	}
+	restart()
+	const n = 400
+	sender, receiver := newEnduring(t, "ann", of(ann)), newEnduring(t, "bob", of(bob))
+	for i := range n {
+		r := note(fmt.Sprint("c-", i), "user:bob", fmt.Sprint(i))
+		r.Ack = []string{"accepted", "saved"}[i%2]
+		sender.toSend = append(sender.toSend, r)
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	defer stop()
+	var talking sync.WaitGroup
+	talking.Go(func() { sender.run(ctx, 16) })
+	talking.Go(func() { receiver.run(ctx, 1) })
+	count := func(e *enduring, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
+	answered := func() int { return count(sender, func() int { return len(sender.ids) }) }
+	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
+		require.Eventually(t, func() bool { return answered() >= kill }, patience, time.Millisecond)
+		mu.Lock()
+		dying := process
+		mu.Unlock()
+		require.NoError(t, dying.Kill())
+		restart()
+	}
+	require.Eventually(t, func() bool {
+		return answered() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
+	}, patience, 10*time.Millisecond, "all is answered, saved and received")
+	stop()
+	talking.Wait()
+	require.GreaterOrEqual(t, sender.broken, 3)
+	require.GreaterOrEqual(t, receiver.broken, 3)
+	for key, ids := range sender.ids {
+		require.Len(t, ids, 1, key)
+		id := slices.Collect(maps.Keys(ids))[0]
+		require.Positive(t, receiver.messages[id], "what came twice has the id that it had: there are no others")
+	}
+	for _, kind := range sender.late {
+		require.Equal(t, "saved", kind)
+	}
+	require.Equal(t, n, o.looker.count(`select count(*) from messages`), "and nothing is there twice")
+}
+
+func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	require.NoError(t, ensureStreams(t, o.nats.URL()))
+	s := o.at(o.start("")).connect(o.url) // without a trigger: its sweep would archive beside the test's
+	c := s.talk("ann", nil)
+	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
+	c.send(message)
+	first := c.answer()
+	require.False(t, first.Archived)
+	require.Equal(t, 204, s.tick("relay").status)
+	require.Equal(t, 1, s.count(`select count(*) from message_done`))
+	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
+	s.exec(`update upkeep set begun_at = '-infinity'`)
+	s.keepHouse()
+	require.Equal(t, 1, s.count(`select count(*) from archived_messages`))
+	c.send(message)
+	again := c.answer()
+	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
+	require.True(t, again.Replayed)
+	require.True(t, again.Archived)
+}

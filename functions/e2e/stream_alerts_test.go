@@ -1,0 +1,122 @@
+package e2e
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// fill publishes to a stream past the functions, so that no quota counts.
+func (o *postOffice) fill(subject string, messages, size int) {
+	o.t.Helper()
+	js := o.broker()
+	for range messages {
+		_, err := js.PublishMsg(o.t.Context(), &nats.Msg{Subject: subject, Data: []byte(strings.Repeat("x", size))})
+		require.NoError(o.t, err)
+	}
+}
+
+// trimNow makes the next deliver measure and trim the streams.
+func (o *postOffice) trimNow() {
+	o.looker.exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
+}
+
+func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.env = append(o.env, "SENDONCE_STREAM_USERS_MB=4", insiders) // of the trigger too, which makes the stream
+	s, _ := o.house()
+	ops := newReceiver(t, nil)
+	made := s.post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
+	require.Equal(t, 200, made.status, made.text)
+	secret := made.data("secret").(string)
+	o.until(o.save("user:bob"), "sent") // the stream is there
+	alerts := func() []any { return s.get("/api/v1/admin/alerts").data("items").([]any) }
+
+	const large = 200_000
+	o.fill("inbox.zoe", 10, large)
+	o.trimNow()
+	require.Equal(t, 204, s.tick("deliver").status)
+	require.Empty(t, alerts(), "it is half full")
+
+	// Nothing but the stream's refusal has deliver look.
+	o.fill("inbox.zoe", 10, large)
+	o.fill("inbox.zoe", 1, 150_000)
+	o.trimNow()
+	waiting := o.save("user:bob", func(r *api.MessageRequest) { r.Data = []byte(`"` + strings.Repeat("x", 60_000) + `"`) })
+	raised, data := ops.alert(t, 1, secret)
+	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
+	require.InDelta(t, 0.99, data.Value, 0.01)
+	require.Equal(t, api.AlertEventData{
+		AlertID: raised.Subject, Kind: "stream_full", Queue: "USERS", Value: data.Value, Threshold: 0.8, Since: data.Since,
+	}, data)
+	require.Len(t, alerts(), 1)
+	require.Equal(t, []any{raised.Subject, "stream_full", "USERS"}, []any{
+		alerts()[0].(map[string]any)["id"], alerts()[0].(map[string]any)["kind"], alerts()[0].(map[string]any)["queue"]})
+	o.until(o.save("msg.orders.paid", once), "sent") // other streams go on
+
+	// Who does not reach NATS changes nothing, and does not fail.
+	lonely := o.at(o.start("deliver", "NATS_URL=nats://127.0.0.1:1"))
+	for range 2 {
+		o.trimNow()
+		require.Equal(t, 204, lonely.tick("deliver").status)
+	}
+	require.NotContains(t, alerts()[0], "cleared_at")
+
+	users, err := o.broker().Stream(t.Context(), "USERS")
+	require.NoError(t, err)
+	require.NoError(t, users.Purge(t.Context()))
+	o.trimNow()
+	require.Equal(t, 204, s.tick("deliver").status)
+	cleared, data := ops.alert(t, 2, secret)
+	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
+	require.Equal(t, raised.Subject, cleared.Subject)
+	require.NotNil(t, data.ClearedAt)
+	require.Less(t, data.Value, 0.1)
+	require.Equal(t, "USERS", data.Queue)
+	o.until(waiting, "sent")
+	require.Len(t, alerts(), 1)
+	require.Equal(t, 2, ops.got())
+}
+
+// While an alert is open, deliver looks every minute, whoever else wakes it.
+func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
+	t.Parallel()
+	o := openPostOffice(t)
+	o.env = append(o.env, "SENDONCE_STREAM_DEADLETTERS_MB=1")
+	s, _ := o.house()
+	o.until(o.save("user:bob"), "sent")
+	o.fill("dlq.x", 9, 100_000)
+	o.trimNow()
+	require.Equal(t, 204, s.tick("deliver").status)
+	require.Equal(t, 1, o.looker.count(`select count(*) from alerts where cleared_at is null`))
+	wake, err := o.broker().Stream(t.Context(), "WAKE")
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.deliver.>"))
+		require.NoError(t, err)
+		for subject := range info.State.Subjects {
+			due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
+			if ahead := time.Until(time.Unix(due, 0)); err == nil && ahead > 50*time.Second && ahead < 80*time.Second {
+				return true
+			}
+		}
+		return false
+	}, patience, 20*time.Millisecond, "it looks again after a minute")
+	dead, err := o.broker().Stream(t.Context(), "DEADLETTERS")
+	require.NoError(t, err)
+	require.NoError(t, dead.Purge(t.Context()))
+	require.Equal(t, 204, s.tick("deliver").status)
+	require.Equal(t, 1, o.looker.count(`select count(*) from alerts where cleared_at is null`), "not before")
+	o.looker.exec(`update upkeep set begun_at = begun_at - interval '61 s' where what = 'events'`)
+	require.Equal(t, 204, s.tick("deliver").status)
+	require.Zero(t, o.looker.count(`select count(*) from alerts where cleared_at is null`))
+}

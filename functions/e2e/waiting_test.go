@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// waitingMessages is how many messages wait: few for every run of the tests, or
+// as many as SENDONCE_WAITING_MESSAGES says.
+func waitingMessages(t *testing.T) (n int, many bool) {
+	t.Helper()
+	text := os.Getenv("SENDONCE_WAITING_MESSAGES")
+	if text == "" {
+		return 5000, false
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, "SENDONCE_WAITING_MESSAGES")
+	return n, true
+}
+
+// addMessages saves n messages to a subject at once, as many calls would.
+func (s *server) addMessages(n int) {
+	s.t.Helper()
+	s.exec(`set session_replication_role = replica`)
+	s.exec(`with m as (
+			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
+			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'shop', g::text, 0, 'msg.orders.paid', 'order.paid', '{"order":4711}', false, 5, 1
+			from generate_series(1, $1) g
+			returning id
+		)
+		insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, n)
+}
+
+// updates is how many rows were updated in this database so far.
+func (s *server) updates() int {
+	s.t.Helper()
+	return s.count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
+}
+
+// sendToUsers sends messages to a user for d, one after the other, and gives the
+// median time from the answer that one is saved until it is sent.
+func (o *postOffice) sendToUsers(d time.Duration) time.Duration {
+	o.t.Helper()
+	var took []time.Duration
+	pace := time.NewTicker(50 * time.Millisecond)
+	defer pace.Stop()
+	for end := time.Now().Add(d); len(took) < 10 || time.Now().Before(end); {
+		<-pace.C
+		id, began := o.save("user:bob"), time.Now()
+		require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_done where id = $1`, id) == 1 }, patience, 500*time.Microsecond)
+		took = append(took, time.Since(began))
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// However much waits for a stream that is full, a message for another one is as
+// fast as ever, and the database has nothing to do for what waits.
+func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
+	t.Parallel()
+	n, many := waitingMessages(t)
+	lasts := map[bool]time.Duration{true: 30 * time.Second}[many]
+	o := openPostOffice(t)
+	limits := o.holds("MESSAGES", "msg.>", 1)
+	o.carry()
+	o.until(o.save("msg.orders.paid", once), "sent") // it is full now
+	o.until(o.save("user:bob"), "sent")
+	idle := o.sendToUsers(lasts / 3)
+	o.looker.addMessages(n)
+	o.save("msg.orders.paid", once) // wakes the relay
+	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from stream_pauses`) == 1 }, patience, 10*time.Millisecond)
+	before, began := o.looker.updates(), time.Now()
+	busy := o.sendToUsers(lasts)
+	updates := float64(o.looker.updates()-before) / time.Since(began).Seconds()
+	t.Logf("a message to another stream is sent after %v, and after %v while %d messages wait for a full one; %.1f updates/s",
+		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
+	require.Zero(t, o.looker.count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")
+	require.Less(t, updates, 500.0)
+	if many {
+		require.Less(t, busy, 2*idle)
+	}
+
+	o.raise(limits)
+	began = time.Now()
+	o.looker.exec(`update stream_pauses set until = now()`)
+	_, err := o.broker().Publish(t.Context(), "wake.relay", []byte("1"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*patience, 20*time.Millisecond)
+	took := time.Since(began)
+	t.Logf("all %d were sent within %v of there being room, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
+	require.Equal(t, n+2, o.count("MESSAGES"))
+}

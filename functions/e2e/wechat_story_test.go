@@ -1,0 +1,171 @@
+package e2e
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// claimed is the order's task in the hands of another instance.
+func (c *counter) claimed() store.Claimed {
+	c.t.Helper()
+	claimed, _, err := c.db.Claim(c.t.Context(), store.ClaimRequest{
+		Queue: task.WeChatQueue, AppID: "another", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
+	})
+	require.NoError(c.t, err)
+	require.Len(c.t, claimed, 1)
+	return claimed[0]
+}
+
+// lapse ends all leases.
+func (c *counter) lapse() {
+	c.t.Helper()
+	c.exec(`update task_live set due_at = now() where state = 2`)
+	_, err := c.db.Sweep(c.t.Context(), 100)
+	require.NoError(c.t, err)
+}
+
+func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	c := openCounter(t, sandbox.WeChatOptions{})
+	change := func(s *store.Subscription) { s.OnUnknown = task.Fail }
+	first := c.order(1, change)
+	held := c.claimed()
+	_, err := c.db.Extend(t.Context(), store.Extension{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID, Lease: time.Minute, Sending: true}, nil)
+	require.NoError(t, err)
+	c.lapse()
+	second := c.order(1, change)
+	require.Equal(t, first.ID, second.ID)
+	_, errs := c.db.Report([]*store.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: held.ID, AppID: "another", ClaimID: held.ClaimID}}})
+	require.NoError(t, errs[0])
+	c.work()
+	require.Equal(t, "succeeded, retries 0; row 1; asked 0, delivered 0", c.fate(first))
+	require.Equal(t, "failed/rejected, retries 0; row 1; asked 0, delivered 0", c.fate(second))
+	end, err := c.db.Task(t.Context(), second.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
+}
+
+func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
+	t.Parallel()
+	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
+	c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+	o := c.order(1)
+	c.begin()
+	c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
+	c.lapse()
+	c.claimed()
+	c.fake.Mend()
+	require.NoError(t, c.at.WaitFor(t.Context(), `"lost":1`))
+	require.Equal(t, "processing, retries 1; row 0 timeout_retry; asked 0, delivered 0", c.fate(o))
+}
+
+func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
+	t.Parallel()
+	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
+	c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true})
+	o := c.order(1)
+	c.begin()
+	c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
+	row := c.keep(o)
+	c.fake.Mend()
+	const reporting = "from task_live l where l.id = any"
+	row.until(reporting)
+	c.until("gives up once", func() bool { return c.count(`select count(*) `+waiters) == 0 })
+	row.until(reporting)
+	row.letGo()
+	c.until("reported", func() bool { return c.count(`select count(*) from task_done`) == 1 })
+	require.Equal(t, "succeeded, retries 0; row 1; asked 1, delivered 1", c.fate(o))
+}
+
+func TestATaskThatIsNoSubscribeMessageFails(t *testing.T) {
+	t.Parallel()
+	c := openCounter(t, sandbox.WeChatOptions{})
+	o := c.order(1)
+	c.exec(`delete from subscribe_message_sends`)
+	c.work()
+	end, err := c.db.Task(t.Context(), o.TaskID)
+	require.NoError(t, err)
+	require.Equal(t, task.Failed, end.State)
+	require.Equal(t, "no_message", end.ErrorCode)
+	require.Empty(t, c.fake.Sends())
+}
+
+func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_APP_ID=")
+	c.order(1)
+	before := c.logged(slog.LevelInfo)
+	for range 3 {
+		c.work()
+	}
+	require.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, patience, 5*time.Millisecond, "and a line for each call")
+	require.Equal(t, 1, strings.Count(c.at.Output(), "WECHAT_APP_ID is not set"))
+	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`))
+	require.Zero(t, c.fake.TokenCalls())
+}
+
+func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
+	t.Parallel()
+	p := startProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none",
+		"WECHAT_APP_ID=wx1", "WECHAT_BASE_URL=api.weixin.qq.com", "WECHAT_TIMEOUT=11s", "WECHAT_CONCURRENCY=0"))
+	exited(t, p)
+	require.Equal(t, 2, p.ExitCode())
+	for _, said := range []string{
+		"WECHAT_APP_SECRET must be set where WECHAT_APP_ID is", `WECHAT_BASE_URL is "api.weixin.qq.com" but must be a URL such as`,
+		`WECHAT_TIMEOUT is "11s" but must be between 1s and 10s`, `WECHAT_CONCURRENCY is "0" but must be between 1 and 500`,
+	} {
+		require.Contains(t, p.Output(), said)
+	}
+}
+
+// A trigger wakes the function: when there is an order, when a retry's time has
+// come, and when a pause ends.
+func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
+	t.Parallel()
+	o := newPostOffice(t)
+	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
+	o.trigger(o.start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
+	c := &counter{server: o.looker, fake: fake}
+	db, err := store.Open(store.Config{URL: o.url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
+	require.NoError(t, err)
+	t.Cleanup(db.Close)
+	c.db = db
+	wake := func(subject string) {
+		t.Helper()
+		_, err := o.broker().Publish(t.Context(), subject, []byte("1"))
+		require.NoError(t, err)
+	}
+	require.Eventually(t, func() bool { _, err := o.broker().Stream(t.Context(), "WAKE"); return err == nil }, patience, 10*time.Millisecond)
+	delivered := func(n int) {
+		t.Helper()
+		c.until("delivered", func() bool { return len(fake.Delivered()) == n && c.count(`select count(*) from task_live`) == 0 })
+	}
+	c.order(1)
+	began := time.Now()
+	wake("wake.queue.wechat")
+	delivered(1)
+	t.Logf("delivered %v after the hint", time.Since(began).Round(time.Millisecond))
+
+	fake.Break(scripted(-1, 1))
+	c.order(2)
+	wake("wake.queue.wechat")
+	delivered(2)
+
+	fake.Break(scripted(45009, 1))
+	waits := c.order(3)
+	wake("wake.queue.wechat")
+	c.until("paused", func() bool { return c.count(`select count(*) from queue_pauses`) == 1 })
+	c.until("given back", func() bool { return c.count(`select count(*) from task_live where state = 1`) == 1 })
+	require.Len(t, fake.Delivered(), 2, c.fate(waits))
+	c.exec(`update queue_pauses set until = now()`)
+	wake("wake.sweep")
+	delivered(3)
+}
