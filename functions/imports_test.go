@@ -56,13 +56,14 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours:    []string{"functions", "shared/api", "shared/bus", "shared/command", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sender", "shared/text"},
+		ours:    []string{"functions", "shared/api", "shared/bus", "shared/command", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/text"},
 		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup"},
 	},
+	"shared/sandbox/load": {outside: []string{"github.com/jackc/pgx/v5"}},
 }
 
 // Only tests and scripts may import these.
-var testsOnly = []string{module + "shared/sandbox", "github.com/stretchr/testify"}
+var testsOnly = []string{module + "shared/sandbox", module + "shared/sandbox/load", "github.com/stretchr/testify"}
 
 func TestImportsPointOneWay(t *testing.T) {
 	t.Parallel()

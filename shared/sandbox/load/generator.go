@@ -1,0 +1,184 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ErrNoMore is returned by a call that has nothing left to do.
+var ErrNoMore = errors.New("no more calls")
+
+// Call makes one call. It is made again after an error, so it keeps what it sends
+// (an idempotency key above all) until that was answered.
+type Call func(ctx context.Context) error
+
+// Generator makes calls from several goroutines at once. All methods may be called
+// from any goroutine.
+type Generator struct {
+	ctx     context.Context
+	stop    chan struct{}
+	stopped sync.Once
+	workers sync.WaitGroup
+
+	mu    sync.Mutex
+	kinds map[string]*Outcomes
+}
+
+// Outcomes is what became of the calls of one kind.
+type Outcomes struct {
+	Succeeded int
+	Failures  []error         // in time order
+	Took      []time.Duration // by each call that succeeded, in time order
+}
+
+// Slowest is the longest of Took.
+func (o Outcomes) Slowest() time.Duration { return slices.Max(append(o.Took, 0)) }
+
+// New returns a generator whose calls end with ctx.
+func New(ctx context.Context) *Generator {
+	return &Generator{ctx: ctx, stop: make(chan struct{}), kinds: map[string]*Outcomes{}}
+}
+
+// Start makes a call every interval from a goroutine of its own, or without a
+// pause if interval is 0, until Stop. A call whose last try failed is repeated after
+// Stop, too, until it succeeds or the context ends. A call that returns ErrNoMore is
+// not counted and not made again.
+func (g *Generator) Start(kind string, interval time.Duration, call Call) {
+	g.mu.Lock()
+	if g.kinds[kind] == nil {
+		g.kinds[kind] = &Outcomes{}
+	}
+	g.mu.Unlock()
+	g.workers.Go(func() {
+		tick := make(<-chan time.Time)
+		if interval > 0 {
+			ticker := time.NewTicker(interval)
+			defer ticker.Stop()
+			tick = ticker.C
+		}
+		for failed := false; failed || !g.isStopped(); {
+			if interval > 0 {
+				select {
+				case <-tick:
+				case <-g.ctx.Done():
+				}
+			}
+			if g.ctx.Err() != nil {
+				return
+			}
+			begun := time.Now()
+			err := call(g.ctx)
+			if errors.Is(err, ErrNoMore) || err != nil && g.ctx.Err() != nil {
+				return
+			}
+			g.enter(kind, time.Since(begun), err)
+			failed = err != nil
+		}
+	})
+}
+
+func (g *Generator) isStopped() bool {
+	select {
+	case <-g.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (g *Generator) enter(kind string, took time.Duration, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	o := g.kinds[kind]
+	if err != nil {
+		o.Failures = append(o.Failures, err)
+		return
+	}
+	o.Succeeded++
+	o.Took = append(o.Took, took)
+}
+
+// Stop lets every goroutine finish its call, and waits for that. It may be called
+// more than once.
+func (g *Generator) Stop() {
+	g.stopped.Do(func() { close(g.stop) })
+	g.workers.Wait()
+}
+
+// Run waits until no call is left or the duration is over, and then stops.
+func (g *Generator) Run(duration time.Duration) {
+	timer := time.AfterFunc(duration, func() { g.stopped.Do(func() { close(g.stop) }) })
+	defer timer.Stop()
+	g.workers.Wait()
+}
+
+// Outcomes returns a copy of the outcomes so far, by kind.
+func (g *Generator) Outcomes() map[string]Outcomes {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	copies := map[string]Outcomes{}
+	for kind, o := range g.kinds {
+		copies[kind] = Outcomes{o.Succeeded, slices.Clone(o.Failures), slices.Clone(o.Took)}
+	}
+	return copies
+}
+
+// WaitSucceeded waits until n more calls of each of the kinds, or of every kind
+// that was started if none is named, have succeeded.
+func (g *Generator) WaitSucceeded(ctx context.Context, n int, kinds ...string) error {
+	return g.wait(ctx, n, kinds, func(o *Outcomes) int { return o.Succeeded })
+}
+
+// WaitFailed waits until n more calls of each of the kinds have failed.
+func (g *Generator) WaitFailed(ctx context.Context, n int, kinds ...string) error {
+	return g.wait(ctx, n, kinds, func(o *Outcomes) int { return len(o.Failures) })
+}
+
+func (g *Generator) wait(ctx context.Context, n int, kinds []string, count func(*Outcomes) int) error {
+	want := map[string]int{}
+	missing := func() (names []string) {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if len(kinds) == 0 {
+			kinds = slices.Sorted(maps.Keys(g.kinds))
+		}
+		for _, kind := range kinds {
+			have := count(g.kinds[kind])
+			if _, known := want[kind]; !known {
+				want[kind] = have + n
+			}
+			if have < want[kind] {
+				names = append(names, kind)
+			}
+		}
+		return names
+	}
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		names := missing()
+		if len(names) == 0 {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %d more calls of %s: %w", n, strings.Join(names, ", "), ctx.Err())
+		}
+	}
+}
+
+// Quantile returns the value below which the part q (0 to 1) of the sorted values
+// lies, and 0 if there are none.
+func Quantile[T any](sorted []T, q float64) (value T) {
+	if len(sorted) > 0 {
+		value = sorted[int(q*float64(len(sorted)-1))]
+	}
+	return value
+}

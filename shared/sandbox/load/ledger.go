@@ -1,0 +1,259 @@
+package load
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Ledger holds what calls were answered and what receivers got. All methods may be
+// called from any goroutine. A Check joins the first errors.
+type Ledger struct {
+	mu       sync.Mutex
+	tasks    map[string]string   // ids by idempotency key
+	claims   map[string][]string // claim ids by task
+	reports  map[string]int      // by task
+	sent     map[Message]Sent
+	received map[Message]int
+	highest  map[string]int // number received, by sender
+	overtook map[string]int // messages received after a later one of their sender, by sender
+}
+
+// Message identifies a message of a load: each sender counts its own from 1. It is
+// meant to be sent as the message's data.
+type Message struct {
+	Sender string `json:"sender"`
+	N      int    `json:"n"`
+}
+
+// Sent is how a message was acknowledged.
+type Sent struct {
+	ID  string // server_msg_id
+	Ack string // accepted or saved
+}
+
+// NewLedger returns an empty ledger.
+func NewLedger() *Ledger {
+	return &Ledger{
+		tasks: map[string]string{}, claims: map[string][]string{}, reports: map[string]int{},
+		sent: map[Message]Sent{}, received: map[Message]int{}, highest: map[string]int{}, overtook: map[string]int{},
+	}
+}
+
+// Submitted enters the id that a submission was answered. It returns an error if the
+// same key was answered another id before.
+func (l *Ledger) Submitted(key, id string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if before := l.tasks[key]; before != "" && before != id {
+		return fmt.Errorf("key %s was answered %s and %s", key, before, id)
+	}
+	l.tasks[key] = id
+	return nil
+}
+
+// Claimed enters a claim of a task.
+func (l *Ledger) Claimed(id, claim string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.claims[id] = append(l.claims[id], claim)
+}
+
+// Reported enters that a report of success was applied.
+func (l *Ledger) Reported(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.reports[id]++
+}
+
+// Sent enters how a message was acknowledged.
+func (l *Ledger) Sent(m Message, s Sent) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sent[m] = s
+}
+
+// Received enters that a receiver got a message, in the order in which it did.
+func (l *Ledger) Received(m Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.received[m]++; l.received[m] > 1 {
+		return
+	}
+	if m.N < l.highest[m.Sender] {
+		l.overtook[m.Sender]++
+	}
+	l.highest[m.Sender] = max(l.highest[m.Sender], m.N)
+}
+
+// Tasks is how many tasks were submitted, claimed and reported.
+func (l *Ledger) Tasks() (submitted, claimed, reported int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.tasks), len(l.claims), len(l.reports)
+}
+
+// TaskIDs returns a copy of the ids by idempotency key.
+func (l *Ledger) TaskIDs() map[string]string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.tasks)
+}
+
+// Messages is how many messages were acknowledged and received, and how many of the
+// received ones came more than once.
+func (l *Ledger) Messages() (sent, received, repeated int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range l.received {
+		if n > 1 {
+			repeated++
+		}
+	}
+	return len(l.sent), len(l.received), repeated
+}
+
+// Overtaken is how many messages of each sender were received for the first time
+// after a later one of the same sender.
+func (l *Ledger) Overtaken() map[string]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return maps.Clone(l.overtook)
+}
+
+// tasksSQL returns each entered task whose row is not as it was entered, and each
+// task that was not entered.
+const tasksSQL = `
+with entered as (select id::uuid, claim::bigint, reported from unnest($1::text[], $2::text[], $3::bool[]) e (id, claim, reported)),
+compared as (
+    select e.id, case
+            when t.id is null then 'is no row'
+            when e.reported and (d.status, d.claim_id) is distinct from (2::smallint, e.claim) then 'was reported, but has not succeeded by that claim'
+            when not e.reported and d.id is not null then 'is final, but was not reported'
+            when not e.reported and e.claim is not null and (l.state, l.claim_id) is distinct from (2::smallint, e.claim) then 'has not the claim that was answered'
+        end as wrong
+    from entered e left join tasks t using (id) left join task_live l using (id) left join task_done d using (id)
+    union all
+    select id, 'was not submitted' from tasks t where not exists (select from entered e where e.id = t.id)
+)
+select id::text, wrong from compared where wrong is not null limit 10`
+
+// CheckTasks compares the tasks with the database, which must have each submitted
+// one and no other, and checks that none was claimed or reported more than once.
+// Those that were reported must have succeeded, and no others may be final.
+func (l *Ledger) CheckTasks(ctx context.Context, conn *pgx.Conn) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var wrong []error
+	var ids []string
+	var claims []*string
+	var reported []bool
+	for _, id := range l.tasks {
+		var claim *string
+		if n := len(l.claims[id]); n > 0 {
+			claim = &l.claims[id][n-1]
+		}
+		if len(l.claims[id]) > 1 || l.reports[id] > 1 {
+			wrong = append(wrong, l.counted(id))
+		}
+		ids, claims, reported = append(ids, id), append(claims, claim), append(reported, l.reports[id] > 0)
+	}
+	rows, err := conn.Query(ctx, tasksSQL, ids, claims, reported)
+	if err != nil {
+		return fmt.Errorf("compare tasks with the database: %w", err)
+	}
+	var id, what string
+	_, err = pgx.ForEachRow(rows, []any{&id, &what}, func() error {
+		wrong = append(wrong, fmt.Errorf("task %s %s", id, what))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("compare tasks with the database: %w", err)
+	}
+	return first(wrong)
+}
+
+// CheckTasksDone checks that each submitted task was claimed once and reported once.
+func (l *Ledger) CheckTasksDone() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var wrong []error
+	for _, id := range l.tasks {
+		if len(l.claims[id]) != 1 || l.reports[id] != 1 {
+			wrong = append(wrong, l.counted(id))
+		}
+	}
+	return first(wrong)
+}
+
+func (l *Ledger) counted(id string) error {
+	return fmt.Errorf("task %s was claimed %d times and reported %d times", id, len(l.claims[id]), l.reports[id])
+}
+
+// CheckMessages compares the messages with the database, which must have each
+// acknowledged one, and no other of the same senders.
+func (l *Ledger) CheckMessages(ctx context.Context, conn *pgx.Conn) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ids, senders []string
+	for m, s := range l.sent {
+		ids, senders = append(ids, s.ID), append(senders, m.Sender)
+	}
+	slices.Sort(senders)
+	senders = slices.Compact(senders)
+	const sql = `select count(*) filter (where id in (select unnest($1::text[]::uuid[]))), count(*) from messages where sender = any($2)`
+	var entered, all int
+	if err := conn.QueryRow(ctx, sql, ids, senders).Scan(&entered, &all); err != nil {
+		return fmt.Errorf("compare messages with the database: %w", err)
+	}
+	if entered != len(ids) || all != len(ids) {
+		return fmt.Errorf("%d messages were acknowledged; the database has %d of them, and %d of their senders", len(ids), entered, all)
+	}
+	return nil
+}
+
+// CheckReceived returns the messages that were acknowledged and not received, or
+// received and not acknowledged.
+func (l *Ledger) CheckReceived() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var wrong []error
+	for m := range l.sent {
+		if l.received[m] == 0 {
+			wrong = append(wrong, fmt.Errorf("message %d of %s was not received", m.N, m.Sender))
+		}
+	}
+	for m := range l.received {
+		if l.sent[m] == (Sent{}) {
+			wrong = append(wrong, fmt.Errorf("message %d of %s was received and not acknowledged", m.N, m.Sender))
+		}
+	}
+	return first(wrong)
+}
+
+// CheckReceivedOnce returns what CheckReceived returns, and the messages that were
+// received more than once.
+func (l *Ledger) CheckReceivedOnce() error {
+	err := l.CheckReceived()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var wrong []error
+	for m, n := range l.received {
+		if n > 1 {
+			wrong = append(wrong, fmt.Errorf("message %d of %s was received %d times", m.N, m.Sender, n))
+		}
+	}
+	return errors.Join(err, first(wrong))
+}
+
+// first joins the first ten errors by their text.
+func first(wrong []error) error {
+	slices.SortFunc(wrong, func(a, b error) int { return cmp.Compare(a.Error(), b.Error()) })
+	return errors.Join(wrong[:min(len(wrong), 10)]...)
+}
