@@ -68,13 +68,11 @@ type migrateConfig struct {
 
 // Validate checks the name of the trigger as admin checks that of any caller.
 func (c *migrateConfig) Validate() []task.Field {
-	if c.TriggerUser != "" && !task.ValidName(c.TriggerUser, maxCallerName) {
-		return []task.Field{{Name: "SENDONCE_TRIGGER_USER", Message: "must be 1 to 50 characters of A-Z a-z 0-9 . _ -"}}
+	if c.TriggerUser != "" && !task.ValidUser(c.TriggerUser) {
+		return []task.Field{{Name: "SENDONCE_TRIGGER_USER", Message: task.UserRule}}
 	}
 	return nil
 }
-
-const maxCallerName = 50 // the width of callers.name
 
 func migrate(ctx context.Context, env *fn.Env, cfg migrateConfig) error {
 	owner := cmp.Or(cfg.OwnerURL, env.Config.DatabaseURL)

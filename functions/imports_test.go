@@ -27,13 +27,13 @@ var rooms = map[string]struct{ ours, outside []string }{
 	},
 	"functions/": {
 		ours: []string{"shared/fn", "shared/intake", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api",
-			"shared/config", "shared/decode", "shared/text"},
+			"shared/config", "shared/decode", "shared/retry", "shared/text"},
 		outside: []string{"github.com/cloudevents/sdk-go/v2"},
 	},
 	"shared/command": {ours: []string{"shared/fn", "shared/config"}},
 	"shared/intake":  {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/text"},
+		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // which pgx links too
@@ -43,15 +43,16 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/config":  {ours: []string{"shared/task"}, outside: []string{"github.com/kelseyhightower/envconfig"}},
 	"shared/decode":  {ours: []string{"shared/task", "shared/message", "shared/text"}},
 	"shared/metrics": {},
+	"shared/retry":   {},
 	"shared/text":    {},
 	"shared/task":    {},
 	"shared/message": {},
-	"shared/api":     {outside: []string{"github.com/coder/websocket"}},
-	"shared/inbox":   {outside: []string{"github.com/jackc/pgx/v5"}},
-	"shared/outbox":  {ours: []string{"shared/api"}, outside: []string{"github.com/jackc/pgx/v5"}},
-	"shared/sender":  {ours: []string{"shared/api", "shared/text"}},
+	"shared/api":     {ours: []string{"shared/retry"}, outside: []string{"github.com/coder/websocket"}},
+	"shared/inbox":   {ours: []string{"shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/outbox":  {ours: []string{"shared/api", "shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
+	"shared/sender":  {ours: []string{"shared/api", "shared/retry", "shared/text"}},
 	"shared/sender/": {ours: []string{"shared/sender"}},
-	"shared/bus":     {outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
+	"shared/bus":     {ours: []string{"shared/retry"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},

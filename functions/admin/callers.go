@@ -19,7 +19,6 @@ import (
 
 const (
 	tokenBytes = 32 // 256 random bits
-	maxName    = 50
 	maxQueues  = 100
 
 	maxBusinessTypes = 100
@@ -36,7 +35,7 @@ type callerRequest api.CallerRequest
 // Validate names every field whose value is not acceptable.
 func (r *callerRequest) Validate() []task.Field {
 	var bad rules
-	bad.When(!task.ValidName(r.Name, maxName), "name", "is required: 1 to 50 characters of A-Z a-z 0-9 . _ -")
+	bad.When(!task.ValidUser(r.Name), "name", "is required: it "+task.UserRule)
 	bad.roles(r.Roles)
 	bad.queues(r.Queues)
 	bad.businessTypes(r.BusinessTypes)

@@ -89,8 +89,8 @@ func errQueue(queue string) error {
 // pathQueue reads {queue}. A queue need not have tasks to be paused.
 func pathQueue(c *fn.Call) (string, error) {
 	queue := c.PathValue("queue")
-	if !task.ValidName(queue, task.MaxQueueBytes) {
-		return "", task.Refuse(task.CodeNotFound, "no such queue: a name is 1 to 63 characters of A-Z a-z 0-9 . _ -")
+	if !task.ValidQueue(queue) {
+		return "", task.Refuse(task.CodeNotFound, "no such queue: a name "+task.QueueRule)
 	}
 	if !c.MayUseQueue(queue) {
 		return "", errQueue(queue)

@@ -10,13 +10,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/retry"
 	"github.com/sendonce/sendonce/shared/text"
 )
 
@@ -148,7 +148,7 @@ func ended(ctx context.Context) bool {
 // answered keeps what the answer says. Its status stands however its body ends.
 func (a *attempt) answered(res *http.Response) {
 	a.status = res.StatusCode
-	a.retryAfter = retryAfter(res.Header.Get("Retry-After"), time.Now())
+	a.retryAfter = retry.After(res.Header, time.Now(), longestRetryAfter)
 	switch a.status / 100 {
 	case 2:
 	case 3:
@@ -161,18 +161,6 @@ func (a *attempt) answered(res *http.Response) {
 	if err == nil {
 		_, _ = io.CopyN(io.Discard, res.Body, drainBytes-excerptBytes)
 	}
-}
-
-// retryAfter reads both forms of the header, seconds and a date.
-func retryAfter(value string, now time.Time) time.Duration {
-	seconds, err := strconv.ParseUint(value, 10, 64)
-	if err == nil || errors.Is(err, strconv.ErrRange) {
-		return time.Duration(min(seconds, uint64(longestRetryAfter/time.Second))) * time.Second
-	}
-	if date, err := http.ParseTime(value); err == nil {
-		return min(max(date.Sub(now), 0), longestRetryAfter)
-	}
-	return 0
 }
 
 // printable is the beginning of s as one line that any log, page and database

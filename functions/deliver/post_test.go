@@ -134,31 +134,6 @@ func TestOnlyA2xxIsASuccess(t *testing.T) {
 	}
 }
 
-func TestRetryAfterIsReadInBothForms(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"":                                 0,
-		"0":                                0,
-		"30":                               30 * time.Second,
-		"86400":                            24 * time.Hour,
-		"86401":                            24 * time.Hour,
-		"99999999999999999999999":          24 * time.Hour,
-		"-5":                               0,
-		"1.5":                              0,
-		"soon":                             0,
-		"Sun, 01 Mar 2026 12:00:10 GMT":    10 * time.Second,
-		"Sunday, 01-Mar-26 12:10:00 GMT":   10 * time.Minute,
-		"Sun, 01 Mar 2026 11:59:59 GMT":    0,
-		"Mon, 01 Mar 2027 12:00:00 GMT":    24 * time.Hour,
-		"Fri, 01 Mar 9999 12:00:00 GMT":    24 * time.Hour,
-		"2026-03-01T12:00:10Z":             0,
-		"Sun, 01 Mar 2026 12:00:10 GMT, 5": 0,
-	} {
-		require.Equal(t, want, retryAfter(value, now), value)
-	}
-}
-
 func TestARedirectReachesNothing(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32

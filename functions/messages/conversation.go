@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + decode.UserRule
+	pairRule   = "is required: two different names joined by a comma, as ann,bob; each " + task.UserRule
 	memberRule = "must be one of the two names in between"
 )
 
@@ -24,7 +24,7 @@ type members [2]string
 // membersOf reads what between holds.
 func membersOf(between string) (pair members, ok bool) {
 	a, b, _ := strings.Cut(between, ",")
-	return members{a, b}, decode.ValidUser(a) && decode.ValidUser(b) && a != b
+	return members{a, b}, task.ValidUser(a) && task.ValidUser(b) && a != b
 }
 
 // other is the member that name talks to; ok is false when name is none.

@@ -32,7 +32,6 @@ import (
 	"net/http"
 
 	"github.com/sendonce/sendonce/shared/api"
-	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/intake"
 	"github.com/sendonce/sendonce/shared/message"
@@ -107,7 +106,7 @@ func (p *post) message(ctx context.Context, c *fn.Call, _ nothing) (any, error) 
 func (p *post) byKey(ctx context.Context, c *fn.Call, req byKeyRequest) (any, error) {
 	key := c.PathValue("client_msg_id")
 	if !task.ValidKey(key) {
-		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: decode.KeyRule}})
+		return nil, task.Invalid([]task.Field{{Name: "client_msg_id", Message: task.KeyRule}})
 	}
 	from, err := c.ActFor(req.From)
 	if err != nil {

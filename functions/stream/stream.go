@@ -103,7 +103,7 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 // where the call says.
 func position(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.Rules
-	bad.When(!decode.ValidUser(c.PathValue("user")), "user", decode.UserRule)
+	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)
 	var after *uint64
 	if req.After != nil {
 		after = new(uint64(*req.After))

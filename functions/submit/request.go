@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	keyRule        = "must be 1 to 255 characters of A-Z a-z 0-9 . _ : -"
 	maxEncoded     = 4000 // characters of URL-encoded parameters
 	maxMetadata    = 4 << 10
 	maxNumberChars = 40
@@ -43,7 +42,7 @@ func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
 	bad.AtMost("source", r.Source, 50)
-	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", keyRule)
+	bad.When(r.IdempotencyKey != "" && !task.ValidKey(r.IdempotencyKey), "idempotency_key", task.KeyRule)
 	bad.SMSQueue("queue", r.Queue, "POST /api/v1/subscribe/send")
 	bad.Between("priority", r.Priority, 0, task.LowestPriority)
 	bad.Between("max_retries", r.MaxRetries, 0, task.MaxRetriesCap)

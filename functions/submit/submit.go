@@ -244,7 +244,7 @@ func oneKey(inBody string, header []string) (string, *task.Field) {
 	case len(header) == 0:
 		return inBody, nil
 	case len(header) > 1 || !task.ValidKey(header[0]):
-		return "", &task.Field{Name: "Idempotency-Key", Message: keyRule}
+		return "", &task.Field{Name: "Idempotency-Key", Message: task.KeyRule}
 	case inBody != "" && inBody != header[0]:
 		return "", &task.Field{Name: "idempotency_key", Message: "differs from the header Idempotency-Key; send one of them"}
 	default:
@@ -271,7 +271,7 @@ func (s *submitter) task(ctx context.Context, c *fn.Call, _ struct{}) (any, erro
 func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	key := c.PathValue("key")
 	if !task.ValidKey(key) {
-		return nil, task.Invalid([]task.Field{{Name: "key", Message: keyRule}})
+		return nil, task.Invalid([]task.Field{{Name: "key", Message: task.KeyRule}})
 	}
 	t, err := s.db.TaskByKey(ctx, task.KeyHash(c.Caller.ID, "sms", key))
 	if err != nil {

@@ -9,13 +9,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 // Client calls a Sendonce service. It repeats a call by itself only where that
@@ -30,11 +31,12 @@ type Client struct {
 }
 
 const (
-	defaultTries = 6
-	firstPause   = 100 * time.Millisecond
-	longestPause = 5 * time.Second
-	callTimeout  = time.Minute // above the longest wait of a claim
-	idleConns    = 100         // of Go's default of 2 all others would be closed after each call
+	defaultTries      = 6
+	firstPause        = 100 * time.Millisecond
+	longestPause      = 5 * time.Second
+	longestRetryAfter = 24 * time.Hour // upper limit of what a server may ask for
+	callTimeout       = time.Minute    // above the longest wait of a claim
+	idleConns         = 100            // of Go's default of 2 all others would be closed after each call
 )
 
 // NewClient makes a client with a connection pool of its own. One try of a
@@ -263,15 +265,14 @@ func (c *Client) call(ctx context.Context, method, path string, body []byte, dat
 	}
 }
 
-// wait is the longer of what the service asked for and a doubling pause, and a
-// random bit more, so that callers that failed together do not return together.
+// wait returns the longer of what the service asked for and a doubling pause, with jitter.
 func wait(try int, err error) time.Duration {
-	d := min(firstPause<<(min(try, 10)-1), longestPause)
+	d := retry.Delay(firstPause, longestPause, try)
 	var refused *Error
 	if errors.As(err, &refused) {
 		d = max(d, refused.RetryAfter)
 	}
-	return d + mathrand.N(d/4)
+	return retry.Jitter(d)
 }
 
 // pause waits for d, or tells at once that ctx would end first.
@@ -327,8 +328,6 @@ func refusal(res *http.Response, raw []byte) *Error {
 	if json.Unmarshal(raw, &envelope) == nil && envelope.Error != "" {
 		e.Code, e.Message, e.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
-	if seconds, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		e.RetryAfter = time.Duration(seconds) * time.Second
-	}
+	e.RetryAfter = retry.After(res.Header, time.Now(), longestRetryAfter)
 	return e
 }

@@ -6,15 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 const (
@@ -147,7 +147,7 @@ func verdictOf(resp *http.Response, text []byte) verdict {
 	v := verdict{
 		status:     resp.StatusCode,
 		reason:     oneLine(resp.Status + " " + string(text)),
-		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+		retryAfter: retry.After(resp.Header, time.Now(), retryAfterMax),
 	}
 	v.unavailable = resp.StatusCode == http.StatusServiceUnavailable && v.retryAfter > 0
 	switch s := resp.StatusCode; {
@@ -209,13 +209,14 @@ func (t *Trigger) applyVerdict(ctx context.Context, js jetstream.JetStream, r *r
 // retryDelay returns the wait after so many attempts, the last of which had this verdict. It stays
 // short while something is unavailable, so that work resumes soon after it is back.
 func (t *Trigger) retryDelay(v verdict, attempts uint64) time.Duration {
+	backoff := retry.Jitter(retry.Delay(t.cfg.MinBackoff, t.cfg.MaxBackoff, int(attempts)))
 	switch {
 	case v.kind == verdictDenied:
-		return max(min(deniedBackoff, t.cfg.MaxBackoff), v.retryAfter)
+		backoff = min(deniedBackoff, t.cfg.MaxBackoff)
 	case v.unavailable:
-		return max(min(t.backoff(attempts), unavailableBackoffMax), v.retryAfter)
+		backoff = min(backoff, unavailableBackoffMax)
 	}
-	return max(t.backoff(attempts), v.retryAfter)
+	return max(backoff, v.retryAfter)
 }
 
 // countSuccess adds to count if err is nil, and returns err.
@@ -233,28 +234,6 @@ func (t *Trigger) retryDelayOn(r *route, v verdict, attempts uint64) time.Durati
 		return max(min(delay, unorderedBackoffMax), v.retryAfter)
 	}
 	return delay
-}
-
-// backoff doubles from MinBackoff to MaxBackoff, plus up to a quarter at random, so that messages
-// which failed together are not retried together.
-func (t *Trigger) backoff(attempts uint64) time.Duration {
-	d := t.cfg.MinBackoff
-	for n := uint64(1); n < attempts && d < t.cfg.MaxBackoff; n++ {
-		d *= 2
-	}
-	d = min(d, t.cfg.MaxBackoff)
-	return d + rand.N(d/4+1)
-}
-
-// retryAfter parses both forms of the header; 0 if it is absent.
-func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return min(max(time.Duration(seconds), 0), retryAfterMax/time.Second) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return min(max(at.Sub(now), 0), retryAfterMax)
-	}
-	return 0
 }
 
 // oneLine makes text fit a header and a log line.

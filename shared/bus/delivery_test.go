@@ -52,29 +52,6 @@ func TestDeliveryHonoursRetryAfter(t *testing.T) {
 	require.GreaterOrEqual(t, f.seen()[1].at.Sub(f.seen()[0].at), time.Second)
 }
 
-func TestRetryAfterForms(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	for value, want := range map[string]time.Duration{
-		"": 0, "nonsense": 0, "-5": 0, "7": 7 * time.Second, "99999999999": time.Hour,
-		"Fri, 20 Nov 2026 12:00:30 GMT": 30 * time.Second, "Fri, 20 Nov 2026 11:00:00 GMT": 0,
-	} {
-		require.Equal(t, want, retryAfter(value, now), value)
-	}
-}
-
-func TestBackoffGrowsToLimit(t *testing.T) {
-	t.Parallel()
-	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}}
-	for attempts, want := range map[uint64]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 10: 5 * time.Minute, 1 << 40: 5 * time.Minute} {
-		for range 100 {
-			got := trigger.backoff(attempts)
-			require.GreaterOrEqual(t, got, want)
-			require.LessOrEqual(t, got, want+want/4)
-		}
-	}
-}
-
 func TestUnavailableBackoffIsBounded(t *testing.T) {
 	t.Parallel()
 	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}

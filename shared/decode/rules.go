@@ -36,20 +36,9 @@ func (r *Rules) Between(field string, n *int, low, high int) {
 	r.When(n != nil && (*n < low || *n > high), field, fmt.Sprintf("must be between %d and %d", low, high))
 }
 
-// What is accepted as the name of a user, and as the id that a client gives a message.
-const (
-	UserRule = "must be 1 to 50 characters of A-Z a-z 0-9 . _ -"
-	KeyRule  = "must be 1 to 255 characters of A-Z a-z 0-9 . _ : -"
-)
-
-const maxUser = 50
-
-// ValidUser reports whether a user may have this name.
-func ValidUser(name string) bool { return task.ValidName(name, maxUser) }
-
 // User checks an optional name of a user.
 func (r *Rules) User(field, name string) {
-	r.When(name != "" && !ValidUser(name), field, UserRule)
+	r.When(name != "" && !task.ValidUser(name), field, task.UserRule)
 }
 
 // App requires the name of a sender app, which the original SMS API limits to 50 characters.
@@ -113,5 +102,5 @@ func (r *Rules) PhoneParameter(phone string) {
 
 // Queue checks the name of an optional queue.
 func (r *Rules) Queue(field, queue string) {
-	r.When(queue != "" && !task.ValidName(queue, task.MaxQueueBytes), field, "must be 1 to 63 characters of A-Z a-z 0-9 . _ -")
+	r.When(queue != "" && !task.ValidQueue(queue), field, task.QueueRule)
 }

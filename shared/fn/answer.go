@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/retry"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -81,13 +81,12 @@ func refusalOf(err error, requestID string) *task.Error {
 	return task.Refuse(codeInternal, "internal error, request id "+requestID)
 }
 
-// retryAfter is after how many seconds a refused call may be repeated; 0 = it is
-// not said.
+// retryAfter returns the seconds after which a refused call may be repeated; 0 = no hint.
 func retryAfter(refusal *task.Error) int {
 	if refusal.RetryAfter <= 0 && statusOf(refusal.Code) == http.StatusServiceUnavailable {
 		return 1
 	}
-	return int(math.Ceil(max(refusal.RetryAfter, 0).Seconds()))
+	return int(retry.Seconds(refusal.RetryAfter))
 }
 
 // answer sends what the function returned.

@@ -58,19 +58,10 @@ func newRequest(env *Env, w http.ResponseWriter, r *http.Request, p *mountedRout
 
 // requestID keeps the caller's id when it is harmless, else makes one.
 func requestID(given string) string {
-	if validRequestID(given) {
+	if task.ValidName(given, 50) {
 		return given
 	}
 	return rand.Text()
-}
-
-func validRequestID(id string) bool {
-	if id == "" || len(id) > 50 {
-		return false
-	}
-	return strings.IndexFunc(id, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-')
-	}) < 0
 }
 
 // readBody takes the whole body within the route's bound, once there is room for

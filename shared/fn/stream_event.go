@@ -12,7 +12,6 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
 	"github.com/sendonce/sendonce/shared/bus"
-	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -141,7 +140,7 @@ func (p *StreamEvent) Message() (*store.NewMessage, error) {
 	if to, err := message.ParseAddress(m.To.String()); err != nil || to != m.To {
 		return nil, errors.New("its destination is none that a message may have")
 	}
-	if m.CallerID < 0 || !decode.ValidUser(m.From) || !task.ValidKey(m.ClientMsgID) || !task.ValidKey(m.Type) || len(m.Data) > message.MaxData {
+	if m.CallerID < 0 || !task.ValidUser(m.From) || !task.ValidKey(m.ClientMsgID) || !task.ValidKey(m.Type) || len(m.Data) > message.MaxData {
 		return nil, errors.New("its caller, sender, client_msg_id, type or data is none that a message may have")
 	}
 	return m, nil

@@ -7,12 +7,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 const (
@@ -45,12 +45,12 @@ func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
 		return err
 	}
 	path := strings.TrimSuffix(c.BaseURL, "/") + "/api/v1/messages/" + url.PathEscape(messageID) + "/received"
-	for wait := firstPause; ; wait = min(2*wait, longestPause) {
+	for try := 1; ; try++ {
 		again, after, err := c.try(ctx, path, body)
 		if err == nil || !again {
 			return err
 		}
-		timer := time.NewTimer(max(wait, after) + rand.N(wait/4))
+		timer := time.NewTimer(retry.Jitter(max(retry.Delay(firstPause, longestPause, try), after)))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -82,9 +82,7 @@ func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bo
 	if err != nil {
 		return true, 0, err
 	}
-	if seconds, err := strconv.Atoi(res.Header.Get("Retry-After")); err == nil && seconds > 0 {
-		after = time.Duration(seconds) * time.Second
-	}
+	after = retry.After(res.Header, time.Now(), confirmLimit)
 	switch res.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		again = true

@@ -31,8 +31,8 @@ type Request api.MessageRequest
 func (r *Request) Validate() []task.Field {
 	var bad decode.Rules
 	bad.User("from", r.From)
-	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+decode.KeyRule)
-	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", decode.KeyRule)
+	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+task.KeyRule)
+	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", task.KeyRule)
 	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are the service's own")
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
 	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")

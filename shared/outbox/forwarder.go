@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 const (
@@ -205,7 +205,7 @@ func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 		default:
 			kept, reasons = append(kept, r.id), append(reasons, storable(r.err.Error()))
 			refused = append(refused, r.verdict == verdictRefused)
-			waits = append(waits, max(backoff(r.tries), r.retryAfter))
+			waits = append(waits, max(retry.Jitter(retry.Delay(time.Second, longestWait, r.tries+1)), r.retryAfter))
 		}
 	}
 	both := &pgx.Batch{}
@@ -215,13 +215,6 @@ func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 		return fmt.Errorf("settle: %w", err)
 	}
 	return nil
-}
-
-// backoff is 1 s after the first try, then doubled, plus up to a quarter at random, so that messages
-// which failed together are not retried together.
-func backoff(tries int) time.Duration {
-	d := min(time.Second<<min(tries, 10), longestWait)
-	return d + rand.N(d/4)
 }
 
 // storable removes bytes that Postgres does not accept in text.

@@ -129,14 +129,6 @@ func TestForwarderHonoursRetryAfter(t *testing.T) {
 	require.Equal(t, 1, count(t, db, "message_outbox WHERE next_at BETWEEN now() + '500s'::interval AND now() + '601s'::interval"))
 }
 
-func TestBackoffGrowsToAMinute(t *testing.T) {
-	t.Parallel()
-	for tries, want := range map[int]time.Duration{0: time.Second, 1: 2 * time.Second, 5: 32 * time.Second, 6: time.Minute, 1 << 30: time.Minute} {
-		require.GreaterOrEqual(t, backoff(tries), want)
-		require.Less(t, backoff(tries), want+want/4)
-	}
-}
-
 func TestLostResponseIsRetriedWithSameID(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)

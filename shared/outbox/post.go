@@ -7,17 +7,17 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 const (
 	postLimit     = 10 * time.Second
 	maxResponse   = 1 << 20 // bytes read of a response
-	maxRetryAfter = 3600    // upper limit of Retry-After, in seconds
+	maxRetryAfter = time.Hour
 )
 
 type verdict int
@@ -86,9 +86,7 @@ func judge(status int, header http.Header, raw []byte) outcome {
 	if own {
 		said.Code, said.Message, said.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
-	if seconds, err := strconv.Atoi(header.Get("Retry-After")); err == nil && seconds > 0 {
-		said.RetryAfter = time.Duration(min(seconds, maxRetryAfter)) * time.Second
-	}
+	said.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
 	o := outcome{verdict: verdictUnavailable, err: said, retryAfter: said.RetryAfter}
 	if own {
 		o.verdict = verdictOf(status)

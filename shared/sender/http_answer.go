@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/sendonce/sendonce/shared/retry"
 )
 
 // answerRules says what an answer means.
@@ -61,7 +63,7 @@ func (r answerRules) outcome(res *http.Response, away time.Duration) Outcome {
 
 // judge reads an answer; unread is why its body may not be whole.
 func (r answerRules) judge(res *http.Response, body []byte, unread error) Result {
-	away := retryAfter(res.Header.Get("Retry-After"), time.Now())
+	away := retry.After(res.Header, time.Now(), longestAway)
 	outcome := r.outcome(res, away)
 	if outcome == OK && len(r.path) > 0 {
 		return r.judgeField(body, unread)
@@ -125,15 +127,4 @@ func lookUp(body []byte, path []string) (value string, found bool) {
 		return "null", true
 	}
 	return "", false
-}
-
-// retryAfter reads seconds or a date; 0 = neither, or the time has come.
-func retryAfter(text string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return time.Duration(min(max(seconds, 0), int64(longestAway/time.Second))) * time.Second
-	}
-	if at, err := http.ParseTime(text); err == nil {
-		return max(at.Sub(now), 0)
-	}
-	return 0
 }

@@ -3,12 +3,12 @@ package sender
 import (
 	"context"
 	"errors"
-	"math"
 	"net/http"
 	"sync"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/retry"
 	"github.com/sendonce/sendonce/shared/text"
 )
 
@@ -35,7 +35,7 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 	case Retryable:
 		report.Status, report.ShouldRetry = status(statusFailed), true
 	case Released:
-		seconds := int64(math.Ceil(min(max(result.RetryAfter, 0), longestAway).Seconds()))
+		seconds := retry.Seconds(min(result.RetryAfter, longestAway))
 		report.Outcome, report.RetryAfterSeconds = "released", &seconds
 	default:
 		report.Outcome = "unknown"

@@ -58,7 +58,7 @@ func (l *Limits) Decode(text string) error {
 		queue = strings.TrimSpace(queue)
 		limit, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 		switch _, twice := all[queue]; {
-		case queue != otherQueues && !ValidName(queue, MaxQueueBytes):
+		case queue != otherQueues && !ValidQueue(queue):
 			return fmt.Errorf("%s; %q names no queue", limitsRule, part)
 		case twice:
 			return fmt.Errorf("%s; %q is there twice", limitsRule, queue)

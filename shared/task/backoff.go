@@ -30,7 +30,7 @@ func (b *Backoff) Decode(text string) error {
 		queue, list, ok := strings.Cut(part, "=")
 		queue = strings.TrimSpace(queue)
 		switch _, twice := all[queue]; {
-		case !ok || queue != otherQueues && !ValidName(queue, MaxQueueBytes):
+		case !ok || queue != otherQueues && !ValidQueue(queue):
 			return fmt.Errorf("%s; %q names no queue", backoffRule, part)
 		case twice:
 			return fmt.Errorf("%s; %q is there twice", backoffRule, queue)

@@ -12,23 +12,6 @@ import (
 // Hash is the first 128 bits of a SHA-256; the database keeps it as a uuid.
 type Hash [16]byte
 
-// ValidKey tells whether s may be an idempotency key: 1 to 255 of the characters
-// A-Z, a-z, 0-9, '.', '_', ':' and '-', but not . or .., which no path can hold.
-func ValidKey(s string) bool {
-	if len(s) < 1 || len(s) > 255 || s == "." || s == ".." {
-		return false
-	}
-	for i := range len(s) {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9',
-			c == '.', c == '_', c == ':', c == '-':
-		default:
-			return false
-		}
-	}
-	return true
-}
-
 // KeyHash identifies an idempotency key within its scope. Two different triples
 // never feed the hash the same bytes.
 func KeyHash(caller int64, resource, key string) Hash {

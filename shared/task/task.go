@@ -110,7 +110,6 @@ const (
 	MaxContent      = 200 // characters of a message
 	MaxResult       = 500 // characters of a result
 	MaxRetriesCap   = 10  // highest max_retries
-	MaxQueueBytes   = 63
 	DefaultQueue    = "default"
 	DefaultPriority = 5
 	LowestPriority  = 9

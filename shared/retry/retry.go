@@ -1,0 +1,41 @@
+// Package retry computes how long to wait before a call is repeated.
+package retry
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// Delay returns the wait after failed try n, from 1: first, then doubled, up to longest.
+func Delay(first, longest time.Duration, n int) time.Duration {
+	d := first
+	for ; n > 1 && d < longest; n-- {
+		d *= 2
+	}
+	return min(d, longest)
+}
+
+// Jitter returns d plus up to a quarter at random, so that calls which failed together are
+// not repeated together.
+func Jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+
+// After returns the wait that the header Retry-After asks for, in seconds or as a date, at
+// most limit; 0 if there is none or its time has passed.
+func After(h http.Header, now time.Time, limit time.Duration) time.Duration {
+	value := h.Get("Retry-After")
+	seconds, err := strconv.ParseUint(value, 10, 64)
+	if err == nil || errors.Is(err, strconv.ErrRange) {
+		return time.Duration(min(seconds, uint64(limit/time.Second))) * time.Second
+	}
+	if date, err := http.ParseTime(value); err == nil {
+		return min(max(date.Sub(now), 0), limit)
+	}
+	return 0
+}
+
+// Seconds returns a wait in whole seconds, as Retry-After has it, rounded up.
+func Seconds(d time.Duration) int64 { return int64(math.Ceil(max(d, 0).Seconds())) }
