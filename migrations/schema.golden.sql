@@ -492,7 +492,7 @@ CREATE TABLE webhook_deliveries (
     subject uuid NOT NULL,
     lane text NOT NULL DEFAULT ''::text,
     url text NOT NULL,
-    payload text NOT NULL,
+    own_payload text,
     state smallint NOT NULL DEFAULT 0,
     attempts smallint NOT NULL DEFAULT 0,
     claims integer NOT NULL DEFAULT 0,
@@ -518,6 +518,11 @@ CREATE TABLE webhook_endpoints (
     created_at timestamp with time zone NOT NULL DEFAULT now(),
     rotated_at timestamp with time zone,
     registered_caller bigint GENERATED ALWAYS AS (NULLIF(caller_id, 0)));
+
+CREATE TABLE webhook_events (
+    id text NOT NULL,
+    payload text NOT NULL,
+    recorded_at timestamp with time zone NOT NULL DEFAULT now());
 
 CREATE SEQUENCE blocked_words_id_seq AS integer INCREMENT 1 START 1 CACHE 1;
 
@@ -707,6 +712,8 @@ ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_pkey PRIMARY KEY 
 
 ALTER TABLE webhook_endpoints ADD CONSTRAINT webhook_endpoints_registered_caller_fkey FOREIGN KEY (registered_caller) REFERENCES callers(id);
 
+ALTER TABLE webhook_events ADD CONSTRAINT webhook_events_pkey PRIMARY KEY (id);
+
 CREATE INDEX accepted_messages_place ON public.accepted_messages USING btree (accept_seq);
 
 CREATE INDEX alerts_cleared ON public.alerts USING btree (cleared_at, id) WHERE (cleared_at IS NOT NULL);
@@ -800,6 +807,8 @@ CREATE INDEX webhook_deliveries_subject ON public.webhook_deliveries USING btree
 CREATE INDEX webhook_endpoints_caller ON public.webhook_endpoints USING btree (caller_id, id) WHERE (url IS NOT NULL);
 
 CREATE UNIQUE INDEX webhook_endpoints_signing ON public.webhook_endpoints USING btree (caller_id) WHERE (url IS NULL);
+
+CREATE INDEX webhook_events_recorded ON public.webhook_events USING btree (recorded_at, id);
 
 CREATE VIEW reliable_messages AS
  SELECT m.id,
@@ -1182,6 +1191,8 @@ COMMENT ON TABLE webhook_deliveries IS 'Each event for each endpoint, with every
 
 COMMENT ON COLUMN webhook_deliveries.event_type IS 'The type of the CloudEvent, as sendonce.task.failed.v1.';
 
+COMMENT ON COLUMN webhook_deliveries.own_payload IS 'The body of each POST, of deliveries recorded before webhook_events was added; null: that of webhook_events.';
+
 COMMENT ON COLUMN webhook_deliveries.state IS '0 pending, 1 delivered, 2 failed.';
 
 COMMENT ON COLUMN webhook_deliveries.attempts IS 'Failures in this schedule; a resend starts a new schedule.';
@@ -1195,6 +1206,12 @@ COMMENT ON COLUMN webhook_endpoints.events IS 'The kinds of events that are post
 COMMENT ON COLUMN webhook_endpoints.disabled_reason IS 'gone (it answered 410), failing (nothing but failures for five days), by_hand.';
 
 COMMENT ON COLUMN webhook_endpoints.registered_caller IS 'caller_id, null for caller 0: a caller with endpoints cannot be removed.';
+
+COMMENT ON TABLE webhook_events IS 'Events that webhook_deliveries sends, each once. Kept for as long as one of its deliveries.';
+
+COMMENT ON COLUMN webhook_events.payload IS 'The body of each POST.';
+
+COMMENT ON COLUMN webhook_events.recorded_at IS 'When it was last recorded, to half a day.';
 
 CREATE OR REPLACE FUNCTION public.drop_log_partition(partition text, before timestamp with time zone)
  RETURNS boolean

@@ -95,7 +95,7 @@ func TestACallerOfAnotherQueueReachesNothingElsewhere(t *testing.T) {
 
 	var tables []string
 	for _, name := range []string{"tasks", "task_live", "task_done", "submission_keys", "subscribe_message_logs", "messages", "message_live", "message_cursors",
-		"callers", "webhook_endpoints", "webhook_deliveries", "queue_pauses", "sms_templates", "default_sms_data", "blocked_words"} {
+		"callers", "webhook_endpoints", "webhook_deliveries", "webhook_events", "queue_pauses", "sms_templates", "default_sms_data", "blocked_words"} {
 		tables = append(tables, `select '`+name+`' || t::text as line from `+name+` t`)
 	}
 	s.exec(`create table before as ` + strings.Join(tables, " union all "))

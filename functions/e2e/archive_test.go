@@ -141,7 +141,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
 		require.Contains(t, printed, "would move 1 "+table+" that were over before ")
 	}
-	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
+	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 webhook_events\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
 	s.exec(`update upkeep set begun_at = '-infinity'`)
 	s.keepHouse()
 	require.Equal(t, []int{0, 0, 0}, []int{s.count(`select count(*) from messages`), s.count(`select count(*) from subscribe_message_logs`), s.count(`select count(*) from tasks`)})

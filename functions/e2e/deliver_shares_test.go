@@ -28,7 +28,7 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 			insert into message_live (id, caller_id, kind, lane, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, hosts[i].URL)
 	}
 	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
-	w.looker.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload)
+	w.looker.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
 		select gen_random_uuid(), n::text, id, caller_id, 'x', id, url, '{}' from webhook_endpoints, generate_series(1, 20) n where url is not null`)
 	inHand := func() (webhooks, messages int) {
 		for _, host := range hosts {

@@ -44,13 +44,14 @@ const (
 )
 
 // archivables are in the order in which they are archived: subscribe messages come
-// after the tasks that sent them.
+// after the tasks that sent them, events after their deliveries.
 var archivables = []archivable{
 	{table: "tasks", first: firstID, rows: archiveRows, page: pageTasksSQL, archive: archiveTasksSQL, cutoff: counted},
 	{table: "messages", first: firstID, rows: 100, page: pageMessagesSQL, archive: archiveMessagesSQL, cutoff: moved},
 	{table: "subscribe_message_logs", first: firstNumber, rows: archiveRows, page: pageSubscribeLogsSQL, archive: archiveSubscribeLogsSQL, cutoff: counted},
 	{table: "operator_actions", first: firstNumber, rows: archiveRows, page: pageActionsSQL, archive: archiveActionsSQL, cutoff: moved},
 	{table: "webhook_deliveries", deletes: true, first: firstID, rows: archiveRows, page: pageDeliveriesSQL, archive: deleteOldDeliveriesSQL, cutoff: deleted},
+	{table: "webhook_events", deletes: true, first: "", rows: archiveRows, page: pageEventsSQL, archive: deleteOldEventsSQL, cutoff: deleted},
 	{table: "alerts", deletes: true, first: firstID, rows: archiveRows, page: pageAlertsSQL, archive: deleteOldAlertsSQL, cutoff: published},
 	{table: "dead_letters", deletes: true, first: firstNumber, rows: archiveRows, page: pagePanicsSQL, archive: deleteOldPanicsSQL, cutoff: deleted},
 }
@@ -178,6 +179,28 @@ with c as materialized (
     select id from webhook_deliveries where id = any($1::text[]::uuid[]) and state <> 0 and finished_at < $2 for update skip locked
 ), d as (
     delete from webhook_deliveries where id = any(array(select id from c)) returning id
+)
+select count(*) from d`
+
+// pageEventsSQL also looks at the deliveries of each event: none may be left after this run.
+const pageEventsSQL = `
+select e.id as key, e.recorded_at, not exists (
+    select from webhook_deliveries w where w.event_id = e.id and (w.state = 0 or w.finished_at >= $3) offset 0)
+from webhook_events e
+where (e.recorded_at, e.id) > ($1::timestamptz, $2::text) and e.recorded_at < $3
+order by e.recorded_at, e.id
+limit $4`
+
+// deleteOldEventsSQL leaves events that insertDeliveriesSQL records again, whose new
+// deliveries this statement may not see: it skips those that are locked, and those that
+// are young again once it has locked them.
+const deleteOldEventsSQL = `
+with c as materialized (
+    select e.id from webhook_events e where e.id = any($1::text[]) and e.recorded_at < $2
+        and not exists (select from webhook_deliveries w where w.event_id = e.id offset 0)
+    for update skip locked
+), d as (
+    delete from webhook_events where id = any(array(select id from c)) returning id
 )
 select count(*) from d`
 

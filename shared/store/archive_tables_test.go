@@ -24,9 +24,11 @@ func (db *DB) oldRows(t *testing.T) {
 	for _, sql := range []string{
 		`insert into operator_actions (caller_id, caller_name, request_id, action, subject, reason, before, after, created_at)
 			select 1, 'ann', 'r', 'task.retry', g::text, 'because', '{"a": 1}', '{"a": 2}', now() - interval '100 days' * (g % 2) from generate_series(1, 4) g`,
-		`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, state, next_at, finished_at, created_at)
+		`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, state, next_at, finished_at, created_at)
 			select gen_random_uuid(), g::text, gen_random_uuid(), 0, 't', gen_random_uuid(), 'u', '{}', case when g < 3 then 0 else g - 2 end, case when g < 3 then now() end,
 				case when g > 2 then now() - interval '100 days' end, now() - interval '100 days' from generate_series(1, 4) g`,
+		`insert into webhook_events (id, payload, recorded_at)
+			select g::text, '{}', now() - interval '100 days' * (g % 6) from generate_series(1, 6) g`,
 		`insert into alerts (id, kind, queue, value, threshold, since, cleared_at, cleared_value)
 			select gen_random_uuid(), 'backlog', g::text, 1, 1, now() - interval '100 days', case when g < 4 then now() - interval '100 days' end, case when g < 4 then 0 end
 			from generate_series(1, 4) g`,
@@ -42,7 +44,7 @@ func TestEveryTableThatGrowsHasAnEnd(t *testing.T) {
 	db := keeping(t, sandbox.NewDatabase(t), 90, 30)
 	db.oldRows(t)
 	want := map[string]int{
-		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "alerts": 3, "dead_letters": 4,
+		"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2, "webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4,
 	}
 	require.Len(t, archivables, len(want))
 	require.Equal(t, want, db.archivedRows(t, ArchiveRun{DryRun: true}), "a dry run counts what a run takes")
@@ -52,6 +54,7 @@ func TestEveryTableThatGrowsHasAnEnd(t *testing.T) {
 		where (caller_name, reason, before, after) = ('ann', 'because', '{"a": 1}', '{"a": 2}')`))
 	require.Equal(t, 2, db.count(t, `select count(*) from operator_actions`))
 	require.Equal(t, 2, db.count(t, `select count(*) from webhook_deliveries where state = 0`))
+	require.Equal(t, 3, db.count(t, `select count(*) from webhook_events where id in ('1', '2', '6')`), "of deliveries that are pending, and a young one")
 	require.Equal(t, 1, db.count(t, `select count(*) from alerts where cleared_at is null`))
 	require.Equal(t, 1, db.count(t, `select count(*) from dead_letters where dead`))
 }
@@ -63,7 +66,7 @@ func TestRetentionSettingsAreOfWhatIsMovedAndOfWhatIsDeleted(t *testing.T) {
 	require.Equal(t, map[string]int{"tasks": 1, "messages": 1, "subscribe_message_logs": 1, "operator_actions": 2}, moves.archivedRows(t, ArchiveRun{}))
 	deletes := keeping(t, sandbox.NewDatabase(t), 0, 30)
 	deletes.oldRows(t)
-	require.Equal(t, map[string]int{"webhook_deliveries": 2, "alerts": 3, "dead_letters": 4}, deletes.archivedRows(t, ArchiveRun{}))
+	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 3, "alerts": 3, "dead_letters": 4}, deletes.archivedRows(t, ArchiveRun{}))
 	require.Len(t, deletes.archivedRows(t, ArchiveRun{Before: time.Now()}), 4, "a date given by hand is meant for all")
 }
 
@@ -204,8 +207,9 @@ insert into archived_subscribe_message_logs select id + 1000000, template_id, te
 insert into archived_subscribe_message_sends select gen_random_uuid(), log_id, template_id, receiver_openid, message_data, null, null, null, now() from subscribe_message_sends;
 insert into operator_actions (caller_id, caller_name, request_id, action, subject, created_at)
 	select 0, '', '', '', '', now() - interval '1 minute' * g from generate_series(1, 20000) g;
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, state, next_at, finished_at)
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, state, next_at, finished_at)
 	select id, id::text, id, 1, 'x', id, 'u', '{}', 1, null, now() - interval '1 minute' * seq from tasks;
+insert into webhook_events (id, payload, recorded_at) select id::text, '{}', now() - interval '1 minute' * seq from tasks;
 insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
 	select id, 'backlog', 'q', 1, 1, now() - interval '1 minute' * seq, 0 from tasks;
 insert into dead_letters (function, event_id, event_type, event, reason, attempts, dead, created_at)
@@ -213,7 +217,7 @@ insert into dead_letters (function, event_id, event_type, event, reason, attempt
 
 var archivedTables = []string{
 	"messages", "message_done", "message_live", "message_receipts", "archived_messages", "tasks", "task_done", "subscribe_message_logs",
-	"subscribe_message_sends", "archived_subscribe_message_logs", "archived_subscribe_message_sends", "operator_actions", "webhook_deliveries", "alerts",
+	"subscribe_message_sends", "archived_subscribe_message_logs", "archived_subscribe_message_sends", "operator_actions", "webhook_deliveries", "webhook_events", "alerts",
 	"dead_letters",
 }
 
@@ -231,6 +235,7 @@ func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 		cases: map[string]string{
 			"pageMessagesSQL": pageOfIDs, "archiveMessagesSQL": ids, "pageSubscribeLogsSQL": pageOfRows, "archiveSubscribeLogsSQL": numbers,
 			"pageActionsSQL": pageOfRows, "archiveActionsSQL": numbers, "pageDeliveriesSQL": pageOfIDs, "deleteOldDeliveriesSQL": ids,
+			"pageEventsSQL": pageOfRows, "deleteOldEventsSQL": numbers,
 			"pageAlertsSQL": pageOfIDs, "deleteOldAlertsSQL": ids, "pagePanicsSQL": pageOfRows, "deleteOldPanicsSQL": numbers,
 			"withdrawArchivedSQL": someIDs, "knownArchivedMessagesSQL": someIDs, "archivedMessageSQL": anID, "savedBeforeSQL": someIDs,
 			"finishedMessagesSQL": someIDs,
@@ -238,10 +243,10 @@ func TestPlansOfRetentionMadeOnEmptyTablesStillUseTheIndexes(t *testing.T) {
 		},
 		index: map[string]string{
 			"pageMessagesSQL": "message_done_finished", "pageSubscribeLogsSQL": "subscribe_message_logs_settled", "pageActionsSQL": "operator_actions_created",
-			"pageDeliveriesSQL": "webhook_deliveries_finished", "pageAlertsSQL": "alerts_cleared", "pagePanicsSQL": "dead_letters_survived",
+			"pageDeliveriesSQL": "webhook_deliveries_finished", "pageEventsSQL": "webhook_events_recorded", "deleteOldEventsSQL": "webhook_events_pkey", "pageAlertsSQL": "alerts_cleared", "pagePanicsSQL": "dead_letters_survived",
 			"withdrawArchivedSQL": "archived_messages_pkey", "archivedLogOfSQL": "archived_business_template_receiver", "messageLogSQL": "archived_business_template_receiver",
 		},
-		sorted: []string{"pageMessagesSQL", "pageSubscribeLogsSQL", "pageActionsSQL", "pageDeliveriesSQL", "pageAlertsSQL", "pagePanicsSQL"},
+		sorted: []string{"pageMessagesSQL", "pageSubscribeLogsSQL", "pageActionsSQL", "pageDeliveriesSQL", "pageEventsSQL", "pageAlertsSQL", "pagePanicsSQL"},
 	}.require(t)
 }
 

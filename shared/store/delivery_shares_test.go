@@ -21,7 +21,7 @@ var fewPlaces = Places{All: 16, Caller: 4, Lane: 2, Failing: 4}
 // pend adds deliveries that are due, n to each of the hosts.
 func (db *DB) pend(t *testing.T, endpoint task.ID, caller int64, n int, hosts ...string) {
 	t.Helper()
-	db.exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane, next_at)
+	db.exec(t, `insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, lane, next_at)
 		select gen_random_uuid(), gen_random_uuid()::text, $1, $2, 'x', gen_random_uuid(), 'u', '{}', host, now() - n * interval '1 second'
 		from unnest($3::text[]) host, generate_series(1, $4::integer) n`, endpoint, caller, hosts, n)
 }

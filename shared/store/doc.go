@@ -22,6 +22,8 @@
 //	    as the first; and logs outlive what they are of
 //	webhook_deliveries -> webhook_endpoints, operator_actions -> callers
 //	    deliveries stay to be read when their endpoint is deleted; caller 0 has no row
+//	webhook_deliveries -> webhook_events
+//	    deliveries that were recorded before there was that table have no row in it
 //
 // # Transitions
 //
@@ -78,8 +80,8 @@
 // known from the live row. The id of that row orders the events of one task, as
 // it is taken while the task is locked. The relay publishes and deletes.
 //
-// deliver keeps a row of webhook_deliveries for each event and endpoint (the key
-// deduplicates), and each try in it. A try is claimed for a lease; claims is the
+// deliver keeps each event in webhook_events and a row of webhook_deliveries for each
+// event and endpoint (the key deduplicates), with each try in it. A try is claimed for a lease; claims is the
 // fence. Deliveries and messages to URLs are taken in turn of each caller, and of each
 // endpoint or host of a caller, and none has more than its share in hand. What a
 // caller with very many hosts has due is found without a look at each host. Whoever locks both

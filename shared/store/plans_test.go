@@ -288,10 +288,11 @@ insert into task_done (id, status, reason, retry_count, ended) select id, 2, 0, 
 insert into event_outbox (kind, ids)
 	select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 400 as n from tasks) t group by n;
 insert into webhook_endpoints (id, caller_id, url, secret) select gen_random_uuid(), g, 'https://b.example', 's' from generate_series(1, 20) g;
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload)
-	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u', '{}' from tasks t;
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url)
+	select gen_random_uuid(), t.id, (select id from webhook_endpoints where caller_id = 1 + t.seq % 20), 1, 'x', t.id, 'u' from tasks t;
+insert into webhook_events (id, payload) select id, '{}' from tasks;
 insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '1 a.example', 5 from tasks`,
-		tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "message_live"},
+		tables: []string{"tasks", "task_done", "event_outbox", "webhook_deliveries", "webhook_events", "message_live"},
 		cases: map[string]string{
 			"insertEventsSQL":     someIDs + `, array['task.succeeded'], array[0]::smallint[], array[1]::bigint[], array[false]`,
 			"lockEventsSQL":       "4",
@@ -300,6 +301,7 @@ insert into message_live (id, kind, lane, remaining_sends) select id, seq % 2, '
 			"deleteEventsSQL":     "array[1]",
 			"listenersSQL":        someIDs + `, array['task.succeeded']`,
 			"claimDeliveriesSQL":  `100, array[1], ` + someIDs + `, array[''], array[false], 16, 32, 32, 30`,
+			"insertDeliveriesSQL": someIDs + `, array[1], ` + someIDs + `, array[''], array[''], array[''], array[''], ` + someIDs + `, array['']`,
 			"anyDeliverySQL":      "",
 			"nextWebhookSQL":      "",
 			"nextDeliverySQL":     "",

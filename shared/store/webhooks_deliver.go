@@ -121,8 +121,11 @@ const claimDeliveriesSQL = deliverySources +
 update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $9)
 from claimed, webhook_endpoints s
 where w.id = claimed.id and s.id = w.endpoint_id
-returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, w.payload, w.claims, s.failing_since is not null,
+returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, ` + payloadSQL + `, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
+
+// payloadSQL is what the delivery w sends.
+const payloadSQL = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id))`
 
 // Places bounds what one process has under way of one kind.
 type Places struct {

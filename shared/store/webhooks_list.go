@@ -27,8 +27,8 @@ type Delivery struct {
 	Payload    string // the body of each POST; only where a method says so
 }
 
-const deliveryColumns = `d.id, d.event_id, d.event_type, d.subject::text, d.endpoint_id, d.url,
-    case d.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, d.tried, d.next_at, d.created_at, d.finished_at, d.tries`
+const deliveryColumns = `w.id, w.event_id, w.event_type, w.subject::text, w.endpoint_id, w.url,
+    case w.state when 0 then 'pending' when 1 then 'delivered' else 'failed' end, w.tried, w.next_at, w.created_at, w.finished_at, w.tries`
 
 // DeliveryFilter narrows the deliveries; a zero field does not.
 type DeliveryFilter struct {
@@ -42,10 +42,10 @@ type DeliveryFilter struct {
 
 const deliveriesSQL = `
 select ` + deliveryColumns + `, ''
-from webhook_deliveries d
-where ($1::bigint is null or d.caller_id = $1) and ($2::smallint is null or d.state = $2) and ($3::uuid is null or d.endpoint_id = $3)
-    and ($4::uuid is null or d.subject = $4) and ($5::uuid is null or d.id < $5)
-order by d.id desc
+from webhook_deliveries w
+where ($1::bigint is null or w.caller_id = $1) and ($2::smallint is null or w.state = $2) and ($3::uuid is null or w.endpoint_id = $3)
+    and ($4::uuid is null or w.subject = $4) and ($5::uuid is null or w.id < $5)
+order by w.id desc
 limit $6`
 
 // Deliveries lists deliveries, newest first, without their payloads; more says
@@ -61,9 +61,9 @@ func (db *DB) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery
 }
 
 const deliverySQL = `
-select ` + deliveryColumns + `, d.payload
-from webhook_deliveries d
-where d.id = $1 and ($2::bigint is null or d.caller_id = $2)`
+select ` + deliveryColumns + `, ` + payloadSQL + `
+from webhook_deliveries w
+where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
 
 // Delivery finds one delivery of a caller, or anybody's when of is nil, with its
 // payload; task.CodeNotFound when there is none.

@@ -51,12 +51,21 @@ order by t.n`
 // the deliveries, each with the place of its event in $6 to $9; those of one endpoint
 // are due in the order of the events. They are inserted in one order and committed at
 // once, so two transactions never wait for each other in a circle.
+//
+// An event that is recorded again keeps its payload. Its row is locked, and made young
+// again when it is old, so that deleteOldEventsSQL does not delete it: events that are
+// younger than a day are never deleted.
 const insertDeliveriesSQL = `
-insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, payload, lane, next_at)
-select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, o.payload, case when e.url is null then t.host else '' end,
+with event as (
+    insert into webhook_events (id, payload)
+    select distinct on (event_id) event_id, payload from unnest($6::text[], $9::text[]) as o (event_id, payload) order by event_id
+    on conflict (id) do update set recorded_at = now() where webhook_events.recorded_at < now() - interval '12 hours'
+)
+insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, lane, next_at)
+select t.id, o.event_id, t.endpoint_id, e.caller_id, o.event_type, o.subject, t.url, case when e.url is null then t.host else '' end,
     now() - make_interval(secs => (cardinality($6::text[]) - t.n) * 1e-6)
 from unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::text[]) as t (id, n, endpoint_id, url, host)
-join unnest($6::text[], $7::text[], $8::uuid[], $9::text[]) with ordinality as o (event_id, event_type, subject, payload, n) on o.n = t.n
+join unnest($6::text[], $7::text[], $8::uuid[]) with ordinality as o (event_id, event_type, subject, n) on o.n = t.n
 join (select id, caller_id, url from webhook_endpoints where id = any($3::uuid[]) order by id for key share) e on e.id = t.endpoint_id
 order by o.event_id, t.endpoint_id
 on conflict (event_id, endpoint_id) do nothing`
@@ -65,7 +74,7 @@ on conflict (event_id, endpoint_id) do nothing`
 const callbackEndpointsSQL = `select caller_id, id from webhook_endpoints where caller_id = any($1::bigint[]) and url is null`
 
 // A statement that records deliveries has at most so many rows, and so many bytes of
-// payloads, which each row repeats.
+// payloads, each of which is stored once.
 const (
 	recordRows  = 500
 	recordBytes = 2 << 20
@@ -98,11 +107,14 @@ func (db *DB) RecordEvents(ctx context.Context, events []RecordedEvent, fresh fu
 	return told, unknown, nil
 }
 
-// fittingInStatement is how many of the first rows go in one statement: at least one.
+// fittingInStatement is how many of the first rows, which are in the order of the
+// events, go in one statement: at least one.
 func fittingInStatement(rows []newDelivery, events []RecordedEvent) int {
 	size := 0
 	for i, r := range rows {
-		size += len(events[r.place-1].Payload)
+		if i == 0 || r.place != rows[i-1].place {
+			size += len(events[r.place-1].Payload)
+		}
 		if i > 0 && (i == recordRows || size > recordBytes) {
 			return i
 		}

@@ -116,7 +116,7 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	db.mustSubmit(t, tasks...)
 	var events []RecordedEvent
 	for n := range 64 {
-		events = append(events, RecordedEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 4500)})
+		events = append(events, RecordedEvent{ID: fmt.Sprint(n), Kind: "task.failed", Type: "t", Subject: tasks[0].ID, Payload: strings.Repeat("p", 40_000)})
 	}
 	events = append(events, RecordedEvent{ID: "last", Kind: "task.failed", Type: "t", Subject: tasks[1].ID, Payload: "{}"})
 	for range 2 {
@@ -128,9 +128,97 @@ func TestEventsOfCallersWithFewEndpointsAreRecordedFirst(t *testing.T) {
 	require.Equal(t, 64*20+1, db.count(t, `select count(*) from webhook_deliveries`), "once each")
 	require.Zero(t, db.count(t, `select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 8)`))
 	require.LessOrEqual(t, db.count(t, `select max(n) from (select count(*) as n from webhook_deliveries group by xmin::text) of`), recordRows)
-	require.LessOrEqual(t, db.count(t, `select max(n) from (select sum(length(payload)) as n from webhook_deliveries group by xmin::text) of`), recordBytes)
-	require.Zero(t, db.count(t, `select count(*) from (select payload, lead(event_id::integer) over (partition by endpoint_id order by next_at) - event_id::integer as step
+	require.LessOrEqual(t, db.count(t, `select max(n) from (select sum(length(payload)) as n from webhook_events group by xmin::text) of`), recordBytes)
+	require.Zero(t, db.count(t, `select count(*) from (select lead(event_id::integer) over (partition by endpoint_id order by next_at) - event_id::integer as step
 		from webhook_deliveries where caller_id = 7) of where step <> 1`), "each endpoint has them in their order")
+}
+
+// claimPayloads claims all that is pending, and returns what is sent to each URL.
+func (db *DB) claimPayloads(t *testing.T) map[string]string {
+	t.Helper()
+	db.exec(t, `update webhook_deliveries set next_at = now() where state = 0`)
+	sent := map[string]string{}
+	for _, d := range db.mustClaimDeliveries(t) {
+		sent[d.URL] += d.Payload
+	}
+	return sent
+}
+
+func TestEventIsStoredOnceForAllEndpoints(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	want := map[string]string{"https://calm.example": "calm"}
+	for n := range maxEndpoints {
+		want[db.mustAddEndpoint(t, 7, fmt.Sprintf("https://greedy.example/%d", n)).URL] = "greedy"
+	}
+	db.mustAddEndpoint(t, 8, "https://calm.example")
+	a, b := message(fromCaller(7), withCallback), message(fromCaller(8))
+	want[a.CallbackURL] = "greedy"
+	db.mustSubmit(t, a, b)
+	record := func(greedy string) {
+		_, _, err := db.RecordEvents(t.Context(), []RecordedEvent{
+			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy}, {ID: "b", Kind: "task.failed", Subject: b.ID, Payload: "calm"},
+			{ID: "a", Kind: "task.failed", Subject: a.ID, Payload: greedy},
+		}, fresh)
+		require.NoError(t, err)
+	}
+	record("greedy")
+	require.Equal(t, maxEndpoints+2, db.count(t, `select count(*) from webhook_deliveries where own_payload is null`))
+	require.Equal(t, 2, db.count(t, `select count(*) from webhook_events`))
+	require.Equal(t, want, db.claimPayloads(t))
+
+	record("another text")
+	require.Equal(t, want, db.claimPayloads(t), "each try sends the same bytes")
+	_, err := db.RotateEndpoint(t.Context(), db.mustDeliveries(t, DeliveryFilter{Subject: &b.ID})[0].EndpointID, nil, "whsec_new", Operator{Name: "shop"})
+	require.NoError(t, err)
+	db.exec(t, `update webhook_deliveries set own_payload = 'own' where url like '%/7'`)
+	want["https://greedy.example/7"] = "own"
+	require.Equal(t, want, db.claimPayloads(t), "so does one that an older version recorded")
+	for _, d := range db.mustDeliveries(t, DeliveryFilter{}) {
+		require.Empty(t, d.Payload)
+		one, err := db.Delivery(t.Context(), d.ID, nil)
+		require.NoError(t, err)
+		require.Equal(t, want[d.URL], one.Payload)
+	}
+}
+
+// An event is deleted with its last delivery, however late that ends, and not while it is
+// recorded again.
+func TestEventOutlivesItsDeliveries(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := keeping(t, url, 90, 30)
+	db.mustAddEndpoint(t, 7, "https://one.example")
+	db.mustAddEndpoint(t, 7, "https://two.example")
+	s := message(fromCaller(7))
+	db.mustSubmit(t, s)
+	db.told(t, s.ID, 1, "task.failed")
+	due := db.mustClaimDeliveries(t)
+	db.settle(t, 200, due...)
+	const age = `update webhook_deliveries set finished_at = now() - interval '40 days' where state <> 0; update webhook_events set recorded_at = now() - interval '50 days'`
+	_, err := db.Resend(t.Context(), due[0].ID, nil, Operator{Name: "shop"})
+	require.NoError(t, err)
+	db.exec(t, age)
+	require.Equal(t, map[string]int{"webhook_deliveries": 1}, db.archivedRows(t, ArchiveRun{}))
+	again := db.mustClaimDeliveries(t)
+	require.Len(t, again, 1)
+	require.Equal(t, due[0].Payload, again[0].Payload)
+	db.settle(t, 200, again...)
+	db.exec(t, age)
+
+	release := hold(t, url, `select from webhook_deliveries for update`)
+	require.Empty(t, db.archivedRows(t, ArchiveRun{}), "its last delivery is in use")
+	release()
+	db.exec(t, `delete from webhook_deliveries`)
+	release = hold(t, url, `update webhook_events set recorded_at = now()`) // as while it is recorded again
+	require.Empty(t, db.archivedRows(t, ArchiveRun{}), "it is being recorded")
+	release()
+	db.exec(t, age)
+	db.told(t, s.ID, 1, "task.failed")
+	require.Empty(t, db.archivedRows(t, ArchiveRun{}), "it was recorded again")
+	db.settle(t, 200, db.mustClaimDeliveries(t)...)
+	db.exec(t, age)
+	require.Equal(t, map[string]int{"webhook_deliveries": 2, "webhook_events": 1}, db.archivedRows(t, ArchiveRun{}))
 }
 
 func TestNoEndpointKeepsAnotherOneWaiting(t *testing.T) {
