@@ -19,10 +19,10 @@ import (
 )
 
 // tellOfAccepting meets the answers of a service that accepts before it saves.
-func (s teller) tellOfAccepting() {
+func (s story) tellOfAccepting() {
 	s.t.Helper()
 	other, _ := s.host.serveWithNATS(s.t)
-	a := teller{other, s.witness}
+	a := story{other, s.witness}
 	accepted := a.post(202, post, `{"client_msg_id":"c-1","to":"user:bob","data":"hi","ack":"accepted"}`)
 	require.Equal(s.t, "accepted", accepted.data("ack"))
 	require.Equal(s.t, "process", accepted.data("durability"))
@@ -37,11 +37,11 @@ func (s teller) tellOfAccepting() {
 func twoPhase(t *testing.T, more ...string) *town {
 	t.Helper()
 	w := &town{t: t, bin: binary(t)}
-	w.broker = sandbox.NATSOptions{Dir: t.TempDir()}
-	w.nats = natsIn(t, w.broker)
-	w.broker.Port = w.nats.Port()
-	w.database = sandbox.NewDatabase(t)
-	w.env = settings(w.database, append([]string{"NATS_URL=" + w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
+	w.options = sandbox.NATSOptions{Dir: t.TempDir()}
+	w.nats = natsIn(t, w.options)
+	w.options.Port = w.nats.Port()
+	w.url = sandbox.NewDatabase(t)
+	w.env = settings(w.url, append([]string{"NATS_URL=" + w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
 	w.restart()
 	w.ensure()
 	return w
@@ -50,26 +50,26 @@ func twoPhase(t *testing.T, more ...string) *town {
 // restart starts the functions, on another port.
 func (w *town) restart() {
 	w.t.Helper()
-	w.server = startProcess(w.t, w.bin, w.env)
-	w.at = address(w.t, w.server)
+	w.process = startProcess(w.t, w.bin, w.env)
+	w.at = address(w.t, w.process)
 	w.client = api.NewClient(w.at, "admin", "secret")
-	w.looker = (&server{t: w.t, url: w.at, user: "admin", password: "secret"}).connect(w.database)
+	w.looker = (&server{t: w.t, url: w.at, user: "admin", password: "secret"}).connect(w.url)
 }
 
 // ensure makes the streams, as any trigger does.
 func (w *town) ensure() {
 	w.t.Helper()
 	p := startProcess(w.t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL=http://127.0.0.1:1"), "trigger")
-	js := w.js()
+	js := w.jetStream()
 	require.Eventually(w.t, func() bool {
 		_, err := js.Stream(w.t.Context(), "ACCEPTED")
 		return err == nil
-	}, patience, 5*time.Millisecond)
+	}, waitLimit, 5*time.Millisecond)
 	_, err := p.Terminate(20 * time.Second)
 	require.NoError(w.t, err)
 }
 
-func (w *town) js() jetstream.JetStream {
+func (w *town) jetStream() jetstream.JetStream {
 	w.t.Helper()
 	nc, err := nats.Connect(w.nats.URL())
 	require.NoError(w.t, err)
@@ -87,7 +87,7 @@ func (w *town) accept(key, data string) api.MessageAck {
 	return ack
 }
 
-func (w *town) state(id string) string {
+func (w *town) townState(id string) string {
 	w.t.Helper()
 	m, err := w.client.Message(w.t.Context(), id)
 	require.NoError(w.t, err)
@@ -99,7 +99,7 @@ func (w *town) saved() int { return w.looker.count(`select count(*) from message
 // inbox gives the events in a user's inbox.
 func (w *town) inbox(user string) (events []*jetstream.RawStreamMsg) {
 	w.t.Helper()
-	stream, err := w.js().Stream(w.t.Context(), "USERS")
+	stream, err := w.jetStream().Stream(w.t.Context(), "USERS")
 	require.NoError(w.t, err)
 	info, err := stream.Info(w.t.Context())
 	require.NoError(w.t, err)
@@ -124,7 +124,7 @@ func (w *town) acks(n int) map[string]api.LateAck {
 			acks[ack.ServerMsgID] = ack
 		}
 		return len(acks) == n
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	return acks
 }
 
@@ -134,14 +134,14 @@ func TestAnAcceptedMessageIsSavedAndSentAndItsSenderIsTold(t *testing.T) {
 	first, second := w.accept("c-1", `"one"`), w.accept("c-2", `"two"`)
 	require.Equal(t, "accepted", first.Ack)
 	require.Less(t, first.AcceptSeq, second.AcceptSeq)
-	require.Equal(t, "accepted", w.state(first.ServerMsgID))
+	require.Equal(t, "accepted", w.townState(first.ServerMsgID))
 	require.Zero(t, w.saved(), "nothing is in Postgres yet")
 	require.Equal(t, first, w.accept("c-1", `"one"`), "a repeat")
 	require.Equal(t, 422, w.looker.post(post, `{"client_msg_id":"c-1","to":"user:bob","data":"other","ack":"accepted"}`).status)
 
 	w.trigger(w.at)
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 2 && len(w.inbox("admin")) == 2 }, patience, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return w.state(first.ServerMsgID) == "sent" }, patience, 10*time.Millisecond, "committed after bob has it")
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 2 && len(w.inbox("admin")) == 2 }, waitLimit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.townState(first.ServerMsgID) == "sent" }, waitLimit, 10*time.Millisecond, "committed after bob has it")
 	for i, m := range w.inbox("bob") {
 		require.Equal(t, []string{`"one"`, `"two"`}[i], string(m.Data), "in the order of the sender")
 	}
@@ -191,7 +191,7 @@ func TestTheSenderOfAMessageThatCannotBeSavedIsTold(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, text, "1 accepted messages could not be saved")
 	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, patience, 10*time.Millisecond, "all three are forgotten")
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, waitLimit, 10*time.Millisecond, "all three are forgotten")
 	require.Equal(t, 404, w.looker.get(post+"/"+bad.ServerMsgID).status)
 }
 
@@ -223,9 +223,9 @@ func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
 	for i := range 5 {
 		w.accept(fmt.Sprint("old-", i), `1`)
 	}
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked where accept_seq = 5`) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked where accept_seq = 5`) == 1 }, waitLimit, 10*time.Millisecond)
 	require.NoError(t, trigger.Kill())
-	js := w.js()
+	js := w.jetStream()
 	require.NoError(t, js.DeleteStream(t.Context(), "ACCEPTED"))
 	w.ensure()
 	if err := js.DeleteConsumer(t.Context(), "ACCEPTED", "save-1-of-1"); err != nil {
@@ -243,7 +243,7 @@ func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, 204, w.looker.tick("save").status)
 	require.Equal(t, 6, w.saved())
-	require.NotEqual(t, "accepted", w.state(lost.ServerMsgID))
+	require.NotEqual(t, "accepted", w.townState(lost.ServerMsgID))
 	require.Equal(t, 1, w.looker.count(`select count(*) from dead_letters where function = 'save' and event_id = 'strange'`))
 	require.Equal(t, 1, w.looker.count(`select count(*) from accepted_messages`), "what is known of the other stream is forgotten")
 }
@@ -297,7 +297,7 @@ func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *test
 	turn := func(ack string) {
 		t.Helper()
 		w.env = append(w.env, "TWO_PHASE_DEFAULT_ACK="+ack)
-		_, err := w.server.Terminate(patience)
+		_, err := w.process.Terminate(waitLimit)
 		require.NoError(t, err)
 		w.restart()
 	}
@@ -320,25 +320,25 @@ func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *test
 		require.Equal(t, "saved", ack.AckType)
 	}
 	require.Equal(t, 3, w.saved())
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 3 }, patience, 10*time.Millisecond, "each is sent once")
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 3 }, waitLimit, 10*time.Millisecond, "each is sent once")
 }
 
 func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	w := &town{t: t, nats: newNATS(t), database: proxy.URL(), bin: binary(t)}
-	w.env = settings(w.database, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true")
+	w := &town{t: t, nats: newNATS(t), url: proxy.URL(), bin: binary(t)}
+	w.env = settings(w.url, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true")
 	w.restart()
 	w.trigger(w.at)
 	w.accept("first", `0`)
-	require.Eventually(t, func() bool { return w.saved() == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.saved() == 1 }, waitLimit, 5*time.Millisecond)
 	proxy.Stall()
 	const n = 50
 	for i := range n {
 		require.Equal(t, "accepted", w.accept(fmt.Sprint("stalled-", i), `1`).Ack)
 	}
 	proxy.Resume()
-	require.Eventually(t, func() bool { return w.saved() == n+1 }, patience, 10*time.Millisecond, "all are saved once it answers")
+	require.Eventually(t, func() bool { return w.saved() == n+1 }, waitLimit, 10*time.Millisecond, "all are saved once it answers")
 }
 
 func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
@@ -365,20 +365,20 @@ func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 	count := func() int { mu.Lock(); defer mu.Unlock(); return len(accepted) }
 	until := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool { return count() >= n }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return count() >= n }, waitLimit, time.Millisecond)
 	}
 	until(200)
 	require.NoError(t, trigger.Kill()) // with batches under way
 	until(count() + 200)
 	startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	until(count() + 200)
-	require.NoError(t, w.server.Kill()) // whoever accepts and whoever saves
+	require.NoError(t, w.process.Kill()) // whoever accepts and whoever saves
 	stop()
 	senders.Wait()
 	w.restart()
 	w.trigger(w.at)
 	total := count()
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) >= total }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) >= total }, waitLimit, 20*time.Millisecond)
 	for id := range accepted {
 		require.Equal(t, 1, w.looker.count(`select count(*) from messages where id = $1`, id), id)
 	}
@@ -391,7 +391,7 @@ func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
 	w := twoPhase(t)
 	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
 	w.accept("first", `0`)
-	require.Eventually(t, func() bool { return w.saved() == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.saved() == 1 }, waitLimit, 5*time.Millisecond)
 	require.NoError(t, trigger.Kill())
 	for i := range 5 {
 		w.accept(fmt.Sprint(i), `1`)
@@ -415,12 +415,12 @@ func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
 	w := twoPhase(t)
 	w.trigger(w.at)
 	first := w.accept("c-1", `1`)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, waitLimit, 5*time.Millisecond)
 	// What seems saved before the stream was made is taken for another stream's, by the first look.
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked`) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_checked`) == 1 }, waitLimit, 10*time.Millisecond)
 	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, patience, 10*time.Millisecond, "by the tick")
-	stream, err := w.js().Stream(t.Context(), "ACCEPTED")
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 0 }, waitLimit, 10*time.Millisecond, "by the tick")
+	stream, err := w.jetStream().Stream(t.Context(), "ACCEPTED")
 	require.NoError(t, err)
 	info, err := stream.Info(t.Context())
 	require.NoError(t, err)
@@ -429,7 +429,7 @@ func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
 	again := w.accept("c-1", `1`)
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)
 	require.Greater(t, again.AcceptSeq, first.AcceptSeq, "the stream knows nothing of it any more")
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from accepted_messages`) == 1 }, waitLimit, 5*time.Millisecond)
 	require.Equal(t, 1, w.saved(), "the primary key does")
 	require.Len(t, w.inbox("bob"), 1)
 }

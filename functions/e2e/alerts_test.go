@@ -51,9 +51,9 @@ func (v *receiver) alert(t *testing.T, n int, secret string) (api.WebhookEvent, 
 	return e, data
 }
 
-// threeHouses are three processes with all functions, and a door that leads the
+// startThree are three processes with all functions, and a door that leads the
 // trigger to them in turn.
-func (o *postOffice) threeHouses(env ...string) (houses []*server) {
+func (o *postOffice) startThree(env ...string) (houses []*server) {
 	o.t.Helper()
 	for range 3 {
 		houses = append(houses, o.at(o.start("", env...)))
@@ -71,8 +71,8 @@ func (o *postOffice) threeHouses(env ...string) (houses []*server) {
 
 func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	houses := o.threeHouses(insiders, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	o := newCluster(t)
+	houses := o.startThree(allowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := newReceiver(t, nil)
 	made := houses[0].post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 	require.Equal(t, 200, made.status, made.text)
@@ -121,7 +121,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 	require.NotEqual(t, incidents[0], incidents[1], "a second burst is a second incident")
 	require.Equal(t, 2, o.looker.count(`select count(*) from alerts where cleared_at is not null`))
 	require.Equal(t, 4, shop.got())
-	events, err := o.broker().Stream(t.Context(), "EVENTS")
+	events, err := o.jetStream().Stream(t.Context(), "EVENTS")
 	require.NoError(t, err)
 	info, err := events.Info(t.Context())
 	require.NoError(t, err)
@@ -130,21 +130,21 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 
 func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
+	o := newCluster(t)
 	proxy := sandbox.NewProxy(t, o.url)
 	asked := watch(proxy)
-	c := o.grow(insiders, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	c := o.grow(allowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := newReceiver(t, nil)
 	secret := c.endpoint(shop.URL).Secret
 
 	send := slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, 6)
-	_, err := c.of("submit").SendBatch(t.Context(), send)
+	_, err := c.api("submit").SendBatch(t.Context(), send)
 	require.NoError(t, err)
 	raised, data := shop.alert(t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 	require.Equal(t, api.AlertEventData{AlertID: raised.Subject, Kind: "backlog", Queue: "default", Value: 6, Threshold: 5, Since: data.Since}, data)
 
-	ids, err := claimAll(c.of("claim"))
+	ids, err := claimAll(c.api("claim"))
 	require.NoError(t, err)
 	require.Len(t, ids, 6)
 	cleared, _ := shop.alert(t, 2, secret)
@@ -154,15 +154,15 @@ func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 	for i, id := range ids {
 		reports[i] = api.ReportRequest{TaskID: id, Status: &succeeded}
 	}
-	_, err = c.of("report").ReportBatch(t.Context(), "app", reports)
+	_, err = c.api("report").ReportBatch(t.Context(), "app", reports)
 	require.NoError(t, err)
-	c.told(2)
+	c.waitDelivered(2)
 	require.NotZero(t, c.rests(asked)["sweep"])
 	require.Equal(t, 2, shop.got())
 }
 
-// house is all functions in one process without NATS: it looks when it is told to.
-func house(t *testing.T, env ...string) *server {
+// serverWithoutNATS is all functions in one process without NATS: it looks when it is told to.
+func serverWithoutNATS(t *testing.T, env ...string) *server {
 	t.Helper()
 	url, bin := sandbox.NewDatabase(t), binary(t)
 	p := startProcess(t, bin, settings(url, append(env, "ALERT_WINDOW=10s")...))
@@ -171,7 +171,7 @@ func house(t *testing.T, env ...string) *server {
 
 func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
 	t.Parallel()
-	h := house(t, "ALERT_FAILURE_RATE=0", "ALERT_BACKLOG=0")
+	h := serverWithoutNATS(t, "ALERT_FAILURE_RATE=0", "ALERT_BACKLOG=0")
 	h.fail(50, "E")
 	h.send(50)
 	require.Equal(t, 204, h.tick("sweep").status, "the first look of a process is at once")
@@ -180,7 +180,7 @@ func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
 
 func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
 	t.Parallel()
-	h := house(t)
+	h := serverWithoutNATS(t)
 	h.fail(50, "43101")
 	require.Equal(t, 204, h.tick("sweep").status, "the first look of a process is at once")
 	require.Zero(t, h.count(`select count(*) from alerts`))
@@ -188,7 +188,7 @@ func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
 	require.Eventually(t, func() bool {
 		require.Equal(t, 204, h.tick("sweep").status)
 		return h.count(`select count(*) from alerts where kind = 'failure_rate' and value = 1`) == 1
-	}, patience, 100*time.Millisecond)
+	}, waitLimit, 100*time.Millisecond)
 }
 
 func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
@@ -235,7 +235,7 @@ func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
 				require.Equal(t, 204, h.tick("sweep").status)
 			}
 			return len(logged()) >= n
-		}, patience, 100*time.Millisecond)
+		}, waitLimit, 100*time.Millisecond)
 	}
 	houses[0].send(6)
 	look(1)

@@ -38,8 +38,8 @@ func (s *server) finished(key string, status int) string {
 	return s.aged(sent.data("task_id").(string))
 }
 
-// keepHouse has sweep do all that is to be done now and then, a moment at a time.
-func (s *server) keepHouse() {
+// runMaintenance has sweep do all that is to be done now and then, a moment at a time.
+func (s *server) runMaintenance() {
 	s.t.Helper()
 	for more := 1; more > 0; more = s.count(`select count(*) from upkeep where what = 'house' and begun_at = '-infinity'`) {
 		require.Equal(s.t, 204, s.tick("sweep").status)
@@ -143,7 +143,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	}
 	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 webhook_events\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
 	s.exec(`update upkeep set begun_at = '-infinity'`)
-	s.keepHouse()
+	s.runMaintenance()
 	require.Equal(t, []int{0, 0, 0}, []int{s.count(`select count(*) from messages`), s.count(`select count(*) from subscribe_message_logs`), s.count(`select count(*) from tasks`)})
 	metrics := metricsOf(t, s.url)
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
@@ -180,7 +180,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	next := s.text(`select to_char($1::date + interval '1 month', 'YYYY-MM-DD')`, last)
 	s.exec(fmt.Sprintf(`create table send_logs_old partition of send_logs for values from ('%s 00:00:00+00') to ('%s 00:00:00+00')`, last, next))
 	const kept = `select count(*) from pg_class where relname = 'send_logs_old'`
-	s.keepHouse()
+	s.runMaintenance()
 	require.Equal(t, 0, s.count(kept), "logs have a setting of their own")
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "0 keeps for ever")
 
@@ -188,7 +188,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	require.Equal(t, 204, s.tick("sweep").status)
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "a fresh instance does not do again what another just did")
 	s.exec(`update upkeep set begun_at = begun_at - interval '10 minutes'`)
-	s.keepHouse()
+	s.runMaintenance()
 	require.Equal(t, 0, s.count(`select count(*) from task_done`))
 	require.Equal(t, 1, s.count(`select count(*) from archived_tasks`))
 }

@@ -38,7 +38,7 @@ func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas st
 			w.looker.tick("relay") // no wake-up comes through a broker that is away
 			shown = shop.get(saved.header.Get("Location")).data("last_error")
 			return shown != nil
-		}, patience, 100*time.Millisecond)
+		}, waitLimit, 100*time.Millisecond)
 		t.Logf("%s: %s", to, shown)
 		require.NotRegexp(t, internals, shown)
 	}

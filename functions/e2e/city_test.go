@@ -20,8 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// insiders lets webhooks reach this machine.
-const insiders = "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"
+// allowLoopback lets webhooks reach this machine.
+const allowLoopback = "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"
 
 // city is a post office where every function is a process of its own; one door
 // leads the trigger to them, also to those that were started again.
@@ -43,8 +43,8 @@ func (o *postOffice) grow(env ...string) *city {
 		all = append(all, f.Name)
 	}
 	c.run(all...)
-	c.client = c.of("messages")
-	door := httptest.NewServer(&httputil.ReverseProxy{Rewrite: c.lead, ErrorLog: log.New(io.Discard, "", 0)})
+	c.client = c.api("messages")
+	door := httptest.NewServer(&httputil.ReverseProxy{Rewrite: c.route, ErrorLog: log.New(io.Discard, "", 0)})
 	o.t.Cleanup(door.Close)
 	o.trigger(door.URL)
 	return c
@@ -64,8 +64,8 @@ func (c *city) run(functions ...string) {
 	}
 }
 
-// lead sends /events/{function} to the function.
-func (c *city) lead(r *httputil.ProxyRequest) {
+// route sends /events/{function} to the function.
+func (c *city) route(r *httputil.ProxyRequest) {
 	c.mu.Lock()
 	at := c.addresses[strings.TrimPrefix(r.In.URL.Path, "/events/")]
 	c.mu.Unlock()
@@ -74,14 +74,14 @@ func (c *city) lead(r *httputil.ProxyRequest) {
 	}
 }
 
-// of is a function as the admin calls it.
-func (c *city) of(function string) *api.Client {
+// api is a function as the admin calls it.
+func (c *city) api(function string) *api.Client {
 	return api.NewClient(c.addresses[function], "admin", "secret")
 }
 
 func (c *city) endpoint(url string, events ...string) api.EndpointResponse {
 	c.t.Helper()
-	e, err := c.of("webhooks").AddEndpoint(c.t.Context(), api.EndpointRequest{URL: url, Events: events})
+	e, err := c.api("webhooks").AddEndpoint(c.t.Context(), api.EndpointRequest{URL: url, Events: events})
 	require.NoError(c.t, err)
 	return e
 }
@@ -89,16 +89,16 @@ func (c *city) endpoint(url string, events ...string) api.EndpointResponse {
 // finish has n tasks sent and reported, and gives their ids.
 func (c *city) finish(n int) []string {
 	c.t.Helper()
-	_, err := c.of("submit").SendBatch(c.t.Context(), slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, n))
+	_, err := c.api("submit").SendBatch(c.t.Context(), slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, n))
 	require.NoError(c.t, err)
-	ids, err := claimAll(c.of("claim"))
+	ids, err := claimAll(c.api("claim"))
 	require.NoError(c.t, err)
 	require.Len(c.t, ids, n)
 	reports, succeeded := make([]api.ReportRequest, n), 2
 	for i, id := range ids {
 		reports[i] = api.ReportRequest{TaskID: id, Status: &succeeded}
 	}
-	results, err := c.of("report").ReportBatch(c.t.Context(), "app", reports)
+	results, err := c.api("report").ReportBatch(c.t.Context(), "app", reports)
 	require.NoError(c.t, err)
 	for _, r := range results {
 		require.Nil(c.t, r.Err)
@@ -106,19 +106,19 @@ func (c *city) finish(n int) []string {
 	return ids
 }
 
-// told waits until n deliveries have succeeded, none is pending and no event
+// waitDelivered waits until n deliveries have succeeded, none is pending and no event
 // waits to become one: whatever is told twice has been told by then.
-func (c *city) told(n int) {
+func (c *city) waitDelivered(n int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
 		return c.waiting() == 0 &&
 			c.looker.count(`select count(*) from webhook_deliveries where state = 0`) == 0 &&
 			c.looker.count(`select count(*) from webhook_deliveries where state = 1`) == n
-	}, patience, 10*time.Millisecond, "all are told")
+	}, waitLimit, 10*time.Millisecond, "all are told")
 }
 
-// toldOnce says that v heard of each of the tasks once, and of nothing else.
-func (v *receiver) toldOnce(t *testing.T, tasks []string) {
+// requireEachOnce says that v heard of each of the tasks once, and of nothing else.
+func (v *receiver) requireEachOnce(t *testing.T, tasks []string) {
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -40,7 +40,7 @@ const ledgerOfMessages = `select concat(
 
 func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	admin := w.looker
 	shop := admin.caller("shop", "submitter")
 	points, bob := admin.receiver("points", "msg.orders.>", "ordres.>"), admin.receiver("bob")
@@ -72,7 +72,7 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	}
 	require.Eventually(t, func() bool {
 		return admin.count(`select count(*) from message_live where send_no = 1`)+admin.count(`select count(*) from message_done where send_no = 1`) == len(ids)
-	}, patience, 10*time.Millisecond, "each had its first send")
+	}, waitLimit, 10*time.Millisecond, "each had its first send")
 	var delivered map[string]any
 	require.NoError(t, json.Unmarshal(web.bodies[0], &delivered))
 	require.Equal(t, ids["a URL"], delivered["id"])
@@ -126,7 +126,7 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 
 func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	door := w.looker.receiver("door")
 	statuses := make(chan int, 1)
 	web := newReceiver(t, nil)
@@ -151,15 +151,15 @@ func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
 
 func TestAReceiverThatConfirmsAtOnceIsNeverRefused(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
+	o := newMessages(t)
+	o.startRelay()
 	o.until(o.save("msg.orders.paid", once), "sent") // all is up
 	messages, err := url.Parse(o.client.BaseURL)
 	require.NoError(t, err)
 	admin := o.at(messages.String())
 	admin.owner = o.looker.owner
 	points := admin.receiver("points", "msg.orders.>")
-	consumer, err := o.broker().CreateConsumer(t.Context(), "MESSAGES", jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
+	consumer, err := o.jetStream().CreateConsumer(t.Context(), "MESSAGES", jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
 	require.NoError(t, err)
 	statuses := make(chan int, 100)
 	running, err := consumer.Consume(func(m jetstream.Msg) {
@@ -184,7 +184,7 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	require.NoError(t, err)
 	w.trigger(w.at)
 	id := w.accept("c-1", `1`).ServerMsgID
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 1 }, patience, 5*time.Millisecond, "it is delivered")
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 1 }, waitLimit, 5*time.Millisecond, "it is delivered")
 	early := bob.received(id, `{}`)
 	require.Equal(t, 503, early.status, early.text)
 	require.Equal(t, "1", early.header.Get("Retry-After"))
@@ -200,8 +200,8 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 		status := bob.received(id, `{}`).status
 		require.Contains(t, []int{204, 503}, status, "never as if there were no such message")
 		return status == 204
-	}, patience, 5*time.Millisecond)
-	require.Equal(t, "received", w.state(id))
+	}, waitLimit, 5*time.Millisecond)
+	require.Equal(t, "received", w.townState(id))
 	require.Equal(t, 404, eve.received(id, `{}`).status)
 }
 

@@ -15,17 +15,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// teller makes the calls of a story as one caller, before a witness.
-type teller struct {
+// story makes the calls of a story as one caller, before a witness.
+type story struct {
 	*server
 	witness *witness
 }
 
-func (s teller) as(caller *server) teller { return teller{caller, s.witness} }
+func (s story) as(caller *server) story { return story{caller, s.witness} }
 
 // call makes one call and demands its status; header holds names and values in
 // turn.
-func (s teller) call(status int, method, path, body string, header ...string) reply {
+func (s story) call(status int, method, path, body string, header ...string) reply {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
 	require.NoError(s.t, err)
@@ -39,7 +39,7 @@ func (s teller) call(status int, method, path, body string, header ...string) re
 	return s.send(req, status)
 }
 
-func (s teller) send(req *http.Request, status int) reply {
+func (s story) send(req *http.Request, status int) reply {
 	s.t.Helper()
 	res, err := s.witness.RoundTrip(req)
 	require.NoError(s.t, err)
@@ -53,25 +53,25 @@ func (s teller) send(req *http.Request, status int) reply {
 	return r
 }
 
-func (s teller) get(status int, path string) reply {
+func (s story) get(status int, path string) reply {
 	s.t.Helper()
 	return s.call(status, "GET", path, "")
 }
 
-func (s teller) post(status int, path, body string, header ...string) reply {
+func (s story) post(status int, path, body string, header ...string) reply {
 	s.t.Helper()
 	return s.call(status, "POST", path, body, header...)
 }
 
 // submit sends a message and gives its task's id.
-func (s teller) submit(body string) string {
+func (s story) submit(body string) string {
 	s.t.Helper()
 	return s.post(200, "/api/v1/sms/send", body).data("task_id").(string)
 }
 
 // claim takes the one task that waits and gives its id. It waits, as a task of
 // some age that is pending again may be seen a little late.
-func (s teller) claim() string {
+func (s story) claim() string {
 	s.t.Helper()
 	tasks := s.post(200, "/api/v1/sms/tasks/pending", `{"app_id":"app","limit":1,"wait":10}`).list()
 	require.Len(s.t, tasks, 1)
@@ -84,7 +84,7 @@ const (
 )
 
 // tellAll is the whole story.
-func (s teller) tellAll() {
+func (s story) tellAll() {
 	s.tellOfTemplates()
 	s.tellOfDefaults()
 	s.tellOfSubmitting()
@@ -110,7 +110,7 @@ func (s teller) tellAll() {
 func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, func(t *testing.T, h host) {
-		s := teller{h.serve(t), newWitness(t)}
+		s := story{h.serve(t), newWitness(t)}
 		s.tellAll()
 
 		c := s.witness.contract
@@ -129,7 +129,7 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	})
 }
 
-func (s teller) tellOfTemplates() {
+func (s story) tellOfTemplates() {
 	s.t.Helper()
 	made := s.post(200, root+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
 	at := fmt.Sprintf("%stemplate/%v", root, made.data("id"))
@@ -155,7 +155,7 @@ func (s teller) tellOfTemplates() {
 	s.post(404, root+"template/99/preview", `{"content":"a=b"}`)
 }
 
-func (s teller) tellOfDefaults() {
+func (s story) tellOfDefaults() {
 	s.t.Helper()
 	made := s.post(200, root+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
 	at := fmt.Sprintf("%sdefault-sms/%v", root, made.data("id"))
@@ -181,7 +181,7 @@ func (s teller) tellOfDefaults() {
 	s.post(200, "/api/v1/sms/task/"+first+"/cancel", "")
 }
 
-func (s teller) tellOfSubmitting() {
+func (s story) tellOfSubmitting() {
 	s.t.Helper()
 	const send = "/api/v1/sms/send"
 	keyed := `{"phone_number":"13800138000","content":"code=123456&name=张三&x=1","use_template":true,"source":"system_a"}`
@@ -217,7 +217,7 @@ func (s teller) tellOfSubmitting() {
 	s.post(400, send+"/batch", `{"items":[{}]}`, "Idempotency-Key", "order-1")
 }
 
-func (s teller) tellOfSending() {
+func (s story) tellOfSending() {
 	s.t.Helper()
 	const pending, report = "/api/v1/sms/tasks/pending", "/api/v1/sms/report"
 	s.post(200, "/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"one"},{"phone_number":"13800138000","content":"two"}]}`)
@@ -252,7 +252,7 @@ func (s teller) tellOfSending() {
 	s.get(200, "/api/v1/sms/task/"+other)
 }
 
-func (s teller) tellOfRepair() {
+func (s story) tellOfRepair() {
 	s.t.Helper()
 	held := s.submit(`{"phone_number":"13800138001","content":"x","on_unknown":"hold"}`)
 	require.Equal(s.t, held, s.claim())
@@ -289,7 +289,7 @@ func (s teller) tellOfRepair() {
 	s.get(200, root+"actions?after=1000000&subject="+failed)
 }
 
-func (s teller) tellOfCallersAndWords() {
+func (s story) tellOfCallersAndWords() {
 	s.t.Helper()
 	word := s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
 	s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
@@ -325,7 +325,7 @@ func (s teller) tellOfCallersAndWords() {
 	s.post(404, none+"/revoke", "")
 }
 
-func (s teller) tellOfEventsAndHealth() {
+func (s story) tellOfEventsAndHealth() {
 	s.t.Helper()
 	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save", "/events/wechat"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -346,9 +346,9 @@ func (s teller) tellOfEventsAndHealth() {
 }
 
 // tellOfRefusals calls each operation in the ways that all refuse alike.
-func (s teller) tellOfRefusals() {
+func (s story) tellOfRefusals() {
 	s.t.Helper()
-	others := map[any]teller{}
+	others := map[any]story{}
 	for _, role := range []string{"receiver", "submitter", "sender"} {
 		others[role] = s.as(s.caller("only-"+role, role))
 	}
@@ -382,7 +382,7 @@ func (s teller) tellOfRefusals() {
 func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, func(t *testing.T, h host) {
-		s := teller{h.at(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
+		s := story{h.at(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
 		// They answer each item, judge a text that lacks a parameter, or need no database.
 		others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
 		for pattern, operation := range s.witness.contract.operations {
@@ -400,7 +400,7 @@ func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) 
 func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, func(t *testing.T, h host) {
-		s := teller{h.serve(t), newWitness(t)}
+		s := story{h.serve(t), newWitness(t)}
 		s.exec("alter table callers rename column name to another")
 		require.Equal(t, "internal", s.get(500, root+"callers").body["error"])
 	})

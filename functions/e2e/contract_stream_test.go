@@ -16,13 +16,13 @@ import (
 const streams = "/api/v1/stream/"
 
 // tellOfStreams tells of a server of its own, which has a broker.
-func (s teller) tellOfStreams() {
+func (s story) tellOfStreams() {
 	s.t.Helper()
 	server, nc := s.host.serveWithNATS(s.t)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
 	require.NoError(s.t, err)
 	s.t.Cleanup(broker.Close)
-	chat := teller{server, s.witness}
+	chat := story{server, s.witness}
 	ann := chat.as(chat.caller("ann", "submitter"))
 	ann.post(200, post, `{"client_msg_id":"c-1","to":"user:ann","data":{"text":"你好"}}`)
 	chat.post(204, "/events/relay", "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -49,7 +49,7 @@ func (s teller) tellOfStreams() {
 }
 
 // upgrade asks for a WebSocket, reads its first frame and leaves it.
-func (s teller) upgrade(path string) {
+func (s story) upgrade(path string) {
 	s.t.Helper()
 	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodGet, s.url+path, nil)
 	require.NoError(s.t, err)
@@ -74,10 +74,10 @@ func (s teller) upgrade(path string) {
 }
 
 // hear listens to a stream until it has said n events.
-func (s teller) hear(path string, n int, header ...string) []heard {
+func (s story) hear(path string, n int, header ...string) []streamEvent {
 	s.t.Helper()
 	e := s.listen(path, header...)
-	events := make([]heard, n)
+	events := make([]streamEvent, n)
 	for i := range events {
 		events[i] = e.event()
 	}

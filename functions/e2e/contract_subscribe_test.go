@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s teller) tellOfSubscribeMessages() {
+func (s story) tellOfSubscribeMessages() {
 	s.t.Helper()
 	send := subscriptions + "send"
 	all := booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
@@ -66,7 +66,7 @@ func (s teller) tellOfSubscribeMessages() {
 }
 
 // tellOfPages goes through the lists that end at a number of bytes too.
-func (s teller) tellOfPages(at string) {
+func (s story) tellOfPages(at string) {
 	s.t.Helper()
 	id := path.Base(at)
 	s.exec(`update subscribe_message_logs set send_status = 2 where id = $1`, id)
@@ -93,7 +93,7 @@ func (s teller) tellOfPages(at string) {
 	s.get(400, root+"tasks/"+newest.(string)+"?after=1.2")
 }
 
-func (s teller) tellOfRecordedMessages() {
+func (s story) tellOfRecordedMessages() {
 	s.t.Helper()
 	recorded := s.post(200, subscriptions+"record", recording(3, `"lease_seconds":60`))
 	require.Equal(s.t, true, s.post(200, subscriptions+"record", recording(3, "")).data("skipped"))

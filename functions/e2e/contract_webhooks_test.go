@@ -39,7 +39,7 @@ func (s *server) deliver(delivery string) {
 		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
 }
 
-func (s teller) tellOfWebhooks() {
+func (s story) tellOfWebhooks() {
 	s.t.Helper()
 	shop, bank := s.as(s.caller("hooks", "submitter")), s.as(s.caller("bank", "submitter"))
 	made := shop.post(200, endpoints, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
@@ -98,7 +98,7 @@ func (s *server) incident(queue string, over bool) task.ID {
 	return id
 }
 
-func (s teller) tellOfAlerts() {
+func (s story) tellOfAlerts() {
 	s.t.Helper()
 	s.incident("wechat", true)
 	s.incident("wechat", false)
@@ -107,7 +107,7 @@ func (s teller) tellOfAlerts() {
 	s.get(400, root+"alerts?after=closed.7")
 }
 
-func (s teller) tellOfDeadLetters() {
+func (s story) tellOfDeadLetters() {
 	s.t.Helper()
 	s.exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
 		select 'deliver', 'evt-' || n, 'sendonce.task.succeeded.v1', '{"state":"succeeded"}', 'has no subject', n from generate_series(1, 2) n`)

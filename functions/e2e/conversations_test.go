@@ -185,7 +185,7 @@ func TestAUserLearnsWhoWroteToIt(t *testing.T) {
 	require.ElementsMatch(t, []string{"user", "limit", "after", "before"}, cid.get(peers+"?user=%20&limit=0&after=x&before=y").fields())
 }
 
-func (s teller) tellOfConversations() {
+func (s story) tellOfConversations() {
 	s.t.Helper()
 	ann := s.as(s.caller("ann", "submitter"))
 	said := ann.say("cid", "hello")

@@ -12,7 +12,7 @@ import (
 
 func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	status := atomic.Int32{}
 	status.Store(http.StatusInternalServerError)
 	shaky := newReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(int(status.Load())) })
@@ -24,31 +24,31 @@ func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 	tried := func(n int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			w.hurry()
+			w.makeDue()
 			return w.looker.count(`select coalesce(sum(jsonb_array_length(tries)), 0) from webhook_deliveries`) >= n
-		}, patience, 20*time.Millisecond)
+		}, waitLimit, 20*time.Millisecond)
 	}
-	logged := func(line string) int { return strings.Count(w.server.Output(), `"msg":"webhook endpoint `+line+`"`) }
+	logged := func(line string) int { return strings.Count(w.process.Output(), `"msg":"webhook endpoint `+line+`"`) }
 
-	w.finish()
-	w.finish()
+	w.finishOne()
+	w.finishOne()
 	tried(4)
 	require.Equal(t, 1, logged("fails"), "once, and not at each try")
-	require.Contains(t, w.server.Output(), id)
-	require.Contains(t, w.server.Output(), "answered 500 Internal Server Error")
-	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 1`), patience, 50*time.Millisecond)
+	require.Contains(t, w.process.Output(), id)
+	require.Contains(t, w.process.Output(), "answered 500 Internal Server Error")
+	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 1`), waitLimit, 50*time.Millisecond)
 	require.False(t, metric("sendonce_webhook_failed_total 0")())
 
 	status.Store(http.StatusNoContent)
 	require.Eventually(t, func() bool {
-		w.hurry()
+		w.makeDue()
 		return logged("recovered") == 1
-	}, patience, 20*time.Millisecond)
-	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 0`), patience, 50*time.Millisecond)
+	}, waitLimit, 20*time.Millisecond)
+	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 0`), waitLimit, 50*time.Millisecond)
 
 	status.Store(http.StatusGone)
-	w.finish()
-	require.Eventually(t, func() bool { return logged("disabled") == 1 }, patience, 20*time.Millisecond)
+	w.finishOne()
+	require.Eventually(t, func() bool { return logged("disabled") == 1 }, waitLimit, 20*time.Millisecond)
 	require.Equal(t, 1, logged("fails"))
-	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="disabled"} 1`), patience, 50*time.Millisecond)
+	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="disabled"} 1`), waitLimit, 50*time.Millisecond)
 }

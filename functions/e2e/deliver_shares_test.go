@@ -13,7 +13,7 @@ import (
 
 func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 	t.Parallel()
-	w := openTownWith(t, insiders, "SENDONCE_WEBHOOK_TIMEOUT=20s")
+	w := openCluster(t, allowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	mallory := w.looker.caller("mallory", "submitter")
 	hang := make(chan struct{})
 	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // and then 2xx: it never fails
@@ -39,14 +39,14 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 	require.Eventually(t, func() bool {
 		webhooks, messages := inHand()
 		return webhooks >= 32 && messages >= 32
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 
 	well := newReceiver(t, nil)
 	w.endpoint(well.URL)
-	w.finish()
+	w.finishOne()
 	_, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: well.URL, Type: "order.paid.v1", Data: []byte(`1`)})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return well.got() == 2 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return well.got() == 2 }, waitLimit, 10*time.Millisecond)
 	webhooks, messages := inHand()
 	require.Equal(t, 32, webhooks, "a quarter of the places, and none of these calls has ended")
 	require.Equal(t, 32, messages)
@@ -56,7 +56,7 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 // no other one waiting, and is more than the stream has room for at a time.
 func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
 	t.Parallel()
-	w := openTownWith(t, insiders, "SENDONCE_STREAM_EVENTS_MB=4")
+	w := openCluster(t, allowLoopback, "SENDONCE_STREAM_EVENTS_MB=4")
 	mallory := w.looker.caller("mallory", "submitter")
 	require.Equal(t, 200, mallory.post(endpoints, `{"url":"http://127.0.0.1:1/"}`).status)
 	well := newReceiver(t, nil)
@@ -74,8 +74,8 @@ func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
 			values (gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x') returning id
 		)
 		insert into event_outbox (kind, ids) select 'task.failed', array[id] from v`, flood)
-	require.Eventually(t, func() bool { return well.got() == 1 }, patience, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from webhook_deliveries`) == flood+1 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return well.got() == 1 }, waitLimit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from webhook_deliveries`) == flood+1 }, waitLimit, 20*time.Millisecond)
 	ahead := w.looker.count(`select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 0)`)
 	require.Less(t, ahead, 500)
 }

@@ -21,29 +21,31 @@ import (
 
 // town is all functions in one process, with NATS and a trigger.
 type town struct {
-	t      *testing.T
-	nats   *sandbox.NATS
-	bin    string
-	env    []string
-	server *sandbox.Process
-	client *api.Client
-	looker *server
+	t       *testing.T
+	nats    *sandbox.NATS
+	bin     string
+	env     []string
+	process *sandbox.Process
+	client  *api.Client
+	looker  *server
 
-	at       string // where the functions are
-	database string
-	broker   sandbox.NATSOptions
+	at      string // where the functions are
+	url     string
+	options sandbox.NATSOptions
 }
 
-// openTown lets webhooks reach this machine.
-func openTown(t *testing.T) *town { return openTownWith(t, "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8") }
+// openWebhooks lets webhooks reach this machine.
+func openWebhooks(t *testing.T) *town {
+	return openCluster(t, "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8")
+}
 
-func openTownWith(t *testing.T, more ...string) *town {
+func openCluster(t *testing.T, more ...string) *town {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
 	w := &town{t: t, nats: newNATS(t), bin: binary(t)}
 	w.env = settings(url, append([]string{"NATS_URL=" + w.nats.URL(), "SENDONCE_SAFETY_TICK=1s"}, more...)...)
-	w.server = startProcess(t, w.bin, w.env)
-	at := address(t, w.server)
+	w.process = startProcess(t, w.bin, w.env)
+	at := address(t, w.process)
 	w.client = api.NewClient(at, "admin", "secret")
 	w.looker = (&server{t: t, url: at, user: "admin", password: "secret"}).connect(url)
 	w.trigger(at)
@@ -56,8 +58,8 @@ func (w *town) trigger(at string) {
 	require.NoError(w.t, p.WaitFor(w.t.Context(), `"triggering"`))
 }
 
-// finish has a task sent and reported, and gives its id.
-func (w *town) finish(change ...func(*api.SendRequest)) string {
+// finishOne has a task sent and reported, and gives its id.
+func (w *town) finishOne(change ...func(*api.SendRequest)) string {
 	w.t.Helper()
 	req := api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Source: "shop", Metadata: json.RawMessage(`{"order":4711}`)}
 	for _, c := range change {
@@ -89,12 +91,12 @@ func (w *town) deliveries(state string, n int) []api.DeliveryResponse {
 		var err error
 		page, err = w.client.Deliveries(w.t.Context(), api.DeliveriesRequest{State: state})
 		return err == nil && len(page.Items) == n
-	}, patience, 10*time.Millisecond, state)
+	}, waitLimit, 10*time.Millisecond, state)
 	return page.Items
 }
 
-// hurry makes everything due that waits for another try.
-func (w *town) hurry() {
+// makeDue makes everything due that waits for another try.
+func (w *town) makeDue() {
 	w.looker.exec(`update webhook_deliveries set next_at = now() where state = 0`)
 	w.looker.exec(`update message_live set next_at = now() where remaining_sends > 0`)
 }
@@ -148,7 +150,7 @@ func (v *receiver) got() int {
 // event waits for the n-th call and gives its event, verified.
 func (v *receiver) event(t *testing.T, n int, secret string) api.WebhookEvent {
 	t.Helper()
-	require.Eventually(t, func() bool { return v.got() >= n }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return v.got() >= n }, waitLimit, 5*time.Millisecond)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	require.NoError(t, api.VerifyWebhook(v.headers[n-1], v.bodies[n-1], time.Now(), secret))
@@ -160,10 +162,10 @@ func (v *receiver) event(t *testing.T, n int, secret string) api.WebhookEvent {
 
 func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	endpoint, callback := newReceiver(t, nil), newReceiver(t, nil)
 	registered := w.endpoint(endpoint.URL)
-	id := w.finish(func(r *api.SendRequest) { r.CallbackURL = callback.URL })
+	id := w.finishOne(func(r *api.SendRequest) { r.CallbackURL = callback.URL })
 	signing, err := w.client.SigningSecret(t.Context())
 	require.NoError(t, err)
 	told := endpoint.event(t, 1, registered.Secret)
@@ -185,22 +187,22 @@ func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 		require.Equal(t, 204, d.Tries[0].Status)
 	}
 	require.Equal(t, 1, endpoint.got())
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from event_outbox`) == 0 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from event_outbox`) == 0 }, waitLimit, 5*time.Millisecond)
 }
 
 func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	shaky := newReceiver(t, answers(500, 302, 200))
 	secret := w.endpoint(shaky.URL).Secret
-	w.finish()
+	w.finishOne()
 	first := shaky.event(t, 1, secret)
 	for n := 2; n <= 3; n++ {
 		w.deliveries("pending", 1)
 		require.Eventually(t, func() bool {
 			return w.looker.count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = $1`, n-1) == 1
-		}, patience, 5*time.Millisecond)
-		w.hurry()
+		}, waitLimit, 5*time.Millisecond)
+		w.makeDue()
 		again := shaky.event(t, n, secret)
 		require.Equal(t, first, again, "the same event under the same id")
 	}
@@ -217,19 +219,19 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 
 func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	gone, other, all := newReceiver(t, answers(410)), newReceiver(t, nil), newReceiver(t, nil)
 	registered := w.endpoint(gone.URL)
 	secret, everything := w.endpoint(other.URL, "webhook.disabled").Secret, w.endpoint(all.URL).Secret
-	first := w.finish()
+	first := w.finishOne()
 	told := other.event(t, 1, secret)
 	require.Equal(t, "sendonce.webhook.disabled.v1", told.Type)
 	var data api.EndpointEventData
 	require.NoError(t, json.Unmarshal(told.Data, &data))
 	require.Equal(t, registered.ID, data.EndpointID)
 	require.Equal(t, "gone", data.Reason)
-	require.Eventually(t, func() bool { return all.got() == 2 }, patience, 5*time.Millisecond)
-	second := w.finish()
+	require.Eventually(t, func() bool { return all.got() == 2 }, waitLimit, 5*time.Millisecond)
+	second := w.finishOne()
 	subjects := []string{all.event(t, 1, everything).Subject, all.event(t, 2, everything).Subject, all.event(t, 3, everything).Subject}
 	requireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
 	w.deliveries("pending", 0)
@@ -241,7 +243,7 @@ func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 
 func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
-	w := openTownWith(t, insiders, "SENDONCE_WEBHOOK_TIMEOUT=20s")
+	w := openCluster(t, allowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	hang := make(chan struct{})
 	stuck := newReceiver(t, func(int, http.ResponseWriter, *http.Request) { <-hang })
 	t.Cleanup(func() { close(hang) }) // before the server waits for its calls
@@ -250,9 +252,9 @@ func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	w.endpoint(well.URL)
 	const n = 30
 	for range n {
-		w.finish()
+		w.finishOne()
 	}
-	require.Eventually(t, func() bool { return well.got() >= n }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return well.got() >= n }, waitLimit, 5*time.Millisecond)
 	require.Positive(t, stuck.got())
 	require.Zero(t, w.looker.count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, hangs),
 		"within the time of one call to the other")
@@ -261,7 +263,7 @@ func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 
 func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	shop := newReceiver(t, answers(503, 200))
 	signing, err := w.client.SigningSecret(t.Context())
 	require.NoError(t, err)
@@ -278,34 +280,34 @@ func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 	require.Equal(t, saved.ServerMsgID, first.ID)
 	require.Equal(t, "order.paid.v1", first.Type)
 	require.JSONEq(t, `{"order":1}`, string(first.Data))
-	require.Eventually(t, func() bool { return state().RemainingSends == 4 }, patience, 5*time.Millisecond, "an answer of 503 uses a send")
+	require.Eventually(t, func() bool { return state().RemainingSends == 4 }, waitLimit, 5*time.Millisecond, "an answer of 503 uses a send")
 	require.Equal(t, "answered 503 Service Unavailable", state().LastError)
-	w.hurry()
+	w.makeDue()
 	require.Equal(t, first, shop.event(t, 2, signing.Secret))
-	require.Eventually(t, func() bool { return state().State == "received" }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return state().State == "received" }, waitLimit, 5*time.Millisecond)
 
 	confirm := true
 	asked, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-2", To: shop.URL, Data: []byte(`2`), Confirm: &confirm})
 	require.NoError(t, err)
 	saved = asked
-	require.Eventually(t, func() bool { return state().State == "sent" }, patience, 5*time.Millisecond, "its 2xx is not the confirmation")
+	require.Eventually(t, func() bool { return state().State == "sent" }, waitLimit, 5*time.Millisecond, "its 2xx is not the confirmation")
 	require.NoError(t, w.client.ConfirmMessage(t.Context(), saved.ServerMsgID))
 	require.Equal(t, "received", state().State)
 }
 
 func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReachesIt(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	address, sends := fmt.Sprintf("127.0.0.1:%d", port), 2
 	saved, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: "http://" + address, Data: []byte(`1`), MaxSends: &sends})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		w.hurry()
+		w.makeDue()
 		m, err := w.client.Message(t.Context(), saved.ServerMsgID)
 		return err == nil && m.Stuck
-	}, patience, 50*time.Millisecond)
+	}, waitLimit, 50*time.Millisecond)
 	listed := w.looker.get("/api/v1/messages/stuck?kind=sending")
 	require.Contains(t, listed.text, saved.ServerMsgID)
 	require.Contains(t, listed.text, "connection refused")
@@ -317,19 +319,19 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 	require.Eventually(t, func() bool {
 		m, err := w.client.Message(t.Context(), saved.ServerMsgID)
 		return err == nil && m.State == "received"
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	require.Equal(t, 1, shop.got())
 }
 
 func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
 	t.Parallel()
-	w := openTownWith(t)
+	w := openCluster(t)
 	inside := newReceiver(t, nil)
 	w.endpoint(inside.URL)
-	w.finish()
+	w.finishOne()
 	require.Eventually(t, func() bool {
 		return w.looker.count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`) == 1
-	}, patience, 5*time.Millisecond)
+	}, waitLimit, 5*time.Millisecond)
 	d := w.deliveries("pending", 1)[0]
 	require.Contains(t, d.Tries[0].Error, "SENDONCE_OUTGOING_NETWORKS")
 	require.Zero(t, inside.got())
@@ -337,10 +339,10 @@ func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
 
 func TestAPoisonousEventIsADeadLetterAndItsSuccessorsAreTold(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	shop := newReceiver(t, nil)
 	secret := w.endpoint(shop.URL).Secret
-	require.Equal(t, w.finish(), shop.event(t, 1, secret).Subject) // the streams are there
+	require.Equal(t, w.finishOne(), shop.event(t, 1, secret).Subject) // the streams are there
 	nc, err := nats.Connect(w.nats.URL())
 	require.NoError(t, err)
 	defer nc.Close()
@@ -362,13 +364,13 @@ func TestAPoisonousEventIsADeadLetterAndItsSuccessorsAreTold(t *testing.T) {
 	poison("p2", "018f0000-0000-7000-8000-000000000000", `{}`)
 	poison("p3", "018f0000-0000-7000-8000-000000000000", `{"broken`)
 	poison("p4", "018f0000-0000-7000-8000-000000000000", "\"\xff\"")
-	id := w.finish()
+	id := w.finishOne()
 	require.Equal(t, id, shop.event(t, 2, secret).Subject)
 	var letters []any
 	require.Eventually(t, func() bool {
 		letters = w.looker.get("/api/v1/admin/dead-letters").data("items").([]any)
 		return len(letters) == 4
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	for _, l := range letters {
 		require.Equal(t, "deliver", l.(map[string]any)["function"])
 		require.NotEmpty(t, l.(map[string]any)["reason"])
@@ -378,7 +380,7 @@ func TestAPoisonousEventIsADeadLetterAndItsSuccessorsAreTold(t *testing.T) {
 
 func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	hang := make(chan struct{})
 	shop := newReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
@@ -387,15 +389,15 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
 	})
 	t.Cleanup(func() { close(hang) })
 	secret := w.endpoint(shop.URL).Secret
-	w.finish()
+	w.finishOne()
 	first := shop.event(t, 1, secret)
-	require.NoError(t, w.server.Kill())
-	w.hurry() // the lease ended
-	w.server = startProcess(t, w.bin, w.env)
-	w.trigger(address(t, w.server))
+	require.NoError(t, w.process.Kill())
+	w.makeDue() // the lease ended
+	w.process = startProcess(t, w.bin, w.env)
+	w.trigger(address(t, w.process))
 	require.Equal(t, first, shop.event(t, 2, secret))
 	require.Eventually(t, func() bool {
 		return w.looker.count(`select count(*) from webhook_deliveries where state = 1`) == 1
-	}, patience, 5*time.Millisecond)
+	}, waitLimit, 5*time.Millisecond)
 	require.Equal(t, 2, shop.got(), fmt.Sprint(first))
 }

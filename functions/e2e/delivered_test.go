@@ -20,7 +20,7 @@ func (w *town) delivered(id, state string) time.Time {
 		var err error
 		m, err = w.client.Message(w.t.Context(), id)
 		return err == nil && m.State == state && m.DeliveredAt != nil
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	return *m.DeliveredAt
 }
 
@@ -45,8 +45,8 @@ func TestAMessageThatIsDeliveredBeforeItIsSavedSaysWhen(t *testing.T) {
 func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
-	w := &town{t: t, nats: newNATS(t), database: proxy.URL(), bin: binary(t)}
-	w.env = settings(w.database, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true", "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	w := &town{t: t, nats: newNATS(t), url: proxy.URL(), bin: binary(t)}
+	w.env = settings(w.url, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true", "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	w.restart()
 	w.trigger(w.at)
 	w.delivered(w.accept("first", `0`).ServerMsgID, "sent")
@@ -55,7 +55,7 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	for i := range ids {
 		ids[i] = w.accept(fmt.Sprint("stalled-", i), `1`).ServerMsgID
 	}
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == len(ids)+1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.inbox("bob")) == len(ids)+1 }, waitLimit, 10*time.Millisecond)
 	received := time.Now()
 	proxy.Resume()
 	for _, id := range ids {
@@ -66,9 +66,9 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 func TestASubjectThatNobodyStoresHoldsUpNoLaterDeliveryBeforeTheSave(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	silent, err := w.js().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none
+	silent, err := w.jetStream().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none
 	require.NoError(t, err)
-	require.NoError(t, w.js().Conn().Flush())
+	require.NoError(t, w.jetStream().Conn().Flush())
 	hand, err := w.looker.owner.Begin(t.Context())
 	require.NoError(t, err)
 	defer func() { _ = hand.Rollback(context.Background()) }()

@@ -54,8 +54,8 @@ func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	require.True(t, s.ReadyForConnections(20*time.Second))
 	require.NoError(t, ensureStreams(t, s.ClientURL()))
-	w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
-	w.env = settings(w.database, "NATS_URL="+s.ClientURL(), "TWO_PHASE_ENABLED=true",
+	w := &town{t: t, url: sandbox.NewDatabase(t), bin: binary(t)}
+	w.env = settings(w.url, "NATS_URL="+s.ClientURL(), "TWO_PHASE_ENABLED=true",
 		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
 	w.restart()
 	require.Equal(t, "host", w.accept("c-1", `1`).Durability)
@@ -76,10 +76,10 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 			nats := natsIn(t, broker)
 			broker.Port = nats.Port()
 			require.NoError(t, nats.Stop())
-			w := &town{t: t, database: sandbox.NewDatabase(t), bin: binary(t)}
-			w.env = settings(w.database, "NATS_URL="+nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process", "TWO_PHASE_FAIL_OPEN="+c.open)
+			w := &town{t: t, url: sandbox.NewDatabase(t), bin: binary(t)}
+			w.env = settings(w.url, "NATS_URL="+nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process", "TWO_PHASE_FAIL_OPEN="+c.open)
 			w.restart()
-			require.Contains(t, w.server.Output(), "nothing is accepted before it is saved until the stream is known")
+			require.Contains(t, w.process.Output(), "nothing is accepted before it is saved until the stream is known")
 			answer := w.looker.post(post, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
 			require.Equal(t, c.status, answer.status, answer.text)
 			if c.before != "" {
@@ -89,7 +89,7 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 			require.NoError(t, ensureStreams(t, nats.URL()))
 			require.Eventually(t, func() bool {
 				return w.looker.post(post, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).status == 202
-			}, patience, 100*time.Millisecond)
+			}, waitLimit, 100*time.Millisecond)
 			require.Equal(t, "process", w.accept("late", `1`).Durability)
 		})
 	}

@@ -12,22 +12,22 @@ import (
 
 func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	locked, other := newReceiver(t, nil), newReceiver(t, nil)
 	secret := w.endpoint(locked.URL).Secret
 	neighbour := w.endpoint(other.URL)
 	w.looker.exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, locked.URL)
 
-	w.finish()
+	w.finishOne()
 	other.event(t, 1, neighbour.Secret)
-	require.NoError(t, w.server.WaitFor(t.Context(), "signing secret cannot be decrypted"))
+	require.NoError(t, w.process.WaitFor(t.Context(), "signing secret cannot be decrypted"))
 	require.Zero(t, locked.got())
 	waiting := w.deliveries("pending", 1)
 	require.Zero(t, waiting[0].Attempts, "no try is used up")
 	require.Empty(t, waiting[0].Tries)
 
 	w.looker.exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
-	w.hurry()
+	w.makeDue()
 	locked.event(t, 1, secret)
 }
 

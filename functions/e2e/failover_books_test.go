@@ -20,10 +20,10 @@ import (
 	"github.com/sendonce/sendonce/shared/inbox"
 )
 
-// books is callers of a city who go on whatever happens, and what they were
+// ledger2 is callers of a city who go on whatever happens, and what they were
 // told. Each makes one call after the other, and the same one again until it is
 // answered.
-type books struct {
+type ledger2 struct {
 	t     *testing.T
 	c     *city
 	ctx   context.Context // of the callers, not of a call
@@ -36,8 +36,8 @@ type books struct {
 	newest   string              // of them
 	claims   map[string][]api.ID // by task
 	reported map[string]bool
-	sent     map[string]int // messages, by sender
-	received []envelope     // each time the receiver acted
+	sent     map[string]int    // messages, by sender
+	received []numberedMessage // each time the receiver acted
 
 	answered map[string]int // by kind of call
 	refused  map[string]int // with 503 and Retry-After
@@ -47,16 +47,16 @@ type books struct {
 	first    map[string]time.Duration // answer since then
 }
 
-// envelope is the data of a message.
-type envelope struct {
+// numberedMessage is the data of a message.
+type numberedMessage struct {
 	Sender string
 	N      int
 }
 
-// keepBooks begins the calls.
-func keepBooks(c *city) *books {
+// startLedger2 begins the calls.
+func startLedger2(c *city) *ledger2 {
 	c.t.Helper()
-	l := &books{
+	l := &ledger2{
 		t: c.t, c: c, accepted: map[string]bool{}, claims: map[string][]api.ID{}, reported: map[string]bool{}, sent: map[string]int{},
 		answered: map[string]int{}, refused: map[string]int{}, first: map[string]time.Duration{},
 	}
@@ -79,13 +79,13 @@ func keepBooks(c *city) *books {
 }
 
 // of is a function as one who never repeats a call by itself.
-func (l *books) of(function string) *api.Client {
-	client := l.c.of(function)
+func (l *ledger2) of(function string) *api.Client {
+	client := l.c.api(function)
 	client.Tries = 1
 	return client
 }
 
-func (l *books) submitter() func() error {
+func (l *ledger2) submitter() func() error {
 	client, key := l.of("submit"), api.NewKey()
 	return func() error {
 		sent, err := client.Send(l.calls, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: key})
@@ -94,7 +94,7 @@ func (l *books) submitter() func() error {
 }
 
 // sender claims two tasks at a time and reports one; the other stays claimed.
-func (l *books) sender() func() error {
+func (l *ledger2) sender() func() error {
 	claim, report := l.of("claim"), l.of("report")
 	two, wait, succeeded := 2, 1, 2
 	var hand []api.ClaimedTask // not reported yet
@@ -114,7 +114,7 @@ func (l *books) sender() func() error {
 }
 
 // reader finds what was accepted: never 404.
-func (l *books) reader() func() error {
+func (l *ledger2) reader() func() error {
 	client := l.of("submit")
 	return func() error {
 		l.mu.Lock()
@@ -128,10 +128,10 @@ func (l *books) reader() func() error {
 	}
 }
 
-func (l *books) author(name, ack string) func() error {
+func (l *ledger2) author(name, ack string) func() error {
 	client, n := l.of("messages"), 0
 	return func() error {
-		data, err := json.Marshal(envelope{name, n})
+		data, err := json.Marshal(numberedMessage{name, n})
 		if err != nil {
 			return err
 		}
@@ -141,11 +141,11 @@ func (l *books) author(name, ack string) func() error {
 }
 
 // receive has a receiver act on each message and confirm it.
-func (l *books) receive() {
+func (l *ledger2) receive() {
 	receiver, _ := l.c.receiver()
 	act := receiver.Effect
 	receiver.Effect = func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
-		var e envelope
+		var e numberedMessage
 		if err := json.Unmarshal(m.Data, &e); err != nil {
 			return err
 		}
@@ -159,7 +159,7 @@ func (l *books) receive() {
 }
 
 // keep makes a call every 20 ms until the end, and until the last is answered.
-func (l *books) keep(kind string, call func() error) {
+func (l *ledger2) keep(kind string, call func() error) {
 	l.all.Go(func() {
 		pace := time.NewTicker(20 * time.Millisecond)
 		defer pace.Stop()
@@ -177,7 +177,7 @@ func (l *books) keep(kind string, call func() error) {
 	})
 }
 
-func (l *books) told(kind string, took time.Duration, err error) {
+func (l *ledger2) told(kind string, took time.Duration, err error) {
 	if err == nil {
 		l.done(kind)
 	}
@@ -194,7 +194,7 @@ func (l *books) told(kind string, took time.Duration, err error) {
 	}
 }
 
-func (l *books) done(kind string) {
+func (l *ledger2) done(kind string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answered[kind]++
@@ -203,7 +203,7 @@ func (l *books) done(kind string) {
 	}
 }
 
-func (l *books) note(err error, told func()) error {
+func (l *ledger2) note(err error, told func()) error {
 	if err == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -213,7 +213,7 @@ func (l *books) note(err error, told func()) error {
 }
 
 // begins has first answers counted from now on.
-func (l *books) begins() {
+func (l *ledger2) begins() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since = time.Now()
@@ -221,18 +221,18 @@ func (l *books) begins() {
 }
 
 // more waits until so many more calls of each kind were answered.
-func (l *books) more(n int) {
+func (l *ledger2) more(n int) {
 	l.t.Helper()
 	l.until(l.answered, n, "submit", "claim or report", "read", "saved message", "accepted message", "receive")
 }
 
 // refuses waits until one more call of each kind was refused.
-func (l *books) refuses(kinds ...string) {
+func (l *ledger2) refuses(kinds ...string) {
 	l.t.Helper()
 	l.until(l.refused, 1, kinds...)
 }
 
-func (l *books) until(counts map[string]int, n int, kinds ...string) {
+func (l *ledger2) until(counts map[string]int, n int, kinds ...string) {
 	l.t.Helper()
 	now := func() map[string]int {
 		l.mu.Lock()
@@ -244,19 +244,19 @@ func (l *books) until(counts map[string]int, n int, kinds ...string) {
 		now := now()
 		return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return now[kind] >= before[kind]+n })
 	}
-	require.Eventually(l.t, func() bool { return len(lacking()) == 0 }, patience, 5*time.Millisecond)
+	require.Eventually(l.t, func() bool { return len(lacking()) == 0 }, waitLimit, 5*time.Millisecond)
 	require.Empty(l.t, lacking())
 }
 
 // close ends the calls.
-func (l *books) close() {
+func (l *ledger2) close() {
 	l.stop()
 	l.all.Wait()
 }
 
 // balance says that the database and the receiver have what callers were told,
 // once, and nothing else.
-func (l *books) balance(shop *receiver) {
+func (l *ledger2) balance(shop *receiver) {
 	t, has := l.t, l.c.looker.count
 	t.Helper()
 	l.close()
@@ -285,7 +285,7 @@ func (l *books) balance(shop *receiver) {
 
 // balanceMessages says that the receiver acted on each message once, and on
 // those of one sender in their order.
-func (l *books) balanceMessages() {
+func (l *ledger2) balanceMessages() {
 	t, total := l.t, 0
 	t.Helper()
 	for _, n := range l.sent {
@@ -301,14 +301,14 @@ func (l *books) balanceMessages() {
 }
 
 // published is what the stream of messages has, oldest first, each once.
-func (l *books) published() (first []envelope) {
-	stream, err := l.c.broker().Stream(l.t.Context(), "MESSAGES")
+func (l *ledger2) published() (first []numberedMessage) {
+	stream, err := l.c.jetStream().Stream(l.t.Context(), "MESSAGES")
 	require.NoError(l.t, err)
-	known := map[envelope]bool{{}: true} // that of who looks whether all is up
+	known := map[numberedMessage]bool{{}: true} // that of who looks whether all is up
 	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq++ {
 		m, err := stream.GetMsg(l.t.Context(), seq)
 		require.NoError(l.t, err)
-		var e envelope
+		var e numberedMessage
 		require.NoError(l.t, json.Unmarshal(m.Data, &e))
 		if !known[e] {
 			known[e], first = true, append(first, e)
@@ -318,7 +318,7 @@ func (l *books) published() (first []envelope) {
 }
 
 // numbersOf are the numbers of a sender's messages.
-func numbersOf(messages []envelope, sender string) (numbers []int) {
+func numbersOf(messages []numberedMessage, sender string) (numbers []int) {
 	for _, m := range messages {
 		if m.Sender == sender {
 			numbers = append(numbers, m.N)

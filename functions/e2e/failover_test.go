@@ -20,7 +20,7 @@ func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *city {
 	exited(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
 	// What is not accepted in its turn would be saved ahead of what was.
-	return newPostOfficeAt(t, url).grow(append(env, insiders, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
+	return newClusterOn(t, url).grow(append(env, allowLoopback, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
 // throughPgBouncer is how functions find the primary of a pair through PgBouncer,
@@ -31,9 +31,9 @@ func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 	return []string{"DATABASE_URL=" + bouncer.URL("postgres"), "SENDONCE_DATABASE_POOLER=true"}
 }
 
-// visit calls each function once; each must answer at its first call. The relay
+// callEach calls each function once; each must answer at its first call. The relay
 // has calls enough, and a second one at the same time would overtake it.
-func (c *city) visit() {
+func (c *city) callEach() {
 	c.t.Helper()
 	for function, path := range map[string]string{
 		"submit": "/api/v1/sms/by-key/none", "admin": "/api/v1/admin/statistics", "webhooks": "/api/v1/webhooks/deliveries", "subscribe": "/api/v1/subscribe/failures",
@@ -78,13 +78,13 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair
 	shop := newReceiver(t, nil)
 	c.until(c.save("msg.orders.paid", once), "sent") // all is up
 	c.endpoint(shop.URL)
-	c.visit()
-	l := keepBooks(c)
+	c.callEach()
+	l := startLedger2(c)
 	l.more(50)
 	woken := make(chan []api.ClaimedTask, 1)
 	go func() {
 		wait := 30
-		claim := c.of("claim")
+		claim := c.api("claim")
 		claim.Tries = 1
 		tasks, err := claim.Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "waiter", Queue: "quiet", Wait: &wait})
 		if err != nil {
@@ -103,8 +103,8 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair
 	l.mu.Lock()
 	t.Logf("away for %v; after the promotion the first answers came after %v", promoting.Sub(lost).Round(time.Millisecond), l.first)
 	l.mu.Unlock()
-	c.visit()
-	sent, err := c.of("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
+	c.callEach()
+	sent, err := c.api("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	tasks := <-woken
 	require.Len(t, tasks, 1, "the claim waits on across the failover")

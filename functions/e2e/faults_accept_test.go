@@ -41,8 +41,8 @@ type counts struct{ accepted, bestEffort, saved int }
 
 func (c counts) all() int { return c.accepted + c.bestEffort + c.saved }
 
-// begin has so many callers send.
-func (w *town) begin(senders int) *ledger {
+// startLedger has so many callers send.
+func (w *town) startLedger(senders int) *ledger {
 	w.t.Helper()
 	l := &ledger{w: w, at: w.at, told: map[string][]api.MessageAck{}}
 	l.ctx, l.stop = context.WithCancel(w.t.Context())
@@ -106,14 +106,14 @@ func (l *ledger) move() { l.mu.Lock(); defer l.mu.Unlock(); l.at = l.w.at }
 func (l *ledger) more(n int, of func(counts) int) {
 	l.w.t.Helper()
 	want := of(l.sum()) + n
-	require.Eventually(l.w.t, func() bool { return of(l.sum()) >= want }, patience, time.Millisecond)
+	require.Eventually(l.w.t, func() bool { return of(l.sum()) >= want }, waitLimit, time.Millisecond)
 }
 
 // refused waits until n calls have failed.
 func (l *ledger) refused(n int) {
 	l.w.t.Helper()
 	failed := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.failed) }
-	require.Eventually(l.w.t, func() bool { return failed() >= n }, patience, time.Millisecond)
+	require.Eventually(l.w.t, func() bool { return failed() >= n }, waitLimit, time.Millisecond)
 }
 
 func accepted(c counts) int    { return c.accepted }
@@ -131,7 +131,7 @@ func (l *ledger) holds(js jetstream.JetStream) {
 	total, ended := l.counts.all(), time.Now()
 	require.Eventually(t, func() bool {
 		return l.w.saved() >= total && l.w.looker.count(`select count(*) from message_live`) == 0
-	}, patience, 20*time.Millisecond, "all are saved and sent")
+	}, waitLimit, 20*time.Millisecond, "all are saved and sent")
 	require.Equal(t, total, l.w.saved(), "and nothing else")
 	took := time.Since(ended)
 
@@ -187,7 +187,7 @@ func inboxPlaces(t *testing.T, js jetstream.JetStream, n int) map[string]int {
 	defer all.Stop()
 	places, count := map[string]int{}, 0
 	for more := n > 0; more; {
-		m, err := all.Next(jetstream.NextMaxWait(patience))
+		m, err := all.Next(jetstream.NextMaxWait(waitLimit))
 		require.NoError(t, err)
 		count++
 		places[m.Headers().Get("ce-id")] = count
@@ -213,14 +213,14 @@ func jetStreamAt(t *testing.T, url string) jetstream.JetStream {
 // twoPhaseAt is a town with its trigger that accepts at the NATS of url.
 func twoPhaseAt(t *testing.T, url string, more ...string) (*town, jetstream.JetStream) {
 	t.Helper()
-	w := &town{t: t, bin: binary(t), database: sandbox.NewDatabase(t)}
-	w.env = settings(w.database, append([]string{"NATS_URL=" + url, "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
+	w := &town{t: t, bin: binary(t), url: sandbox.NewDatabase(t)}
+	w.env = settings(w.url, append([]string{"NATS_URL=" + url, "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
 	w.restart()
 	w.trigger(w.at)
 	js := jetStreamAt(t, url)
 	require.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
-	}, patience, 20*time.Millisecond, "the trigger has made all")
+	}, waitLimit, 20*time.Millisecond, "the trigger has made all")
 	return w, js
 }

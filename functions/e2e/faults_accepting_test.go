@@ -32,7 +32,7 @@ func TestNothingAcceptedIsLostWhenTheNATSServerIsKilled(t *testing.T) {
 	onlyWithFaults(t)
 	server := sandbox.NewNATSServer(t)
 	w, js := twoPhaseAt(t, server.URL())
-	l := w.begin(8)
+	l := w.startLedger(8)
 	for range 2 {
 		l.more(200, accepted)
 		server.Kill()
@@ -48,11 +48,11 @@ func TestNothingAcceptedIsLostWhenTheNATSServerIsKilled(t *testing.T) {
 func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
-	proxy := sandbox.NewProxy(t, w.database)
+	proxy := sandbox.NewProxy(t, w.url)
 	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
 	w.restart()
 	w.trigger(w.at)
-	l := w.begin(4)
+	l := w.startLedger(4)
 	l.more(100, accepted)
 	proxy.Cut()
 	for began := time.Now(); time.Since(began) < outage(t); {
@@ -63,7 +63,7 @@ func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 	require.Equal(t, away, w.saved(), "Postgres is away")
 	proxy.Restore()
 	l.more(20, accepted)
-	l.holds(w.js())
+	l.holds(w.jetStream())
 	require.Zero(t, l.overtaken)
 	require.Empty(t, l.failed)
 	require.Equal(t, l.counts.accepted, l.counts.all())
@@ -73,7 +73,7 @@ func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 // sets its bytes as the settings say.
 func (w *town) room(messages int64) {
 	w.t.Helper()
-	js := w.js()
+	js := w.jetStream()
 	s, err := js.Stream(w.t.Context(), "ACCEPTED")
 	require.NoError(w.t, err)
 	config := s.CachedInfo().Config
@@ -90,7 +90,7 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 			w := twoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
 			w.room(80)
 			w.trigger(w.at)
-			l := w.begin(4)
+			l := w.startLedger(4)
 			if open {
 				l.more(50, bestEffort)
 			} else {
@@ -99,7 +99,7 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 			require.NotZero(t, l.sum().accepted, "while there was room")
 			w.room(-1)
 			l.more(50, accepted)
-			l.holds(w.js())
+			l.holds(w.jetStream())
 			require.Zero(t, l.overtaken)
 			require.Zero(t, l.counts.saved)
 			if open {
@@ -120,24 +120,24 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
-	l := w.begin(4)
+	l := w.startLedger(4)
 	l.more(200, accepted) // without a trigger none of them is saved
 	w.turn("TWO_PHASE_ENABLED=false", l)
 	l.more(50, savedAtOnce)
 	before := l.sum().accepted
 	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
-	js := w.js()
+	js := w.jetStream()
 	require.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	text, err := w.drain()
 	require.NoError(t, err, text)
 	require.Contains(t, text, "0 accepted messages are not saved")
 	require.GreaterOrEqual(t, w.looker.count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
 	l.more(50, savedAtOnce)
 	require.Equal(t, before, l.sum().accepted, "it is off")
-	_, err = trigger.Terminate(patience)
+	_, err = trigger.Terminate(waitLimit)
 	require.NoError(t, err)
 	w.turn("TWO_PHASE_ENABLED=true", l)
 	w.trigger(w.at)
@@ -150,7 +150,7 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 // drain runs the command and returns what it prints.
 func (w *town) drain() (text string, err error) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(w.t.Context(), waitLimit)
 	defer cancel()
 	drain := exec.CommandContext(ctx, w.bin, "drain")
 	drain.Env, drain.WaitDelay = asComponent(w.t, w.env, "drain"), time.Second
@@ -161,11 +161,11 @@ func (w *town) drain() (text string, err error) {
 // turn replaces the process by one with another setting, under the load of l.
 func (w *town) turn(setting string, l *ledger) {
 	w.t.Helper()
-	old := w.server
+	old := w.process
 	w.env = append(w.env, setting)
 	w.restart()
 	l.move()
-	_, err := old.Terminate(patience)
+	_, err := old.Terminate(waitLimit)
 	require.NoError(w.t, err)
 }
 
@@ -223,7 +223,7 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 	w.env = append(append([]string{}, direct...), "NATS_URL="+v.url)
 	w.restart()
 	w.accept("before", `0`)
-	stream, err := w.js().Stream(t.Context(), "ACCEPTED")
+	stream, err := w.jetStream().Stream(t.Context(), "ACCEPTED")
 	require.NoError(t, err)
 
 	v.out.Lock()
@@ -239,8 +239,8 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 	require.Eventually(t, func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == 2
-	}, patience, time.Millisecond, "the stream has it")
-	require.NoError(t, w.server.Kill())
+	}, waitLimit, time.Millisecond, "the stream has it")
+	require.NoError(t, w.process.Kill())
 	require.Error(t, <-answer)
 
 	w.env = direct
@@ -251,7 +251,7 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 	require.EqualValues(t, 2, again.data("accept_seq"))
 	w.trigger(w.at)
 	id := again.data("server_msg_id").(string)
-	require.Eventually(t, func() bool { return w.state(id) == "sent" }, patience, 10*time.Millisecond, "committed after bob has it")
+	require.Eventually(t, func() bool { return w.townState(id) == "sent" }, waitLimit, 10*time.Millisecond, "committed after bob has it")
 	require.Len(t, w.inbox("bob"), 2)
 	require.Equal(t, 2, w.saved())
 }
@@ -259,17 +259,17 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 func TestABeforeSavedDeliveryReachesItsReceiverWhilePostgresIsAwayAndOnlyOnce(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	proxy := sandbox.NewProxy(t, w.database)
+	proxy := sandbox.NewProxy(t, w.url)
 	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
 	w.restart()
 	w.trigger(w.at)
-	l := w.begin(4)
+	l := w.startLedger(4)
 	l.more(20, accepted)
 	proxy.Cut()
 	told := l.sum().all()
 	l.more(40, accepted)
-	js := w.js()
-	require.Eventually(t, func() bool { return inboxHas(t, js) >= told+40 }, patience, 20*time.Millisecond, "bob has them")
+	js := w.jetStream()
+	require.Eventually(t, func() bool { return inboxHas(t, js) >= told+40 }, waitLimit, 20*time.Millisecond, "bob has them")
 	require.Less(t, w.saved(), told+40, "and they are not saved")
 	proxy.Restore()
 	l.more(20, accepted)
@@ -295,7 +295,7 @@ func TestAClusterThatLosesItsLeaderHasWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	cluster := sandbox.NewNATSCluster(t, 3)
 	w, js := twoPhaseAt(t, cluster.URL(), "SENDONCE_NATS_REPLICAS=3")
-	l := w.begin(8)
+	l := w.startLedger(8)
 	for range 2 {
 		l.more(200, accepted)
 		leader := leaderOf(t, js, cluster)
@@ -328,7 +328,7 @@ func leaderOf(t *testing.T, js jetstream.JetStream, cluster sandbox.NATSCluster)
 			}
 		}
 		return leader != nil
-	}, patience, 50*time.Millisecond)
+	}, waitLimit, 50*time.Millisecond)
 	return leader
 }
 
@@ -342,5 +342,5 @@ func TestWhatWasAcceptedAndNeverPostedIsFound(t *testing.T) {
 	require.Equal(t, 204, w.looker.tick("save").status)
 	require.Zero(t, w.saved(), "it is too young to be missed")
 	require.Eventually(t, func() bool { return w.looker.tick("save").status == 204 && w.saved() == 1 }, time.Minute, time.Second)
-	require.NotEqual(t, "accepted", w.state(ack.ServerMsgID))
+	require.NotEqual(t, "accepted", w.townState(ack.ServerMsgID))
 }

@@ -18,7 +18,7 @@ import (
 // is back, nothing but the trigger's own look can bring the outcomes.
 func TestAllGoesOnWhileNATSIsAwayAndOutcomesReportedThenAreToldOnce(t *testing.T) {
 	t.Parallel()
-	c := newPostOffice(t).grow(insiders)
+	c := newCluster(t).grow(allowLoopback)
 	shop := newReceiver(t, nil)
 	secret := c.endpoint(shop.URL).Secret
 	finished := c.finish(1)
@@ -39,44 +39,44 @@ func TestAllGoesOnWhileNATSIsAwayAndOutcomesReportedThenAreToldOnce(t *testing.T
 	require.Equal(t, len(finished)-1, c.waiting(), "all wait")
 	c.nats = natsIn(t, c.options)
 	back := time.Now()
-	c.told(len(finished))
+	c.waitDelivered(len(finished))
 	t.Logf("%d outcomes waited when NATS came back, told %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
-	shop.toldOnce(t, finished)
+	shop.requireEachOnce(t, finished)
 }
 
 func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
+	o := newCluster(t)
 	const n = 30
 	limits := jetstream.StreamConfig{
 		Name: "EVENTS", Subjects: []string{"evt.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
 	}
-	_, err := o.broker().CreateStream(t.Context(), limits)
+	_, err := o.jetStream().CreateStream(t.Context(), limits)
 	require.NoError(t, err)
-	c := o.grow(insiders)
+	c := o.grow(allowLoopback)
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(n)
-	require.Eventually(t, func() bool { left := c.waiting(); return left > 0 && shop.got() > 0 && left+shop.got() == n }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { left := c.waiting(); return left > 0 && shop.got() > 0 && left+shop.got() == n }, waitLimit, 10*time.Millisecond)
 	require.Zero(t, c.looker.count(`select count(*) from dead_letters`))
 	c.until(c.save("user:bob"), "sent") // other streams go on
 	t.Logf("%d of %d outcomes fitted", shop.got(), n)
 
 	limits.MaxMsgs = -1
-	_, err = c.broker().UpdateStream(t.Context(), limits)
+	_, err = c.jetStream().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
-	c.told(n)
-	shop.toldOnce(t, finished)
+	c.waitDelivered(n)
+	shop.requireEachOnce(t, finished)
 }
 
 func TestARelayKilledBetweenPublishAndDeleteHasEachEndpointToldOnce(t *testing.T) {
 	t.Parallel()
-	c := newPostOffice(t).grow(insiders)
+	c := newCluster(t).grow(allowLoopback)
 	shop, bank := newReceiver(t, nil), newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	c.endpoint(bank.URL)
 	finished := c.finish(1)
-	c.told(2) // all is up
+	c.waitDelivered(2) // all is up
 	held, release := c.looker.hold("delete on event_outbox")
 	finished = append(finished, c.finish(3)...)
 	held()
@@ -91,9 +91,9 @@ func TestARelayKilledBetweenPublishAndDeleteHasEachEndpointToldOnce(t *testing.T
 	require.Equal(t, 4, c.events(), "the same again is the same to the broker")
 	c.repeatEvents()
 	require.Equal(t, 8, c.events(), "but not for ever")
-	c.told(2 * 4)
-	shop.toldOnce(t, finished)
-	bank.toldOnce(t, finished)
+	c.waitDelivered(2 * 4)
+	shop.requireEachOnce(t, finished)
+	bank.requireEachOnce(t, finished)
 }
 
 // waiting counts the events that no stream has taken yet.
@@ -104,7 +104,7 @@ func (c *city) waiting() int {
 // events is how many the stream of events holds.
 func (c *city) events() int {
 	c.t.Helper()
-	stream, err := c.broker().Stream(c.t.Context(), "EVENTS")
+	stream, err := c.jetStream().Stream(c.t.Context(), "EVENTS")
 	require.NoError(c.t, err)
 	return int(stream.CachedInfo().State.Msgs)
 }
@@ -113,7 +113,7 @@ func (c *city) events() int {
 // ids, and waits until all are taken.
 func (c *city) repeatEvents() {
 	c.t.Helper()
-	js := c.broker()
+	js := c.jetStream()
 	stream, err := js.Stream(c.t.Context(), "EVENTS")
 	require.NoError(c.t, err)
 	last := stream.CachedInfo().State.LastSeq
@@ -127,21 +127,21 @@ func (c *city) repeatEvents() {
 	require.Eventually(c.t, func() bool {
 		record, err := stream.Consumer(c.t.Context(), "record")
 		return err == nil && record.CachedInfo().AckFloor.Stream == 2*last
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 }
 
 func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabled(t *testing.T) {
 	t.Parallel()
-	w := openTownWith(t, insiders, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
+	w := openCluster(t, allowLoopback, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
 	broken, other, witness := newReceiver(t, answers(500, 500, 204)), newReceiver(t, nil), newReceiver(t, nil)
 	registered := w.endpoint(broken.URL)
 	secret := w.endpoint(other.URL, "webhook.disabled").Secret
 	w.endpoint(witness.URL, "task.succeeded")
-	first := w.finish()
+	first := w.finishOne()
 	require.Eventually(t, func() bool {
 		return w.looker.count(`select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`) == 1
-	}, patience, 10*time.Millisecond, "it has failed for a second, which only the next failure tells")
-	second := w.finish()
+	}, waitLimit, 10*time.Millisecond, "it has failed for a second, which only the next failure tells")
+	second := w.finishOne()
 
 	told := other.event(t, 1, secret)
 	require.Equal(t, "sendonce.webhook.disabled.v1", told.Type)
@@ -154,8 +154,8 @@ func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabl
 	require.NoError(t, err)
 	require.False(t, disabled.Enabled)
 	require.Equal(t, "failing", disabled.DisabledReason)
-	w.finish() // while it is disabled: not for it
-	require.Eventually(t, func() bool { return witness.got() == 3 }, patience, 10*time.Millisecond)
+	w.finishOne() // while it is disabled: not for it
+	require.Eventually(t, func() bool { return witness.got() == 3 }, waitLimit, 10*time.Millisecond)
 	w.deliveries("pending", 2)
 
 	enabled, err := w.client.EnableEndpoint(t.Context(), registered.ID)
@@ -176,7 +176,7 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgainWhenItsLeaseEnds(t *testing.
 	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
 		t.Skip("waits for a lease of 16 s: set SENDONCE_FAULT_SECONDS")
 	}
-	c := newPostOffice(t).grow(insiders, "SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
+	c := newCluster(t).grow(allowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
 	hang := make(chan struct{})
 	shop := newReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {
 		if n == 1 {
@@ -190,10 +190,10 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgainWhenItsLeaseEnds(t *testing.
 	killed := time.Now()
 	require.NoError(t, c.processes["deliver"].Kill())
 	c.run("deliver")
-	require.Eventually(t, func() bool { return shop.got() == 2 }, patience, 10*time.Millisecond, "told again")
+	require.Eventually(t, func() bool { return shop.got() == 2 }, waitLimit, 10*time.Millisecond, "told again")
 	t.Logf("told again %v after the kill", time.Since(killed).Round(time.Millisecond))
 	require.Equal(t, first, shop.event(t, 2, secret))
-	c.told(1)
+	c.waitDelivered(1)
 	require.Equal(t, 2, shop.got())
 	require.Equal(t, finished[0], first.Subject)
 }

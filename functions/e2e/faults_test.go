@@ -48,9 +48,9 @@ type load struct {
 	saved    int // messages
 }
 
-// begin has submits, claims and messages made all the time, each by processes of
+// startLoad has submits, claims and messages made all the time, each by processes of
 // their own. Nothing is tried twice.
-func (o *postOffice) begin() *load {
+func (o *postOffice) startLoad() *load {
 	l := &load{t: o.t, calls: map[string]int{}}
 	l.ctx, l.stop = context.WithCancel(o.t.Context())
 	submit, claim := api.NewClient(o.start("submit"), "admin", "secret"), api.NewClient(o.start("claim"), "admin", "secret")
@@ -124,7 +124,7 @@ func (l *load) lasts(d time.Duration) {
 	require.Eventually(l.t, func() bool {
 		now := answered()
 		return time.Since(began) >= d && min(now["submit"]-before["submit"], now["message"]-before["message"], now["claim"]-before["claim"]) >= 20
-	}, d+patience, 5*time.Millisecond)
+	}, d+waitLimit, 5*time.Millisecond)
 }
 
 // end stops the calls; none must have failed.
@@ -139,9 +139,9 @@ func (l *load) end() {
 // own look after the outage can bring what was saved in it.
 func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
-	l := o.begin()
+	o := newMessages(t)
+	o.startRelay()
+	l := o.startLoad()
 	l.lasts(0)
 	require.NoError(t, o.nats.Stop())
 	l.lasts(outage(t))
@@ -169,19 +169,19 @@ func requireSame(t *testing.T, want, got []string, what string) {
 
 func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
+	o := newMessages(t)
+	o.startRelay()
 	id := o.save("msg.orders.paid")
 	for left := o.state(id).MaxSends - 1; left > 0; left-- {
-		require.Eventually(t, func() bool { return o.state(id).RemainingSends <= left }, patience, 10*time.Millisecond, left)
+		require.Eventually(t, func() bool { return o.state(id).RemainingSends <= left }, waitLimit, 10*time.Millisecond, left)
 		o.looker.exec(`update message_live set next_at = now() where remaining_sends > 0`)
-		_, err := o.broker().Publish(t.Context(), "wake.relay", []byte("1"))
+		_, err := o.jetStream().Publish(t.Context(), "wake.relay", []byte("1"))
 		require.NoError(t, err)
 	}
 	stuck := func() []any {
 		return o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sent").data("items").([]any)
 	}
-	require.Eventually(t, func() bool { return len(stuck()) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(stuck()) == 1 }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
 	require.Equal(t, "sent", o.state(id).State)
 	require.Empty(t, o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sending").data("items"))
@@ -200,27 +200,27 @@ func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.
 	require.Eventually(t, func() bool {
 		info, err := again.Info(t.Context())
 		return err == nil && info.AckFloor.Stream == 6
-	}, patience, 10*time.Millisecond, "the sends that it slept through are taken too")
+	}, waitLimit, 10*time.Millisecond, "the sends that it slept through are taken too")
 	require.Equal(t, 1, effects())
 	require.Equal(t, received, o.state(id))
 }
 
 func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	const n = 30
 	limits := jetstream.StreamConfig{
 		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
 	}
-	_, err := o.broker().CreateStream(t.Context(), limits)
+	_, err := o.jetStream().CreateStream(t.Context(), limits)
 	require.NoError(t, err)
 	for range n {
 		o.save("msg.orders.paid", once)
 	}
-	o.carry()
+	o.startRelay()
 	const full = `select count(*) from stream_pauses where stream = 'MESSAGES' and reason like '%no room%'`
 	fits := func() int { return o.looker.count(`select count(*) from message_done`) }
-	require.Eventually(t, func() bool { return o.looker.count(full) > 0 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return o.looker.count(full) > 0 }, waitLimit, 10*time.Millisecond)
 	before := fits()
 	require.NotZero(t, before)
 	o.until(o.save("user:bob"), "sent") // other streams go on
@@ -229,7 +229,7 @@ func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
 		where l.status = 0 and l.send_no = 0 and l.remaining_sends = m.max_sends and l.next_at is not null`))
 
 	limits.MaxMsgs = -1
-	_, err = o.broker().UpdateStream(t.Context(), limits)
+	_, err = o.jetStream().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
 	o.sentOnce(n)
 }
@@ -250,7 +250,7 @@ func claimAll(c *api.Client) (ids []string, err error) {
 
 func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	const n = 600 // more than one takes in a batch
 	var hands [2]*api.Client
 	for i := range hands {
@@ -285,7 +285,7 @@ func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
 		require.Equal(t, 204, r.status, r.text)
 	}
 	o.sentOnce(n)
-	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from task_live where state = 1`) == n }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from task_live where state = 1`) == n }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, n, o.looker.count(`select count(*) from task_live where retry_count = 1`))
 	require.Equal(t, n, o.looker.count(`select count(*) from report_logs where verdict = 'timeout_retry'`), "recovered once each")
 
@@ -328,7 +328,7 @@ func (s *statements) count() (all, looks int) {
 
 func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	proxy := sandbox.NewProxy(t, o.url)
 	asked := watch(proxy)
 	claim := api.NewClient(o.start("claim", "DATABASE_URL="+proxy.URL(), "SENDONCE_CALLER_SHARE=1"), "admin", "secret")
@@ -352,11 +352,11 @@ func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, looks := asked.count()
 		return looks >= polls && time.Since(o.looker.lastStatement()) > time.Second
-	}, patience, 5*time.Millisecond, "all have looked, and one perhaps again when the process began to hear of tasks")
+	}, waitLimit, 5*time.Millisecond, "all have looked, and one perhaps again when the process began to hear of tasks")
 	_, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "for nobody who waits", Queue: "other", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	before, _ := asked.count()
-	require.Eventually(t, func() bool { return time.Since(o.looker.lastStatement()) > 3*time.Second }, patience, 20*time.Millisecond, "quiet")
+	require.Eventually(t, func() bool { return time.Since(o.looker.lastStatement()) > 3*time.Second }, waitLimit, 20*time.Millisecond, "quiet")
 	after, looked := asked.count()
 	require.Equal(t, before, after, "nothing was asked")
 	require.LessOrEqual(t, looked, polls+1)

@@ -208,5 +208,5 @@ func (s *server) untilWaiting(before time.Time) {
 	require.Eventually(s.t, func() bool {
 		return s.count(`select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()
 			and state = 'idle' and state_change > $1 and query like '%from queue_pauses where queue = $1'`, before) > 0
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 }

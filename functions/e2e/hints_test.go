@@ -46,7 +46,7 @@ func (s *server) woken(waits <-chan reply) reply {
 	select {
 	case r := <-waits:
 		return r
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		s.t.Fatal("nobody woke the poll")
 		panic("unreachable")
 	}
@@ -72,14 +72,14 @@ func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
 	broker := newNATS(t)
-	c := openCounter(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
+	c := startWeChat(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
 	nc, told := hears(t, broker.URL(), "wake.>")
 	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
 	c.fallDue()
 	c.exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.tick("wechat").status)
 	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err := c.at.Terminate(patience) // what it holds is told first
+	_, err := c.at.Terminate(waitLimit) // what it holds is told first
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	for {
@@ -136,9 +136,9 @@ func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 	go func() { answer <- s.get("/api/v1/sms/tasks/pending?app_id=a") }()
 	require.Eventually(t, func() bool {
 		return s.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 	env.WakeClaims("default", 1)
-	_, err = told.NextMsg(patience)
+	_, err = told.NextMsg(waitLimit)
 	require.NoError(t, err)
 	require.NoError(t, held.Rollback(t.Context()))
 	<-answer
@@ -173,8 +173,8 @@ func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testi
 	told := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told <- true }))
 	t.Cleanup(shop.Close)
-	w := twoPhase(t, insiders, "SENDONCE_SAFETY_TICK=1h")
-	proxy := sandbox.NewProxy(t, w.database)
+	w := twoPhase(t, allowLoopback, "SENDONCE_SAFETY_TICK=1h")
+	proxy := sandbox.NewProxy(t, w.url)
 	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
 	w.restart()
 	w.trigger(w.at)
@@ -184,13 +184,13 @@ func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testi
 	}
 	hand("before")
 	<-told
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from message_live`) == 0 }, patience, 5*time.Millisecond)
+	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from message_live`) == 0 }, waitLimit, 5*time.Millisecond)
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
 	hand("lost")
 	<-fired
 	select {
 	case <-told:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		t.Fatal("it is saved, and nobody is told")
 	}
 }
@@ -213,7 +213,7 @@ func TestARepeatTellsWhoIsToAct(t *testing.T) {
 			r := s.post(c.path, c.body)
 			require.Equal(t, 200, r.status, r.text)
 		}
-		_, err := told.NextMsg(patience)
+		_, err := told.NextMsg(waitLimit)
 		require.NoError(t, err, c.wakes)
 	}
 }

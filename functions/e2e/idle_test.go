@@ -69,10 +69,10 @@ func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
 // after that. It gives the calls of each event function before.
 func (c *city) rests(asked *statements) map[string]int {
 	c.t.Helper()
-	wake, err := c.broker().Stream(c.t.Context(), "WAKE")
+	wake, err := c.jetStream().Stream(c.t.Context(), "WAKE")
 	require.NoError(c.t, err)
 	quiet := quietTime(c.t)
-	require.Eventually(c.t, func() bool { return c.settled(wake, time.Now().Add(quiet+time.Second)) }, patience+lease, 100*time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.settled(wake, time.Now().Add(quiet+time.Second)) }, waitLimit+lease, 100*time.Millisecond)
 	calls := c.invocations()
 	statements, _ := asked.count()
 	require.NotZero(c.t, statements)
@@ -89,17 +89,17 @@ func (c *city) rests(asked *statements) map[string]int {
 
 func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
+	o := newCluster(t)
 	proxy := sandbox.NewProxy(t, o.url)
 	asked := watch(proxy)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	c := o.grow(insiders, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
+	c := o.grow(allowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
 		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(3)
 	c.until(c.save("msg.orders.paid", once), "sent")
-	c.told(3) // all is up, and nothing is outstanding
+	c.waitDelivered(3) // all is up, and nothing is outstanding
 	calls := c.rests(asked)
 	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
 		require.NotZero(t, calls[function], function)
@@ -107,8 +107,8 @@ func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
 	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
 
 	finished = append(finished, c.finish(1)...)
-	c.told(4) // it is not dead
-	shop.toldOnce(t, finished)
+	c.waitDelivered(4) // it is not dead
+	shop.requireEachOnce(t, finished)
 }
 
 func sum(counts map[string]int) (total int) {

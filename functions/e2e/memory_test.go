@@ -183,7 +183,7 @@ func (o *target) attack(a attack) *sandbox.Process {
 		niceness = "19"
 	}
 	p := sandbox.StartProcess(o.t, "nice", env, "-n", niceness, program)
-	ctx, cancel := context.WithTimeout(o.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(o.t.Context(), waitLimit)
 	defer cancel()
 	require.NoError(o.t, p.WaitFor(ctx, attacking), p.Output())
 	return p

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// order is the ids of the n messages in the stream of messages, oldest first.
-func (o *postOffice) order(n int) []string {
+// saveNumbered is the ids of the n messages in the stream of messages, oldest first.
+func (o *postOffice) saveNumbered(n int) []string {
 	o.t.Helper()
 	ids := make([]string, n)
 	for i, m := range o.stored(n) {
@@ -29,12 +29,12 @@ func (o *postOffice) allSent(meanwhile func()) {
 	require.Eventually(o.t, func() bool {
 		meanwhile()
 		return o.looker.count(`select count(*) from message_live`) == 0
-	}, patience, 20*time.Millisecond, "all are sent")
+	}, waitLimit, 20*time.Millisecond, "all are sent")
 }
 
 func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	relay := o.at(o.start("relay"))
 	tick := func() { require.Equal(t, 204, relay.tick("relay").status) }
 	require.NoError(t, ensureStreams(t, o.nats.URL()))
@@ -57,15 +57,15 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 		ids = append(ids, id)
 		tick()
 		return o.state(id).State == "sent"
-	}, patience, 20*time.Millisecond, "the relay has found the broker again")
+	}, waitLimit, 20*time.Millisecond, "the relay has found the broker again")
 	o.allSent(tick)
-	require.Equal(t, ids, o.order(len(ids)))
+	require.Equal(t, ids, o.saveNumbered(len(ids)))
 }
 
 func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
+	o := newMessages(t)
+	o.startRelay()
 	o.until(o.save("msg.orders.paid", once), "sent") // all is up
 	ctx, stop := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
@@ -92,7 +92,7 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 	more := func(n int) {
 		t.Helper()
 		n += saved()
-		require.Eventually(t, func() bool { return saved() >= n }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return saved() >= n }, waitLimit, time.Millisecond)
 	}
 	sentSince := func(n int) bool { return o.looker.count(`select count(*) from message_done`) > n }
 	for range 3 {
@@ -101,21 +101,21 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 		more(50)
 		before := o.looker.count(`select count(*) from message_done`)
 		o.nats = natsIn(t, o.options)
-		require.Eventually(t, func() bool { return sentSince(before) }, patience, time.Millisecond, "it goes on")
+		require.Eventually(t, func() bool { return sentSince(before) }, waitLimit, time.Millisecond, "it goes on")
 	}
 	more(50)
 	stop()
 	sending.Wait()
 	o.allSent(func() {})
-	require.Equal(t, ids, o.order(len(ids) + 1)[1:])
+	require.Equal(t, ids, o.saveNumbered(len(ids) + 1)[1:])
 }
 
 func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	relay := o.at(o.start("relay"))
 	tick := func() { require.Equal(t, 204, relay.tick("relay").status) }
-	_, err := o.broker().CreateStream(t.Context(), jetstream.StreamConfig{
+	_, err := o.jetStream().CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 1, Duplicates: time.Minute,
 	})
 	require.NoError(t, err)
@@ -154,13 +154,13 @@ func TestAnotherBodyUnderTheSameIDSwallowsNoMessageThatWasSaved(t *testing.T) {
 		}
 		return all
 	}
-	require.Eventually(t, func() bool { return len(bodies()) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(bodies()) == 1 }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, []string{`"B"`}, bodies(), "delivered before it was found that it cannot be saved")
 	require.NoError(t, hand.Commit(t.Context()))
 
-	require.Eventually(t, func() bool { return w.state(saved.ServerMsgID) == "sent" }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return w.townState(saved.ServerMsgID) == "sent" }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "what is called sent is there")
-	require.Eventually(t, func() bool { return len(w.inbox("admin")) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(w.inbox("admin")) == 1 }, waitLimit, 10*time.Millisecond)
 	var ack api.LateAck
 	require.NoError(t, json.Unmarshal(w.inbox("admin")[0].Data, &ack))
 	require.Equal(t, "rejected", ack.AckType)

@@ -161,8 +161,8 @@ func TestAWaitingClaimWakesWhenItsQueueIsResumed(t *testing.T) {
 	within(t, woken, 2*time.Second, id)
 }
 
-// run starts one function, to be killed later, and gives it as an admin sees it.
-func (o *postOffice) run(function string) (*sandbox.Process, *server) {
+// startServer starts one function, to be killed later, and gives it as an admin sees it.
+func (o *postOffice) startServer(function string) (*sandbox.Process, *server) {
 	o.t.Helper()
 	process := startProcess(o.t, o.bin, slices.Concat(o.env, []string{"FUNCTION_TARGET=" + function}))
 	s := o.at(address(o.t, process))
@@ -172,10 +172,10 @@ func (o *postOffice) run(function string) (*sandbox.Process, *server) {
 
 func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	_, claims := o.run("claim")
-	_, admin := o.run("admin")
-	_, submit := o.run("submit")
+	o := newCluster(t)
+	_, claims := o.startServer("claim")
+	_, admin := o.startServer("admin")
+	_, submit := o.startServer("submit")
 	id := submit.submit()
 	admin.pause("default", time.Time{})
 	woken := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
@@ -187,21 +187,21 @@ func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 // who knew are killed: what NATS keeps has sweep end the pause and tell the poll.
 func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	_, claims := o.run("claim")
-	admin, desk := o.run("admin")
-	sweep, first := o.run("sweep")
+	o := newCluster(t)
+	_, claims := o.startServer("claim")
+	admin, desk := o.startServer("admin")
+	sweep, first := o.startServer("sweep")
 	trigger := startProcess(t, o.bin, slices.Concat(o.env, []string{"SENDONCE_FUNCTIONS_URL=" + first.url}), "trigger")
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
 	desk.pause("default", until)
-	wake, err := o.broker().Stream(t.Context(), "WAKE")
+	wake, err := o.jetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.>"))
 		return err == nil && slices.ContainsFunc(slices.Collect(maps.Keys(info.State.Subjects)), func(name string) bool { return !strings.HasSuffix(name, ".tick") })
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	for _, one := range []*sandbox.Process{admin, sweep, trigger} {
 		require.NoError(t, one.Kill())
 	}
@@ -210,7 +210,7 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	o.looker.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)
 	o.looker.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
-	_, again := o.run("sweep")
+	_, again := o.startServer("sweep")
 	o.trigger(again.url)
 	within(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "no sooner")
@@ -273,7 +273,7 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	require.Equal(t, 404, s.post(lift, `{"reason":"corrected"}`).status)
 }
 
-func (s teller) tellOfPauses() {
+func (s story) tellOfPauses() {
 	s.t.Helper()
 	at := root + "queues/bulk"
 	s.post(200, at+"/pause", `{"reason":"the gateway is being moved"}`)

@@ -30,7 +30,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, functions.Catalogue()...)
 	require.NoError(t, err)
-	teller{serveHandler(t, h).connect(url), newWitness(t)}.tellAll()
+	story{serveHandler(t, h).connect(url), newWitness(t)}.tellAll()
 }
 
 func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
@@ -64,12 +64,12 @@ func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
 
 func TestEventsAndMessagesGoTheirWayThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	c := o.grow(insiders, "DATABASE_URL="+pooled(t, o.url), "SENDONCE_DATABASE_POOLER=true")
+	o := newCluster(t)
+	c := o.grow(allowLoopback, "DATABASE_URL="+pooled(t, o.url), "SENDONCE_DATABASE_POOLER=true")
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(20)
 	c.until(c.save("msg.orders.paid", once), "sent")
-	c.told(20)
-	shop.toldOnce(t, finished)
+	c.waitDelivered(20)
+	shop.requireEachOnce(t, finished)
 }

@@ -60,7 +60,7 @@ func TestACallerBeyondItsQuotaOfTasksIsToldToWait(t *testing.T) {
 	again := *greedy
 	again.url = serveHandler(t, h).url
 	require.Eventually(t, func() bool { return again.post(one, `{"phone_number":"13800138000","content":"hello"}`).status == 429 },
-		patience, 10*time.Millisecond, "another process, and one that begins anew, counts the same")
+		waitLimit, 10*time.Millisecond, "another process, and one that begins anew, counts the same")
 
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", s.count(`select id from callers where name = 'modest'`))
 	require.EqualValues(t, 4, s.do("PUT", at, `{"max_waiting_tasks":4}`).data("max_waiting_tasks"))
@@ -73,7 +73,7 @@ func TestACallerBeyondItsQuotaOfTasksIsToldToWait(t *testing.T) {
 		require.Equal(t, 200, greedy.post(fmt.Sprint("/api/v1/sms/task/", id, "/cancel"), "").status)
 	}
 	require.Eventually(t, func() bool { return greedy.post(one, `{"phone_number":"13800138000","content":"hello"}`).status == 200 },
-		patience, 10*time.Millisecond, "there is room again")
+		waitLimit, 10*time.Millisecond, "there is room again")
 }
 
 func TestACallerGoesNoFurtherForwardThanItWasGranted(t *testing.T) {

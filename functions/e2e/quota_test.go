@@ -20,8 +20,8 @@ func (s *server) sendTo(key int, to, data string) reply {
 
 func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, p := o.house("SENDONCE_CALLER_WAITING_MESSAGES=5")
+	o := newMessages(t)
+	s, p := o.startAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
 	for n := range 5 {
 		require.Equal(t, 200, greedy.sendTo(n, "msg.orders.paid", "x").status, "to a subject whose messages nobody confirms")
@@ -42,7 +42,7 @@ func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
 	require.Equal(t, 200, modest.sendTo(0, "msg.orders.paid", "x").status)
 
 	require.NoError(t, p.Kill())
-	s, _ = o.house("SENDONCE_CALLER_WAITING_MESSAGES=5")
+	s, _ = o.startAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
 	greedy.url, modest.url = s.url, s.url
 	require.Equal(t, 429, greedy.sendTo(5, "msg.orders.paid", "x").status, "the database knows what waits")
 	require.Equal(t, 200, modest.sendTo(1, "msg.orders.paid", "x").status)
@@ -58,7 +58,7 @@ func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
 		id := greedy.sendTo(n, "msg.orders.paid", "x").data("server_msg_id")
 		require.Equal(t, 200, s.post(fmt.Sprint(post, "/", id, "/abandon"), `{"reason":"x"}`).status)
 	}
-	require.Eventually(t, func() bool { return greedy.sendTo(6, "msg.orders.paid", "x").status == 200 }, patience, 20*time.Millisecond, "there is room again")
+	require.Eventually(t, func() bool { return greedy.sendTo(6, "msg.orders.paid", "x").status == 200 }, waitLimit, 20*time.Millisecond, "there is room again")
 }
 
 func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
@@ -75,7 +75,7 @@ func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
 	require.Equal(t, 202, modest.sendTo(0, "user:bob", "x").status)
 
 	w.trigger(w.at) // saves them
-	require.Eventually(t, func() bool { return greedy.sendTo(5, "user:bob", "x").status == 202 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return greedy.sendTo(5, "user:bob", "x").status == 202 }, waitLimit, 20*time.Millisecond)
 	require.Equal(t, 2, w.looker.count(`select count(distinct caller_id) from stream_usage where stream = 'ACCEPTED'`))
 }
 
@@ -94,9 +94,9 @@ func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
 	}
 	require.Equal(t, 503, modest.post(post, fmt.Sprintf(accept, 0, large)).status, "it is full")
 	w.trigger(w.at)
-	require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, 0, large)).status == 202 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, 0, large)).status == 202 }, waitLimit, 20*time.Millisecond)
 	for m := 1; m < 40; m++ { // more than the stream holds
-		require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, m, "x")).status == 202 }, patience, 20*time.Millisecond)
+		require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, m, "x")).status == 202 }, waitLimit, 20*time.Millisecond)
 		require.Equal(t, 200, greedy.sendTo(n+m, "user:bob", "x").status)
 		if r := greedy.post(post, fmt.Sprintf(accept, n+m, large)); r.status == 429 {
 			break // it has more than its share
@@ -109,8 +109,8 @@ func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
 // another go on as if it were alone.
 func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, _ := o.house("SENDONCE_CALLER_WAITING_MB=0", "SENDONCE_CALLER_WAITING_MESSAGES=0")
+	o := newMessages(t)
+	s, _ := o.startAll("SENDONCE_CALLER_WAITING_MB=0", "SENDONCE_CALLER_WAITING_MESSAGES=0")
 	modest := s.caller("modest", "submitter")
 	first := modest.sendTo(0, "user:bob", "x").data("server_msg_id").(string)
 	o.until(first, "sent")
@@ -140,9 +140,9 @@ func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
 // A stream that one caller alone fills takes the messages of others all the time.
 func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	o.env = append(o.env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
-	s, _ := o.house()
+	s, _ := o.startAll()
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
 	large := strings.Repeat("x", 60_000)
 	hears := s.listen(streams + "bob")
@@ -172,9 +172,9 @@ func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 // missing, and where it is.
 func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	o.env = append(o.env, "SENDONCE_INBOX_MESSAGES=100") // of the trigger too, which makes the stream
-	s, _ := o.house()
+	s, _ := o.startAll()
 	first := o.save("user:bob")
 	o.until(first, "sent")
 	hears := s.listen(streams + "bob?after=0")
@@ -186,7 +186,7 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 	}
 	ann := o.save("user:ann")
 	o.allSent(func() {})
-	require.Equal(t, 101, o.count("USERS"))
+	require.Equal(t, 101, o.messagesIn("USERS"))
 	again := s.listen(streams+"bob", "Last-Event-ID", last)
 	gap := again.event()
 	require.Equal(t, "gap", gap.kind)
@@ -205,9 +205,9 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 // One sender floods an inbox. What others sent to it stays, and they send on.
 func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	o.env = append(o.env, "SENDONCE_INBOX_MESSAGES=100")
-	s, _ := o.house()
+	s, _ := o.startAll()
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
 	first := modest.sendTo(0, "user:vic", "important").data("server_msg_id")
 	refused := 0

@@ -17,8 +17,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// patience bounds a wait for what must happen.
-const patience = time.Minute
+// waitLimit bounds a wait for what must happen.
+const waitLimit = time.Minute
 
 // postOffice is messages and relay as processes, with NATS and a trigger.
 type postOffice struct {
@@ -33,20 +33,20 @@ type postOffice struct {
 	relay   *sandbox.Process
 }
 
-func openPostOffice(t *testing.T) *postOffice {
+func newMessages(t *testing.T) *postOffice {
 	t.Helper()
-	o := newPostOffice(t)
+	o := newCluster(t)
 	o.client = api.NewClient(o.start("messages"), "admin", "secret")
 	return o
 }
 
-// newPostOffice is one where no function runs yet.
-func newPostOffice(t *testing.T) *postOffice {
+// newCluster is one where no function runs yet.
+func newCluster(t *testing.T) *postOffice {
 	t.Helper()
-	return newPostOfficeAt(t, sandbox.NewDatabase(t))
+	return newClusterOn(t, sandbox.NewDatabase(t))
 }
 
-func newPostOfficeAt(t *testing.T, url string) *postOffice {
+func newClusterOn(t *testing.T, url string) *postOffice {
 	t.Helper()
 	o := &postOffice{t: t, options: sandbox.NATSOptions{Dir: t.TempDir()}, url: url, bin: binary(t)}
 	o.nats = natsIn(t, o.options)
@@ -66,8 +66,8 @@ func (o *postOffice) start(function string, env ...string) string {
 	return address(o.t, p)
 }
 
-// carry starts the relay, and a trigger that wakes it.
-func (o *postOffice) carry() {
+// startRelay starts the relay, and a trigger that wakes it.
+func (o *postOffice) startRelay() {
 	o.t.Helper()
 	o.trigger(o.start("relay"))
 }
@@ -88,8 +88,8 @@ func (s *server) tick(function string) reply {
 	return s.do("POST", "/events/"+function, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
 }
 
-// broker is the server as its own clients see it.
-func (o *postOffice) broker() jetstream.JetStream {
+// jetStream is the server as its own clients see it.
+func (o *postOffice) jetStream() jetstream.JetStream {
 	o.t.Helper()
 	nc, err := nats.Connect(o.nats.URL())
 	require.NoError(o.t, err)
@@ -120,14 +120,14 @@ func (o *postOffice) state(id string) api.MessageResponse {
 
 func (o *postOffice) until(id, state string) api.MessageResponse {
 	o.t.Helper()
-	require.Eventually(o.t, func() bool { return o.state(id).State == state }, patience, 10*time.Millisecond, state)
+	require.Eventually(o.t, func() bool { return o.state(id).State == state }, waitLimit, 10*time.Millisecond, state)
 	return o.state(id)
 }
 
 // stored gives what the stream of messages holds, oldest first.
 func (o *postOffice) stored(n int) []*jetstream.RawStreamMsg {
 	o.t.Helper()
-	stream, err := o.broker().Stream(o.t.Context(), "MESSAGES")
+	stream, err := o.jetStream().Stream(o.t.Context(), "MESSAGES")
 	require.NoError(o.t, err)
 	info, err := stream.Info(o.t.Context())
 	require.NoError(o.t, err)
@@ -147,7 +147,7 @@ func once(r *api.MessageRequest) { r.Confirm = new(bool) } // at its end when se
 // after one send and in the stream once each.
 func (o *postOffice) sentOnce(n int) {
 	o.t.Helper()
-	require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_live`) == 0 }, patience, 20*time.Millisecond)
+	require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_live`) == 0 }, waitLimit, 20*time.Millisecond)
 	require.Equal(o.t, n, o.looker.count(`select count(*) from message_done d join messages m using (id)
 		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "one send each was used")
 	seen := map[string]int{}
@@ -184,7 +184,7 @@ func (o *postOffice) receiver() (*inbox.Receiver, func() int) {
 // consume feeds what the stream of messages has, or gets from now on, to r.
 func (o *postOffice) consume(r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
 	o.t.Helper()
-	consumer, err := o.broker().CreateConsumer(o.t.Context(), "MESSAGES",
+	consumer, err := o.jetStream().CreateConsumer(o.t.Context(), "MESSAGES",
 		jetstream.ConsumerConfig{DeliverPolicy: from, AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(o.t, err)
 	ctx := context.WithoutCancel(o.t.Context())
@@ -200,8 +200,8 @@ func (o *postOffice) consume(r *inbox.Receiver, from jetstream.DeliverPolicy) je
 
 func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
+	o := newMessages(t)
+	o.startRelay()
 	id := o.save("msg.orders.paid", func(r *api.MessageRequest) { r.Type = "order.paid.v1" })
 	o.until(id, "sent")
 	m := o.stored(1)[0]
@@ -220,14 +220,14 @@ func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
 
 func TestATypoInASubjectIsStuckWithItsReasonUntilAStreamTakesItAndItIsRedriven(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
+	o := newMessages(t)
+	o.startRelay()
 	office, sends := o.at(o.client.BaseURL), 1
 	typo := o.save("ordres.paid", func(r *api.MessageRequest) { r.MaxSends = &sends })
 	good := o.save("msg.orders.paid")
 	o.until(good, "sent")
 	stuck := func() []any { return office.get("/api/v1/messages/stuck?kind=sending").data("items").([]any) }
-	require.Eventually(t, func() bool { return len(stuck()) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return len(stuck()) == 1 }, waitLimit, 10*time.Millisecond)
 	const reason = "no stream takes the subject ordres.paid"
 	listed := stuck()[0].(map[string]any)
 	require.Equal(t, typo, listed["server_msg_id"])
@@ -236,11 +236,11 @@ func TestATypoInASubjectIsStuckWithItsReasonUntilAStreamTakesItAndItIsRedriven(t
 
 	redrive := "/api/v1/messages/" + typo + "/redrive"
 	require.Equal(t, 200, office.post(redrive, "").status)
-	require.Eventually(t, func() bool { return o.state(typo).Stuck }, patience, 10*time.Millisecond, "there is still no such stream")
+	require.Eventually(t, func() bool { return o.state(typo).Stuck }, waitLimit, 10*time.Millisecond, "there is still no such stream")
 	require.Equal(t, 2, o.state(typo).Epoch)
 	require.Contains(t, o.state(typo).LastError, reason)
 
-	ordres, err := o.broker().CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDRES", Subjects: []string{"ordres.>"}})
+	ordres, err := o.jetStream().CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDRES", Subjects: []string{"ordres.>"}})
 	require.NoError(t, err)
 	require.Equal(t, 200, office.post(redrive, "").status)
 	require.Empty(t, o.until(typo, "sent").LastError)
@@ -252,8 +252,8 @@ func TestATypoInASubjectIsStuckWithItsReasonUntilAStreamTakesItAndItIsRedriven(t
 
 func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.carry()
+	o := newMessages(t)
+	o.startRelay()
 	o.until(o.save("msg.orders.paid"), "sent")
 	require.NoError(t, o.nats.Stop())
 	id := o.save("msg.orders.paid")
@@ -279,7 +279,7 @@ func (s *server) hold(change string) (held, release func()) {
 		s.t.Helper()
 		require.Eventually(s.t, func() bool {
 			return s.count(`select count(*) from pg_locks where locktype = 'advisory' and not granted and `+here) > 0
-		}, patience, time.Millisecond, change)
+		}, waitLimit, time.Millisecond, change)
 	}
 	return held, func() { s.exec(`select pg_advisory_unlock(42)`) }
 }
@@ -297,9 +297,9 @@ func (o *postOffice) killRelay(relay *sandbox.Process) {
 
 func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	points, effects := o.receiver()
-	o.carry()
+	o.startRelay()
 	o.until(o.save("msg.orders.paid"), "sent") // all is up
 	held, release := o.looker.hold("update on message_live")
 	id := o.save("msg.orders.paid")
@@ -309,12 +309,12 @@ func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
 	release()
 	require.Equal(t, "sending", o.state(id).State, "nothing was marked")
 
-	o.carry()
+	o.startRelay()
 	o.until(id, "sent")
 	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, o.stored(2)[1].Header.Get("Nats-Msg-Id"), "the same send again is the same to the broker")
 	o.consume(points, jetstream.DeliverAllPolicy)
 	o.until(id, "received")
-	require.Eventually(t, func() bool { return effects() == 2 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return effects() == 2 }, waitLimit, 10*time.Millisecond)
 	require.Zero(t, o.looker.count(`select count(*) from message_live`), "none is to be sent again")
 	o.stored(2)
 }
@@ -338,9 +338,9 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			o := openPostOffice(t)
+			o := newMessages(t)
 			points, effects := o.receiver()
-			o.carry()
+			o.startRelay()
 			first := o.save("msg.orders.paid")
 			o.until(first, "sent")
 			o.consume(points, jetstream.DeliverAllPolicy)
@@ -352,7 +352,7 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 			require.Eventually(t, func() bool {
 				return o.looker.count(`select count(*) from pg_stat_activity
 					where datname = current_database() and wait_event_type = 'Lock' and wait_event <> 'advisory'`) > 0
-			}, patience, time.Millisecond, "the confirmation waits for the relay")
+			}, waitLimit, time.Millisecond, "the confirmation waits for the relay")
 			require.Equal(t, 2, effects(), "the receiver has acted already")
 			require.Equal(t, "sending", o.state(id).State)
 			if c.killed {
@@ -363,7 +363,7 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 			require.Eventually(t, func() bool { // a relay leaves a message to the confirmation that has its lock
 				require.Equal(t, 204, relay.tick("relay").status)
 				return o.state(id).State != "sending"
-			}, patience, 10*time.Millisecond)
+			}, waitLimit, 10*time.Millisecond)
 
 			require.Equal(t, "points", o.until(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
 			require.Equal(t, "0,1,2", o.looker.text(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
@@ -375,14 +375,14 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 
 func TestTwoRelaysSendEachMessageOnce(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	const n = 40
 	ids := make([]string, n)
 	for i := range ids {
 		ids[i] = o.save("msg.orders.paid")
 	}
-	o.carry()
-	o.carry()
+	o.startRelay()
+	o.startRelay()
 	for _, id := range ids {
 		o.until(id, "sent")
 	}

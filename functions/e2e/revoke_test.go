@@ -29,7 +29,7 @@ type split struct {
 }
 
 func startSplit(t *testing.T) *split {
-	o := newPostOffice(t)
+	o := newCluster(t)
 	s := &split{postOffice: o, of: map[string]string{}}
 	for _, f := range []string{"admin", "stream", "claim", "submit"} {
 		s.of[f] = o.start(f)
@@ -65,11 +65,11 @@ func (s *split) publish(user string) {
 		for _, err := range s.bus.Publish(s.t.Context(), []bus.Message{{Subject: bus.UserSubject(user), MsgID: e.ID(), Event: e}}) {
 			require.NoError(t, err)
 		}
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 }
 
 // ended gives what comes until the stream ends.
-func (e *ear) ended() <-chan string {
+func (e *streamReader) ended() <-chan string {
 	done := make(chan string, 1)
 	go func() {
 		var rest strings.Builder
@@ -90,7 +90,7 @@ func inTime[T any](t *testing.T, d time.Duration, from <-chan T, what string) (v
 }
 
 // ended gives the error that ends a socket.
-func (c *talk) ended() <-chan error {
+func (c *socketClient) ended() <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		for {
@@ -168,8 +168,8 @@ func TestARevokeWhileNATSIsAwayCountsOnceItIsBack(t *testing.T) {
 	}
 	require.Less(t, time.Since(began), 5*time.Second, "the operator is not kept waiting")
 	s.nats = natsIn(t, s.options)
-	require.Equal(t, 401, inTime(t, patience/3, polled, "the poll").status)
-	require.NotContains(t, inTime(t, patience/3, ends, "the stream"), "data:")
+	require.Equal(t, 401, inTime(t, waitLimit/3, polled, "the poll").status)
+	require.NotContains(t, inTime(t, waitLimit/3, ends, "the stream"), "data:")
 	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")
 	s.publish("ann")
 	require.NotEmpty(t, calm.told())

@@ -55,7 +55,7 @@ func TestScriptsSenderSaysWhatItDoesAndWhatToDo(t *testing.T) {
 
 	stranger := run("wrong")
 	says(stranger, `sender: cannot claim tasks: the service does not accept the user "admin" with this password: check -user and -password`)
-	require.Eventually(t, func() bool { return refused.Load() >= 3 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return refused.Load() >= 3 }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, 1, strings.Count(stranger.Output(), "cannot claim"), stranger.Output())
 	require.NoError(t, phone.Kill(), "its long poll would keep the service from closing")
 }

@@ -27,21 +27,21 @@ import (
 
 // A moment is where a sender is caught and killed. What the service and the
 // provider see tells it; the sender itself has no hooks.
-type moment string
+type killPoint string
 
 const (
-	claimAnswered moment = "the claim is made and its answer on its way"
-	markAsked     moment = "it is about to mark a task as sending"
-	marked        moment = "a task is marked and it does not know"
-	connected     moment = "its journal has the attempt and nothing has left"
-	arrived       moment = "the message has left and is not taken"
-	taken         moment = "the message is taken and it does not know"
-	reportAsked   moment = "its journal has the result and nobody was told"
-	reported      moment = "the result is reported and it does not know"
+	claimAnswered killPoint = "the claim is made and its answer on its way"
+	markAsked     killPoint = "it is about to mark a task as sending"
+	marked        killPoint = "a task is marked and it does not know"
+	connected     killPoint = "its journal has the attempt and nothing has left"
+	arrived       killPoint = "the message has left and is not taken"
+	taken         killPoint = "the message is taken and it does not know"
+	reportAsked   killPoint = "its journal has the result and nobody was told"
+	reported      killPoint = "the result is reported and it does not know"
 )
 
-// hunt is a service, a provider, and a sender that is killed between them.
-type hunt struct {
+// senderRun is a service, a provider, and a sender that is killed between them.
+type senderRun struct {
 	t        *testing.T
 	service  *server
 	queue    string
@@ -52,7 +52,7 @@ type hunt struct {
 	process  *sandbox.Process
 
 	mu     sync.Mutex
-	trap   moment
+	trap   killPoint
 	caught chan struct{}
 	dead   chan struct{}
 	ledger map[string][]int64 // the provider's: claims by task
@@ -60,10 +60,10 @@ type hunt struct {
 	total  int
 }
 
-// newHunt has a queue of its own, so that hunts share a service.
-func newHunt(t *testing.T, service *server, trap moment) *hunt {
+// startSenderRun has a queue of its own, so that hunts share a service.
+func startSenderRun(t *testing.T, service *server, trap killPoint) *senderRun {
 	t.Helper()
-	h := &hunt{
+	h := &senderRun{
 		t: t, service: service, queue: "q-" + strings.ToLower(api.NewKey()[:12]), journal: filepath.Join(t.TempDir(), "journal"),
 		bin: sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false), trap: trap,
 		caught: make(chan struct{}), dead: make(chan struct{}), ledger: map[string][]int64{},
@@ -87,7 +87,7 @@ func newHunt(t *testing.T, service *server, trap moment) *hunt {
 
 // reach stops whoever gets to the moment that is waited for, until the sender
 // is dead; it gives whether to go on.
-func (h *hunt) reach(m moment) bool {
+func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
 	caught := h.trap == m
 	if caught {
@@ -101,7 +101,7 @@ func (h *hunt) reach(m moment) bool {
 	return !caught
 }
 
-func (h *hunt) watch(next http.Handler) http.Handler {
+func (h *senderRun) watch(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -121,7 +121,7 @@ func (h *hunt) watch(next http.Handler) http.Handler {
 
 var errCaught = errors.New("the sender was killed before it had the answer")
 
-func (h *hunt) watchAnswer(res *http.Response) error {
+func (h *senderRun) watchAnswer(res *http.Response) error {
 	body, err := io.ReadAll(res.Body)
 	if err != nil {
 		return err
@@ -141,7 +141,7 @@ func (h *hunt) watchAnswer(res *http.Response) error {
 // carried no message.
 type gate struct {
 	net.Listener
-	hunt *hunt
+	hunt *senderRun
 }
 
 func (g gate) Accept() (net.Conn, error) {
@@ -157,7 +157,7 @@ func (g gate) Accept() (net.Conn, error) {
 }
 
 // take is the provider.
-func (h *hunt) take(_ http.ResponseWriter, r *http.Request) {
+func (h *senderRun) take(_ http.ResponseWriter, r *http.Request) {
 	var m struct {
 		ID    string
 		Claim int64
@@ -175,14 +175,14 @@ func (h *hunt) take(_ http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (h *hunt) submit(policy string) string {
+func (h *senderRun) submit(policy string) string {
 	h.t.Helper()
 	sent := h.service.post("/api/v1/sms/send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q,"on_unknown":%q}`, h.queue, policy))
 	require.Equal(h.t, 200, sent.status, sent.text)
 	return sent.data("task_id").(string)
 }
 
-func (h *hunt) start(concurrency string) {
+func (h *senderRun) start(concurrency string) {
 	h.t.Helper()
 	h.process = startProcess(h.t, h.bin, []string{
 		"SENDONCE_URL=" + h.door.URL, "SENDONCE_USER=" + h.service.user, "SENDONCE_PASSWORD=" + h.service.password, "SENDER_APP=" + h.queue,
@@ -192,7 +192,7 @@ func (h *hunt) start(concurrency string) {
 }
 
 // in counts the queue's tasks that are in one of the states, at one instant.
-func (h *hunt) in(states ...int) int {
+func (h *senderRun) in(states ...int) int {
 	return h.service.count(`select count(*) from task_live where queue = $1 and state = any($2)`, h.queue, states)
 }
 
@@ -202,41 +202,41 @@ const (
 )
 
 // until waits, and tells what the sender said meanwhile when it waits in vain.
-func (h *hunt) until(done func() bool) {
+func (h *senderRun) until(done func() bool) {
 	h.t.Helper()
-	if !assert.Eventually(h.t, done, patience, 5*time.Millisecond) {
+	if !assert.Eventually(h.t, done, waitLimit, 5*time.Millisecond) {
 		h.t.Fatal(h.process.Output())
 	}
 }
 
 // settles waits until nothing is in flight.
-func (h *hunt) settles() {
+func (h *senderRun) settles() {
 	h.t.Helper()
 	h.until(func() bool { return h.in(statePending, stateProcessing) == 0 })
 }
 
 // stop ends the sender in an orderly way, so that what is still in flight is
 // the dead ones'.
-func (h *hunt) stop() {
+func (h *senderRun) stop() {
 	h.t.Helper()
 	h.until(func() bool { return h.in(statePending) == 0 })
-	code, err := h.process.Terminate(patience)
+	code, err := h.process.Terminate(waitLimit)
 	require.NoError(h.t, err)
 	require.Zero(h.t, code, h.process.Output())
 }
 
 // lapse ends the leases in flight.
-func (h *hunt) lapse() {
+func (h *senderRun) lapse() {
 	h.service.exec(`update task_live set due_at = now() where queue = $1 and state = 2`, h.queue)
 }
 
-func (h *hunt) state(task string) string {
+func (h *senderRun) state(task string) string {
 	h.t.Helper()
 	return h.service.get("/api/v1/sms/task/" + task).data("state").(string)
 }
 
 // keeps says what holds of each task, whatever happened.
-func (h *hunt) keeps(tasks map[string]string) {
+func (h *senderRun) keeps(tasks map[string]string) {
 	h.t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -269,7 +269,7 @@ func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
 	t.Parallel()
 	service := startService(t)
 	for _, c := range []struct {
-		at        moment
+		at        killPoint
 		journaled bool              // the next start settles the attempt; else the end of its lease does
 		sends     map[string]int    // in the end, by on_unknown
 		ends      map[string]string // the state, by on_unknown
@@ -289,7 +289,7 @@ func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
 				service := *service
 				service.t = t
 				service.connect(service.owner.Config().ConnString())
-				h := newHunt(t, &service, c.at)
+				h := startSenderRun(t, &service, c.at)
 				victim := h.submit(policy)
 				tasks := map[string]string{victim: policy}
 				for range 4 {
@@ -299,7 +299,7 @@ func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
 				h.kill()
 				h.start("1")
 				if c.journaled {
-					require.Eventually(t, func() bool { return h.state(victim) != "processing" }, patience, 5*time.Millisecond)
+					require.Eventually(t, func() bool { return h.state(victim) != "processing" }, waitLimit, 5*time.Millisecond)
 				}
 				h.stop()
 				if !c.journaled {
@@ -328,11 +328,11 @@ func asChosen() map[string]string {
 }
 
 // kill ends the sender at the moment that is waited for.
-func (h *hunt) kill() {
+func (h *senderRun) kill() {
 	h.t.Helper()
 	select {
 	case <-h.caught:
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		h.t.Fatal("the moment did not come\n" + h.process.Output())
 	}
 	require.NoError(h.t, h.process.Kill())
@@ -342,7 +342,7 @@ func (h *hunt) kill() {
 // The kills come while several sends are under way, wherever each of them is.
 func TestASenderThatIsKilledAgainAndAgainKeepsEveryPromise(t *testing.T) {
 	t.Parallel()
-	h := newHunt(t, startService(t), "")
+	h := startSenderRun(t, startService(t), "")
 	tasks := map[string]string{}
 	for n := range 150 {
 		policy := []string{"resend", "hold", "fail"}[n%3]
@@ -362,7 +362,7 @@ func TestASenderThatIsKilledAgainAndAgainKeepsEveryPromise(t *testing.T) {
 }
 
 // untilTaken waits until the provider has taken n more messages.
-func (h *hunt) untilTaken(n int) {
+func (h *senderRun) untilTaken(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for until := h.total + n; h.total < until; {

@@ -50,7 +50,7 @@ func TestPollsOfOneCallerLeavePlacesForOthers(t *testing.T) {
 	select {
 	case r := <-got:
 		require.Len(t, r.list(), 1)
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		require.Fail(t, "the honest caller was not woken")
 	}
 	for range 4 {
@@ -87,7 +87,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	waiting := func() int {
 		return admin.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
 	}
-	require.Eventually(t, func() bool { return waiting() == 2 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool { return waiting() == 2 }, waitLimit, time.Millisecond)
 	for range 20 {
 		answer := make(chan int, 1)
 		go func() { answer <- extend(honest, task.NewID()) }()

@@ -21,18 +21,18 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// talk is one WebSocket of a user.
-type talk struct {
+// socketClient is one WebSocket of a user.
+type socketClient struct {
 	t      *testing.T
 	socket *api.Socket
 }
 
 // talk opens a socket for a user and reads its mark.
-func (s *server) talk(user string, after *int64) *talk {
+func (s *server) talk(user string, after *int64) *socketClient {
 	s.t.Helper()
 	socket, err := api.NewClient(s.url, s.user, s.password).Socket(s.t.Context(), user, api.StreamRequest{After: after})
 	require.NoError(s.t, err)
-	c := &talk{s.t, socket}
+	c := &socketClient{s.t, socket}
 	s.t.Cleanup(func() { _ = socket.Close() })
 	mark := c.next()
 	require.Equal(s.t, api.SocketMark, mark.Event)
@@ -40,14 +40,14 @@ func (s *server) talk(user string, after *int64) *talk {
 	return c
 }
 
-func (c *talk) send(r api.MessageRequest) {
+func (c *socketClient) send(r api.MessageRequest) {
 	c.t.Helper()
 	require.NoError(c.t, c.socket.Send(c.t.Context(), r))
 }
 
-func (c *talk) next() api.SocketFrame {
+func (c *socketClient) next() api.SocketFrame {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), waitLimit)
 	defer cancel()
 	f, err := c.socket.Next(ctx)
 	require.NoError(c.t, err)
@@ -64,7 +64,7 @@ func strictly[T any](t *testing.T, data []byte) (v T) {
 }
 
 // answer waits for the answer to a frame.
-func (c *talk) answer() api.SocketAck {
+func (c *socketClient) answer() api.SocketAck {
 	c.t.Helper()
 	f := c.next()
 	require.Equal(c.t, api.StreamAck, f.Event, "%s", f.Data)
@@ -73,7 +73,7 @@ func (c *talk) answer() api.SocketAck {
 }
 
 // refusal waits for the answer to a frame that is refused.
-func (c *talk) refusal() api.SocketFailure {
+func (c *socketClient) refusal() api.SocketFailure {
 	c.t.Helper()
 	f := c.next()
 	require.Equal(c.t, api.SocketError, f.Event, "%s", f.Data)
@@ -82,7 +82,7 @@ func (c *talk) refusal() api.SocketFailure {
 }
 
 // message waits for a message to the user and gives its event.
-func (c *talk) message() (id int64, event cloudevents.Event) {
+func (c *socketClient) message() (id int64, event cloudevents.Event) {
 	c.t.Helper()
 	f := c.next()
 	require.Equal(c.t, api.StreamMessage, f.Event, "%s", f.Data)
@@ -103,8 +103,8 @@ func note(key, to, data string) api.MessageRequest {
 
 func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, _ := o.house()
+	o := newMessages(t)
+	s, _ := o.startAll()
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
 	annTalks, bobTalks, bobHears := ann.talk("ann", nil), bob.talk("bob", nil), bob.listen(streams+"bob")
 	for n := range 3 {
@@ -207,9 +207,9 @@ func frameAsPost(t *testing.T, h host) {
 
 func TestSocketsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, p := o.house("SENDONCE_STREAM_MAX=55m")
-	sockets := make([]*talk, 50)
+	o := newMessages(t)
+	s, p := o.startAll("SENDONCE_STREAM_MAX=55m")
+	sockets := make([]*socketClient, 50)
 	for i := range sockets {
 		sockets[i] = s.talk(fmt.Sprint("user-", i), nil)
 	}
@@ -225,9 +225,9 @@ func TestSocketsEndWithTheirProcess(t *testing.T) {
 	require.Zero(t, p.ExitCode(), p.Output())
 }
 
-// enduring is a user who comes back whenever the socket breaks: behind the last
+// socketLoad is a user who comes back whenever the socket breaks: behind the last
 // event, and with every message that was not answered.
-type enduring struct {
+type socketLoad struct {
 	t      *testing.T
 	client func() *api.Client // of the process of the moment
 	user   string
@@ -241,7 +241,7 @@ type enduring struct {
 }
 
 // run talks until ctx ends. A socket has at most so many frames without answer.
-func (e *enduring) run(ctx context.Context, unanswered int) {
+func (e *socketLoad) run(ctx context.Context, unanswered int) {
 	after := new(int64)
 	for ; ctx.Err() == nil; e.broken++ {
 		socket, err := e.client().Socket(ctx, e.user, api.StreamRequest{After: after})
@@ -281,13 +281,13 @@ func (e *enduring) run(ctx context.Context, unanswered int) {
 }
 
 // open is what was not answered.
-func (e *enduring) open() []api.MessageRequest {
+func (e *socketLoad) open() []api.MessageRequest {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(e.toSend), func(r api.MessageRequest) bool { return e.ids[r.ClientMsgID] != nil })
 }
 
-func (e *enduring) take(f api.SocketFrame) {
+func (e *socketLoad) take(f api.SocketFrame) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var ack api.SocketAck
@@ -315,14 +315,14 @@ func (e *enduring) take(f api.SocketFrame) {
 	}
 }
 
-func newEnduring(t *testing.T, user string, client func() *api.Client) *enduring {
-	return &enduring{t: t, user: user, client: client, ids: map[string]map[string]bool{}, late: map[string]string{}, messages: map[string]int{}}
+func newEnduring(t *testing.T, user string, client func() *api.Client) *socketLoad {
+	return &socketLoad{t: t, user: user, client: client, ids: map[string]map[string]bool{}, late: map[string]string{}, messages: map[string]int{}}
 }
 
 func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, _ := o.house("TWO_PHASE_ENABLED=true")
+	o := newMessages(t)
+	s, _ := o.startAll("TWO_PHASE_ENABLED=true")
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
 	var mu sync.Mutex
 	var process *sandbox.Process
@@ -354,10 +354,10 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	var talking sync.WaitGroup
 	talking.Go(func() { sender.run(ctx, 16) })
 	talking.Go(func() { receiver.run(ctx, 1) })
-	count := func(e *enduring, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
+	count := func(e *socketLoad, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
 	answered := func() int { return count(sender, func() int { return len(sender.ids) }) }
 	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
-		require.Eventually(t, func() bool { return answered() >= kill }, patience, time.Millisecond)
+		require.Eventually(t, func() bool { return answered() >= kill }, waitLimit, time.Millisecond)
 		mu.Lock()
 		dying := process
 		mu.Unlock()
@@ -366,7 +366,7 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	}
 	require.Eventually(t, func() bool {
 		return answered() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
-	}, patience, 10*time.Millisecond, "all is answered, saved and received")
+	}, waitLimit, 10*time.Millisecond, "all is answered, saved and received")
 	stop()
 	talking.Wait()
 	require.GreaterOrEqual(t, sender.broken, 3)
@@ -384,7 +384,7 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 
 func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
+	o := newCluster(t)
 	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	s := o.at(o.start("")).connect(o.url) // without a trigger: its sweep would archive beside the test's
 	c := s.talk("ann", nil)
@@ -396,7 +396,7 @@ func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
 	require.Equal(t, 1, s.count(`select count(*) from message_done`))
 	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	s.exec(`update upkeep set begun_at = '-infinity'`)
-	s.keepHouse()
+	s.runMaintenance()
 	require.Equal(t, 1, s.count(`select count(*) from archived_messages`))
 	c.send(message)
 	again := c.answer()

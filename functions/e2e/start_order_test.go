@@ -13,8 +13,8 @@ import (
 // cannot do yet they answer 503.
 func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	o.env = append(o.env, "TWO_PHASE_ENABLED=true", insiders)
+	o := newCluster(t)
+	o.env = append(o.env, "TWO_PHASE_ENABLED=true", allowLoopback)
 	at := o.start("")
 	s, strict := o.at(at).connect(o.url), o.at(o.start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.caller("bob", "receiver"), newReceiver(t, nil)
@@ -44,15 +44,15 @@ func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	}
 	require.Equal(t, 3, s.count(`select count(*) from message_live where remaining_sends = 5`), "no send is used up")
 	require.Equal(t, 1, s.count(`select count(*) from event_outbox`))
-	_, err := o.broker().Stream(t.Context(), "USERS")
+	_, err := o.jetStream().Stream(t.Context(), "USERS")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
 	s.exec(`update stream_pauses set until = now()`) // a minute at most
 	o.trigger(at)
-	require.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").status == 202 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").status == 202 }, waitLimit, 10*time.Millisecond)
 	heard := bob.listen(streams + "bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {
 		require.Equal(t, s.get(post+"/by-key/"+key).data("server_msg_id"), heard.told())
 	}
-	require.Eventually(t, func() bool { return s.count(`select count(*) from message_live`) == 0 && shop.got() == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return s.count(`select count(*) from message_live`) == 0 && shop.got() == 1 }, waitLimit, 10*time.Millisecond)
 }

@@ -183,7 +183,7 @@ func TestAClaimWhoseAppLeftGivesItsTasksBack(t *testing.T) {
 	proxy.Resume()
 	require.Eventually(t, func() bool {
 		return s.count(`select count(*) from report_logs where app_id = 'leaver' and verdict = 'applied'`) == 1
-	}, patience, time.Millisecond)
+	}, waitLimit, time.Millisecond)
 	fresh := s.get("/api/v1/sms/tasks/pending?app_id=stayer").list()
 	require.Len(t, fresh, 1)
 	require.EqualValues(t, 0, fresh[0]["retry_count"], "it cost no retry")

@@ -17,7 +17,7 @@ import (
 // fill publishes to a stream past the functions, so that no quota counts.
 func (o *postOffice) fill(subject string, messages, size int) {
 	o.t.Helper()
-	js := o.broker()
+	js := o.jetStream()
 	for range messages {
 		_, err := js.PublishMsg(o.t.Context(), &nats.Msg{Subject: subject, Data: []byte(strings.Repeat("x", size))})
 		require.NoError(o.t, err)
@@ -31,9 +31,9 @@ func (o *postOffice) trimNow() {
 
 func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	o.env = append(o.env, "SENDONCE_STREAM_USERS_MB=4", insiders) // of the trigger too, which makes the stream
-	s, _ := o.house()
+	o := newMessages(t)
+	o.env = append(o.env, "SENDONCE_STREAM_USERS_MB=4", allowLoopback) // of the trigger too, which makes the stream
+	s, _ := o.startAll()
 	ops := newReceiver(t, nil)
 	made := s.post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
 	require.Equal(t, 200, made.status, made.text)
@@ -71,7 +71,7 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	}
 	require.NotContains(t, alerts()[0], "cleared_at")
 
-	users, err := o.broker().Stream(t.Context(), "USERS")
+	users, err := o.jetStream().Stream(t.Context(), "USERS")
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context()))
 	o.trimNow()
@@ -90,15 +90,15 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 // While an alert is open, deliver looks every minute, whoever else wakes it.
 func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	o.env = append(o.env, "SENDONCE_STREAM_DEADLETTERS_MB=1")
-	s, _ := o.house()
+	s, _ := o.startAll()
 	o.until(o.save("user:bob"), "sent")
 	o.fill("dlq.x", 9, 100_000)
 	o.trimNow()
 	require.Equal(t, 204, s.tick("deliver").status)
 	require.Equal(t, 1, o.looker.count(`select count(*) from alerts where cleared_at is null`))
-	wake, err := o.broker().Stream(t.Context(), "WAKE")
+	wake, err := o.jetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.deliver.>"))
@@ -110,8 +110,8 @@ func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
 			}
 		}
 		return false
-	}, patience, 20*time.Millisecond, "it looks again after a minute")
-	dead, err := o.broker().Stream(t.Context(), "DEADLETTERS")
+	}, waitLimit, 20*time.Millisecond, "it looks again after a minute")
+	dead, err := o.jetStream().Stream(t.Context(), "DEADLETTERS")
 	require.NoError(t, err)
 	require.NoError(t, dead.Purge(t.Context()))
 	require.Equal(t, 204, s.tick("deliver").status)

@@ -30,29 +30,29 @@ func (s *server) acks(user string, n int) {
 		insert into event_outbox (kind, ids) select 'message.saved', array[id] from m`, user, n)
 }
 
-// holds makes a stream that is full with n messages.
-func (o *postOffice) holds(name, subjects string, n int64) jetstream.StreamConfig {
+// createLimited makes a stream that is full with n messages.
+func (o *postOffice) createLimited(name, subjects string, n int64) jetstream.StreamConfig {
 	o.t.Helper()
 	limits := jetstream.StreamConfig{
 		Name: name, Subjects: []string{subjects}, Discard: jetstream.DiscardNew, MaxMsgs: n, Duplicates: time.Minute,
 	}
-	_, err := o.broker().CreateStream(o.t.Context(), limits)
+	_, err := o.jetStream().CreateStream(o.t.Context(), limits)
 	require.NoError(o.t, err)
 	return limits
 }
 
-// raise gives a stream room again.
-func (o *postOffice) raise(limits jetstream.StreamConfig) {
+// updateStream gives a stream room again.
+func (o *postOffice) updateStream(limits jetstream.StreamConfig) {
 	o.t.Helper()
 	limits.MaxMsgs = -1
-	_, err := o.broker().UpdateStream(o.t.Context(), limits)
+	_, err := o.jetStream().UpdateStream(o.t.Context(), limits)
 	require.NoError(o.t, err)
 }
 
-// count is how many messages a stream holds.
-func (o *postOffice) count(stream string) int {
+// messagesIn is how many messages a stream holds.
+func (o *postOffice) messagesIn(stream string) int {
 	o.t.Helper()
-	s, err := o.broker().Stream(o.t.Context(), stream)
+	s, err := o.jetStream().Stream(o.t.Context(), stream)
 	require.NoError(o.t, err)
 	return int(s.CachedInfo().State.Msgs)
 }
@@ -69,15 +69,15 @@ func metricsOf(t *testing.T, base string) string {
 
 func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	limits := o.holds("USERS", "inbox.>", 1)
+	o := newCluster(t)
+	limits := o.createLimited("USERS", "inbox.>", 1)
 	o.looker.acks("ann", 20) // far more than the relay takes at once, and first
-	c := o.grow(insiders)
+	c := o.grow(allowLoopback)
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(3)
-	require.Eventually(t, func() bool { return shop.got() == 3 }, patience, 10*time.Millisecond, "webhooks leave")
-	shop.toldOnce(t, finished)
+	require.Eventually(t, func() bool { return shop.got() == 3 }, waitLimit, 10*time.Millisecond, "webhooks leave")
+	shop.requireEachOnce(t, finished)
 	require.Equal(t, 19, c.looker.count(`select count(*) from event_outbox`))
 	c.until(c.save("msg.orders.paid", once), "sent") // messages too
 	relay := c.processes["relay"]
@@ -85,38 +85,38 @@ func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
 	require.Contains(t, metricsOf(t, c.addresses["relay"]), `sendonce_stream_paused{stream="USERS"} 1`)
 
-	o.raise(limits)
-	require.Eventually(t, func() bool { return c.waiting() == 0 }, patience, 10*time.Millisecond, "the acknowledgements follow")
-	require.Equal(t, 20, o.count("USERS"))
+	o.updateStream(limits)
+	require.Eventually(t, func() bool { return c.waiting() == 0 }, waitLimit, 10*time.Millisecond, "the acknowledgements follow")
+	require.Equal(t, 20, o.messagesIn("USERS"))
 	require.NoError(t, relay.WaitFor(t.Context(), `"msg":"stream resumed"`))
 	require.NotContains(t, metricsOf(t, c.addresses["relay"]), "sendonce_stream_paused{")
 }
 
 func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
-	limits := o.holds("EVENTS", "evt.>", 1)
-	o.raise(o.holds("USERS", "inbox.>", 1))
+	o := newCluster(t)
+	limits := o.createLimited("EVENTS", "evt.>", 1)
+	o.updateStream(o.createLimited("USERS", "inbox.>", 1))
 	o.looker.exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array[gen_random_uuid()] from generate_series(1, 20)`)
 	relay := o.at(o.start("relay"))
 	require.Equal(t, 204, relay.tick("relay").status)
 	require.Equal(t, 19, o.looker.count(`select count(*) from event_outbox`))
 	o.looker.acks("ann", 20)
 	require.Equal(t, 204, relay.tick("relay").status)
-	require.Equal(t, 20, o.count("USERS"))
+	require.Equal(t, 20, o.messagesIn("USERS"))
 	require.Equal(t, 19, o.looker.count(`select count(*) from event_outbox where stream = 'EVENTS'`))
 
-	o.raise(limits)
+	o.updateStream(limits)
 	o.looker.exec(`update stream_pauses set until = now()`)
 	require.Equal(t, 204, relay.tick("relay").status)
 	require.Zero(t, o.looker.count(`select count(*) from event_outbox`))
-	require.Equal(t, 20, o.count("EVENTS"))
+	require.Equal(t, 20, o.messagesIn("EVENTS"))
 }
 
 func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	_, err := o.broker().CreateStream(t.Context(), jetstream.StreamConfig{
+	o := newMessages(t)
+	_, err := o.jetStream().CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: "USERS", Subjects: []string{"inbox.>"}, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, MaxMsgsPerSubject: 1,
 	})
 	require.NoError(t, err)
@@ -138,7 +138,7 @@ func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 	require.Equal(t, 8, o.looker.count(`select count(*) from event_outbox where next_at > now()`))
 	o.looker.acks("carl", 1)
 	require.Equal(t, 204, relay.tick("relay").status)
-	require.Equal(t, 3, o.count("USERS"), "carl's acknowledgement is there")
+	require.Equal(t, 3, o.messagesIn("USERS"), "carl's acknowledgement is there")
 }
 
 // A stream that is full of what is over makes room for what waits for it.
@@ -152,7 +152,7 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 			t.Parallel()
 			o := &postOffice{t: t, url: sandbox.NewDatabase(t), nats: newNATS(t)}
 			o.looker = (&server{t: t}).connect(o.url)
-			o.holds(stream, c.subjects, 10)
+			o.createLimited(stream, c.subjects, 10)
 			_, h := environment(t, o.url, func(cfg *fn.Config) {
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
 				cfg.Bus = bus.Config{URL: natsURL(t, o.nats.URL(), bus.UserAll), Replicas: 1, Now: ahead}
@@ -173,7 +173,7 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 			require.Equal(t, more, o.looker.count(`select count(*) from message_live`))
 			tick("relay")
 			tick("deliver")
-			require.Less(t, o.count(stream), 10, "what is over and old is gone")
+			require.Less(t, o.messagesIn(stream), 10, "what is over and old is gone")
 			tick("relay")
 			for _, id := range waiting {
 				require.Equal(t, "sent", o.state(id).State, "without waiting for the end of a pause")
@@ -191,11 +191,11 @@ func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
 	o := &postOffice{t: t, url: sandbox.NewDatabase(t), bin: binary(t)}
 	o.env = settings(o.url, "NATS_URL="+cluster.URL())
 	o.looker = (&server{t: t}).connect(o.url)
-	c := o.grow(insiders)
+	c := o.grow(allowLoopback)
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(1)
-	require.Eventually(t, func() bool { return shop.got() == 1 }, patience, 10*time.Millisecond, "all is up")
+	require.Eventually(t, func() bool { return shop.got() == 1 }, waitLimit, 10*time.Millisecond, "all is up")
 
 	nc, err := nats.Connect(cluster.URL())
 	require.NoError(t, err)
@@ -214,7 +214,7 @@ func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
 	require.Eventually(t, func() bool {
 		users, err = js.Stream(t.Context(), "USERS")
 		return err == nil
-	}, patience, 10*time.Millisecond, "the trigger makes it")
+	}, waitLimit, 10*time.Millisecond, "the trigger makes it")
 	placed := users.CachedInfo().Config
 	placed.Placement = &jetstream.Placement{Tags: []string{host.Name}}
 	require.NoError(t, js.DeleteStream(t.Context(), "USERS"))
@@ -224,19 +224,19 @@ func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
 
 	c.looker.acks("ann", 20)
 	finished = append(finished, c.finish(3)...)
-	require.Eventually(t, func() bool { return shop.got() == 4 }, patience, 10*time.Millisecond, "webhooks leave")
-	shop.toldOnce(t, finished)
+	require.Eventually(t, func() bool { return shop.got() == 4 }, waitLimit, 10*time.Millisecond, "webhooks leave")
+	shop.requireEachOnce(t, finished)
 	// A webhook may be there before the relay has committed that its event is published.
-	require.Eventually(t, func() bool { return c.waiting() == 20 }, patience, 10*time.Millisecond, "and the acknowledgements wait")
+	require.Eventually(t, func() bool { return c.waiting() == 20 }, waitLimit, 10*time.Millisecond, "and the acknowledgements wait")
 	require.Eventually(t, func() bool {
 		return c.looker.count(`select count(*) from stream_pauses where stream = 'USERS' and failures > 1`) == 1
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	finished = append(finished, c.finish(1)...)
 	began := time.Now()
-	require.Eventually(t, func() bool { return shop.got() == 5 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return shop.got() == 5 }, waitLimit, 10*time.Millisecond)
 	t.Logf("an outcome was told %v after its report while USERS had no leader", time.Since(began).Round(time.Millisecond))
-	shop.toldOnce(t, finished)
+	shop.requireEachOnce(t, finished)
 
 	host.Start()
-	require.Eventually(t, func() bool { return c.waiting() == 0 }, 2*patience, 20*time.Millisecond, "the acknowledgements follow")
+	require.Eventually(t, func() bool { return c.waiting() == 0 }, 2*waitLimit, 20*time.Millisecond, "the acknowledgements follow")
 }

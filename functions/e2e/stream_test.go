@@ -19,11 +19,11 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// heard is an event of a stream.
-type heard struct{ id, kind, data string }
+// streamEvent is an event of a stream.
+type streamEvent struct{ id, kind, data string }
 
-// ear is somebody who listens to a stream.
-type ear struct {
+// streamReader is somebody who listens to a stream.
+type streamReader struct {
 	t     *testing.T
 	req   *http.Request
 	res   *http.Response
@@ -34,9 +34,9 @@ type ear struct {
 }
 
 // listen returns once the stream has begun.
-func (s *server) listen(path string, header ...string) *ear {
+func (s *server) listen(path string, header ...string) *streamReader {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 2*patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 2*waitLimit)
 	s.t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, "GET", s.url+path, nil)
 	require.NoError(s.t, err)
@@ -48,14 +48,14 @@ func (s *server) listen(path string, header ...string) *ear {
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() { _ = res.Body.Close() })
 	require.Equal(s.t, 200, res.StatusCode)
-	e := &ear{t: s.t, req: req, res: res, body: bufio.NewReader(res.Body), leave: cancel}
+	e := &streamReader{t: s.t, req: req, res: res, body: bufio.NewReader(res.Body), leave: cancel}
 	require.Empty(s.t, e.block().data, "a stream begins with its place")
 	require.NotEmpty(s.t, e.last)
 	return e
 }
 
 // block reads up to a blank line; ok is false at the end of the stream.
-func (e *ear) block() (b heard) {
+func (e *streamReader) block() (b streamEvent) {
 	e.t.Helper()
 	for {
 		line, err := e.body.ReadString('\n')
@@ -78,7 +78,7 @@ func (e *ear) block() (b heard) {
 }
 
 // event waits for the next event.
-func (e *ear) event() heard {
+func (e *streamReader) event() streamEvent {
 	e.t.Helper()
 	for {
 		if b := e.block(); b.data != "" {
@@ -88,7 +88,7 @@ func (e *ear) event() heard {
 }
 
 // told waits for the next message and gives its id.
-func (e *ear) told() string {
+func (e *streamReader) told() string {
 	e.t.Helper()
 	h := e.event()
 	require.Equal(e.t, "message", h.kind)
@@ -98,7 +98,7 @@ func (e *ear) told() string {
 }
 
 // end reads to the end of the stream, and demands that it is an orderly one.
-func (e *ear) end() {
+func (e *streamReader) end() {
 	e.t.Helper()
 	var rest strings.Builder
 	_, err := e.body.WriteTo(&rest)
@@ -106,15 +106,15 @@ func (e *ear) end() {
 	require.True(e.t, strings.HasSuffix(rest.String(), "retry: 250\n\n"), rest.String())
 }
 
-// house is all functions as one process with a trigger.
-func (o *postOffice) house(env ...string) (*server, *sandbox.Process) {
+// startAll is all functions as one process with a trigger.
+func (o *postOffice) startAll(env ...string) (*server, *sandbox.Process) {
 	o.t.Helper()
 	p := startProcess(o.t, o.bin, append(append([]string{}, o.env...), env...))
 	at := address(o.t, p)
 	o.trigger(at)
 	if o.nats != nil {
-		js := o.broker()
-		require.Eventually(o.t, func() bool { _, err := js.Stream(o.t.Context(), "USERS"); return err == nil }, patience, 5*time.Millisecond)
+		js := o.jetStream()
+		require.Eventually(o.t, func() bool { _, err := js.Stream(o.t.Context(), "USERS"); return err == nil }, waitLimit, 5*time.Millisecond)
 	}
 	o.client.BaseURL = at
 	return o.at(at), p
@@ -122,8 +122,8 @@ func (o *postOffice) house(env ...string) (*server, *sandbox.Process) {
 
 func TestTwoCallersChat(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, _ := o.house()
+	o := newMessages(t)
+	s, _ := o.startAll()
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "submitter")
 	annHears := ann.listen(streams + "ann")
 	const rounds = 5
@@ -162,8 +162,8 @@ func TestTwoCallersChat(t *testing.T) {
 
 func TestAStreamThatWasCutIsTakenUpWithoutGapOrRepeat(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, _ := o.house()
+	o := newMessages(t)
+	s, _ := o.startAll()
 	first := s.listen(streams + "bob")
 	first.leave()
 	early := o.save("user:bob")
@@ -202,14 +202,14 @@ func TestACallerHearsItselfAlone(t *testing.T) {
 
 func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, p := o.house("SENDONCE_STREAM_MAX=5s")
+	o := newMessages(t)
+	s, p := o.startAll("SENDONCE_STREAM_MAX=5s")
 	began := time.Now()
 	s.listen(streams + "bob").end()
 	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
 
 	const listeners = 50
-	ears := make([]*ear, listeners)
+	ears := make([]*streamReader, listeners)
 	for i := range ears {
 		ears[i] = s.listen(fmt.Sprintf("%suser-%d", streams, i))
 	}
@@ -225,8 +225,8 @@ func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
 
 func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
-	s, _ := o.house()
+	o := newMessages(t)
+	s, _ := o.startAll()
 	bob := s.listen(streams + "bob")
 	before := o.save("user:bob")
 	require.Equal(t, before, bob.told())
@@ -235,7 +235,7 @@ func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 	require.Eventually(t, func() bool {
 		refused = s.do("GET", streams+"bob", "")
 		return refused.status == 503
-	}, patience, 10*time.Millisecond)
+	}, waitLimit, 10*time.Millisecond)
 	require.Equal(t, "server_busy", refused.body["error"])
 	require.NotEmpty(t, refused.header.Get("Retry-After"))
 	meanwhile := o.save("user:bob")
@@ -278,7 +278,7 @@ func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 
 func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T) {
 	t.Parallel()
-	o := openPostOffice(t)
+	o := newMessages(t)
 	s := o.at(o.start("stream"))
 	admin := o.at(o.start("admin"))
 	caller := admin.caller("u-0", "receiver")
@@ -288,7 +288,7 @@ func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T)
 	t.Cleanup(broker.Close)
 	require.NoError(t, broker.Ensure(t.Context()))
 	const users = 200
-	ears, messages := make([]*ear, users), make([]bus.Message, users)
+	ears, messages := make([]*streamReader, users), make([]bus.Message, users)
 	for i := range users {
 		who := s
 		if i == 0 {

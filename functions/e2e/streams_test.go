@@ -19,7 +19,7 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 	t.Parallel()
 	first := startProbed(t)
 	first.untilReady(200)
-	_, err := first.process.Terminate(patience)
+	_, err := first.process.Terminate(waitLimit)
 	require.NoError(t, err)
 
 	p := startProbed(t, func(p *probed) {
@@ -45,7 +45,7 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
-	js := w.js()
+	js := w.jetStream()
 	full := func(size int) {
 		for {
 			if _, err := js.Publish(t.Context(), "dlq.test", make([]byte, size), jetstream.WithRetryAttempts(0)); err != nil {
@@ -57,7 +57,7 @@ func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 		}
 	}
 	w.trigger(w.at)
-	require.Eventually(t, func() bool { _, err := js.Stream(t.Context(), "DEADLETTERS"); return err == nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := js.Stream(t.Context(), "DEADLETTERS"); return err == nil }, waitLimit, 10*time.Millisecond)
 	full(100_000)
 	full(1)
 	before := w.accept("c-1", `"one"`)
@@ -68,7 +68,7 @@ func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 	require.NoError(t, err)
 	after := w.accept("c-2", `"two"`)
 	for _, ack := range []string{before.ServerMsgID, after.ServerMsgID} {
-		require.Eventually(t, func() bool { return w.state(ack) != "accepted" }, patience, 10*time.Millisecond)
+		require.Eventually(t, func() bool { return w.townState(ack) != "accepted" }, waitLimit, 10*time.Millisecond)
 	}
 	require.Equal(t, 1, w.looker.count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
@@ -100,7 +100,7 @@ func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
 	for _, function := range []string{"sweep", "relay", "deliver"} {
 		for range 3 { // each time this process has just published the same schedule
 			require.Equal(t, 204, s.tick(function).status)
-			require.Eventually(t, scheduled(function), patience, time.Millisecond, function)
+			require.Eventually(t, scheduled(function), waitLimit, time.Millisecond, function)
 			require.NoError(t, wake.Purge(t.Context()))
 		}
 	}

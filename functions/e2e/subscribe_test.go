@@ -115,7 +115,7 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 		require.Equal(t, state, again.data("state"))
 		require.NotContains(t, again.text, "data_differs")
 	}
-	require.Eventually(t, func() bool { return strings.Count(process.Output(), line) == 2 }, patience, time.Millisecond, process.Output())
+	require.Eventually(t, func() bool { return strings.Count(process.Output(), line) == 2 }, waitLimit, time.Millisecond, process.Output())
 	require.Equal(t, true, s.order(strings.Replace(booking(123, ""), "瑜伽课", "茶", 1)).data("data_differs"))
 	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs`))
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))
@@ -357,7 +357,7 @@ func TestARecordedMessageOfASilentServiceIsHeld(t *testing.T) {
 
 func TestWhoeverOrderedASubscribeMessageIsToldWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
-	w := openTown(t)
+	w := openWebhooks(t)
 	shop := newReceiver(t, nil)
 	order := api.SubscribeRequest{
 		TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: api.NumberOf(1), ReceiverUserID: api.NumberOf(9),

@@ -94,13 +94,13 @@ func (p *probed) metric(name string) float64 {
 // until waits for one sample to be so much at least.
 func (p *probed) until(name string, least float64) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { return p.metric(name) >= least }, patience, 50*time.Millisecond, name)
+	require.Eventually(p.t, func() bool { return p.metric(name) >= least }, waitLimit, 50*time.Millisecond, name)
 }
 
 func (p *probed) untilReady(status int) reply {
 	p.t.Helper()
 	var r reply
-	require.Eventually(p.t, func() bool { r = p.get("/readyz"); return r.status == status }, patience, 20*time.Millisecond)
+	require.Eventually(p.t, func() bool { r = p.get("/readyz"); return r.status == status }, waitLimit, 20*time.Millisecond)
 	return r
 }
 
@@ -124,7 +124,7 @@ func TestATriggerSaysThatItLivesIsReadyAndWhatItCarried(t *testing.T) {
 			require.InDelta(t, want, p.metric("trigger_"+name+of(f)), 0, name)
 		}
 	}
-	require.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 }, patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 }, waitLimit, 50*time.Millisecond)
 	require.Zero(t, p.metric("trigger_waiting"+of("sweep")))
 	require.Zero(t, p.metric("trigger_waiting"+`{durable="save-1-of-1",function="save"}`))
 	require.Zero(t, p.metric("dead_letters"))
@@ -144,13 +144,13 @@ func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
 	require.Eventually(t, func() bool {
 		away = p.get("/readyz") // which may see the end of a pull before that of the connection
 		return away.status == 503 && away.text == "{\"status\":\"not connected to NATS\"}\n"
-	}, patience, 20*time.Millisecond)
+	}, waitLimit, 20*time.Millisecond)
 	require.Equal(t, "1", away.header.Get("Retry-After"))
 	require.Equal(t, 200, p.get("/healthz").status, "a restart would not bring NATS back")
 	code, said := p.health()
 	require.Zero(t, code, said)
 	require.Zero(t, p.metric("trigger_connected"))
-	require.Eventually(t, func() bool { return p.metric("trigger_pulling"+of("sweep")) == 0 }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return p.metric("trigger_pulling"+of("sweep")) == 0 }, waitLimit, 20*time.Millisecond)
 	require.InDelta(t, -1, p.metric("trigger_waiting"+of("sweep")), 0, "rather than an old number")
 	require.InDelta(t, -1, p.metric(`stream_used_ratio{stream="USERS"}`), 0)
 	require.InDelta(t, 1, p.metric("trigger_delivered_total"+of("sweep")), 0)
@@ -190,7 +190,7 @@ func TestWhatFunctionsDoNotTakeIsSeenInTheMetricsOfTheTrigger(t *testing.T) {
 				require.InDelta(t, 1, p.metric("trigger_unsettled"+of("sweep")), 0)
 				p.answer.Store(http.StatusNoContent)
 				p.until("trigger_delivered_total"+of("sweep"), 1)
-				require.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 }, patience, 50*time.Millisecond)
+				require.Eventually(t, func() bool { return p.metric("trigger_unsettled"+of("sweep")) == 0 }, waitLimit, 50*time.Millisecond)
 			}
 			require.Equal(t, 200, p.get("/readyz").status, "the trouble is the function's")
 			require.Equal(t, 200, p.get("/healthz").status)
@@ -220,7 +220,7 @@ func TestAHangIsSeenWhereItIs(t *testing.T) {
 	// Probes are answered while it ends, and then it has ended.
 	require.NoError(t, p.process.Signal(syscall.SIGTERM))
 	require.Regexp(t, `^\{"status":"these routes do not run: [a-z0-9, -]+ \(ending\)[a-z0-9, ()-]*"\}\n$`, p.untilReady(503).text)
-	require.Eventually(t, func() bool { return strings.Contains(p.get("/readyz").text, "sweep") }, patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return strings.Contains(p.get("/readyz").text, "sweep") }, waitLimit, 20*time.Millisecond)
 	require.Equal(t, 200, p.get("/healthz").status)
 	release()
 	require.Zero(t, p.process.ExitCode(), p.process.Output())

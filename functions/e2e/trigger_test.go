@@ -158,7 +158,7 @@ func (s *server) snapshot() map[string]string {
 func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	process := startProcess(t, binary(t), settings(url, insiders, "NATS_URL="+newNATS(t).URL()))
+	process := startProcess(t, binary(t), settings(url, allowLoopback, "NATS_URL="+newNATS(t).URL()))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	shop := newReceiver(t, nil)
 	at, _ := s.register(fmt.Sprintf(`{"url":%q}`, shop.URL))

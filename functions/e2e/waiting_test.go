@@ -52,7 +52,7 @@ func (o *postOffice) sendToUsers(d time.Duration) time.Duration {
 	for end := time.Now().Add(d); len(took) < 10 || time.Now().Before(end); {
 		<-pace.C
 		id, began := o.save("user:bob"), time.Now()
-		require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_done where id = $1`, id) == 1 }, patience, 500*time.Microsecond)
+		require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_done where id = $1`, id) == 1 }, waitLimit, 500*time.Microsecond)
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
@@ -65,15 +65,15 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 	t.Parallel()
 	n, many := waitingMessages(t)
 	lasts := map[bool]time.Duration{true: 30 * time.Second}[many]
-	o := openPostOffice(t)
-	limits := o.holds("MESSAGES", "msg.>", 1)
-	o.carry()
+	o := newMessages(t)
+	limits := o.createLimited("MESSAGES", "msg.>", 1)
+	o.startRelay()
 	o.until(o.save("msg.orders.paid", once), "sent") // it is full now
 	o.until(o.save("user:bob"), "sent")
 	idle := o.sendToUsers(lasts / 3)
 	o.looker.addMessages(n)
 	o.save("msg.orders.paid", once) // wakes the relay
-	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from stream_pauses`) == 1 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from stream_pauses`) == 1 }, waitLimit, 10*time.Millisecond)
 	before, began := o.looker.updates(), time.Now()
 	busy := o.sendToUsers(lasts)
 	updates := float64(o.looker.updates()-before) / time.Since(began).Seconds()
@@ -85,13 +85,13 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 		require.Less(t, busy, 2*idle)
 	}
 
-	o.raise(limits)
+	o.updateStream(limits)
 	began = time.Now()
 	o.looker.exec(`update stream_pauses set until = now()`)
-	_, err := o.broker().Publish(t.Context(), "wake.relay", []byte("1"))
+	_, err := o.jetStream().Publish(t.Context(), "wake.relay", []byte("1"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*waitLimit, 20*time.Millisecond)
 	took := time.Since(began)
 	t.Logf("all %d were sent within %v of there being room, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
-	require.Equal(t, n+2, o.count("MESSAGES"))
+	require.Equal(t, n+2, o.messagesIn("MESSAGES"))
 }

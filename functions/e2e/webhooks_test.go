@@ -39,8 +39,8 @@ func (s *server) text(sql string, args ...any) (text string) {
 	return text
 }
 
-// keepsSecrets demands that the records of what was done by hand hold none.
-func (s *server) keepsSecrets() {
+// requireNoSecretsStored demands that the records of what was done by hand hold none.
+func (s *server) requireNoSecretsStored() {
 	s.t.Helper()
 	require.Positive(s.t, s.count(`select count(*) from operator_actions`))
 	require.Zero(s.t, s.count(`select count(*) from operator_actions a where a::text like '%whsec_%' or a::text like '%enc_.%'`))
@@ -72,7 +72,7 @@ func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 	}
 	require.Contains(t, shop.post(endpoints, shopURL).text, `"events":[]`, "all")
 	require.Equal(t, []string{"webhook.create"}, s.done(fmt.Sprintf("webhook/%v", made.data("id"))))
-	s.keepsSecrets()
+	s.requireNoSecretsStored()
 }
 
 func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
@@ -104,7 +104,7 @@ func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	require.Equal(t, "failed", s.get(deliveries+"/"+pending).data("state"))
 	require.Equal(t, "delivered", s.get(deliveries+"/"+delivered).data("state"))
 	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, s.done("webhook/"+id), "what changes nothing is not told")
-	s.keepsSecrets()
+	s.requireNoSecretsStored()
 }
 
 func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
@@ -126,7 +126,7 @@ func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 	s.exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.get(at).data("old_secret_until"), "the day is over")
 	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, s.done("webhook/"+at[len(endpoints)+1:]))
-	s.keepsSecrets()
+	s.requireNoSecretsStored()
 }
 
 func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
@@ -147,7 +147,7 @@ func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
 	require.Equal(t, rotated.text, shop.get(secret).text)
 	require.Equal(t, 1, s.count(`select count(*) from webhook_endpoints where url is null and old_secret is not null`))
 	require.Equal(t, 1, s.count(`select count(*) from operator_actions where action = 'webhook.rotate' and caller_name = 'shop'`))
-	s.keepsSecrets()
+	s.requireNoSecretsStored()
 
 	require.Empty(t, s.get(endpoints).data("items"), "it is no endpoint")
 	id := s.text(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
@@ -374,7 +374,7 @@ func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T
 	require.Equal(t, 204, s.do("DELETE", at, "").status)
 	refused()
 	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, s.done("delivery/"+id))
-	s.keepsSecrets()
+	s.requireNoSecretsStored()
 
 	require.Equal(t, 200, s.get(secret).status)
 	callback := s.record(s.text(`select id::text from webhook_endpoints where url is null`), task.NewID())

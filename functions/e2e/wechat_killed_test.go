@@ -37,21 +37,21 @@ func works(url string) error {
 }
 
 // begin has the function work and does not wait for it.
-func (c *counter) begin() {
+func (c *wechatServer) begin() {
 	var work sync.WaitGroup
 	url := c.url
 	work.Go(func() { _ = works(url) }) // it is about to be killed
 	c.t.Cleanup(work.Wait)
 }
 
-func (c *counter) until(what string, is func() bool) {
+func (c *wechatServer) until(what string, is func() bool) {
 	c.t.Helper()
-	require.Eventually(c.t, is, patience, time.Millisecond, what)
+	require.Eventually(c.t, is, waitLimit, time.Millisecond, what)
 }
 
 // keep holds the row of the order's task, so that whatever is to change it waits,
 // until the kept is let go.
-func (c *counter) keep(o store.Subscribed) *kept {
+func (c *wechatServer) keep(o store.Subscribed) *lock {
 	c.t.Helper()
 	conn, err := pgx.ConnectConfig(c.t.Context(), c.owner.Config())
 	require.NoError(c.t, err)
@@ -60,18 +60,18 @@ func (c *counter) keep(o store.Subscribed) *kept {
 	require.NoError(c.t, err)
 	_, err = tx.Exec(c.t.Context(), `select from task_live where id = $1 for update`, o.TaskID)
 	require.NoError(c.t, err)
-	return &kept{c, tx}
+	return &lock{c, tx}
 }
 
-type kept struct {
-	c  *counter
+type lock struct {
+	c  *wechatServer
 	tx pgx.Tx
 }
 
 const waiters = `from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`
 
 // until waits until a statement with this text waits for the row.
-func (k *kept) until(statement string) {
+func (k *lock) until(statement string) {
 	k.c.t.Helper()
 	k.c.until(statement, func() bool {
 		return k.c.count(`select count(*) `+waiters+` and query like '%' || $1 || '%'`, statement) > 0
@@ -79,10 +79,10 @@ func (k *kept) until(statement string) {
 }
 
 // letGo lets those have the row who wait for it.
-func (k *kept) letGo() { require.NoError(k.c.t, k.tx.Rollback(k.c.t.Context())) }
+func (k *lock) letGo() { require.NoError(k.c.t, k.tx.Rollback(k.c.t.Context())) }
 
 // drop has nobody get the row who waits for it.
-func (k *kept) drop() {
+func (k *lock) drop() {
 	k.c.t.Helper()
 	k.c.exec(`select pg_terminate_backend(pid) ` + waiters)
 	k.c.until("ended", func() bool { return k.c.count(`select count(*) `+waiters) == 0 })
@@ -93,16 +93,16 @@ func (k *kept) drop() {
 // WeChat go on. Each tells whether somebody else can know that nothing was sent.
 var steps = []struct {
 	name string
-	kill func(c *counter, o store.Subscribed)
+	kill func(c *wechatServer, o store.Subscribed)
 	safe bool
 }{
-	{"while it fetches the token", func(c *counter, _ store.Subscribed) {
+	{"while it fetches the token", func(c *wechatServer, _ store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
 		c.killed()
 	}, true},
-	{"before it marks the task", func(c *counter, o store.Subscribed) {
+	{"before it marks the task", func(c *wechatServer, o store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
@@ -112,7 +112,7 @@ var steps = []struct {
 		c.killed()
 		row.drop()
 	}, true},
-	{"once the task is marked, before the call", func(c *counter, o store.Subscribed) {
+	{"once the task is marked, before the call", func(c *wechatServer, o store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
@@ -123,26 +123,26 @@ var steps = []struct {
 		row.letGo()
 		c.until("is marked", func() bool { return c.count(`select count(*) from task_live where sending_at is not null`) == 1 })
 	}, false},
-	{"in the call, which WeChat never takes", func(c *counter, _ store.Subscribed) {
+	{"in the call, which WeChat never takes", func(c *wechatServer, _ store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, Drop: true, Times: 1})
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 		c.killed()
 	}, false},
-	{"in the call, which WeChat takes afterwards", func(c *counter, _ store.Subscribed) {
+	{"in the call, which WeChat takes afterwards", func(c *wechatServer, _ store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 		c.killed()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 	}, false},
-	{"after the delivery, before the answer", func(c *counter, _ store.Subscribed) {
+	{"after the delivery, before the answer", func(c *wechatServer, _ store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
 		c.begin()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 		c.killed()
 	}, false},
-	{"after the answer, before the report", func(c *counter, o store.Subscribed) {
+	{"after the answer, before the report", func(c *wechatServer, o store.Subscribed) {
 		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
 		c.begin()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
@@ -155,7 +155,7 @@ var steps = []struct {
 }
 
 // killed kills the function, and then mends WeChat.
-func (c *counter) killed() {
+func (c *wechatServer) killed() {
 	c.t.Helper()
 	require.NoError(c.t, c.at.Kill())
 	c.fake.Mend()
@@ -163,7 +163,7 @@ func (c *counter) killed() {
 
 // finish lets all leases end and has the function work until it has nothing in
 // hand any more.
-func (c *counter) finish() {
+func (c *wechatServer) finish() {
 	c.t.Helper()
 	c.until("nothing is in flight", func() bool {
 		c.exec(`update task_live set due_at = now() where state = 2`)
@@ -179,7 +179,7 @@ func TestAKilledFunctionSendsOnceWhereThatIsAskedFor(t *testing.T) {
 		for _, policy := range []task.Policy{task.Resend, task.Hold, task.Fail} {
 			t.Run(fmt.Sprintf("%s, %s", step.name, policy), func(t *testing.T) {
 				t.Parallel()
-				c := openCounter(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_TIMEOUT=10s")
+				c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_TIMEOUT=10s")
 				c.fake.Grant("ann", "T1", 1)
 				o := c.order(1, func(s *store.Subscription) { s.OnUnknown = policy })
 				step.kill(c, o)
@@ -212,7 +212,7 @@ func TestAKilledFunctionSendsOnceWhereThatIsAskedFor(t *testing.T) {
 func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
 	t.Parallel()
 	const orders, kills = 90, 8
-	c := openCounter(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_CONCURRENCY=5")
+	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_CONCURRENCY=5")
 	c.fake.Break(sandbox.WeChatFault{Delay: 5 * time.Millisecond, After: true})
 	policies := map[string]task.Policy{}
 	for n := range uint64(orders) {
@@ -258,8 +258,8 @@ func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
 
 func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=5")
-	all := []*counter{c, new(counter), new(counter)}
+	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=5")
+	all := []*wechatServer{c, new(wechatServer), new(wechatServer)}
 	for _, other := range all[1:] {
 		*other = *c
 		other.open()
@@ -291,7 +291,7 @@ func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T
 	t.Parallel()
 	t.Run("sending", func(t *testing.T) {
 		t.Parallel()
-		c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s", "WECHAT_CONCURRENCY=1")
+		c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s", "WECHAT_CONCURRENCY=1")
 		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
 		sending, rest := c.order(1), c.order(2)
 		c.begin()
@@ -302,7 +302,7 @@ func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T
 	})
 	t.Run("not begun", func(t *testing.T) {
 		t.Parallel()
-		c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
+		c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		claimed := c.order(1)
 		c.begin()
@@ -313,11 +313,11 @@ func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T
 }
 
 // ends has the function end in peace, and WeChat answer once it is about to.
-func (c *counter) ends() {
+func (c *wechatServer) ends() {
 	c.t.Helper()
 	ended := make(chan int, 1)
 	go func() {
-		code, err := c.at.Terminate(patience)
+		code, err := c.at.Terminate(waitLimit)
 		if err != nil {
 			code = -1
 		}

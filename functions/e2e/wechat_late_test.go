@@ -12,7 +12,7 @@ import (
 )
 
 // unknown orders a message that is delivered, of which nobody hears.
-func (c *counter) unknown() store.Subscribed {
+func (c *wechatServer) unknown() store.Subscribed {
 	c.t.Helper()
 	c.fake.Grant("ann", "T1", 1)
 	c.fake.Break(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
@@ -24,7 +24,7 @@ func (c *counter) unknown() store.Subscribed {
 
 func TestNoConsentToAnotherTemplateIsNoSuccess(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{OneTime: true})
+	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 	c.unknown()
 	o := c.order(1, func(s *store.Subscription) { s.TemplateID = "T2" })
 	c.work()
@@ -33,7 +33,7 @@ func TestNoConsentToAnotherTemplateIsNoSuccess(t *testing.T) {
 
 func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{})
+	c := startWeChat(t, sandbox.WeChatOptions{})
 	first := c.unknown()
 	was, err := c.db.Task(t.Context(), first.TaskID)
 	require.NoError(t, err)

@@ -14,7 +14,7 @@ import (
 )
 
 // claimed is the order's task in the hands of another instance.
-func (c *counter) claimed() store.Claimed {
+func (c *wechatServer) claimed() store.Claimed {
 	c.t.Helper()
 	claimed, _, err := c.db.Claim(c.t.Context(), store.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: "another", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
@@ -25,7 +25,7 @@ func (c *counter) claimed() store.Claimed {
 }
 
 // lapse ends all leases.
-func (c *counter) lapse() {
+func (c *wechatServer) lapse() {
 	c.t.Helper()
 	c.exec(`update task_live set due_at = now() where state = 2`)
 	_, err := c.db.Sweep(c.t.Context(), 100)
@@ -34,7 +34,7 @@ func (c *counter) lapse() {
 
 func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{})
+	c := startWeChat(t, sandbox.WeChatOptions{})
 	change := func(s *store.Subscription) { s.OnUnknown = task.Fail }
 	first := c.order(1, change)
 	held := c.claimed()
@@ -55,7 +55,7 @@ func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
 
 func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
+	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 	o := c.order(1)
 	c.begin()
@@ -69,7 +69,7 @@ func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
 
 func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
+	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true})
 	o := c.order(1)
 	c.begin()
@@ -87,7 +87,7 @@ func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
 
 func TestATaskThatIsNoSubscribeMessageFails(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{})
+	c := startWeChat(t, sandbox.WeChatOptions{})
 	o := c.order(1)
 	c.exec(`delete from subscribe_message_sends`)
 	c.work()
@@ -100,13 +100,13 @@ func TestATaskThatIsNoSubscribeMessageFails(t *testing.T) {
 
 func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
 	t.Parallel()
-	c := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_APP_ID=")
+	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_APP_ID=")
 	c.order(1)
 	before := c.logged(slog.LevelInfo)
 	for range 3 {
 		c.work()
 	}
-	require.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, patience, 5*time.Millisecond, "and a line for each call")
+	require.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, waitLimit, 5*time.Millisecond, "and a line for each call")
 	require.Equal(t, 1, strings.Count(c.at.Output(), "WECHAT_APP_ID is not set"))
 	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`))
 	require.Zero(t, c.fake.TokenCalls())
@@ -130,20 +130,20 @@ func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
 // come, and when a pause ends.
 func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 	t.Parallel()
-	o := newPostOffice(t)
+	o := newCluster(t)
 	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
 	o.trigger(o.start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
-	c := &counter{server: o.looker, fake: fake}
+	c := &wechatServer{server: o.looker, fake: fake}
 	db, err := store.Open(store.Config{URL: o.url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	c.db = db
 	wake := func(subject string) {
 		t.Helper()
-		_, err := o.broker().Publish(t.Context(), subject, []byte("1"))
+		_, err := o.jetStream().Publish(t.Context(), subject, []byte("1"))
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { _, err := o.broker().Stream(t.Context(), "WAKE"); return err == nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := o.jetStream().Stream(t.Context(), "WAKE"); return err == nil }, waitLimit, 10*time.Millisecond)
 	delivered := func(n int) {
 		t.Helper()
 		c.until("delivered", func() bool { return len(fake.Delivered()) == n && c.count(`select count(*) from task_live`) == 0 })

@@ -14,9 +14,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// counter is where bookings are confirmed: the function wechat as a process, on a
+// wechatServer is where bookings are confirmed: the function wechat as a process, on a
 // database of its own, and a WeChat that keeps a ledger.
-type counter struct {
+type wechatServer struct {
 	*server
 	fake *sandbox.WeChat
 	db   *store.DB
@@ -27,11 +27,11 @@ type counter struct {
 
 const tea = `{"thing1":{"value":"Tea"}}`
 
-// openCounter has retries follow at once, unless env says otherwise.
-func openCounter(t *testing.T, o sandbox.WeChatOptions, env ...string) *counter {
+// startWeChat has retries follow at once, unless env says otherwise.
+func startWeChat(t *testing.T, o sandbox.WeChatOptions, env ...string) *wechatServer {
 	t.Helper()
 	fake, url := sandbox.NewWeChat(t, o), sandbox.NewDatabase(t)
-	c := &counter{server: (&server{t: t, user: "admin", password: "secret"}).connect(url), fake: fake, bin: binary(t)}
+	c := &wechatServer{server: (&server{t: t, user: "admin", password: "secret"}).connect(url), fake: fake, bin: binary(t)}
 	c.env = append(settings(url, "FUNCTION_TARGET=wechat", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret, "WECHAT_TIMEOUT=2s", "RETRY_BACKOFF=wechat=0"), env...)
 	db, err := store.Open(store.Config{URL: url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
@@ -43,7 +43,7 @@ func openCounter(t *testing.T, o sandbox.WeChatOptions, env ...string) *counter 
 }
 
 // open starts the function, again or for the first time.
-func (c *counter) open() {
+func (c *wechatServer) open() {
 	c.t.Helper()
 	c.at = startProcess(c.t, c.bin, c.env)
 	fresh := *c.server
@@ -52,7 +52,7 @@ func (c *counter) open() {
 }
 
 // order orders the confirmation of booking n, and gives its row and its task.
-func (c *counter) order(n uint64, change ...func(*store.Subscription)) store.Subscribed {
+func (c *wechatServer) order(n uint64, change ...func(*store.Subscription)) store.Subscribed {
 	c.t.Helper()
 	s := &store.Subscription{
 		TaskID: task.NewID(), TemplateID: "T1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: n, ReceiverUserID: 9,
@@ -68,20 +68,20 @@ func (c *counter) order(n uint64, change ...func(*store.Subscription)) store.Sub
 }
 
 // work has the function do all that is to be done now.
-func (c *counter) work() {
+func (c *wechatServer) work() {
 	c.t.Helper()
 	done := c.tick("wechat")
 	require.Equal(c.t, 204, done.status, done.text)
 }
 
 // let lets d pass for the tasks that wait.
-func (c *counter) let(d time.Duration) {
+func (c *wechatServer) let(d time.Duration) {
 	c.exec(`update task_live set due_at = due_at - make_interval(secs => $1) where state = 0`, d.Seconds())
 }
 
 // fate is what became of an order, in a line: its task, its row, and what WeChat
 // was asked and did.
-func (c *counter) fate(o store.Subscribed) string {
+func (c *wechatServer) fate(o store.Subscribed) string {
 	c.t.Helper()
 	now, err := c.db.Task(c.t.Context(), o.TaskID)
 	require.NoError(c.t, err)
@@ -96,19 +96,19 @@ func (c *counter) fate(o store.Subscribed) string {
 }
 
 // logged counts the lines of the process at a level.
-func (c *counter) logged(level slog.Level) int {
+func (c *wechatServer) logged(level slog.Level) int {
 	return strings.Count(c.at.Output(), `"level":"`+level.String()+`"`)
 }
 
 // complains waits for the process to log its one error: an answer may come before
 // the line.
-func (c *counter) complains() {
+func (c *wechatServer) complains() {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool { return c.logged(slog.LevelError) > 0 }, patience, time.Millisecond)
+	require.Eventually(c.t, func() bool { return c.logged(slog.LevelError) > 0 }, waitLimit, time.Millisecond)
 	require.Equal(c.t, 1, c.logged(slog.LevelError), c.at.Output())
 }
 
-func (c *counter) waitsFor(o store.Subscribed) time.Duration {
+func (c *wechatServer) waitsFor(o store.Subscribed) time.Duration {
 	var seconds float64
 	require.NoError(c.t, c.owner.QueryRow(c.t.Context(), `select extract(epoch from due_at - now())::float8 from task_live where id = $1`, o.TaskID).Scan(&seconds))
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
@@ -178,7 +178,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			s := openCounter(t, c.options, "RETRY_BACKOFF=wechat=5s")
+			s := startWeChat(t, c.options, "RETRY_BACKOFF=wechat=5s")
 			if c.fault != (sandbox.WeChatFault{}) {
 				s.fake.Break(c.fault)
 			}
@@ -206,7 +206,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 
 func TestAWeChatThatIsNotThereUsesNoAttempt(t *testing.T) {
 	t.Parallel()
-	s := openCounter(t, sandbox.WeChatOptions{})
+	s := startWeChat(t, sandbox.WeChatOptions{})
 	s.order(1)
 	s.work() // so that there is a token
 	require.NoError(t, s.fake.Stop())
@@ -220,7 +220,7 @@ func TestAWeChatThatIsNotThereUsesNoAttempt(t *testing.T) {
 
 func TestAWeChatThatAnswersNobodyIsNotAskedOnAndOn(t *testing.T) {
 	t.Parallel()
-	s := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=2")
+	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=2")
 	s.fake.Break(sandbox.WeChatFault{Drop: true})
 	for n := range uint64(6) {
 		s.order(n, func(sub *store.Subscription) { sub.OnUnknown = task.Hold })
@@ -241,7 +241,7 @@ func TestNoConsentAfterATryThatNobodyKnowsOfIsASuccess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := openCounter(t, sandbox.WeChatOptions{OneTime: true})
+			s := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 			s.fake.Grant("ann", "T1", 1)
 			s.fake.Break(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
 			o := s.order(1, change)
@@ -263,7 +263,7 @@ func TestNoConsentAfterATryThatNobodyKnowsOfIsASuccess(t *testing.T) {
 
 func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
 	t.Parallel()
-	s := openCounter(t, sandbox.WeChatOptions{Templates: []string{"T2"}}, "WECHAT_CONCURRENCY=1")
+	s := startWeChat(t, sandbox.WeChatOptions{Templates: []string{"T2"}}, "WECHAT_CONCURRENCY=1")
 	for n := range uint64(3) {
 		s.order(n)
 	}
@@ -288,7 +288,7 @@ func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
 
 func TestBadDataOfOneCallerPausesItsTemplateForNobodyElse(t *testing.T) {
 	t.Parallel()
-	s := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
+	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
 	var neighbour []store.Subscribed
 	for n, caller := range []int64{7, 8, 7, 7, 7, 8} {
 		o := s.order(uint64(n), func(sub *store.Subscription) {
@@ -310,7 +310,7 @@ func TestBadDataOfOneCallerPausesItsTemplateForNobodyElse(t *testing.T) {
 
 func TestASuccessBetweenTwoErrorsKeepsATemplateGoing(t *testing.T) {
 	t.Parallel()
-	s := openCounter(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
+	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
 	for n := range uint64(6) {
 		s.order(n, func(sub *store.Subscription) {
 			if n%3 != 2 {
@@ -326,7 +326,7 @@ func TestASuccessBetweenTwoErrorsKeepsATemplateGoing(t *testing.T) {
 
 func TestASpentQuotaPausesTheQueueUntilMidnightInShanghai(t *testing.T) {
 	t.Parallel()
-	s := openCounter(t, sandbox.WeChatOptions{Daily: 1}, "WECHAT_CONCURRENCY=1")
+	s := startWeChat(t, sandbox.WeChatOptions{Daily: 1}, "WECHAT_CONCURRENCY=1")
 	first, second, third := s.order(1), s.order(2), s.order(3)
 	before := time.Now()
 	s.work()
@@ -370,7 +370,7 @@ func TestSettingsThatAreWrongPauseTheQueueUntilItIsResumed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := openCounter(t, sandbox.WeChatOptions{}, c.env)
+			s := startWeChat(t, sandbox.WeChatOptions{}, c.env)
 			if c.fault != (sandbox.WeChatFault{}) {
 				s.fake.Break(c.fault)
 			}
