@@ -113,8 +113,8 @@ func (w *town) inbox(user string) (events []*jetstream.RawStreamMsg) {
 	return events
 }
 
-// acks gives what the sender was told later, once that is about n messages.
-func (w *town) acks(n int) map[string]api.LateAck {
+// lateAcks gives what the sender was told later, once that is about n messages.
+func lateAcks(w *town, n int) map[string]api.LateAck {
 	w.t.Helper()
 	acks := map[string]api.LateAck{}
 	require.Eventually(w.t, func() bool {
@@ -165,7 +165,7 @@ func TestAMessageThatWasSavedFirstMakesALaterOneARepeatOrARejection(t *testing.T
 	}
 	same, other := w.accept("same", `1`), w.accept("other", `2`)
 	w.trigger(w.at)
-	acks := w.acks(2)
+	acks := lateAcks(w, 2)
 	require.Equal(t, "saved", acks[same.ServerMsgID].AckType)
 	require.Equal(t, "rejected", acks[other.ServerMsgID].AckType)
 	require.Equal(t, other.AcceptSeq, acks[other.ServerMsgID].AcceptSeq, "of the one that was accepted")
@@ -180,14 +180,14 @@ func TestTheSenderOfAMessageThatCannotBeSavedIsTold(t *testing.T) {
 	w.looker.exec(`alter table messages add check (client_msg_id <> 'bad')`)
 	before, bad, after := w.accept("before", `1`), w.accept("bad", `1`), w.accept("after", `1`)
 	w.trigger(w.at)
-	acks := w.acks(3)
+	acks := lateAcks(w, 3)
 	require.Equal(t, "saved", acks[before.ServerMsgID].AckType)
 	require.Equal(t, "saved", acks[after.ServerMsgID].AckType)
 	require.Equal(t, api.LateAck{
 		AckType: "rejected", From: "admin", ClientMsgID: "bad", ServerMsgID: bad.ServerMsgID, AcceptSeq: bad.AcceptSeq, SavedAt: acks[bad.ServerMsgID].SavedAt,
 	}, acks[bad.ServerMsgID])
 	require.Contains(t, w.looker.get("/api/v1/admin/dead-letters").text, bad.ServerMsgID)
-	text, err := w.drain()
+	text, err := runDrain(w)
 	require.NoError(t, err)
 	require.Contains(t, text, "1 accepted messages could not be saved")
 	w.looker.exec(`update accepted_messages set saved_at = now() - interval '25 hours'`)
@@ -316,7 +316,7 @@ func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *test
 	require.Equal(t, 422, w.looker.post(post, `{"client_msg_id":"accepted-first","to":"user:bob","data":2}`).status, "another message is still another one")
 
 	w.trigger(w.at)
-	for _, ack := range w.acks(2) { // of what was accepted once
+	for _, ack := range lateAcks(w, 2) { // of what was accepted once
 		require.Equal(t, "saved", ack.AckType)
 	}
 	require.Equal(t, 3, w.saved())

@@ -82,13 +82,13 @@ func TestACallerOfAnotherQueueReachesNothingElsewhere(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
 	s := serve(t)
-	owner := s.callerWith("owner", `"roles":["submitter","sender"],"queues":["default","wechat"]`)
-	hostile := s.callerWith("hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
+	owner := newCaller(s, "owner", `"roles":["submitter","sender"],"queues":["default","wechat"]`)
+	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
 	send := `{"phone_number":"13912345678","content":"` + mark + `","idempotency_key":"order-4711"}`
 	claimed := owner.post(sms+"send", send).data("task_id").(string)
-	_, claim := owner.claimOne("their-app")
+	_, claim := claimOne(owner, "their-app")
 	pending := owner.post(sms+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).data("task_id").(string)
-	owner.order(strings.ReplaceAll(booking(1, ""), "瑜伽课", mark))
+	orderMessage(owner, strings.ReplaceAll(booking(1, ""), "瑜伽课", mark))
 	message := owner.post(post, `{"client_msg_id":"order-4711","to":"user:bob","data":"`+mark+`"}`).data("server_msg_id").(string)
 	endpoint := fmt.Sprint(owner.post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/`+mark+`"}`).data("id"))
 	s.post(adminRoot+"queues/third/pause", `{"reason":"`+mark+`"}`)

@@ -19,18 +19,18 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// send has n tasks sent.
-func (s *server) send(n int) {
+// sendTasks has n tasks sent.
+func sendTasks(s *server, n int) {
 	s.t.Helper()
 	items := strings.Repeat(`,{"phone_number":"13800138000","content":"x"}`, n)[1:]
 	sent := s.post("/api/v1/sms/send/batch", `{"items":[`+items+`]}`)
 	require.Equal(s.t, 200, sent.status, sent.text)
 }
 
-// fail has n tasks sent and reported as failed for good.
-func (s *server) fail(n int, errorCode string) {
+// failTasks has n tasks sent and reported as failed for good.
+func failTasks(s *server, n int, errorCode string) {
 	s.t.Helper()
-	s.send(n)
+	sendTasks(s, n)
 	var reports []string
 	for _, task := range s.get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").list() {
 		reports = append(reports, fmt.Sprintf(`{"task_id":%q,"status":3,"error_code":%q}`, task["task_id"], errorCode))
@@ -41,8 +41,8 @@ func (s *server) fail(n int, errorCode string) {
 	require.NotContains(s.t, done.text, `"error":`)
 }
 
-// alert reads the n-th call as the event of an alert.
-func (v *receiver) alert(t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
+// alertEvent reads the n-th call as the event of an alert.
+func alertEvent(v *receiver, t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
 	t.Helper()
 	e := v.event(t, n, secret)
 	var data api.AlertEventData
@@ -53,7 +53,7 @@ func (v *receiver) alert(t *testing.T, n int, secret string) (api.WebhookEvent, 
 
 // startThree are three processes with all functions, and a door that leads the
 // trigger to them in turn.
-func (o *postOffice) startThree(env ...string) (houses []*server) {
+func startThree(o *postOffice, env ...string) (houses []*server) {
 	o.t.Helper()
 	for range 3 {
 		houses = append(houses, o.at(o.start("", env...)))
@@ -72,7 +72,7 @@ func (o *postOffice) startThree(env ...string) (houses []*server) {
 func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing.T) {
 	t.Parallel()
 	o := newCluster(t)
-	houses := o.startThree(allowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	houses := startThree(o, allowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := newReceiver(t, nil)
 	made := houses[0].post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 	require.Equal(t, 200, made.status, made.text)
@@ -80,7 +80,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 
 	var incidents []string
 	for n := range 2 {
-		houses[n].fail(25, "E")
+		failTasks(houses[n], 25, "E")
 		stop := make(chan struct{})
 		var looks sync.WaitGroup
 		for _, h := range houses { // beside those that the trigger wakes
@@ -97,7 +97,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 				}
 			})
 		}
-		raised, data := shop.alert(t, 2*n+1, secret)
+		raised, data := alertEvent(shop, t, 2*n+1, secret)
 		require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 		require.Equal(t, api.AlertEventData{
 			AlertID: raised.Subject, Kind: "failure_rate", Queue: "default", Value: 1, Threshold: 0.2, Since: data.Since,
@@ -111,7 +111,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 		require.NotContains(t, open[0], "cleared_at")
 
 		// Nothing else happens: the trigger's wake-ups alone lead to the end.
-		cleared, data := shop.alert(t, 2*n+2, secret)
+		cleared, data := alertEvent(shop, t, 2*n+2, secret)
 		require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 		require.Equal(t, raised.Subject, cleared.Subject)
 		require.Less(t, raised.Sequence, cleared.Sequence)
@@ -140,14 +140,14 @@ func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 	send := slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, 6)
 	_, err := c.api("submit").SendBatch(t.Context(), send)
 	require.NoError(t, err)
-	raised, data := shop.alert(t, 1, secret)
+	raised, data := alertEvent(shop, t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 	require.Equal(t, api.AlertEventData{AlertID: raised.Subject, Kind: "backlog", Queue: "default", Value: 6, Threshold: 5, Since: data.Since}, data)
 
 	ids, err := claimAll(c.api("claim"))
 	require.NoError(t, err)
 	require.Len(t, ids, 6)
-	cleared, _ := shop.alert(t, 2, secret)
+	cleared, _ := alertEvent(shop, t, 2, secret)
 	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 	require.Equal(t, raised.Subject, cleared.Subject)
 	reports, succeeded := make([]api.ReportRequest, len(ids)), 2
@@ -156,8 +156,8 @@ func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 	}
 	_, err = c.api("report").ReportBatch(t.Context(), "app", reports)
 	require.NoError(t, err)
-	c.waitDelivered(2)
-	require.NotZero(t, c.rests(asked)["sweep"])
+	waitDelivered(c, 2)
+	require.NotZero(t, waitIdle(c, asked)["sweep"])
 	require.Equal(t, 2, shop.got())
 }
 
@@ -172,8 +172,8 @@ func serverWithoutNATS(t *testing.T, env ...string) *server {
 func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
 	t.Parallel()
 	h := serverWithoutNATS(t, "ALERT_FAILURE_RATE=0", "ALERT_BACKLOG=0")
-	h.fail(50, "E")
-	h.send(50)
+	failTasks(h, 50, "E")
+	sendTasks(h, 50)
 	require.Equal(t, 204, h.tick("sweep").status, "the first look of a process is at once")
 	require.Zero(t, h.count(`select count(*) from alerts`))
 }
@@ -181,10 +181,10 @@ func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
 func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
 	t.Parallel()
 	h := serverWithoutNATS(t)
-	h.fail(50, "43101")
+	failTasks(h, 50, "43101")
 	require.Equal(t, 204, h.tick("sweep").status, "the first look of a process is at once")
 	require.Zero(t, h.count(`select count(*) from alerts`))
-	h.fail(20, "40003")
+	failTasks(h, 20, "40003")
 	require.Eventually(t, func() bool {
 		require.Equal(t, 204, h.tick("sweep").status)
 		return h.count(`select count(*) from alerts where kind = 'failure_rate' and value = 1`) == 1
@@ -237,9 +237,9 @@ func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
 			return len(logged()) >= n
 		}, waitLimit, 100*time.Millisecond)
 	}
-	houses[0].send(6)
+	sendTasks(houses[0], 6)
 	look(1)
-	houses[1].send(1) // it stays open, and is no other
+	sendTasks(houses[1], 1) // it stays open, and is no other
 	require.Len(t, houses[0].get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").list(), 7)
 	look(2)
 	lines := logged()

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// aged puts a finished task 100 days back and gives its id of then.
-func (s *server) aged(id string) string {
+// age puts a finished task 100 days back and gives its id of then.
+func age(s *server, id string) string {
 	then := task.NewID()
 	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
 	copy(then[:8], floor[:8])
@@ -28,18 +28,18 @@ func (s *server) aged(id string) string {
 	return then.String()
 }
 
-// finished submits a task with a key, sends it and puts it back in time.
-func (s *server) finished(key string, status int) string {
+// finishTask submits a task with a key, sends it and puts it back in time.
+func finishTask(s *server, key string, status int) string {
 	sent := s.post("/api/v1/sms/send", submission(key, "hi"))
 	require.Equal(s.t, 200, sent.status, sent.text)
 	require.Len(s.t, s.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
 	reported := s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":%d}`, sent.data("task_id"), status))
 	require.Equal(s.t, 200, reported.status, reported.text)
-	return s.aged(sent.data("task_id").(string))
+	return age(s, sent.data("task_id").(string))
 }
 
 // runMaintenance has sweep do all that is to be done now and then, a moment at a time.
-func (s *server) runMaintenance() {
+func runMaintenance(s *server) {
 	s.t.Helper()
 	for more := 1; more > 0; more = s.count(`select count(*) from upkeep where what = 'house' and begun_at = '-infinity'`) {
 		require.Equal(s.t, 204, s.tick("sweep").status)
@@ -64,7 +64,7 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	process := startProcess(t, binary(t), settings(url))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
-	sent, failed := s.finished("first", 2), s.finished("second", 3)
+	sent, failed := finishTask(s, "first", 2), finishTask(s, "second", 3)
 	live := s.post("/api/v1/sms/send", submission("third", "hi"))
 	before := s.get("/api/v1/admin/statistics").text
 	counts := before[:strings.Index(before, "oldest_pending")]
@@ -123,7 +123,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	sent := s.post("/api/v1/messages", first)
 	require.Equal(t, 200, sent.status, sent.text)
 	path := "/api/v1/messages/" + sent.data("server_msg_id").(string)
-	s.useUp(message.Sent, sent.data("server_msg_id"))
+	useUp(s, message.Sent, sent.data("server_msg_id"))
 	require.Equal(t, 204, s.post(path+"/received", `{"consumer":"points"}`).status)
 	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	const order = `{"app_id":"app","template_id":"tmpl","template_type":"BOOKING_CONFIRM","business_type":"course_booking","business_id":123,"receiver_user_id":9,
@@ -132,7 +132,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	require.Equal(t, 200, ordered.status, ordered.text)
 	settled := s.post(fmt.Sprintf("/api/v1/subscribe/%v/status", ordered.data("id")), fmt.Sprintf(`{"app_id":"app","claim_id":%v,"send_status":1}`, ordered.data("claim_id")))
 	require.Equal(t, 200, settled.status, settled.text)
-	then := s.aged(ordered.data("task_id").(string))
+	then := age(s, ordered.data("task_id").(string))
 	s.exec(`update subscribe_message_sends set task_id = $1`, then)
 	s.exec(`update subscribe_message_logs set task_id = $1, updated_at = now() - interval '99 days', send_time = now() - interval '99 days'`, then)
 
@@ -143,7 +143,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	}
 	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 webhook_events\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
 	s.exec(`update upkeep set begun_at = '-infinity'`)
-	s.runMaintenance()
+	runMaintenance(s)
 	require.Equal(t, []int{0, 0, 0}, []int{s.count(`select count(*) from messages`), s.count(`select count(*) from subscribe_message_logs`), s.count(`select count(*) from tasks`)})
 	metrics := metricsOf(t, s.url)
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
@@ -175,12 +175,12 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	bin := binary(t)
 	s := (&server{t: t, url: address(t, startProcess(t, bin, settings(url, "RETENTION_DAYS=0"))), user: "admin", password: "secret"}).connect(url)
-	s.finished("first", 2)
+	finishTask(s, "first", 2)
 	last := s.text(`select to_char(date_trunc('month', now() at time zone 'UTC') - interval '3 months', 'YYYY-MM-DD')`)
 	next := s.text(`select to_char($1::date + interval '1 month', 'YYYY-MM-DD')`, last)
 	s.exec(fmt.Sprintf(`create table send_logs_old partition of send_logs for values from ('%s 00:00:00+00') to ('%s 00:00:00+00')`, last, next))
 	const kept = `select count(*) from pg_class where relname = 'send_logs_old'`
-	s.runMaintenance()
+	runMaintenance(s)
 	require.Equal(t, 0, s.count(kept), "logs have a setting of their own")
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "0 keeps for ever")
 
@@ -188,7 +188,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	require.Equal(t, 204, s.tick("sweep").status)
 	require.Equal(t, 1, s.count(`select count(*) from task_done`), "a fresh instance does not do again what another just did")
 	s.exec(`update upkeep set begun_at = begun_at - interval '10 minutes'`)
-	s.runMaintenance()
+	runMaintenance(s)
 	require.Equal(t, 0, s.count(`select count(*) from task_done`))
 	require.Equal(t, 1, s.count(`select count(*) from archived_tasks`))
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// callerWith makes a caller from the rest of its request, and acts as it.
-func (s *server) callerWith(name, rest string) *server {
+// newCaller makes a caller from the rest of its request, and acts as it.
+func newCaller(s *server, name, rest string) *server {
 	s.t.Helper()
 	made := s.post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,%s}`, name, rest))
 	require.Equal(s.t, 200, made.status, made.text)
@@ -25,8 +25,8 @@ const sentBooking = subscriptions + "sent?business_type=course_booking&template_
 func TestACallerUsesTheBusinessTypesItWasGranted(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	shop := s.callerWith("shop", `"roles":["submitter"],"business_types":["course_booking"]`)
-	hostile := s.callerWith("hostile", `"roles":["submitter"],"business_types":["coupon"]`)
+	shop := newCaller(s, "shop", `"roles":["submitter"],"business_types":["course_booking"]`)
+	hostile := newCaller(s, "hostile", `"roles":["submitter"],"business_types":["coupon"]`)
 
 	refused := func(r reply) {
 		t.Helper()
@@ -41,22 +41,22 @@ func TestACallerUsesTheBusinessTypesItWasGranted(t *testing.T) {
 		refused(hostile.get(subscriptions + "logs?business_type=course_booking&business_id=1"))
 		switch round {
 		case 0:
-			require.NotContains(t, shop.order(booking(1, "")).text, "skipped", "nobody took the key: %s", status)
+			require.NotContains(t, orderMessage(shop, booking(1, "")).text, "skipped", "nobody took the key: %s", status)
 		case 1:
-			s.sender().send(task.Report{Outcome: task.SentOK})
+			newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
 		}
 	}
 	require.Equal(t, true, shop.get(sentBooking+"1").data("sent"))
 	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs`))
 	coupon := strings.Replace(booking(1, ""), "course_booking", "coupon", 1)
-	require.NotContains(t, hostile.order(coupon).text, "skipped", "its own type is open to it")
+	require.NotContains(t, orderMessage(hostile, coupon).text, "skipped", "its own type is open to it")
 }
 
 func TestAGrantedCallerIsToldNothingOfAnothersMessage(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
-	shop, hostile := s.callerWith("shop", grant), s.callerWith("hostile", grant)
+	shop, hostile := newCaller(s, "shop", grant), newCaller(s, "hostile", grant)
 	var told []string
 	ask := func() {
 		t.Helper()
@@ -71,12 +71,12 @@ func TestAGrantedCallerIsToldNothingOfAnothersMessage(t *testing.T) {
 			told = append(told, fmt.Sprint(r.body["error"], r.body["message"], r.body["fields"]))
 		}
 	}
-	at := shop.order(booking(1, "")).header.Get("Location")
+	at := orderMessage(shop, booking(1, "")).header.Get("Location")
 	ask() // it is pending
-	s.sender().send(task.Report{Outcome: task.SentFailed})
+	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
 	ask() // it failed
-	require.Equal(t, true, shop.order(booking(1, "")).data("again"))
-	s.sender().send(task.Report{Outcome: task.SentOK})
+	require.Equal(t, true, orderMessage(shop, booking(1, "")).data("again"))
+	newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
 	ask() // it is sent
 	require.Equal(t, 404, hostile.get(at).status)
 	require.Equal(t, 404, hostile.post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).status)
@@ -91,17 +91,17 @@ func TestACallerWithoutBusinessTypesLearnsNoOthersData(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	shop, other := s.caller("shop", "submitter"), s.caller("other", "submitter")
-	at := shop.order(booking(1, "")).header.Get("Location")
+	at := orderMessage(shop, booking(1, "")).header.Get("Location")
 	differs := strings.Replace(booking(1, ""), "瑜伽课", "茶", 1)
-	require.Equal(t, true, shop.order(differs).data("data_differs"))
-	skipped := other.order(differs)
+	require.Equal(t, true, orderMessage(shop, differs).data("data_differs"))
+	skipped := orderMessage(other, differs)
 	require.Equal(t, true, skipped.data("skipped"), "a user must not get it twice")
 	require.Nil(t, skipped.data("data_differs"), "or the data could be guessed")
 	require.Equal(t, false, other.get(sentBooking+"1").data("sent"))
-	s.sender().send(task.Report{Outcome: task.SentFailed})
+	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
 	require.Equal(t, 403, other.post(subscriptions+"send", differs).status, "it replaces no data of another caller")
 	require.Contains(t, shop.get(at).text, "瑜伽课")
-	require.Equal(t, true, s.order(differs).data("again"), "an admin may")
+	require.Equal(t, true, orderMessage(s, differs).data("again"), "an admin may")
 }
 
 func TestAdminsHaveNoBusinessTypes(t *testing.T) {

@@ -108,17 +108,17 @@ func (c *city) finish(n int) []string {
 
 // waitDelivered waits until n deliveries have succeeded, none is pending and no event
 // waits to become one: whatever is told twice has been told by then.
-func (c *city) waitDelivered(n int) {
+func waitDelivered(c *city, n int) {
 	c.t.Helper()
 	require.Eventually(c.t, func() bool {
-		return c.waiting() == 0 &&
+		return waitingEvents(c) == 0 &&
 			c.looker.count(`select count(*) from webhook_deliveries where state = 0`) == 0 &&
 			c.looker.count(`select count(*) from webhook_deliveries where state = 1`) == n
 	}, waitLimit, 10*time.Millisecond, "all are told")
 }
 
 // requireEachOnce says that v heard of each of the tasks once, and of nothing else.
-func (v *receiver) requireEachOnce(t *testing.T, tasks []string) {
+func requireEachOnce(v *receiver, t *testing.T, tasks []string) {
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()

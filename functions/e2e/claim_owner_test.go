@@ -12,7 +12,7 @@ import (
 const sms = "/api/v1/sms/"
 
 // claimOne claims one task as app and gives its id and its claim_id.
-func (s *server) claimOne(app string) (id, claim string) {
+func claimOne(s *server, app string) (id, claim string) {
 	s.t.Helper()
 	r := s.get(sms + "tasks/pending?limit=1&app_id=" + app)
 	require.Equal(s.t, 200, r.status, r.text)
@@ -20,9 +20,9 @@ func (s *server) claimOne(app string) (id, claim string) {
 	return r.list()[0]["task_id"].(string), r.list()[0]["claim_id"].(string)
 }
 
-// attacks are all calls by which a sender that knows the task, the app and the claim
+// foreignCalls are all calls by which a sender that knows the task, the app and the claim
 // could act on another's claim.
-func (s *server) attacks(id, app, claim string) map[string]reply {
+func foreignCalls(s *server, id, app, claim string) map[string]reply {
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":%q`, id, app)
 	return map[string]reply{
 		"extend":             s.post(sms+"tasks/"+id+"/extend", fmt.Sprintf(`{"app_id":%q,"lease_seconds":3600}`, app)),
@@ -43,16 +43,16 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	for range 2 {
 		require.Equal(t, 200, s.post(sms+"send", `{"phone_number":"13800138000","content":"hello"}`).status)
 	}
-	id, first := phone.claimOne("app")
+	id, first := claimOne(phone, "app")
 	require.Equal(t, 200, phone.post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released"}`, id)).status)
-	again, claim := phone.claimOne("app")
+	again, claim := claimOne(phone, "app")
 	require.Equal(t, id, again)
 	older := phone.post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, id, first))
 	before := s.get(sms + "task/" + id)
 
 	refused := func(by *server) {
 		t.Helper()
-		for name, r := range by.attacks(id, "app", claim) {
+		for name, r := range foreignCalls(by, id, "app", claim) {
 			require.Equal(t, 409, r.status, "%s: %s", name, r.text)
 			require.Equal(t, "stale_claim", r.body["error"])
 			if name != "extend" && name != "mark as sending" {
@@ -69,7 +69,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 		refused(by)
 	}
 	require.Equal(t, before.text, s.get(sms+"task/"+id).text, "nothing was changed")
-	other, theirs := hostile.claimOne("app")
+	other, theirs := claimOne(hostile, "app")
 	require.NotEqual(t, id, other)
 
 	require.Equal(t, 200, phone.post(sms+"tasks/"+id+"/extend", `{"app_id":"app","sending":true}`).status)
@@ -84,7 +84,7 @@ func TestBuiltInPairClaimsAndReportsAsBefore(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	s.post(sms+"send", `{"phone_number":"13800138000","content":"hello"}`)
-	id, _ := s.claimOne("app")
+	id, _ := claimOne(s, "app")
 	require.Equal(t, 200, s.post(sms+"tasks/"+id+"/extend", `{"app_id":"app"}`).status)
 	report := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2}`, id)
 	require.Equal(t, 200, s.post(sms+"report", report).status, "without a claim_id, as the original API")
@@ -94,12 +94,12 @@ func TestBuiltInPairClaimsAndReportsAsBefore(t *testing.T) {
 func TestTaskOfAFunctionIsReportedByNoCaller(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	made := s.order(booking(1, ""))
+	made := orderMessage(s, booking(1, ""))
 	// As the function wechat leaves it while it sends.
 	s.exec(`update task_live set state = 2, claim_id = 77, app_id = 'wechat-x', due_at = now() + interval '1 minute', claimed_by = $1, owned_claim = 77`, task.ServiceCaller)
 	hostile := s.caller("hostile", "sender")
 	for _, by := range []*server{hostile, s} {
-		for name, r := range by.attacks(made.data("task_id").(string), "wechat-x", "77") {
+		for name, r := range foreignCalls(by, made.data("task_id").(string), "wechat-x", "77") {
 			require.Equal(t, 409, r.status, "%s: %s", name, r.text)
 		}
 	}
@@ -109,7 +109,7 @@ func TestTaskOfAFunctionIsReportedByNoCaller(t *testing.T) {
 func TestRecordedMessageBelongsToItsRecorder(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	shop, hostile := s.caller("shop", "submitter"), s.callerWith("hostile", `"roles":["submitter","sender"]`)
+	shop, hostile := s.caller("shop", "submitter"), newCaller(s, "hostile", `"roles":["submitter","sender"]`)
 	made := shop.post(subscriptions+"record", recording(1, ""))
 	require.Equal(t, 200, made.status, made.text)
 	at, claim := fmt.Sprintf("%s%v/status", subscriptions, made.data("id")), made.data("claim_id").(string)
@@ -118,7 +118,7 @@ func TestRecordedMessageBelongsToItsRecorder(t *testing.T) {
 		require.Equal(t, 404, hostile.post(at, status+n).status)
 		require.Equal(t, 409, s.post(at, status+n).status, "an admin resolves")
 	}
-	for name, r := range hostile.attacks(made.data("task_id").(string), "app", claim) {
+	for name, r := range foreignCalls(hostile, made.data("task_id").(string), "app", claim) {
 		require.Equal(t, 409, r.status, "%s: %s", name, r.text)
 	}
 	require.Equal(t, 200, shop.post(at, status+"0}").status)

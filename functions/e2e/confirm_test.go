@@ -28,8 +28,8 @@ func (s *server) receiver(name string, receives ...string) *server {
 	return &as
 }
 
-// received confirms a message.
-func (s *server) received(id, body string) reply {
+// confirmMessage confirms a message.
+func confirmMessage(s *server, id, body string) reply {
 	return s.post(post+"/"+id+"/received", body)
 }
 
@@ -80,7 +80,7 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	require.Len(t, token, 43)
 
 	before := admin.text(ledgerOfMessages)
-	unknown := eve.received(task.NewID().String(), `{}`)
+	unknown := confirmMessage(eve, task.NewID().String(), `{}`)
 	require.Equal(t, 404, unknown.status)
 	alike := func(name string, got reply) {
 		delete(got.body, "request_id")
@@ -90,38 +90,38 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	}
 	for name, id := range ids {
 		for _, body := range []string{`{}`, `{"consumer":"eve"}`, `{"token":"x"}`} {
-			alike(name, eve.received(id, body))
+			alike(name, confirmMessage(eve, id, body))
 		}
-		require.Equal(t, 403, eve.received(id, `{"consumer":"points"}`).status, name)
+		require.Equal(t, 403, confirmMessage(eve, id, `{"consumer":"points"}`).status, name)
 		if name != "a URL" {
-			alike(name, eve.received(id, fmt.Sprintf(`{"token":%q}`, token)))
+			alike(name, confirmMessage(eve, id, fmt.Sprintf(`{"token":%q}`, token)))
 		}
 	}
-	alike("another's user", points.received(ids["a user"], `{}`))
-	alike("another's subject", bob.received(ids["a subject"], `{}`))
-	alike("never sent", points.received(ids["a subject of no stream, over"], `{}`))
-	require.Equal(t, 503, points.received(ids["a subject of no stream"], `{}`).status, "it will be sent again; its receiver may repeat this")
-	require.Equal(t, 403, shop.received(ids["a subject"], `{}`).status)
+	alike("another's user", confirmMessage(points, ids["a user"], `{}`))
+	alike("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
+	alike("never sent", confirmMessage(points, ids["a subject of no stream, over"], `{}`))
+	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).status, "it will be sent again; its receiver may repeat this")
+	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).status)
 	require.Equal(t, before, admin.text(ledgerOfMessages), "nothing changed")
 
 	for range 2 {
-		require.Equal(t, 204, points.received(ids["a subject"], `{}`).status)
+		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).status)
 		require.Equal(t, "sent", admin.get(post+"/"+ids["a subject"]).data("state"), "a caller counts once")
 	}
-	require.Equal(t, 204, admin.receiver("stock", "*.orders.paid").received(ids["a subject"], `{}`).status)
-	require.Equal(t, 204, points.received(ids["a subject, confirm false"], `{}`).status)
-	require.Equal(t, 204, bob.received(ids["a user"], `{}`).status)
-	require.Equal(t, 204, bob.received(ids["a URL"], fmt.Sprintf(`{"token":%q}`, token)).status, "who has the token has the message")
+	require.Equal(t, 204, confirmMessage(admin.receiver("stock", "*.orders.paid"), ids["a subject"], `{}`).status)
+	require.Equal(t, 204, confirmMessage(points, ids["a subject, confirm false"], `{}`).status)
+	require.Equal(t, 204, confirmMessage(bob, ids["a user"], `{}`).status)
+	require.Equal(t, 204, confirmMessage(bob, ids["a URL"], fmt.Sprintf(`{"token":%q}`, token)).status, "who has the token has the message")
 	for _, name := range []string{"a subject", "a subject, confirm false", "a user", "a URL"} {
 		require.Equal(t, "received", admin.get(post+"/"+ids[name]).data("state"), name)
 	}
 	require.Zero(t, admin.count(`select count(*) from operator_actions where action = 'message.receive'`))
 
 	by := ids["a dead URL, confirm true"]
-	require.Equal(t, 204, admin.received(by, `{"consumer":"bob"}`).status, "an admin may, by hand")
+	require.Equal(t, 204, confirmMessage(admin, by, `{"consumer":"bob"}`).status, "an admin may, by hand")
 	require.Equal(t, 1, admin.count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
 		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, by))
-	require.Equal(t, 404, admin.received(ids["a subject of no stream, over"], `{}`).status, "not even an admin confirms what was never sent")
+	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).status, "not even an admin confirms what was never sent")
 }
 
 func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
@@ -136,7 +136,7 @@ func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
 		err := json.Unmarshal(web.bodies[0], &e)
 		web.mu.Unlock()
 		if err == nil {
-			statuses <- door.received(e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).status
+			statuses <- confirmMessage(door, e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).status
 		}
 		answer.WriteHeader(http.StatusInternalServerError) // it is received all the same
 	}
@@ -163,7 +163,7 @@ func TestAReceiverThatConfirmsAtOnceIsNeverRefused(t *testing.T) {
 	require.NoError(t, err)
 	statuses := make(chan int, 100)
 	running, err := consumer.Consume(func(m jetstream.Msg) {
-		statuses <- points.received(m.Headers().Get("ce-id"), `{}`).status
+		statuses <- confirmMessage(points, m.Headers().Get("ce-id"), `{}`).status
 	})
 	require.NoError(t, err)
 	t.Cleanup(running.Stop)
@@ -185,10 +185,10 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	w.trigger(w.at)
 	id := w.accept("c-1", `1`).ServerMsgID
 	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 1 }, waitLimit, 5*time.Millisecond, "it is delivered")
-	early := bob.received(id, `{}`)
+	early := confirmMessage(bob, id, `{}`)
 	require.Equal(t, 503, early.status, early.text)
 	require.Equal(t, "1", early.header.Get("Retry-After"))
-	unknown, foreign := eve.received(task.NewID().String(), `{}`), eve.received(id, `{}`)
+	unknown, foreign := confirmMessage(eve, task.NewID().String(), `{}`), confirmMessage(eve, id, `{}`)
 	require.Equal(t, []int{404, 404}, []int{unknown.status, foreign.status})
 	require.Equal(t, unknown.body["message"], foreign.body["message"])
 	read := func(as *server) int {
@@ -197,12 +197,12 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	require.Equal(t, []int{503, 404}, []int{read(bob), read(eve)})
 	require.NoError(t, hand.Commit(t.Context()))
 	require.Eventually(t, func() bool {
-		status := bob.received(id, `{}`).status
+		status := confirmMessage(bob, id, `{}`).status
 		require.Contains(t, []int{204, 503}, status, "never as if there were no such message")
 		return status == 204
 	}, waitLimit, 5*time.Millisecond)
 	require.Equal(t, "received", w.townState(id))
-	require.Equal(t, 404, eve.received(id, `{}`).status)
+	require.Equal(t, 404, confirmMessage(eve, id, `{}`).status)
 }
 
 func TestNobodyWaitsForAMessageWhoseIDIsThatOfAnotherSavedOne(t *testing.T) {
@@ -217,19 +217,19 @@ func TestNobodyWaitsForAMessageWhoseIDIsThatOfAnotherSavedOne(t *testing.T) {
 	read := func(as *server, id string) int {
 		return as.post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.user, id)).status
 	}
-	unknown := orders.received(task.NewID().String(), `{}`)
+	unknown := confirmMessage(orders, task.NewID().String(), `{}`)
 	require.Equal(t, 404, unknown.status)
 
 	order := send("k-1", "user:bob", "saved")
 	require.Equal(t, order, send("k-1", "msg.orders.paid", "accepted"))
-	refused := orders.received(order, `{}`)
+	refused := confirmMessage(orders, order, `{}`)
 	require.Equal(t, []any{404, unknown.body["message"]}, []any{refused.status, refused.body["message"]}, "it will be rejected, not saved")
 	require.Equal(t, 204, read(bob, order))
 
 	chat := send("k-2", "user:eve", "saved")
 	require.Equal(t, chat, send("k-2", "user:bob", "accepted"))
-	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), bob.received(chat, `{}`).status, read(eve, chat)})
+	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), confirmMessage(bob, chat, `{}`).status, read(eve, chat)})
 
-	require.Equal(t, 503, orders.received(send("k-3", "msg.orders.paid", "accepted"), `{}`).status, "this one will be saved")
+	require.Equal(t, 503, confirmMessage(orders, send("k-3", "msg.orders.paid", "accepted"), `{}`).status, "this one will be saved")
 	require.Equal(t, 503, read(bob, send("k-4", "user:bob", "accepted")))
 }

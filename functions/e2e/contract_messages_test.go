@@ -14,7 +14,7 @@ const post = "/api/v1/messages"
 
 // useUp makes messages as they are when the relay has sent them for the last
 // time, and nobody has confirmed.
-func (s *server) useUp(status message.Status, ids ...any) {
+func useUp(s *server, status message.Status, ids ...any) {
 	for _, id := range ids {
 		s.exec(`update message_live set status = $1, send_no = remaining_sends, remaining_sends = 0, next_at = null where id = $2`, int16(status), id)
 	}
@@ -52,7 +52,7 @@ func (s story) tellOfMessages() {
 	receiver, submitter := s.as(s.receiver("points", "msg.orders.>")), s.as(s.caller("shop", "submitter"))
 	submitter.post(403, post, `{"from":"ann","client_msg_id":"k","to":"a","data":1}`)
 	submitter.get(403, post+"/by-key/k?from=ann")
-	greedy := s.as(s.callerWith("greedy", `"roles":["submitter"],"max_waiting_messages":1,"max_waiting_bytes":10,"max_waiting_tasks":1,"best_priority":5`))
+	greedy := s.as(newCaller(s.server, "greedy", `"roles":["submitter"],"max_waiting_messages":1,"max_waiting_bytes":10,"max_waiting_tasks":1,"best_priority":5`))
 	greedy.post(200, post, `{"client_msg_id":"one","to":"a","data":1}`)
 	greedy.post(429, post, `{"client_msg_id":"two","to":"a","data":1}`)
 	greedy.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","priority":4}`)
@@ -72,8 +72,8 @@ func (s story) tellOfMessages() {
 	s.post(204, post+"/"+id+"/received", `{"consumer":"stock"}`)
 	require.Equal(s.t, "received", s.get(200, post+"/"+id).data("state"))
 
-	s.useUp(message.Sending, url)
-	s.useUp(message.Sent, sent)
+	useUp(s.server, message.Sending, url)
+	useUp(s.server, message.Sent, sent)
 	s.get(200, post+"/stuck?kind=sending&limit=1&older_than_seconds=0")
 	require.Len(s.t, s.get(200, post+"/stuck?kind=sent").data("items"), 1)
 	s.get(400, post+"/stuck")

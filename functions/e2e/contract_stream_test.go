@@ -76,7 +76,7 @@ func (s story) upgrade(path string) {
 // hear listens to a stream until it has said n events.
 func (s story) hear(path string, n int, header ...string) []streamEvent {
 	s.t.Helper()
-	e := s.listen(path, header...)
+	e := listen(s.server, path, header...)
 	events := make([]streamEvent, n)
 	for i := range events {
 		events[i] = e.event()

@@ -41,7 +41,7 @@ func (s story) tellOfSubscribeMessages() {
 	s.get(400, subscriptions+"sent?business_id=-1")
 	s.post(409, at+"/resend", "")
 	s.post(409, at+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
-	sender := s.sender()
+	sender := newWeChatSender(s.server)
 	sender.send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
 	s.get(200, at)
 	s.get(200, subscriptions+"failures?limit=1")

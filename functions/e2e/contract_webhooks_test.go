@@ -19,9 +19,9 @@ const (
 	deliveries = "/api/v1/webhooks/deliveries"
 )
 
-// record makes a delivery as it is when the event of a task has just been
+// insertDelivery makes a delivery as it is when the event of a task has just been
 // recorded for an endpoint, and gives its id.
-func (s *server) record(endpoint, taskID any) string {
+func insertDelivery(s *server, endpoint, taskID any) string {
 	id := task.NewID()
 	s.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
 		select $1, $3::text || '-7', e.id, e.caller_id, 'sendonce.task.succeeded.v1', $3::uuid, coalesce(e.url, 'https://shop.test/callback'), format(
@@ -32,8 +32,8 @@ func (s *server) record(endpoint, taskID any) string {
 	return id.String()
 }
 
-// deliver makes a delivery as it is after one failed and one successful try.
-func (s *server) deliver(delivery string) {
+// insertAttempt makes a delivery as it is after one failed and one successful try.
+func insertAttempt(s *server, delivery string) {
 	s.exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
 		jsonb_build_object('at', now() - interval '5 s', 'duration_ms', 10000, 'error', 'timed out after 10s'),
 		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
@@ -68,10 +68,10 @@ func (s story) tellOfWebhooks() {
 	shop.post(200, secret+"/rotate", "")
 	shop.get(200, secret)
 
-	delivery := s.record(id, nowhere[1:])
+	delivery := insertDelivery(s.server, id, nowhere[1:])
 	shop.get(200, deliveries+"?state=pending")
-	s.deliver(delivery)
-	s.record(id, task.NewID())
+	insertAttempt(s.server, delivery)
+	insertDelivery(s.server, id, task.NewID())
 	shop.get(200, deliveries+"?limit=1")
 	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", deliveries, id, nowhere[1:], made.data("caller_id")))
 	shop.get(400, deliveries+"?state=lost")
@@ -90,8 +90,8 @@ func (s story) tellOfWebhooks() {
 	s.post(409, fmt.Sprintf("%s/%v/enable", endpoints, closed.data("id")), "")
 }
 
-// incident makes an alert that is over, or is still open, and gives its id.
-func (s *server) incident(queue string, over bool) task.ID {
+// insertIncident makes an alert that is over, or is still open, and gives its id.
+func insertIncident(s *server, queue string, over bool) task.ID {
 	id := task.NewID()
 	s.exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
 		values ($1, 'failure_rate', $2, 0.35, 0.2, case when $3 then now() end, case when $3 then 0.04 end)`, id, queue, over)
@@ -100,8 +100,8 @@ func (s *server) incident(queue string, over bool) task.ID {
 
 func (s story) tellOfAlerts() {
 	s.t.Helper()
-	s.incident("wechat", true)
-	s.incident("wechat", false)
+	insertIncident(s.server, "wechat", true)
+	insertIncident(s.server, "wechat", false)
 	page := s.get(200, root+"alerts?limit=1")
 	s.get(200, fmt.Sprintf("%salerts?after=%v", root, page.data("next_after")))
 	s.get(400, root+"alerts?after=closed.7")
@@ -120,8 +120,8 @@ func (s story) tellOfDeadLetters() {
 	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", root, page.data("next_after")))
 }
 
-// carry takes the n events of the stream to deliver, as a trigger would.
-func (s *server) carry(nc *nats.Conn, n uint64) {
+// relayEvent takes the n events of the stream to deliver, as a trigger would.
+func relayEvent(s *server, nc *nats.Conn, n uint64) {
 	s.t.Helper()
 	js, err := jetstream.New(nc)
 	require.NoError(s.t, err)
@@ -146,8 +146,8 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 	t.Parallel()
 	onBothServers(t, func(t *testing.T, h host) {
 		s, nc := h.serveWithNATS(t)
-		s.register(shopURL)
-		gone, _ := s.register(`{"url":"https://gone.test/","events":["task.held"]}`)
+		addEndpoint(s, shopURL)
+		gone, _ := addEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
 		for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
 			sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
 			require.Equal(t, 200, sent.status, sent.text)
@@ -158,9 +158,9 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 		s.exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
 		s.exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
 		s.exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
-			s.incident("wechat", true), s.incident("default", false))
+			insertIncident(s, "wechat", true), insertIncident(s, "default", false))
 		require.Equal(t, 204, s.tick("relay").status)
-		s.carry(nc, 6)
+		relayEvent(s, nc, 6)
 
 		c, told := readContract(t), map[string]int{}
 		rows, err := s.owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)

@@ -9,16 +9,16 @@ import (
 
 const between = post + "?between="
 
-// say sends a message from one user to another and gives its id.
-func (s *server) say(to, key string) string {
+// sendText sends a message from one user to another and gives its id.
+func sendText(s *server, to, key string) string {
 	s.t.Helper()
 	saved := s.post(post, fmt.Sprintf(`{"client_msg_id":%q,"to":"user:%s","data":{"text":%q}}`, key, to, key))
 	require.Equal(s.t, 200, saved.status, saved.text)
 	return saved.data("server_msg_id").(string)
 }
 
-// said gives the client_msg_ids of a page, and what the next one comes after.
-func (r reply) said() (keys []any, next string) {
+// keysOf gives the client_msg_ids of a page, and what the next one comes after.
+func keysOf(r reply) (keys []any, next string) {
 	require.Equal(r.t, 200, r.status, r.text)
 	for _, item := range r.data("items").([]any) {
 		keys = append(keys, item.(map[string]any)["client_msg_id"])
@@ -27,8 +27,8 @@ func (r reply) said() (keys []any, next string) {
 	return keys, next
 }
 
-// cursor is how far a user has read.
-func (r reply) cursor(of string) map[string]any {
+// cursorOf is how far a user has read.
+func cursorOf(r reply, of string) map[string]any {
 	require.Equal(r.t, 200, r.status, r.text)
 	return r.data("read").(map[string]any)[of].(map[string]any)
 }
@@ -43,14 +43,14 @@ func TestTwoUsersReadWhatTheySaidNewestFirst(t *testing.T) {
 		if i%2 == 1 {
 			from, to = bob, "ann"
 		}
-		from.say(to, fmt.Sprint(i))
+		sendText(from, to, fmt.Sprint(i))
 		want = append([]any{fmt.Sprint(i)}, want...)
 	}
-	ann.say("cid", "elsewhere")
+	sendText(ann, "cid", "elsewhere")
 	for path, who := range map[string]*server{"ann,bob": ann, "bob,ann": ann, "bob,ann&": bob, "ann,bob&": s} {
 		seen := []any{}
 		for after := ""; ; {
-			keys, next := who.get(between + path + "&limit=2" + after).said()
+			keys, next := keysOf(who.get(between + path + "&limit=2" + after))
 			seen = append(seen, keys...)
 			if next == "" {
 				break
@@ -69,32 +69,32 @@ func TestEachOfTwoUsersReadsForItselfAndForwardOnly(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "submitter")
-	first, second, answer := ann.say("bob", "1"), ann.say("bob", "2"), bob.say("ann", "3")
+	first, second, answer := sendText(ann, "bob", "1"), sendText(ann, "bob", "2"), sendText(bob, "ann", "3")
 	page := func() reply { return ann.get(between + "ann,bob&limit=1") }
-	require.Equal(t, map[string]any{"unread": 2.0}, page().cursor("bob"))
-	require.Equal(t, map[string]any{"unread": 1.0}, page().cursor("ann"))
+	require.Equal(t, map[string]any{"unread": 2.0}, cursorOf(page(), "bob"))
+	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"))
 
 	marked := bob.post(post+"/read", fmt.Sprintf(`{"between":"ann,bob","up_to":%q}`, second))
 	require.Equal(t, 204, marked.status, marked.text)
 	require.Empty(t, marked.text)
-	then := page().cursor("bob")
+	then := cursorOf(page(), "bob")
 	require.Equal(t, second, then["up_to"])
 	require.EqualValues(t, 0, then["unread"])
 	require.NotEmpty(t, then["read_at"])
 	for _, id := range []string{first, second} {
 		require.Equal(t, 204, bob.post(post+"/read", fmt.Sprintf(`{"between":"bob,ann","reader":"bob","up_to":%q}`, id)).status)
-		require.Equal(t, then, page().cursor("bob"), "again and back change nothing")
+		require.Equal(t, then, cursorOf(page(), "bob"), "again and back change nothing")
 	}
-	require.Equal(t, map[string]any{"unread": 1.0}, page().cursor("ann"), "the other's reading is the other's")
+	require.Equal(t, map[string]any{"unread": 1.0}, cursorOf(page(), "ann"), "the other's reading is the other's")
 	require.Equal(t, 204, s.post(post+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, answer)).status, "an admin reads for anybody")
-	require.EqualValues(t, 0, page().cursor("ann")["unread"])
+	require.EqualValues(t, 0, cursorOf(page(), "ann")["unread"])
 }
 
 func TestAConversationIsClosedToOthers(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	ann, bob, eve := s.caller("ann", "submitter"), s.caller("bob", "submitter"), s.caller("eve", "submitter")
-	id := ann.say("bob", "k")
+	id := sendText(ann, "bob", "k")
 	mark := func(who *server, reader string) int {
 		return who.post(post+"/read", fmt.Sprintf(`{"between":"ann,bob"%s,"up_to":%q}`, reader, id)).status
 	}
@@ -106,7 +106,7 @@ func TestAConversationIsClosedToOthers(t *testing.T) {
 	require.Equal(t, 403, s.caller("app", "sender").get(between+"ann,app").status, "a role is needed as well")
 	require.Equal(t, 204, mark(bob, ""))
 
-	others := eve.say("ann", "k")
+	others := sendText(eve, "ann", "k")
 	require.Equal(t, 404, bob.post(post+"/read", fmt.Sprintf(`{"between":"ann,bob","up_to":%q}`, others)).status)
 	require.Equal(t, []string{"after"}, bob.get(between+"ann,bob&after="+others).fields())
 	require.Equal(t, 1, s.count(`select count(*) from message_cursors`))
@@ -151,11 +151,11 @@ func TestAUserLearnsWhoWroteToIt(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	ann, bob, cid := s.caller("ann", "submitter"), s.caller("bob", "submitter"), s.caller("cid", "receiver")
-	bob.say("ann", "1")
-	ann.say("cid", "2")
-	first := bob.say("cid", "3")
-	last := bob.say("cid", "4")
-	s.say("cid", "5")
+	sendText(bob, "ann", "1")
+	sendText(ann, "cid", "2")
+	first := sendText(bob, "cid", "3")
+	last := sendText(bob, "cid", "4")
+	sendText(s, "cid", "5")
 	require.Equal(t, 204, cid.post(post+"/read", fmt.Sprintf(`{"between":"bob,cid","up_to":%q}`, first)).status)
 
 	var seen []any
@@ -188,8 +188,8 @@ func TestAUserLearnsWhoWroteToIt(t *testing.T) {
 func (s story) tellOfConversations() {
 	s.t.Helper()
 	ann := s.as(s.caller("ann", "submitter"))
-	said := ann.say("cid", "hello")
-	ann.say("cid", "still-there")
+	said := sendText(ann.server, "cid", "hello")
+	sendText(ann.server, "cid", "still-there")
 	require.NotEmpty(s.t, ann.get(200, between+"ann,cid&limit=1").data("next_after"))
 	s.post(204, post+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
 	ann.get(200, between+"cid,ann&after="+said)
@@ -197,7 +197,7 @@ func (s story) tellOfConversations() {
 	ann.post(403, post+"/read", fmt.Sprintf(`{"between":"ann,cid","reader":"cid","up_to":%q}`, said))
 	s.post(404, post+"/read", fmt.Sprintf(`{"between":"ann,bob","reader":"ann","up_to":%q}`, said))
 	s.get(400, between+"ann,ann")
-	ann.say("bob", "to-bob")
+	sendText(ann.server, "bob", "to-bob")
 	s.get(200, peers+"?user=bob&limit=1")
 	ann.get(403, peers+"?user=bob")
 	s.get(400, peers+"?after=x")

@@ -24,7 +24,7 @@ func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 	tried := func(n int) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			w.makeDue()
+			makeDue(w)
 			return w.looker.count(`select coalesce(sum(jsonb_array_length(tries)), 0) from webhook_deliveries`) >= n
 		}, waitLimit, 20*time.Millisecond)
 	}
@@ -41,7 +41,7 @@ func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 
 	status.Store(http.StatusNoContent)
 	require.Eventually(t, func() bool {
-		w.makeDue()
+		makeDue(w)
 		return logged("recovered") == 1
 	}, waitLimit, 20*time.Millisecond)
 	require.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 0`), waitLimit, 50*time.Millisecond)

@@ -83,8 +83,8 @@ func (w *town) endpoint(url string, events ...string) api.EndpointResponse {
 	return e
 }
 
-// deliveries waits until as many deliveries are in a state.
-func (w *town) deliveries(state string, n int) []api.DeliveryResponse {
+// waitDeliveries waits until as many deliveries are in a state.
+func waitDeliveries(w *town, state string, n int) []api.DeliveryResponse {
 	w.t.Helper()
 	var page api.Page[api.DeliveryResponse]
 	require.Eventually(w.t, func() bool {
@@ -96,7 +96,7 @@ func (w *town) deliveries(state string, n int) []api.DeliveryResponse {
 }
 
 // makeDue makes everything due that waits for another try.
-func (w *town) makeDue() {
+func makeDue(w *town) {
 	w.looker.exec(`update webhook_deliveries set next_at = now() where state = 0`)
 	w.looker.exec(`update message_live set next_at = now() where remaining_sends > 0`)
 }
@@ -181,7 +181,7 @@ func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 	require.JSONEq(t, `{"order":4711}`, string(data.Metadata))
 	require.NotContains(t, string(endpoint.bodies[0]), "13800138000")
 
-	for _, d := range w.deliveries("delivered", 2) {
+	for _, d := range waitDeliveries(w, "delivered", 2) {
 		require.Equal(t, id, d.Subject)
 		require.Len(t, d.Tries, 1)
 		require.Equal(t, 204, d.Tries[0].Status)
@@ -198,15 +198,15 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 	w.finishOne()
 	first := shaky.event(t, 1, secret)
 	for n := 2; n <= 3; n++ {
-		w.deliveries("pending", 1)
+		waitDeliveries(w, "pending", 1)
 		require.Eventually(t, func() bool {
 			return w.looker.count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = $1`, n-1) == 1
 		}, waitLimit, 5*time.Millisecond)
-		w.makeDue()
+		makeDue(w)
 		again := shaky.event(t, n, secret)
 		require.Equal(t, first, again, "the same event under the same id")
 	}
-	delivered := w.deliveries("delivered", 1)[0]
+	delivered := waitDeliveries(w, "delivered", 1)[0]
 	require.Len(t, delivered.Tries, 3)
 	require.Equal(t, 500, delivered.Tries[0].Status)
 	require.Contains(t, delivered.Tries[1].Error, "redirects are not followed")
@@ -214,7 +214,7 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 	_, err := w.client.ResendDelivery(t.Context(), delivered.ID)
 	require.NoError(t, err)
 	require.Equal(t, first.ID, shaky.event(t, 4, secret).ID)
-	w.deliveries("delivered", 1)
+	waitDeliveries(w, "delivered", 1)
 }
 
 func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
@@ -234,7 +234,7 @@ func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 	second := w.finishOne()
 	subjects := []string{all.event(t, 1, everything).Subject, all.event(t, 2, everything).Subject, all.event(t, 3, everything).Subject}
 	requireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
-	w.deliveries("pending", 0)
+	waitDeliveries(w, "pending", 0)
 	now, err := w.client.Endpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
 	require.False(t, now.Enabled)
@@ -258,7 +258,7 @@ func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	require.Positive(t, stuck.got())
 	require.Zero(t, w.looker.count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, hangs),
 		"within the time of one call to the other")
-	w.deliveries("delivered", n)
+	waitDeliveries(w, "delivered", n)
 }
 
 func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
@@ -282,7 +282,7 @@ func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 	require.JSONEq(t, `{"order":1}`, string(first.Data))
 	require.Eventually(t, func() bool { return state().RemainingSends == 4 }, waitLimit, 5*time.Millisecond, "an answer of 503 uses a send")
 	require.Equal(t, "answered 503 Service Unavailable", state().LastError)
-	w.makeDue()
+	makeDue(w)
 	require.Equal(t, first, shop.event(t, 2, signing.Secret))
 	require.Eventually(t, func() bool { return state().State == "received" }, waitLimit, 5*time.Millisecond)
 
@@ -304,7 +304,7 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 	saved, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: "http://" + address, Data: []byte(`1`), MaxSends: &sends})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		w.makeDue()
+		makeDue(w)
 		m, err := w.client.Message(t.Context(), saved.ServerMsgID)
 		return err == nil && m.Stuck
 	}, waitLimit, 50*time.Millisecond)
@@ -332,7 +332,7 @@ func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return w.looker.count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`) == 1
 	}, waitLimit, 5*time.Millisecond)
-	d := w.deliveries("pending", 1)[0]
+	d := waitDeliveries(w, "pending", 1)[0]
 	require.Contains(t, d.Tries[0].Error, "SENDONCE_OUTGOING_NETWORKS")
 	require.Zero(t, inside.got())
 }
@@ -392,7 +392,7 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
 	w.finishOne()
 	first := shop.event(t, 1, secret)
 	require.NoError(t, w.process.Kill())
-	w.makeDue() // the lease ended
+	makeDue(w) // the lease ended
 	w.process = startProcess(t, w.bin, w.env)
 	w.trigger(address(t, w.process))
 	require.Equal(t, first, shop.event(t, 2, secret))

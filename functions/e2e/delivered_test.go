@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// delivered waits until a message is in a state and has the time of its delivery.
-func (w *town) delivered(id, state string) time.Time {
+// deliveredAt waits until a message is in a state and has the time of its delivery.
+func deliveredAt(w *town, id, state string) time.Time {
 	w.t.Helper()
 	var m api.MessageResponse
 	require.Eventually(w.t, func() bool {
@@ -34,10 +34,10 @@ func TestAMessageThatIsDeliveredBeforeItIsSavedSaysWhen(t *testing.T) {
 	began := time.Now()
 	w.trigger(w.at)
 	id := w.accept("c-1", `1`).ServerMsgID
-	at := w.delivered(id, "accepted")
+	at := deliveredAt(w, id, "accepted")
 	require.WithinRange(t, at, began, w.inbox("bob")[0].Time)
 	require.NoError(t, hand.Commit(t.Context()))
-	require.Equal(t, at.Truncate(time.Microsecond), w.delivered(id, "sent"), "and not when it was saved")
+	require.Equal(t, at.Truncate(time.Microsecond), deliveredAt(w, id, "sent"), "and not when it was saved")
 	require.Equal(t, 1, w.looker.count(`select count(*) from message_done where id = $1 and delivered_at = $2`, id, at.Truncate(time.Microsecond)))
 	require.Len(t, w.inbox("bob"), 1)
 }
@@ -49,7 +49,7 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	w.env = settings(w.url, "NATS_URL="+w.nats.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true", "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	w.restart()
 	w.trigger(w.at)
-	w.delivered(w.accept("first", `0`).ServerMsgID, "sent")
+	deliveredAt(w, w.accept("first", `0`).ServerMsgID, "sent")
 	proxy.Stall()
 	ids := make([]string, 20)
 	for i := range ids {
@@ -59,7 +59,7 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	received := time.Now()
 	proxy.Resume()
 	for _, id := range ids {
-		require.False(t, w.delivered(id, "sent").After(received), "Postgres has learned of it later")
+		require.False(t, deliveredAt(w, id, "sent").After(received), "Postgres has learned of it later")
 	}
 }
 

@@ -22,12 +22,12 @@ func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
 	other.event(t, 1, neighbour.Secret)
 	require.NoError(t, w.process.WaitFor(t.Context(), "signing secret cannot be decrypted"))
 	require.Zero(t, locked.got())
-	waiting := w.deliveries("pending", 1)
+	waiting := waitDeliveries(w, "pending", 1)
 	require.Zero(t, waiting[0].Attempts, "no try is used up")
 	require.Empty(t, waiting[0].Tries)
 
 	w.looker.exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
-	w.makeDue()
+	makeDue(w)
 	locked.event(t, 1, secret)
 }
 
@@ -35,7 +35,7 @@ func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), binary(t)
 	s := serveHandler(t, handler(t, url)).connect(url)
-	_, secret := s.register(`{"url":"https://shop.example/hook"}`)
+	_, secret := addEndpoint(s, `{"url":"https://shop.example/hook"}`)
 	const another = "YW5vdGhlci1rZXktb2YtdGhpcnR5LXR3by1ieXRlcyE="
 
 	reencrypt := func(keys string) (code int, says string) {

@@ -142,7 +142,7 @@ func (l *ledger2) author(name, ack string) func() error {
 
 // receive has a receiver act on each message and confirm it.
 func (l *ledger2) receive() {
-	receiver, _ := l.c.receiver()
+	receiver, _ := newPointsService(l.c.postOffice)
 	act := receiver.Effect
 	receiver.Effect = func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		var e numberedMessage
@@ -155,7 +155,7 @@ func (l *ledger2) receive() {
 		l.done("receive")
 		return act(ctx, tx, m)
 	}
-	l.c.consume(receiver, jetstream.DeliverNewPolicy)
+	consume(l.c.postOffice, receiver, jetstream.DeliverNewPolicy)
 }
 
 // keep makes a call every 20 ms until the end, and until the last is answered.
@@ -261,7 +261,7 @@ func (l *ledger2) balance(shop *receiver) {
 	t.Helper()
 	l.close()
 	require.Empty(t, l.strange, "every refusal is 503 with Retry-After")
-	l.c.quietLogs()
+	requireNoErrors(l.c)
 	for id := range l.accepted {
 		require.Equal(t, 1, has(`select count(*) from tasks where id = $1`, id), "accepted %s", id)
 	}
@@ -278,7 +278,7 @@ func (l *ledger2) balance(shop *receiver) {
 	require.Equal(t, len(l.reported), has(`select count(*) from task_done`), "and nothing else")
 	require.Zero(t, has(`select count(*) from (select task_id from report_logs where verdict = 'applied' group by 1 having count(*) > 1) twice`))
 	l.balanceMessages()
-	require.Eventually(t, func() bool { return len(shop.subjects(t)) == len(l.reported) }, time.Minute, 20*time.Millisecond, "each outcome is told")
+	require.Eventually(t, func() bool { return len(subjectsOf(shop, t)) == len(l.reported) }, time.Minute, 20*time.Millisecond, "each outcome is told")
 	t.Logf("%d accepted, %d claimed (%d more whose claim was never answered), %d reported, messages %v; 503s %v, slowest answer %v", len(l.accepted), len(l.claims),
 		has(`select count(*) from send_logs where app_id = 'app'`)-len(l.claims), len(l.reported), l.sent, l.refused, l.slowest.Round(time.Millisecond))
 }
@@ -335,8 +335,8 @@ func upTo(n int) []int {
 	return numbers
 }
 
-// subjects are the tasks that v heard of.
-func (v *receiver) subjects(t *testing.T) map[string]bool {
+// subjectsOf are the tasks that v heard of.
+func subjectsOf(v *receiver, t *testing.T) map[string]bool {
 	t.Helper()
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -349,9 +349,9 @@ func (v *receiver) subjects(t *testing.T) map[string]bool {
 	return subjects
 }
 
-// quietLogs says that no function answered 500 or panicked, neither a caller nor
+// requireNoErrors says that no function answered 500 or panicked, neither a caller nor
 // the trigger.
-func (c *city) quietLogs() {
+func requireNoErrors(c *city) {
 	c.t.Helper()
 	for name, p := range c.processes {
 		for line := range strings.Lines(p.Output()) {

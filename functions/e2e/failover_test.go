@@ -33,7 +33,7 @@ func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 
 // callEach calls each function once; each must answer at its first call. The relay
 // has calls enough, and a second one at the same time would overtake it.
-func (c *city) callEach() {
+func callEach(c *city) {
 	c.t.Helper()
 	for function, path := range map[string]string{
 		"submit": "/api/v1/sms/by-key/none", "admin": "/api/v1/admin/statistics", "webhooks": "/api/v1/webhooks/deliveries", "subscribe": "/api/v1/subscribe/failures",
@@ -78,7 +78,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair
 	shop := newReceiver(t, nil)
 	c.until(c.save("msg.orders.paid", once), "sent") // all is up
 	c.endpoint(shop.URL)
-	c.callEach()
+	callEach(c)
 	l := startLedger2(c)
 	l.more(50)
 	woken := make(chan []api.ClaimedTask, 1)
@@ -103,7 +103,7 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair
 	l.mu.Lock()
 	t.Logf("away for %v; after the promotion the first answers came after %v", promoting.Sub(lost).Round(time.Millisecond), l.first)
 	l.mu.Unlock()
-	c.callEach()
+	callEach(c)
 	sent, err := c.api("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	tasks := <-woken

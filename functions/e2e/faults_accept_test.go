@@ -42,7 +42,7 @@ type counts struct{ accepted, bestEffort, saved int }
 func (c counts) all() int { return c.accepted + c.bestEffort + c.saved }
 
 // startLedger has so many callers send.
-func (w *town) startLedger(senders int) *ledger {
+func startLedger(w *town, senders int) *ledger {
 	w.t.Helper()
 	l := &ledger{w: w, at: w.at, told: map[string][]api.MessageAck{}}
 	l.ctx, l.stop = context.WithCancel(w.t.Context())

@@ -32,7 +32,7 @@ func TestNothingAcceptedIsLostWhenTheNATSServerIsKilled(t *testing.T) {
 	onlyWithFaults(t)
 	server := sandbox.NewNATSServer(t)
 	w, js := twoPhaseAt(t, server.URL())
-	l := w.startLedger(8)
+	l := startLedger(w, 8)
 	for range 2 {
 		l.more(200, accepted)
 		server.Kill()
@@ -52,7 +52,7 @@ func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
 	w.restart()
 	w.trigger(w.at)
-	l := w.startLedger(4)
+	l := startLedger(w, 4)
 	l.more(100, accepted)
 	proxy.Cut()
 	for began := time.Now(); time.Since(began) < outage(t); {
@@ -69,9 +69,9 @@ func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 	require.Equal(t, l.counts.accepted, l.counts.all())
 }
 
-// room is how many messages the stream of accepted messages may have. A trigger
+// limitAccepted is how many messages the stream of accepted messages may have. A trigger
 // sets its bytes as the settings say.
-func (w *town) room(messages int64) {
+func limitAccepted(w *town, messages int64) {
 	w.t.Helper()
 	js := w.jetStream()
 	s, err := js.Stream(w.t.Context(), "ACCEPTED")
@@ -88,16 +88,16 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
 			t.Parallel()
 			w := twoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
-			w.room(80)
+			limitAccepted(w, 80)
 			w.trigger(w.at)
-			l := w.startLedger(4)
+			l := startLedger(w, 4)
 			if open {
 				l.more(50, bestEffort)
 			} else {
 				l.refused(20)
 			}
 			require.NotZero(t, l.sum().accepted, "while there was room")
-			w.room(-1)
+			limitAccepted(w, -1)
 			l.more(50, accepted)
 			l.holds(w.jetStream())
 			require.Zero(t, l.overtaken)
@@ -120,9 +120,9 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	t.Parallel()
 	w := twoPhase(t)
-	l := w.startLedger(4)
+	l := startLedger(w, 4)
 	l.more(200, accepted) // without a trigger none of them is saved
-	w.turn("TWO_PHASE_ENABLED=false", l)
+	restartWith(w, "TWO_PHASE_ENABLED=false", l)
 	l.more(50, savedAtOnce)
 	before := l.sum().accepted
 	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
@@ -131,7 +131,7 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
 	}, waitLimit, 10*time.Millisecond)
-	text, err := w.drain()
+	text, err := runDrain(w)
 	require.NoError(t, err, text)
 	require.Contains(t, text, "0 accepted messages are not saved")
 	require.GreaterOrEqual(t, w.looker.count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
@@ -139,7 +139,7 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	require.Equal(t, before, l.sum().accepted, "it is off")
 	_, err = trigger.Terminate(waitLimit)
 	require.NoError(t, err)
-	w.turn("TWO_PHASE_ENABLED=true", l)
+	restartWith(w, "TWO_PHASE_ENABLED=true", l)
 	w.trigger(w.at)
 	l.more(100, accepted)
 	l.holds(js)
@@ -147,8 +147,8 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	require.Zero(t, l.counts.bestEffort)
 }
 
-// drain runs the command and returns what it prints.
-func (w *town) drain() (text string, err error) {
+// runDrain runs the command and returns what it prints.
+func runDrain(w *town) (text string, err error) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), waitLimit)
 	defer cancel()
@@ -158,8 +158,8 @@ func (w *town) drain() (text string, err error) {
 	return string(out), err
 }
 
-// turn replaces the process by one with another setting, under the load of l.
-func (w *town) turn(setting string, l *ledger) {
+// restartWith replaces the process by one with another setting, under the load of l.
+func restartWith(w *town, setting string, l *ledger) {
 	w.t.Helper()
 	old := w.process
 	w.env = append(w.env, setting)
@@ -263,7 +263,7 @@ func TestABeforeSavedDeliveryReachesItsReceiverWhilePostgresIsAwayAndOnlyOnce(t 
 	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
 	w.restart()
 	w.trigger(w.at)
-	l := w.startLedger(4)
+	l := startLedger(w, 4)
 	l.more(20, accepted)
 	proxy.Cut()
 	told := l.sum().all()
@@ -295,7 +295,7 @@ func TestAClusterThatLosesItsLeaderHasWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	cluster := sandbox.NewNATSCluster(t, 3)
 	w, js := twoPhaseAt(t, cluster.URL(), "SENDONCE_NATS_REPLICAS=3")
-	l := w.startLedger(8)
+	l := startLedger(w, 8)
 	for range 2 {
 		l.more(200, accepted)
 		leader := leaderOf(t, js, cluster)

@@ -36,12 +36,12 @@ func TestAllGoesOnWhileNATSIsAwayAndOutcomesReportedThenAreToldOnce(t *testing.T
 	}
 	require.NoError(t, c.processes["report"].Kill())
 	require.Equal(t, 1, shop.got())
-	require.Equal(t, len(finished)-1, c.waiting(), "all wait")
+	require.Equal(t, len(finished)-1, waitingEvents(c), "all wait")
 	c.nats = natsIn(t, c.options)
 	back := time.Now()
-	c.waitDelivered(len(finished))
+	waitDelivered(c, len(finished))
 	t.Logf("%d outcomes waited when NATS came back, told %v later", len(finished)-1, time.Since(back).Round(time.Millisecond))
-	shop.requireEachOnce(t, finished)
+	requireEachOnce(shop, t, finished)
 }
 
 func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testing.T) {
@@ -57,7 +57,7 @@ func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testi
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(n)
-	require.Eventually(t, func() bool { left := c.waiting(); return left > 0 && shop.got() > 0 && left+shop.got() == n }, waitLimit, 10*time.Millisecond)
+	require.Eventually(t, func() bool { left := waitingEvents(c); return left > 0 && shop.got() > 0 && left+shop.got() == n }, waitLimit, 10*time.Millisecond)
 	require.Zero(t, c.looker.count(`select count(*) from dead_letters`))
 	c.until(c.save("user:bob"), "sent") // other streams go on
 	t.Logf("%d of %d outcomes fitted", shop.got(), n)
@@ -65,8 +65,8 @@ func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testi
 	limits.MaxMsgs = -1
 	_, err = c.jetStream().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
-	c.waitDelivered(n)
-	shop.requireEachOnce(t, finished)
+	waitDelivered(c, n)
+	requireEachOnce(shop, t, finished)
 }
 
 func TestARelayKilledBetweenPublishAndDeleteHasEachEndpointToldOnce(t *testing.T) {
@@ -76,33 +76,33 @@ func TestARelayKilledBetweenPublishAndDeleteHasEachEndpointToldOnce(t *testing.T
 	c.endpoint(shop.URL)
 	c.endpoint(bank.URL)
 	finished := c.finish(1)
-	c.waitDelivered(2) // all is up
-	held, release := c.looker.hold("delete on event_outbox")
+	waitDelivered(c, 2) // all is up
+	held, release := holdChange(c.looker, "delete on event_outbox")
 	finished = append(finished, c.finish(3)...)
 	held()
-	require.Equal(t, 4, c.events(), "published, and about to be deleted")
-	c.killRelay(c.processes["relay"])
+	require.Equal(t, 4, undeliveredEvents(c), "published, and about to be deleted")
+	killRelay(c.postOffice, c.processes["relay"])
 	release()
-	require.Equal(t, 3, c.waiting(), "nothing was deleted")
+	require.Equal(t, 3, waitingEvents(c), "nothing was deleted")
 
 	c.run("relay")
 	require.Equal(t, 204, c.at(c.addresses["relay"]).tick("relay").status)
-	require.Zero(t, c.waiting())
-	require.Equal(t, 4, c.events(), "the same again is the same to the broker")
-	c.repeatEvents()
-	require.Equal(t, 8, c.events(), "but not for ever")
-	c.waitDelivered(2 * 4)
-	shop.requireEachOnce(t, finished)
-	bank.requireEachOnce(t, finished)
+	require.Zero(t, waitingEvents(c))
+	require.Equal(t, 4, undeliveredEvents(c), "the same again is the same to the broker")
+	repeatEvents(c)
+	require.Equal(t, 8, undeliveredEvents(c), "but not for ever")
+	waitDelivered(c, 2*4)
+	requireEachOnce(shop, t, finished)
+	requireEachOnce(bank, t, finished)
 }
 
-// waiting counts the events that no stream has taken yet.
-func (c *city) waiting() int {
+// waitingEvents counts the events that no stream has taken yet.
+func waitingEvents(c *city) int {
 	return c.looker.count(`select coalesce(sum(cardinality(ids)), 0) from event_outbox`)
 }
 
-// events is how many the stream of events holds.
-func (c *city) events() int {
+// undeliveredEvents is how many the stream of events holds.
+func undeliveredEvents(c *city) int {
 	c.t.Helper()
 	stream, err := c.jetStream().Stream(c.t.Context(), "EVENTS")
 	require.NoError(c.t, err)
@@ -111,7 +111,7 @@ func (c *city) events() int {
 
 // repeatEvents publishes all events again, as if the stream had forgotten their
 // ids, and waits until all are taken.
-func (c *city) repeatEvents() {
+func repeatEvents(c *city) {
 	c.t.Helper()
 	js := c.jetStream()
 	stream, err := js.Stream(c.t.Context(), "EVENTS")
@@ -156,7 +156,7 @@ func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabl
 	require.Equal(t, "failing", disabled.DisabledReason)
 	w.finishOne() // while it is disabled: not for it
 	require.Eventually(t, func() bool { return witness.got() == 3 }, waitLimit, 10*time.Millisecond)
-	w.deliveries("pending", 2)
+	waitDeliveries(w, "pending", 2)
 
 	enabled, err := w.client.EnableEndpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
@@ -164,8 +164,8 @@ func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabl
 	require.Nil(t, enabled.FailingSince)
 	subjects := []string{broken.event(t, 3, registered.Secret).Subject, broken.event(t, 4, registered.Secret).Subject}
 	requireSame(t, []string{first, second}, subjects, "what rested is told")
-	w.deliveries("delivered", 2+1+3)
-	w.deliveries("pending", 0)
+	waitDeliveries(w, "delivered", 2+1+3)
+	waitDeliveries(w, "pending", 0)
 	require.Equal(t, 4, broken.got())
 }
 
@@ -193,7 +193,7 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgainWhenItsLeaseEnds(t *testing.
 	require.Eventually(t, func() bool { return shop.got() == 2 }, waitLimit, 10*time.Millisecond, "told again")
 	t.Logf("told again %v after the kill", time.Since(killed).Round(time.Millisecond))
 	require.Equal(t, first, shop.event(t, 2, secret))
-	c.waitDelivered(1)
+	waitDelivered(c, 1)
 	require.Equal(t, 2, shop.got())
 	require.Equal(t, finished[0], first.Subject)
 }

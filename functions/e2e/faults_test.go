@@ -50,7 +50,7 @@ type load struct {
 
 // startLoad has submits, claims and messages made all the time, each by processes of
 // their own. Nothing is tried twice.
-func (o *postOffice) startLoad() *load {
+func startLoad(o *postOffice) *load {
 	l := &load{t: o.t, calls: map[string]int{}}
 	l.ctx, l.stop = context.WithCancel(o.t.Context())
 	submit, claim := api.NewClient(o.start("submit"), "admin", "secret"), api.NewClient(o.start("claim"), "admin", "secret")
@@ -141,7 +141,7 @@ func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
 	t.Parallel()
 	o := newMessages(t)
 	o.startRelay()
-	l := o.startLoad()
+	l := startLoad(o)
 	l.lasts(0)
 	require.NoError(t, o.nats.Stop())
 	l.lasts(outage(t))
@@ -154,7 +154,7 @@ func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
 	require.NotZero(t, waiting)
 	o.nats = natsIn(t, o.options)
 	back := time.Now()
-	o.sentOnce(l.saved)
+	requireSentOnce(o, l.saved)
 	t.Logf("%d messages, %d of them waiting when NATS came back for good, sent %v later", l.saved, waiting, time.Since(back).Round(time.Millisecond))
 
 	rest, err := claimAll(api.NewClient(o.start("claim"), "admin", "secret"))
@@ -185,18 +185,18 @@ func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.
 	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
 	require.Equal(t, "sent", o.state(id).State)
 	require.Empty(t, o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sending").data("items"))
-	o.stored(5)
+	storedMessages(o, 5)
 
-	points, effects := o.receiver()
-	o.consume(points, jetstream.DeliverNewPolicy)
+	points, effects := newPointsService(o)
+	consume(o, points, jetstream.DeliverNewPolicy)
 	require.Equal(t, 200, o.at(o.client.BaseURL).post("/api/v1/messages/"+id+"/redrive", "").status)
 	received := o.until(id, "received")
 	require.Equal(t, 2, received.Epoch)
 	require.Equal(t, "points", received.FinishedBy)
 	require.Empty(t, stuck())
-	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, o.stored(6)[5].Header.Get("Nats-Msg-Id"), "a redrive has names that no stream has seen")
+	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, storedMessages(o, 6)[5].Header.Get("Nats-Msg-Id"), "a redrive has names that no stream has seen")
 
-	again := o.consume(points, jetstream.DeliverAllPolicy)
+	again := consume(o, points, jetstream.DeliverAllPolicy)
 	require.Eventually(t, func() bool {
 		info, err := again.Info(t.Context())
 		return err == nil && info.AckFloor.Stream == 6
@@ -231,7 +231,7 @@ func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
 	limits.MaxMsgs = -1
 	_, err = o.jetStream().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
-	o.sentOnce(n)
+	requireSentOnce(o, n)
 }
 
 // claimAll claims until nothing is left.
@@ -284,7 +284,7 @@ func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
 	for r := range replies {
 		require.Equal(t, 204, r.status, r.text)
 	}
-	o.sentOnce(n)
+	requireSentOnce(o, n)
 	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from task_live where state = 1`) == n }, waitLimit, 10*time.Millisecond)
 	require.Equal(t, n, o.looker.count(`select count(*) from task_live where retry_count = 1`))
 	require.Equal(t, n, o.looker.count(`select count(*) from report_logs where verdict = 'timeout_retry'`), "recovered once each")

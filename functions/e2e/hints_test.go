@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// inAnHour schedules a task of each queue.
-func (s *server) inAnHour(queues ...string) {
+// scheduleInAnHour schedules a task of each queue.
+func scheduleInAnHour(s *server, queues ...string) {
 	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	for _, queue := range queues {
 		r := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
@@ -25,8 +25,8 @@ func (s *server) inAnHour(queues ...string) {
 	}
 }
 
-// fallDue has the time of all that waits for one come.
-func (s *server) fallDue() { s.exec(`update task_live set due_at = now() - interval '1 second'`) }
+// makeTasksDue has the time of all that waits for one come.
+func makeTasksDue(s *server) { s.exec(`update task_live set due_at = now() - interval '1 second'`) }
 
 // hears gives what is told to a subject from now on.
 func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
@@ -40,8 +40,8 @@ func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
 	return nc, told
 }
 
-// woken is the answer to a poll that would wait for longer.
-func (s *server) woken(waits <-chan reply) reply {
+// awaitTask is the answer to a poll that would wait for longer.
+func awaitTask(s *server, waits <-chan reply) reply {
 	s.t.Helper()
 	select {
 	case r := <-waits:
@@ -55,13 +55,13 @@ func (s *server) woken(waits <-chan reply) reply {
 func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	s.inAnHour("default", "other")
+	scheduleInAnHour(s, "default", "other")
 	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
-	s.fallDue()
+	makeTasksDue(s)
 	s.exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, s.get("/api/v1/sms/tasks/pending?app_id=x").status)
 	s.exec(`grant insert on send_logs to sendonce_hot`)
-	answer := s.woken(waits)
+	answer := awaitTask(s, waits)
 	if answer.status == 500 { // it was told so soon that it could not claim either
 		answer = s.get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
@@ -75,7 +75,7 @@ func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
 	c := startWeChat(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
 	nc, told := hears(t, broker.URL(), "wake.>")
 	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
-	c.fallDue()
+	makeTasksDue(c.server)
 	c.exec(`revoke insert on send_logs from sendonce_hot`)
 	require.Equal(t, 500, c.tick("wechat").status)
 	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
@@ -97,12 +97,12 @@ func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
 	s := serveHandler(t, handler(t, proxy.URL())).connect(url)
-	s.inAnHour("default")
+	scheduleInAnHour(s, "default")
 	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-	s.fallDue()
+	makeTasksDue(s)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, s.tick("sweep").status)
-	require.Len(t, s.woken(waits).list(), 1)
+	require.Len(t, awaitTask(s, waits).list(), 1)
 }
 
 func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testing.T) {
@@ -113,12 +113,12 @@ func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testin
 	_, waiting := environment(t, url, func(c *fn.Config) { c.Bus = nats })
 	fails, s := serveHandler(t, failing), serveHandler(t, waiting).connect(url)
 	require.Empty(t, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=1").list(), "it hears of tasks from now on")
-	s.inAnHour("default")
+	scheduleInAnHour(s, "default")
 	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
-	s.fallDue()
+	makeTasksDue(s)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
 	require.Equal(t, 503, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=30").status)
-	require.Len(t, s.woken(waits).list(), 1)
+	require.Len(t, awaitTask(s, waits).list(), 1)
 }
 
 func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
@@ -163,7 +163,7 @@ func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
 		submit()
 		require.Empty(t, waits, when)
 		broker.Start()
-		require.Len(t, s.woken(waits).list(), 1, when)
+		require.Len(t, awaitTask(s, waits).list(), 1, when)
 		broker.Kill()
 	}
 }

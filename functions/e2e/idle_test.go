@@ -32,7 +32,7 @@ func quietTime(t *testing.T) time.Duration {
 }
 
 // invocations counts the calls of event functions that the processes logged.
-func (c *city) invocations() map[string]int {
+func invocations(c *city) map[string]int {
 	calls := map[string]int{}
 	for _, p := range c.processes {
 		for line := range strings.Lines(p.Output()) {
@@ -45,9 +45,9 @@ func (c *city) invocations() map[string]int {
 	return calls
 }
 
-// settled tells whether no wake-up falls due by then, waits to be taken, or is
+// isSettled tells whether no wake-up falls due by then, waits to be taken, or is
 // under way. It looks in the order in which a wake-up goes: none gets past it.
-func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
+func isSettled(c *city, wake jetstream.Stream, then time.Time) bool {
 	info, err := wake.Info(c.t.Context(), jetstream.WithSubjectFilter("sched.>"))
 	require.NoError(c.t, err)
 	for subject := range info.State.Subjects {
@@ -65,15 +65,15 @@ func (c *city) settled(wake jetstream.Stream, then time.Time) bool {
 	return time.Since(c.looker.lastStatement()) > time.Second
 }
 
-// rests waits until all that was under way is over, and says that nothing happens
+// waitIdle waits until all that was under way is over, and says that nothing happens
 // after that. It gives the calls of each event function before.
-func (c *city) rests(asked *statements) map[string]int {
+func waitIdle(c *city, asked *statements) map[string]int {
 	c.t.Helper()
 	wake, err := c.jetStream().Stream(c.t.Context(), "WAKE")
 	require.NoError(c.t, err)
 	quiet := quietTime(c.t)
-	require.Eventually(c.t, func() bool { return c.settled(wake, time.Now().Add(quiet+time.Second)) }, waitLimit+lease, 100*time.Millisecond)
-	calls := c.invocations()
+	require.Eventually(c.t, func() bool { return isSettled(c, wake, time.Now().Add(quiet+time.Second)) }, waitLimit+lease, 100*time.Millisecond)
+	calls := invocations(c)
 	statements, _ := asked.count()
 	require.NotZero(c.t, statements)
 
@@ -81,8 +81,8 @@ func (c *city) rests(asked *statements) map[string]int {
 	<-time.After(quiet)
 	after, _ := asked.count()
 	c.t.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
-		quiet, sum(c.invocations())-sum(calls), calls, after-statements, statements)
-	require.Equal(c.t, calls, c.invocations())
+		quiet, sum(invocations(c))-sum(calls), calls, after-statements, statements)
+	require.Equal(c.t, calls, invocations(c))
 	require.Equal(c.t, statements, after)
 	return calls
 }
@@ -99,16 +99,16 @@ func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
 	c.endpoint(shop.URL)
 	finished := c.finish(3)
 	c.until(c.save("msg.orders.paid", once), "sent")
-	c.waitDelivered(3) // all is up, and nothing is outstanding
-	calls := c.rests(asked)
+	waitDelivered(c, 3) // all is up, and nothing is outstanding
+	calls := waitIdle(c, asked)
 	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
 		require.NotZero(t, calls[function], function)
 	}
 	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
 
 	finished = append(finished, c.finish(1)...)
-	c.waitDelivered(4) // it is not dead
-	shop.requireEachOnce(t, finished)
+	waitDelivered(c, 4) // it is not dead
+	requireEachOnce(shop, t, finished)
 }
 
 func sum(counts map[string]int) (total int) {

@@ -121,7 +121,7 @@ func TestAConfirmationIsAnsweredAlikeTheFirstTimeAgainAndLate(t *testing.T) {
 	points, stock := s.receiver("points", "a"), s.receiver("stock", "a")
 	saved := s.post(post, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
 	at := fmt.Sprintf("%s/%v", post, saved.data("server_msg_id"))
-	s.useUp(message.Sent, saved.data("server_msg_id"))
+	useUp(s, message.Sent, saved.data("server_msg_id"))
 	for _, who := range []*server{points, points} {
 		got := who.post(at+"/received", `{"consumer":"points"}`)
 		require.Equal(t, http.StatusNoContent, got.status)
@@ -146,7 +146,7 @@ func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	for i := range 3 {
 		ids = append(ids, s.post(post, fmt.Sprintf(`{"client_msg_id":"k%d","to":"a","data":1}`, i)).data("server_msg_id"))
 	}
-	s.useUp(message.Sent, ids...)
+	useUp(s, message.Sent, ids...)
 	seen := map[any]bool{}
 	for path, last := post+"/stuck?kind=sent&limit=1", false; !last; {
 		page := s.get(path)

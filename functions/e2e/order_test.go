@@ -14,17 +14,17 @@ import (
 )
 
 // saveNumbered is the ids of the n messages in the stream of messages, oldest first.
-func (o *postOffice) saveNumbered(n int) []string {
+func saveNumbered(o *postOffice, n int) []string {
 	o.t.Helper()
 	ids := make([]string, n)
-	for i, m := range o.stored(n) {
+	for i, m := range storedMessages(o, n) {
 		ids[i] = m.Header.Get("ce-id")
 	}
 	return ids
 }
 
-// allSent waits until nothing is on its way; meanwhile runs before each look.
-func (o *postOffice) allSent(meanwhile func()) {
+// waitAllSent waits until nothing is on its way; meanwhile runs before each look.
+func waitAllSent(o *postOffice, meanwhile func()) {
 	o.t.Helper()
 	require.Eventually(o.t, func() bool {
 		meanwhile()
@@ -39,7 +39,7 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 	tick := func() { require.Equal(t, 204, relay.tick("relay").status) }
 	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	ids := []string{o.save("msg.orders.paid", once)}
-	o.allSent(tick)
+	waitAllSent(o, tick)
 
 	require.NoError(t, o.nats.Stop())
 	const batch = 500 // of the relay
@@ -58,8 +58,8 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 		tick()
 		return o.state(id).State == "sent"
 	}, waitLimit, 20*time.Millisecond, "the relay has found the broker again")
-	o.allSent(tick)
-	require.Equal(t, ids, o.saveNumbered(len(ids)))
+	waitAllSent(o, tick)
+	require.Equal(t, ids, saveNumbered(o, len(ids)))
 }
 
 func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
@@ -106,8 +106,8 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 	more(50)
 	stop()
 	sending.Wait()
-	o.allSent(func() {})
-	require.Equal(t, ids, o.saveNumbered(len(ids) + 1)[1:])
+	waitAllSent(o, func() {})
+	require.Equal(t, ids, saveNumbered(o, len(ids)+1)[1:])
 }
 
 func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
@@ -122,7 +122,7 @@ func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
 	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	o.save("msg.orders.paid", once)
 	o.save("user:bob")
-	o.allSent(tick) // it is full now
+	waitAllSent(o, tick) // it is full now
 
 	const n = 600 // more than the relay takes at once
 	for range n {

@@ -18,14 +18,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s *server) submit() string {
+func submitTask(s *server) string {
 	s.t.Helper()
 	sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
 	require.Equal(s.t, 200, sent.status, sent.text)
 	return sent.data("task_id").(string)
 }
 
-func (s *server) pause(queue string, until time.Time) reply {
+func pauseQueue(s *server, queue string, until time.Time) reply {
 	s.t.Helper()
 	end := ""
 	if !until.IsZero() {
@@ -36,15 +36,15 @@ func (s *server) pause(queue string, until time.Time) reply {
 	return paused
 }
 
-func (s *server) resume(queue string) reply {
+func resumeQueue(s *server, queue string) reply {
 	s.t.Helper()
 	resumed := s.post(root+"queues/"+queue+"/resume", `{"reason":"it is up"}`)
 	require.Equal(s.t, 200, resumed.status, resumed.text)
 	return resumed
 }
 
-// queue gives one line of the list of queues.
-func (s *server) queue(name string) map[string]any {
+// queueInfo gives one line of the list of queues.
+func queueInfo(s *server, name string) map[string]any {
 	s.t.Helper()
 	got := s.get(root + "queues")
 	for _, q := range got.data("queues").([]any) {
@@ -71,15 +71,15 @@ func within(t *testing.T, woken <-chan reply, limit time.Duration, id string) {
 func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	id := s.submit()
-	paused := s.pause("default", time.Time{})
+	id := submitTask(s)
+	paused := pauseQueue(s, "default", time.Time{})
 	require.Equal(t, "admin", paused.data("paused_by"))
 	require.Equal(t, true, paused.data("by_hand"))
 	require.Nil(t, paused.data("until"))
 	none := s.get("/api/v1/sms/tasks/pending?app_id=a")
 	require.Equal(t, 200, none.status)
 	require.Contains(t, none.text, `"data":[]`)
-	line := s.queue("default")
+	line := queueInfo(s, "default")
 	require.EqualValues(t, 1, line["pending_new_tasks"])
 	require.Equal(t, "the gateway is down", line["pause"].(map[string]any)["reason"])
 	statistics := s.get(root + "statistics").data("queues").([]any)[0].(map[string]any)
@@ -89,8 +89,8 @@ func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 		}
 	}
 
-	require.EqualValues(t, 1, s.resume("default").data("pending_tasks"))
-	require.Nil(t, s.queue("default")["pause"])
+	require.EqualValues(t, 1, resumeQueue(s, "default").data("pending_tasks"))
+	require.Nil(t, queueInfo(s, "default")["pause"])
 	require.Equal(t, id, s.get("/api/v1/sms/tasks/pending?app_id=a").list()[0]["task_id"])
 	again := s.post(root+"queues/default/resume", `{"reason":"x"}`)
 	require.Equal(t, 404, again.status)
@@ -104,8 +104,8 @@ func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 func TestAQueueWithoutTasksCanBePausedBeforeItHasAny(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	s.pause("bulk", time.Now().Add(time.Hour))
-	line := s.queue("bulk")
+	pauseQueue(s, "bulk", time.Now().Add(time.Hour))
+	line := queueInfo(s, "bulk")
 	require.EqualValues(t, 0, line["pending_new_tasks"])
 	require.NotEmpty(t, line["pause"].(map[string]any)["until"])
 	s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"bulk"}`)
@@ -139,9 +139,9 @@ func TestABadPauseIsNamed(t *testing.T) {
 func TestAWaitingClaimGetsItsTaskWhenThePauseEndsByItself(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	id := s.submit()
+	id := submitTask(s)
 	until := time.Now().Add(4 * time.Second)
-	s.pause("default", until)
+	pauseQueue(s, "default", until)
 	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	before := s.lastStatement()
 	require.True(t, time.Now().Before(until))
@@ -154,15 +154,15 @@ func TestAWaitingClaimGetsItsTaskWhenThePauseEndsByItself(t *testing.T) {
 func TestAWaitingClaimWakesWhenItsQueueIsResumed(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	id := s.submit()
-	s.pause("default", time.Time{})
+	id := submitTask(s)
+	pauseQueue(s, "default", time.Time{})
 	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	s.resume("default")
+	resumeQueue(s, "default")
 	within(t, woken, 2*time.Second, id)
 }
 
 // startServer starts one function, to be killed later, and gives it as an admin sees it.
-func (o *postOffice) startServer(function string) (*sandbox.Process, *server) {
+func startServer(o *postOffice, function string) (*sandbox.Process, *server) {
 	o.t.Helper()
 	process := startProcess(o.t, o.bin, slices.Concat(o.env, []string{"FUNCTION_TARGET=" + function}))
 	s := o.at(address(o.t, process))
@@ -173,13 +173,13 @@ func (o *postOffice) startServer(function string) (*sandbox.Process, *server) {
 func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 	t.Parallel()
 	o := newCluster(t)
-	_, claims := o.startServer("claim")
-	_, admin := o.startServer("admin")
-	_, submit := o.startServer("submit")
-	id := submit.submit()
-	admin.pause("default", time.Time{})
+	_, claims := startServer(o, "claim")
+	_, admin := startServer(o, "admin")
+	_, submit := startServer(o, "submit")
+	id := submitTask(submit)
+	pauseQueue(admin, "default", time.Time{})
 	woken := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	admin.resume("default")
+	resumeQueue(admin, "default")
 	within(t, woken, 2*time.Second, id)
 }
 
@@ -188,14 +188,14 @@ func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	t.Parallel()
 	o := newCluster(t)
-	_, claims := o.startServer("claim")
-	admin, desk := o.startServer("admin")
-	sweep, first := o.startServer("sweep")
+	_, claims := startServer(o, "claim")
+	admin, desk := startServer(o, "admin")
+	sweep, first := startServer(o, "sweep")
 	trigger := startProcess(t, o.bin, slices.Concat(o.env, []string{"SENDONCE_FUNCTIONS_URL=" + first.url}), "trigger")
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
-	desk.pause("default", until)
+	pauseQueue(desk, "default", until)
 	wake, err := o.jetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
@@ -210,7 +210,7 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	o.looker.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)
 	o.looker.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
-	_, again := o.startServer("sweep")
+	_, again := startServer(o, "sweep")
 	o.trigger(again.url)
 	within(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "no sooner")
@@ -220,8 +220,8 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 func TestSweepTellsOfAResumeWhoseProcessDied(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	id := s.submit()
-	s.pause("default", time.Time{})
+	id := submitTask(s)
+	pauseQueue(s, "default", time.Time{})
 	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	s.exec(`update queue_pauses set until = now()`) // as ResumeQueue leaves it
 	require.Equal(t, 204, s.tick("sweep").status)

@@ -70,6 +70,6 @@ func TestEventsAndMessagesGoTheirWayThroughPgBouncer(t *testing.T) {
 	c.endpoint(shop.URL)
 	finished := c.finish(20)
 	c.until(c.save("msg.orders.paid", once), "sent")
-	c.waitDelivered(20)
-	shop.requireEachOnce(t, finished)
+	waitDelivered(c, 20)
+	requireEachOnce(shop, t, finished)
 }

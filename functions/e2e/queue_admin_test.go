@@ -18,7 +18,7 @@ const (
 )
 
 // submitTo submits a task to a queue and gives its id.
-func (s *server) submitTo(queue string) string {
+func submitTo(s *server, queue string) string {
 	s.t.Helper()
 	r := s.post(sms+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hello","queue":%q}`, queue))
 	require.Equal(s.t, 200, r.status, r.text)
@@ -30,8 +30,8 @@ func (s *server) submitTo(queue string) string {
 func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	s.callerWith("first", onlyAdmin) // the examples revoke it
-	limited := s.callerWith("limited", onlyAdmin)
+	newCaller(s, "first", onlyAdmin) // the examples revoke it
+	limited := newCaller(s, "limited", onlyAdmin)
 	c := readContract(t)
 	for pattern, operation := range c.operations {
 		roles, _ := operation.node["x-roles"].([]any)
@@ -59,8 +59,8 @@ func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	hostile, rightful := s.callerWith("hostile", onlyAdmin), s.callerWith("rightful", `"roles":["admin"],"queues":["default"]`)
-	own, foreign := s.submitTo("bulk"), s.submitTo("default")
+	hostile, rightful := newCaller(s, "hostile", onlyAdmin), newCaller(s, "rightful", `"roles":["admin"],"queues":["default"]`)
+	own, foreign := submitTo(s, "bulk"), submitTo(s, "default")
 
 	for path, body := range map[string]string{"": "", "/retry": "", "/cancel": "", "/resolve": `{"outcome":"failed","reason":"x"}`} {
 		method := map[bool]string{true: "GET", false: "POST"}[path == ""]
@@ -69,9 +69,9 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 		require.Equal(t, none.text, theirs.text, "a foreign task does not exist")
 		require.NotEqual(t, 404, hostile.do(method, adminRoot+"tasks/"+own+path, body).status, path)
 		require.NotEqual(t, 404, s.do(method, adminRoot+"tasks/"+foreign+path, "").status, path)
-		s.submitTo("default")
+		submitTo(s, "default")
 		if path == "/cancel" {
-			foreign, own = s.submitTo("default"), s.submitTo("bulk")
+			foreign, own = submitTo(s, "default"), submitTo(s, "bulk")
 		}
 	}
 	tasks := func(by *server, query string) (ids []string) {
@@ -98,7 +98,7 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	require.Equal(t, 200, hostile.post(adminRoot+"queues/bulk/pause", `{"reason":"x"}`).status)
 	require.Equal(t, 403, hostile.get(adminRoot+"subscribe-templates").status)
 	s.exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'hostile'`)
-	list := s.callerWith("wechat-admin", `"roles":["admin"],"queues":["wechat"]`).get(adminRoot + "subscribe-templates")
+	list := newCaller(s, "wechat-admin", `"roles":["admin"],"queues":["wechat"]`).get(adminRoot + "subscribe-templates")
 	require.Equal(t, 200, list.status)
 	require.NotEmpty(t, list.data("templates"))
 	require.NotContains(t, list.text, "hostile", "it does not see other callers")
@@ -115,12 +115,12 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 func TestQueueAdminIsNoAdminElsewhere(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	hostile := s.callerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
-	shop := s.callerWith("shop", `"roles":["submitter","receiver"]`)
-	foreign := shop.submitTo("bulk")
+	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
+	shop := newCaller(s, "shop", `"roles":["submitter","receiver"]`)
+	foreign := submitTo(shop, "bulk")
 	require.Equal(t, 404, hostile.get(sms+"task/"+foreign).status)
 	require.Equal(t, 404, hostile.post(sms+"task/"+foreign+"/cancel", "").status)
-	require.Equal(t, 200, hostile.get(sms+"task/"+hostile.submitTo("bulk")).status)
+	require.Equal(t, 200, hostile.get(sms+"task/"+submitTo(hostile, "bulk")).status)
 
 	endpoint := shop.post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook"}`)
 	require.Equal(t, 200, endpoint.status, endpoint.text)
@@ -132,18 +132,18 @@ func TestQueueAdminIsNoAdminElsewhere(t *testing.T) {
 	require.Equal(t, 403, hostile.get("/api/v1/stream/shop").status)
 	require.Equal(t, 403, hostile.post("/api/v1/messages", `{"client_msg_id":"1","from":"shop","to":"shop","type":"t","data":"x"}`).status)
 	require.Equal(t, 403, hostile.get("/api/v1/messages?between=shop,other").status)
-	at := shop.order(booking(1, "")).header.Get("Location")
+	at := orderMessage(shop, booking(1, "")).header.Get("Location")
 	require.Equal(t, 404, hostile.get(at).status)
 	require.Equal(t, 403, hostile.post(at+"/resend", "").status)
-	s.sender().send(task.Report{Outcome: task.SentFailed})
+	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
 	require.Equal(t, 403, hostile.post(subscriptions+"send", booking(1, "")).status, "it replaces nothing of another caller")
-	require.Equal(t, true, shop.order(booking(1, "")).data("again"))
+	require.Equal(t, true, orderMessage(shop, booking(1, "")).data("again"))
 }
 
 func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	hostile := s.callerWith("hostile", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
+	hostile := newCaller(s, "hostile", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
 	const callers = adminRoot + "callers"
 	wide := map[string][]string{
 		`"roles":["sender"]`:                                                       {"queues"},
@@ -217,10 +217,10 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 func TestQueueAdminTakesNoUsersName(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	hostile := s.callerWith("hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
+	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
 	const callers, mine = adminRoot + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
-	ann := s.callerWith("ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
-	ann.say("bob", "1")
+	ann := newCaller(s, "ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
+	sendText(ann, "bob", "1")
 
 	withMessages := hostile.post(callers, `{"name":"bob",`+mine+`}`)
 	require.Equal(t, 403, withMessages.status, withMessages.text)
@@ -241,23 +241,23 @@ func TestQueueAdminTakesNoUsersName(t *testing.T) {
 	require.NotContains(t, hostile.get(callers).text, `"ann"`)
 	require.Equal(t, 200, ann.get("/api/v1/messages?between=ann,bob").status, "ann goes on with her token")
 
-	helper := hostile.callerWith("hostile.1", mine)
+	helper := newCaller(hostile, "hostile.1", mine)
 	require.Equal(t, 403, helper.get("/api/v1/messages?between=ann,bob").status)
 	require.Contains(t, hostile.get(callers).text, `"hostile.1"`)
-	s.callerWith("last", `"roles":["sender"]`)
+	newCaller(s, "last", `"roles":["sender"]`)
 	first := hostile.get(callers + "?limit=1")
 	require.Contains(t, first.text, `"hostile"`)
 	second := hostile.get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.data("next_after")))
 	require.Contains(t, second.text, `"hostile.1"`, "no page is empty, or shows others, because some callers are left out")
 	require.Nil(t, second.data("next_after"))
-	require.Equal(t, 200, s.callerWith("bob", `"roles":["receiver"]`).get("/api/v1/messages?between=ann,bob").status, "an admin without queues gives bob his name")
+	require.Equal(t, 200, newCaller(s, "bob", `"roles":["receiver"]`).get("/api/v1/messages?between=ann,bob").status, "an admin without queues gives bob his name")
 }
 
 // What a process remembers of an admin does not count when it changes callers.
 func TestQueueAdminIsLimitedAsItIsNow(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	wasBoss := s.callerWith("was-boss", `"roles":["admin"]`)
+	wasBoss := newCaller(s, "was-boss", `"roles":["admin"]`)
 	require.Equal(t, 200, wasBoss.get(adminRoot+"callers").status)
 	for _, change := range []string{`queues = '{bulk}'`, `queues = '{}', roles = '{sender}'`, `roles = '{admin}', revoked_at = now()`} {
 		s.exec(`update callers set ` + change) // by another process: this one remembers the caller as it was

@@ -14,7 +14,7 @@ import (
 )
 
 // submit sends a message to an address with a new client_msg_id.
-func (s *server) sendTo(key int, to, data string) reply {
+func sendTo(s *server, key int, to, data string) reply {
 	return s.post(post, fmt.Sprintf(`{"client_msg_id":"m-%d","to":%q,"data":%q}`, key, to, data))
 }
 
@@ -24,41 +24,41 @@ func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
 	s, p := o.startAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
 	for n := range 5 {
-		require.Equal(t, 200, greedy.sendTo(n, "msg.orders.paid", "x").status, "to a subject whose messages nobody confirms")
+		require.Equal(t, 200, sendTo(greedy, n, "msg.orders.paid", "x").status, "to a subject whose messages nobody confirms")
 	}
-	refused := greedy.sendTo(5, "msg.orders.paid", "x")
+	refused := sendTo(greedy, 5, "msg.orders.paid", "x")
 	require.Equal(t, http.StatusTooManyRequests, refused.status, refused.text)
 	require.Equal(t, "quota_exceeded", refused.body["error"])
 	require.Equal(t, "5", refused.header.Get("Retry-After"))
 	require.Contains(t, refused.body["message"], "this caller has 5 messages with 15 bytes waiting")
-	again := greedy.sendTo(4, "msg.orders.paid", "x")
+	again := sendTo(greedy, 4, "msg.orders.paid", "x")
 	require.Equal(t, []any{200, "true"}, []any{again.status, again.header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
-	require.Equal(t, 422, greedy.sendTo(4, "msg.orders.paid", "y").status)
+	require.Equal(t, 422, sendTo(greedy, 4, "msg.orders.paid", "y").status)
 
-	socket := greedy.talk("greedy", nil)
+	socket := openSocket(greedy, "greedy", nil)
 	socket.send(note("frame", "user:bob", `1`))
 	frame := socket.refusal()
 	require.Equal(t, []any{429, "quota_exceeded", 5, "frame"}, []any{frame.Code, frame.Error, frame.RetryAfterSeconds, frame.ClientMsgID})
-	require.Equal(t, 200, modest.sendTo(0, "msg.orders.paid", "x").status)
+	require.Equal(t, 200, sendTo(modest, 0, "msg.orders.paid", "x").status)
 
 	require.NoError(t, p.Kill())
 	s, _ = o.startAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
 	greedy.url, modest.url = s.url, s.url
-	require.Equal(t, 429, greedy.sendTo(5, "msg.orders.paid", "x").status, "the database knows what waits")
-	require.Equal(t, 200, modest.sendTo(1, "msg.orders.paid", "x").status)
+	require.Equal(t, 429, sendTo(greedy, 5, "msg.orders.paid", "x").status, "the database knows what waits")
+	require.Equal(t, 200, sendTo(modest, 1, "msg.orders.paid", "x").status)
 
 	at := fmt.Sprintf("/api/v1/admin/callers/%d", o.looker.count(`select id from callers where name = 'greedy'`))
 	require.EqualValues(t, 6, s.do("PUT", at, `{"max_waiting_messages":6}`).data("max_waiting_messages"))
-	require.Equal(t, 200, greedy.sendTo(5, "msg.orders.paid", "x").status)
-	require.Equal(t, 429, greedy.sendTo(6, "msg.orders.paid", "x").status)
+	require.Equal(t, 200, sendTo(greedy, 5, "msg.orders.paid", "x").status)
+	require.Equal(t, 429, sendTo(greedy, 6, "msg.orders.paid", "x").status)
 	require.Nil(t, s.do("PUT", at, `{"max_waiting_messages":0,"max_waiting_bytes":10000}`).data("max_waiting_messages"), "what the settings say")
 	require.Equal(t, []string{"max_waiting_messages", "max_waiting_bytes"}, s.do("PUT", at, `{"max_waiting_messages":-1,"max_waiting_bytes":-1}`).fields())
-	require.Equal(t, 429, greedy.sendTo(6, "msg.orders.paid", "x").status)
+	require.Equal(t, 429, sendTo(greedy, 6, "msg.orders.paid", "x").status)
 	for n := range 2 {
-		id := greedy.sendTo(n, "msg.orders.paid", "x").data("server_msg_id")
+		id := sendTo(greedy, n, "msg.orders.paid", "x").data("server_msg_id")
 		require.Equal(t, 200, s.post(fmt.Sprint(post, "/", id, "/abandon"), `{"reason":"x"}`).status)
 	}
-	require.Eventually(t, func() bool { return greedy.sendTo(6, "msg.orders.paid", "x").status == 200 }, waitLimit, 20*time.Millisecond, "there is room again")
+	require.Eventually(t, func() bool { return sendTo(greedy, 6, "msg.orders.paid", "x").status == 200 }, waitLimit, 20*time.Millisecond, "there is room again")
 }
 
 func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
@@ -66,16 +66,16 @@ func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
 	w := twoPhase(t, "SENDONCE_CALLER_WAITING_MESSAGES=5", "TWO_PHASE_DEFAULT_ACK=accepted", "TWO_PHASE_FAIL_OPEN=false")
 	greedy, modest := w.looker.caller("greedy", "submitter"), w.looker.caller("modest", "submitter")
 	for n := range 5 {
-		require.Equal(t, 202, greedy.sendTo(n, "user:bob", "x").status)
+		require.Equal(t, 202, sendTo(greedy, n, "user:bob", "x").status)
 	}
-	refused := greedy.sendTo(5, "user:bob", "x")
+	refused := sendTo(greedy, 5, "user:bob", "x")
 	require.Equal(t, 429, refused.status, refused.text)
-	again := greedy.sendTo(4, "user:bob", "x")
+	again := sendTo(greedy, 4, "user:bob", "x")
 	require.Equal(t, []any{202, "true"}, []any{again.status, again.header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
-	require.Equal(t, 202, modest.sendTo(0, "user:bob", "x").status)
+	require.Equal(t, 202, sendTo(modest, 0, "user:bob", "x").status)
 
 	w.trigger(w.at) // saves them
-	require.Eventually(t, func() bool { return greedy.sendTo(5, "user:bob", "x").status == 202 }, waitLimit, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return sendTo(greedy, 5, "user:bob", "x").status == 202 }, waitLimit, 20*time.Millisecond)
 	require.Equal(t, 2, w.looker.count(`select count(distinct caller_id) from stream_usage where stream = 'ACCEPTED'`))
 }
 
@@ -89,7 +89,7 @@ func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
 	large := strings.Repeat("x", 60_000)
 	n := 0
 	for status := 202; status == 202; n++ { // nothing saves them yet, so the stream fills
-		require.Equal(t, 200, greedy.sendTo(n, "user:bob", "x").status)
+		require.Equal(t, 200, sendTo(greedy, n, "user:bob", "x").status)
 		status = greedy.post(post, fmt.Sprintf(accept, n, large)).status
 	}
 	require.Equal(t, 503, modest.post(post, fmt.Sprintf(accept, 0, large)).status, "it is full")
@@ -97,7 +97,7 @@ func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
 	require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, 0, large)).status == 202 }, waitLimit, 20*time.Millisecond)
 	for m := 1; m < 40; m++ { // more than the stream holds
 		require.Eventually(t, func() bool { return modest.post(post, fmt.Sprintf(accept, m, "x")).status == 202 }, waitLimit, 20*time.Millisecond)
-		require.Equal(t, 200, greedy.sendTo(n+m, "user:bob", "x").status)
+		require.Equal(t, 200, sendTo(greedy, n+m, "user:bob", "x").status)
 		if r := greedy.post(post, fmt.Sprintf(accept, n+m, large)); r.status == 429 {
 			break // it has more than its share
 		}
@@ -112,7 +112,7 @@ func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
 	o := newMessages(t)
 	s, _ := o.startAll("SENDONCE_CALLER_WAITING_MB=0", "SENDONCE_CALLER_WAITING_MESSAGES=0")
 	modest := s.caller("modest", "submitter")
-	first := modest.sendTo(0, "user:bob", "x").data("server_msg_id").(string)
+	first := sendTo(modest, 0, "user:bob", "x").data("server_msg_id").(string)
 	o.until(first, "sent")
 	const flood = 30_000
 	o.looker.exec(`set session_replication_role = replica`)
@@ -125,7 +125,7 @@ func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
 	var took []time.Duration
 	for n := range 10 {
 		began := time.Now()
-		sent := modest.sendTo(n+1, "user:bob", "x")
+		sent := sendTo(modest, n+1, "user:bob", "x")
 		require.Equal(t, 200, sent.status)
 		o.until(sent.data("server_msg_id").(string), "sent")
 		took = append(took, time.Since(began))
@@ -145,10 +145,10 @@ func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 	s, _ := o.startAll()
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
 	large := strings.Repeat("x", 60_000)
-	hears := s.listen(streams + "bob")
+	hears := listen(s, streams+"bob")
 	refused := 0
 	for n := range 300 { // 18 MB to as many inboxes
-		r := greedy.sendTo(n, fmt.Sprint("user:zoe-", n), large)
+		r := sendTo(greedy, n, fmt.Sprint("user:zoe-", n), large)
 		if r.status == 200 {
 			o.until(r.data("server_msg_id").(string), "sent") // the relay keeps up
 			continue
@@ -161,7 +161,7 @@ func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 	}
 	require.Equal(t, 3, refused)
 	for n := range 5 {
-		sent := modest.sendTo(n, "user:bob", "x")
+		sent := sendTo(modest, n, "user:bob", "x")
 		require.Equal(t, 200, sent.status, sent.text)
 		require.Equal(t, sent.data("server_msg_id"), hears.told())
 	}
@@ -177,7 +177,7 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 	s, _ := o.startAll()
 	first := o.save("user:bob")
 	o.until(first, "sent")
-	hears := s.listen(streams + "bob?after=0")
+	hears := listen(s, streams+"bob?after=0")
 	require.Equal(t, first, hears.told())
 	last := hears.last
 	hears.leave()
@@ -185,9 +185,9 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 		o.save("user:bob")
 	}
 	ann := o.save("user:ann")
-	o.allSent(func() {})
-	require.Equal(t, 101, o.messagesIn("USERS"))
-	again := s.listen(streams+"bob", "Last-Event-ID", last)
+	waitAllSent(o, func() {})
+	require.Equal(t, 101, messagesIn(o, "USERS"))
+	again := listen(s, streams+"bob", "Last-Event-ID", last)
 	gap := again.event()
 	require.Equal(t, "gap", gap.kind)
 	data := strictly[api.StreamGapData](t, []byte(gap.data))
@@ -197,8 +197,8 @@ func TestAStreamSaysThatThereIsAGap(t *testing.T) {
 	for range 100 {
 		again.told()
 	}
-	require.Equal(t, ann, s.listen(streams+"ann?after=0").told(), "others miss nothing")
-	fresh := s.listen(streams + "bob?after=0").event()
+	require.Equal(t, ann, listen(s, streams+"ann?after=0").told(), "others miss nothing")
+	fresh := listen(s, streams+"bob?after=0").event()
 	require.Equal(t, []string{"gap", gap.id}, []string{fresh.kind, fresh.id}, "a reader from the beginning gets it too")
 }
 
@@ -209,20 +209,20 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	o.env = append(o.env, "SENDONCE_INBOX_MESSAGES=100")
 	s, _ := o.startAll()
 	greedy, modest := s.caller("greedy", "submitter"), s.caller("modest", "submitter")
-	first := modest.sendTo(0, "user:vic", "important").data("server_msg_id")
+	first := sendTo(modest, 0, "user:vic", "important").data("server_msg_id")
 	refused := 0
 	for n := range 110 {
-		r := greedy.sendTo(n, "user:vic", "x")
+		r := sendTo(greedy, n, "user:vic", "x")
 		if r.status == 429 {
 			require.Equal(t, []any{"quota_exceeded", "60"}, []any{r.body["error"], r.header.Get("Retry-After")})
 			refused++
 		}
 	}
 	require.InDelta(t, 85, refused, 1)
-	again := greedy.sendTo(0, "user:vic", "x")
+	again := sendTo(greedy, 0, "user:vic", "x")
 	require.Equal(t, []any{200, "true"}, []any{again.status, again.header.Get("Idempotency-Replayed")}, "a repeat gets its answer")
-	require.Equal(t, 200, greedy.sendTo(200, "user:zoe", "x").status)
-	require.Equal(t, 200, modest.sendTo(1, "user:vic", "x").status)
-	o.allSent(func() {})
-	require.Equal(t, first, s.listen(streams+"vic?after=0").told())
+	require.Equal(t, 200, sendTo(greedy, 200, "user:zoe", "x").status)
+	require.Equal(t, 200, sendTo(modest, 1, "user:vic", "x").status)
+	waitAllSent(o, func() {})
+	require.Equal(t, first, listen(s, streams+"vic?after=0").told())
 }

@@ -124,8 +124,8 @@ func (o *postOffice) until(id, state string) api.MessageResponse {
 	return o.state(id)
 }
 
-// stored gives what the stream of messages holds, oldest first.
-func (o *postOffice) stored(n int) []*jetstream.RawStreamMsg {
+// storedMessages gives what the stream of messages holds, oldest first.
+func storedMessages(o *postOffice, n int) []*jetstream.RawStreamMsg {
 	o.t.Helper()
 	stream, err := o.jetStream().Stream(o.t.Context(), "MESSAGES")
 	require.NoError(o.t, err)
@@ -143,23 +143,23 @@ func (o *postOffice) stored(n int) []*jetstream.RawStreamMsg {
 
 func once(r *api.MessageRequest) { r.Confirm = new(bool) } // at its end when sent
 
-// sentOnce says that n messages to subjects, and no others, are at their ends
+// requireSentOnce says that n messages to subjects, and no others, are at their ends
 // after one send and in the stream once each.
-func (o *postOffice) sentOnce(n int) {
+func requireSentOnce(o *postOffice, n int) {
 	o.t.Helper()
 	require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_live`) == 0 }, waitLimit, 20*time.Millisecond)
 	require.Equal(o.t, n, o.looker.count(`select count(*) from message_done d join messages m using (id)
 		where m.kind = 0 and d.status = 1 and d.epoch = 1 and d.send_no = 1 and d.remaining_sends = m.max_sends - 1`), "one send each was used")
 	seen := map[string]int{}
-	for _, m := range o.stored(n) {
+	for _, m := range storedMessages(o, n) {
 		seen[m.Header.Get("ce-id")]++
 	}
 	require.Len(o.t, seen, n, "each is there once")
 }
 
-// receiver is the service of points, which acts on orders; it tells how often it
+// newPointsService is the service of points, which acts on orders; it tells how often it
 // did.
-func (o *postOffice) receiver() (*inbox.Receiver, func() int) {
+func newPointsService(o *postOffice) (*inbox.Receiver, func() int) {
 	o.t.Helper()
 	db, err := pgxpool.New(o.t.Context(), sandbox.NewEmptyDatabase(o.t))
 	require.NoError(o.t, err)
@@ -182,7 +182,7 @@ func (o *postOffice) receiver() (*inbox.Receiver, func() int) {
 }
 
 // consume feeds what the stream of messages has, or gets from now on, to r.
-func (o *postOffice) consume(r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
+func consume(o *postOffice, r *inbox.Receiver, from jetstream.DeliverPolicy) jetstream.Consumer {
 	o.t.Helper()
 	consumer, err := o.jetStream().CreateConsumer(o.t.Context(), "MESSAGES",
 		jetstream.ConsumerConfig{DeliverPolicy: from, AckPolicy: jetstream.AckExplicitPolicy})
@@ -204,7 +204,7 @@ func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
 	o.startRelay()
 	id := o.save("msg.orders.paid", func(r *api.MessageRequest) { r.Type = "order.paid.v1" })
 	o.until(id, "sent")
-	m := o.stored(1)[0]
+	m := storedMessages(o, 1)[0]
 	require.Equal(t, id, m.Header.Get("ce-id"), "the id travels as the event's")
 	require.Equal(t, "order.paid.v1", m.Header.Get("ce-type"))
 	require.Regexp(t, "^"+id+`\.[0-9a-f]{8}\.1\.1$`, m.Header.Get("Nats-Msg-Id"))
@@ -265,12 +265,12 @@ func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
 
 	o.nats = natsIn(t, o.options)
 	o.until(id, "sent")
-	o.stored(2)
+	storedMessages(o, 2)
 }
 
-// hold has every change of one kind wait, such as "update on message_live",
+// holdChange has every change of one kind wait, such as "update on message_live",
 // until release. held waits until one does.
-func (s *server) hold(change string) (held, release func()) {
+func holdChange(s *server, change string) (held, release func()) {
 	s.exec(`create function wait_here() returns trigger language plpgsql as $$
 		begin perform pg_advisory_xact_lock(42); return case tg_op when 'DELETE' then old else new end; end $$;
 		create trigger wait_here before ` + change + ` for each row execute function wait_here()`)
@@ -289,7 +289,7 @@ const here = `database = (select oid from pg_database where datname = current_da
 
 // killRelay kills the relay that hold stopped. Its connection dies with it: what
 // it sent ahead must not be run.
-func (o *postOffice) killRelay(relay *sandbox.Process) {
+func killRelay(o *postOffice, relay *sandbox.Process) {
 	o.t.Helper()
 	require.NoError(o.t, relay.Kill())
 	o.looker.exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + here)
@@ -298,29 +298,29 @@ func (o *postOffice) killRelay(relay *sandbox.Process) {
 func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
 	t.Parallel()
 	o := newMessages(t)
-	points, effects := o.receiver()
+	points, effects := newPointsService(o)
 	o.startRelay()
 	o.until(o.save("msg.orders.paid"), "sent") // all is up
-	held, release := o.looker.hold("update on message_live")
+	held, release := holdChange(o.looker, "update on message_live")
 	id := o.save("msg.orders.paid")
 	held()
-	o.stored(2)
-	o.killRelay(o.relay)
+	storedMessages(o, 2)
+	killRelay(o, o.relay)
 	release()
 	require.Equal(t, "sending", o.state(id).State, "nothing was marked")
 
 	o.startRelay()
 	o.until(id, "sent")
-	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, o.stored(2)[1].Header.Get("Nats-Msg-Id"), "the same send again is the same to the broker")
-	o.consume(points, jetstream.DeliverAllPolicy)
+	require.Regexp(t, id+`\.[0-9a-f]{8}\.1\.1$`, storedMessages(o, 2)[1].Header.Get("Nats-Msg-Id"), "the same send again is the same to the broker")
+	consume(o, points, jetstream.DeliverAllPolicy)
 	o.until(id, "received")
 	require.Eventually(t, func() bool { return effects() == 2 }, waitLimit, 10*time.Millisecond)
 	require.Zero(t, o.looker.count(`select count(*) from message_live`), "none is to be sent again")
-	o.stored(2)
+	storedMessages(o, 2)
 }
 
-// remember keeps what statuses each message goes through.
-func (s *server) remember() {
+// rememberMarks keeps what statuses each message goes through.
+func rememberMarks(s *server) {
 	s.exec(`create table history (n bigserial, id uuid, status int);
 		create function remember() returns trigger language plpgsql security definer as $$
 			begin insert into history (id, status) values (new.id, new.status); return null; end $$;
@@ -339,14 +339,14 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			o := newMessages(t)
-			points, effects := o.receiver()
+			points, effects := newPointsService(o)
 			o.startRelay()
 			first := o.save("msg.orders.paid")
 			o.until(first, "sent")
-			o.consume(points, jetstream.DeliverAllPolicy)
+			consume(o, points, jetstream.DeliverAllPolicy)
 			o.until(first, "received") // all is up
-			o.looker.remember()
-			held, release := o.looker.hold("update on message_live")
+			rememberMarks(o.looker)
+			held, release := holdChange(o.looker, "update on message_live")
 			id := o.save("msg.orders.paid")
 			held()
 			require.Eventually(t, func() bool {
@@ -356,7 +356,7 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 			require.Equal(t, 2, effects(), "the receiver has acted already")
 			require.Equal(t, "sending", o.state(id).State)
 			if c.killed {
-				o.killRelay(o.relay)
+				killRelay(o, o.relay)
 			}
 			release()
 			relay := o.at(o.start("relay"))
@@ -367,7 +367,7 @@ func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T)
 
 			require.Equal(t, "points", o.until(id, "received").FinishedBy, "it repeats the confirmation until the send is recorded")
 			require.Equal(t, "0,1,2", o.looker.text(`select string_agg(status::text, ',' order by n) from history where id = $1`, id), "it never moves back")
-			o.stored(2)
+			storedMessages(o, 2)
 			require.Equal(t, 2, effects())
 		})
 	}
@@ -386,5 +386,5 @@ func TestTwoRelaysSendEachMessageOnce(t *testing.T) {
 	for _, id := range ids {
 		o.until(id, "sent")
 	}
-	o.stored(n)
+	storedMessages(o, n)
 }

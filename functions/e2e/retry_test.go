@@ -14,8 +14,8 @@ const firstWait = 5 * time.Second
 
 const slowBackoff = "RETRY_BACKOFF=slow=5s,30s"
 
-// claimFrom claims from queue slow, waiting up to so many seconds.
-func (d *deployment) claimFrom(wait int) []api.ClaimedTask {
+// claimSlow claims from queue slow, waiting up to so many seconds.
+func claimSlow(d *deployment, wait int) []api.ClaimedTask {
 	d.t.Helper()
 	lease := 10 // the shortest
 	tasks, err := d.clients["claim"].Claim(d.t.Context(), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
@@ -29,7 +29,7 @@ func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	t.Parallel()
 	d := deploy(t, slowBackoff)
 	id := d.submit(toSlow)
-	claimed := d.claimFrom(0)
+	claimed := claimSlow(d, 0)
 	require.Len(t, claimed, 1)
 	failed := 3
 	before := time.Now()
@@ -40,9 +40,9 @@ func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	require.Equal(t, "scheduled", answer.State)
 	require.Equal(t, 0, answer.Status)
 	require.Equal(t, 1, answer.RetryCount)
-	require.Empty(t, d.claimFrom(0), "it waits")
+	require.Empty(t, claimSlow(d, 0), "it waits")
 
-	again := d.claimFrom(30)
+	again := claimSlow(d, 30)
 	took := time.Since(before)
 	t.Logf("claimed again %v after the report", took)
 	require.Len(t, again, 1, "the safety tick is an hour away: a schedule woke sweep, and sweep the claim")
@@ -57,9 +57,9 @@ func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	t.Parallel()
 	d := deploy(t, slowBackoff)
 	id := d.submit(toSlow)
-	claimed := d.claimFrom(0)
+	claimed := claimSlow(d, 0)
 	require.Len(t, claimed, 1)
-	again := d.claimFrom(30)
+	again := claimSlow(d, 30)
 	late := time.Since(claimed[0].LeaseUntil)
 	t.Logf("claimed again %v after the lease", late)
 	require.Len(t, again, 1)

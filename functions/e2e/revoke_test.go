@@ -111,7 +111,7 @@ func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	submits, _ := s.caller("submits", "submitter")
 	other, _ := s.caller("other", "sender")
-	calm := ann("stream").listen(streams + "ann")
+	calm := listen(ann("stream"), streams+"ann")
 	for _, c := range []struct {
 		name, path, body string
 		status           int
@@ -122,7 +122,7 @@ func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
 	} {
 		as, id := s.caller(c.name, "receiver")
 		sends, senderID := s.caller("sender-"+c.name, "sender")
-		stream, socket := as("stream").listen(streams+c.name), as("stream").talk(c.name, nil)
+		stream, socket := listen(as("stream"), streams+c.name), openSocket(as("stream"), c.name, nil)
 		s.publish(c.name)
 		require.NotEmpty(t, stream.told())
 		require.Equal(t, api.StreamMessage, socket.next().Event)
@@ -157,7 +157,7 @@ func TestARevokeWhileNATSIsAwayCountsOnceItIsBack(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	bob, id := s.caller("bob", "receiver")
 	sends, senderID := s.caller("sender", "sender")
-	calm, stream := ann("stream").listen(streams+"ann"), bob("stream").listen(streams+"bob")
+	calm, stream := listen(ann("stream"), streams+"ann"), listen(bob("stream"), streams+"bob")
 	polled := sends("claim").waiting(poll)
 	ends := stream.ended()
 

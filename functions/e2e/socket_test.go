@@ -27,8 +27,8 @@ type socketClient struct {
 	socket *api.Socket
 }
 
-// talk opens a socket for a user and reads its mark.
-func (s *server) talk(user string, after *int64) *socketClient {
+// openSocket opens a socket for a user and reads its mark.
+func openSocket(s *server, user string, after *int64) *socketClient {
 	s.t.Helper()
 	socket, err := api.NewClient(s.url, s.user, s.password).Socket(s.t.Context(), user, api.StreamRequest{After: after})
 	require.NoError(s.t, err)
@@ -106,7 +106,7 @@ func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
 	o := newMessages(t)
 	s, _ := o.startAll()
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
-	annTalks, bobTalks, bobHears := ann.talk("ann", nil), bob.talk("bob", nil), bob.listen(streams+"bob")
+	annTalks, bobTalks, bobHears := openSocket(ann, "ann", nil), openSocket(bob, "bob", nil), listen(bob, streams+"bob")
 	for n := range 3 {
 		text := fmt.Sprintf(`"第%d <句>"`, n)
 		annTalks.send(note(fmt.Sprint("c-", n), "user:bob", text))
@@ -126,10 +126,10 @@ func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
 	refused := bobTalks.refusal()
 	require.Equal(t, []any{403, "forbidden", "this needs the role submitter", "re"}, []any{refused.Code, refused.Error, refused.Message, refused.ClientMsgID})
 
-	all := bob.talk("bob", new(int64))
+	all := openSocket(bob, "bob", new(int64))
 	first, _ := all.message()
 	second, event := all.message()
-	next, same := bob.talk("bob", &first).message()
+	next, same := openSocket(bob, "bob", &first).message()
 	require.Equal(t, []any{second, event.ID()}, []any{next, same.ID()}, "it goes on behind an event")
 }
 
@@ -149,7 +149,7 @@ func frameAsPost(t *testing.T, h host) {
 	s, _ := h.serveWithNATS(t)
 	require.Equal(t, 200, s.post("/api/v1/admin/blocked-words", `{"word":"casino"}`).status)
 	ann := s.caller("ann", "submitter")
-	c := ann.talk("ann", nil)
+	c := openSocket(ann, "ann", nil)
 	saved, accepted := note("saved", "user:bob", `"hi"`), note("accepted", "user:bob", `"hi"`)
 	accepted.Ack = "accepted"
 
@@ -192,7 +192,7 @@ func frameAsPost(t *testing.T, h host) {
 		}
 		return all
 	}())
-	admin := s.talk("ann", nil)
+	admin := openSocket(s, "ann", nil)
 	admin.send(note("of-the-admin", "user:bob", `1`))
 	require.Equal(t, "ann", admin.answer().From, "whose socket it is")
 
@@ -211,7 +211,7 @@ func TestSocketsEndWithTheirProcess(t *testing.T) {
 	s, p := o.startAll("SENDONCE_STREAM_MAX=55m")
 	sockets := make([]*socketClient, 50)
 	for i := range sockets {
-		sockets[i] = s.talk(fmt.Sprint("user-", i), nil)
+		sockets[i] = openSocket(s, fmt.Sprint("user-", i), nil)
 	}
 	began := time.Now()
 	require.NoError(t, p.Signal(15))
@@ -387,7 +387,7 @@ func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
 	o := newCluster(t)
 	require.NoError(t, ensureStreams(t, o.nats.URL()))
 	s := o.at(o.start("")).connect(o.url) // without a trigger: its sweep would archive beside the test's
-	c := s.talk("ann", nil)
+	c := openSocket(s, "ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
 	c.send(message)
 	first := c.answer()
@@ -396,7 +396,7 @@ func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
 	require.Equal(t, 1, s.count(`select count(*) from message_done`))
 	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
 	s.exec(`update upkeep set begun_at = '-infinity'`)
-	s.runMaintenance()
+	runMaintenance(s)
 	require.Equal(t, 1, s.count(`select count(*) from archived_messages`))
 	c.send(message)
 	again := c.answer()

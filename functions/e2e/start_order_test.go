@@ -18,7 +18,7 @@ func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	at := o.start("")
 	s, strict := o.at(at).connect(o.url), o.at(o.start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.caller("bob", "receiver"), newReceiver(t, nil)
-	s.register(`{"url":"` + shop.URL + `"}`)
+	addEndpoint(s, `{"url":"`+shop.URL+`"}`)
 	later := func(r reply) {
 		t.Helper()
 		require.Equal(t, 503, r.status, r.text)
@@ -35,7 +35,7 @@ func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	later(submit(strict, "4", "user:bob", "accepted"))
 	later(bob.get(streams + "bob"))
 	later(s.tick("save"))
-	task := s.submit()
+	task := submitTask(s)
 	require.Equal(t, 200, s.post("/api/v1/sms/task/"+task+"/cancel", `{}`).status)
 	for range 2 {
 		require.Equal(t, 204, s.tick("relay").status)
@@ -50,7 +50,7 @@ func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	s.exec(`update stream_pauses set until = now()`) // a minute at most
 	o.trigger(at)
 	require.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").status == 202 }, waitLimit, 10*time.Millisecond)
-	heard := bob.listen(streams + "bob?after=0")
+	heard := listen(bob, streams+"bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {
 		require.Equal(t, s.get(post+"/by-key/"+key).data("server_msg_id"), heard.told())
 	}

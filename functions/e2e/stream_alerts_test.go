@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// fill publishes to a stream past the functions, so that no quota counts.
-func (o *postOffice) fill(subject string, messages, size int) {
+// fillStream publishes to a stream past the functions, so that no quota counts.
+func fillStream(o *postOffice, subject string, messages, size int) {
 	o.t.Helper()
 	js := o.jetStream()
 	for range messages {
@@ -25,7 +25,7 @@ func (o *postOffice) fill(subject string, messages, size int) {
 }
 
 // trimNow makes the next deliver measure and trim the streams.
-func (o *postOffice) trimNow() {
+func trimNow(o *postOffice) {
 	o.looker.exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
 }
 
@@ -42,17 +42,17 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	alerts := func() []any { return s.get("/api/v1/admin/alerts").data("items").([]any) }
 
 	const large = 200_000
-	o.fill("inbox.zoe", 10, large)
-	o.trimNow()
+	fillStream(o, "inbox.zoe", 10, large)
+	trimNow(o)
 	require.Equal(t, 204, s.tick("deliver").status)
 	require.Empty(t, alerts(), "it is half full")
 
 	// Nothing but the stream's refusal has deliver look.
-	o.fill("inbox.zoe", 10, large)
-	o.fill("inbox.zoe", 1, 150_000)
-	o.trimNow()
+	fillStream(o, "inbox.zoe", 10, large)
+	fillStream(o, "inbox.zoe", 1, 150_000)
+	trimNow(o)
 	waiting := o.save("user:bob", func(r *api.MessageRequest) { r.Data = []byte(`"` + strings.Repeat("x", 60_000) + `"`) })
-	raised, data := ops.alert(t, 1, secret)
+	raised, data := alertEvent(ops, t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 	require.InDelta(t, 0.99, data.Value, 0.01)
 	require.Equal(t, api.AlertEventData{
@@ -66,7 +66,7 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	// Who does not reach NATS changes nothing, and does not fail.
 	lonely := o.at(o.start("deliver", "NATS_URL=nats://127.0.0.1:1"))
 	for range 2 {
-		o.trimNow()
+		trimNow(o)
 		require.Equal(t, 204, lonely.tick("deliver").status)
 	}
 	require.NotContains(t, alerts()[0], "cleared_at")
@@ -74,9 +74,9 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	users, err := o.jetStream().Stream(t.Context(), "USERS")
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context()))
-	o.trimNow()
+	trimNow(o)
 	require.Equal(t, 204, s.tick("deliver").status)
-	cleared, data := ops.alert(t, 2, secret)
+	cleared, data := alertEvent(ops, t, 2, secret)
 	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 	require.Equal(t, raised.Subject, cleared.Subject)
 	require.NotNil(t, data.ClearedAt)
@@ -94,8 +94,8 @@ func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
 	o.env = append(o.env, "SENDONCE_STREAM_DEADLETTERS_MB=1")
 	s, _ := o.startAll()
 	o.until(o.save("user:bob"), "sent")
-	o.fill("dlq.x", 9, 100_000)
-	o.trimNow()
+	fillStream(o, "dlq.x", 9, 100_000)
+	trimNow(o)
 	require.Equal(t, 204, s.tick("deliver").status)
 	require.Equal(t, 1, o.looker.count(`select count(*) from alerts where cleared_at is null`))
 	wake, err := o.jetStream().Stream(t.Context(), "WAKE")

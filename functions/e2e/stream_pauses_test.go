@@ -19,8 +19,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// acks has n acknowledgements to a user wait, each in a row of its own.
-func (s *server) acks(user string, n int) {
+// insertAcks has n acknowledgements to a user wait, each in a row of its own.
+func insertAcks(s *server, user string, n int) {
 	s.t.Helper()
 	s.exec(`with m as (
 			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
@@ -31,7 +31,7 @@ func (s *server) acks(user string, n int) {
 }
 
 // createLimited makes a stream that is full with n messages.
-func (o *postOffice) createLimited(name, subjects string, n int64) jetstream.StreamConfig {
+func createLimited(o *postOffice, name, subjects string, n int64) jetstream.StreamConfig {
 	o.t.Helper()
 	limits := jetstream.StreamConfig{
 		Name: name, Subjects: []string{subjects}, Discard: jetstream.DiscardNew, MaxMsgs: n, Duplicates: time.Minute,
@@ -41,8 +41,8 @@ func (o *postOffice) createLimited(name, subjects string, n int64) jetstream.Str
 	return limits
 }
 
-// updateStream gives a stream room again.
-func (o *postOffice) updateStream(limits jetstream.StreamConfig) {
+// removeLimit gives a stream room again.
+func removeLimit(o *postOffice, limits jetstream.StreamConfig) {
 	o.t.Helper()
 	limits.MaxMsgs = -1
 	_, err := o.jetStream().UpdateStream(o.t.Context(), limits)
@@ -50,7 +50,7 @@ func (o *postOffice) updateStream(limits jetstream.StreamConfig) {
 }
 
 // messagesIn is how many messages a stream holds.
-func (o *postOffice) messagesIn(stream string) int {
+func messagesIn(o *postOffice, stream string) int {
 	o.t.Helper()
 	s, err := o.jetStream().Stream(o.t.Context(), stream)
 	require.NoError(o.t, err)
@@ -70,14 +70,14 @@ func metricsOf(t *testing.T, base string) string {
 func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	t.Parallel()
 	o := newCluster(t)
-	limits := o.createLimited("USERS", "inbox.>", 1)
-	o.looker.acks("ann", 20) // far more than the relay takes at once, and first
+	limits := createLimited(o, "USERS", "inbox.>", 1)
+	insertAcks(o.looker, "ann", 20) // far more than the relay takes at once, and first
 	c := o.grow(allowLoopback)
 	shop := newReceiver(t, nil)
 	c.endpoint(shop.URL)
 	finished := c.finish(3)
 	require.Eventually(t, func() bool { return shop.got() == 3 }, waitLimit, 10*time.Millisecond, "webhooks leave")
-	shop.requireEachOnce(t, finished)
+	requireEachOnce(shop, t, finished)
 	require.Equal(t, 19, c.looker.count(`select count(*) from event_outbox`))
 	c.until(c.save("msg.orders.paid", once), "sent") // messages too
 	relay := c.processes["relay"]
@@ -85,9 +85,9 @@ func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
 	require.Contains(t, metricsOf(t, c.addresses["relay"]), `sendonce_stream_paused{stream="USERS"} 1`)
 
-	o.updateStream(limits)
-	require.Eventually(t, func() bool { return c.waiting() == 0 }, waitLimit, 10*time.Millisecond, "the acknowledgements follow")
-	require.Equal(t, 20, o.messagesIn("USERS"))
+	removeLimit(o, limits)
+	require.Eventually(t, func() bool { return waitingEvents(c) == 0 }, waitLimit, 10*time.Millisecond, "the acknowledgements follow")
+	require.Equal(t, 20, messagesIn(o, "USERS"))
 	require.NoError(t, relay.WaitFor(t.Context(), `"msg":"stream resumed"`))
 	require.NotContains(t, metricsOf(t, c.addresses["relay"]), "sendonce_stream_paused{")
 }
@@ -95,22 +95,22 @@ func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {
 	t.Parallel()
 	o := newCluster(t)
-	limits := o.createLimited("EVENTS", "evt.>", 1)
-	o.updateStream(o.createLimited("USERS", "inbox.>", 1))
+	limits := createLimited(o, "EVENTS", "evt.>", 1)
+	removeLimit(o, createLimited(o, "USERS", "inbox.>", 1))
 	o.looker.exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array[gen_random_uuid()] from generate_series(1, 20)`)
 	relay := o.at(o.start("relay"))
 	require.Equal(t, 204, relay.tick("relay").status)
 	require.Equal(t, 19, o.looker.count(`select count(*) from event_outbox`))
-	o.looker.acks("ann", 20)
+	insertAcks(o.looker, "ann", 20)
 	require.Equal(t, 204, relay.tick("relay").status)
-	require.Equal(t, 20, o.messagesIn("USERS"))
+	require.Equal(t, 20, messagesIn(o, "USERS"))
 	require.Equal(t, 19, o.looker.count(`select count(*) from event_outbox where stream = 'EVENTS'`))
 
-	o.updateStream(limits)
+	removeLimit(o, limits)
 	o.looker.exec(`update stream_pauses set until = now()`)
 	require.Equal(t, 204, relay.tick("relay").status)
 	require.Zero(t, o.looker.count(`select count(*) from event_outbox`))
-	require.Equal(t, 20, o.messagesIn("EVENTS"))
+	require.Equal(t, 20, messagesIn(o, "EVENTS"))
 }
 
 func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
@@ -122,12 +122,12 @@ func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 	require.NoError(t, err)
 	o.save("user:ann")
 	relay := o.at(o.start("relay"))
-	o.allSent(func() { require.Equal(t, 204, relay.tick("relay").status) })
+	waitAllSent(o, func() { require.Equal(t, 204, relay.tick("relay").status) })
 	var waiting []string
 	for range 3 {
 		waiting = append(waiting, o.save("user:ann"))
 	}
-	o.looker.acks("ann", 8)
+	insertAcks(o.looker, "ann", 8)
 	bob := o.save("user:bob")
 	require.Equal(t, 204, relay.tick("relay").status)
 	require.Equal(t, "sent", o.state(bob).State)
@@ -136,9 +136,9 @@ func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 		require.Contains(t, o.state(id).LastError, "takes no more messages for now")
 	}
 	require.Equal(t, 8, o.looker.count(`select count(*) from event_outbox where next_at > now()`))
-	o.looker.acks("carl", 1)
+	insertAcks(o.looker, "carl", 1)
 	require.Equal(t, 204, relay.tick("relay").status)
-	require.Equal(t, 3, o.messagesIn("USERS"), "carl's acknowledgement is there")
+	require.Equal(t, 3, messagesIn(o, "USERS"), "carl's acknowledgement is there")
 }
 
 // A stream that is full of what is over makes room for what waits for it.
@@ -152,7 +152,7 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 			t.Parallel()
 			o := &postOffice{t: t, url: sandbox.NewDatabase(t), nats: newNATS(t)}
 			o.looker = (&server{t: t}).connect(o.url)
-			o.createLimited(stream, c.subjects, 10)
+			createLimited(o, stream, c.subjects, 10)
 			_, h := environment(t, o.url, func(cfg *fn.Config) {
 				ahead := func() time.Time { return time.Now().Add(time.Hour + time.Minute) }
 				cfg.Bus = bus.Config{URL: natsURL(t, o.nats.URL(), bus.UserAll), Replicas: 1, Now: ahead}
@@ -163,7 +163,7 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 			for range 10 {
 				o.save(c.to, once)
 			}
-			o.allSent(func() { tick("relay") })
+			waitAllSent(o, func() { tick("relay") })
 			const more = 3
 			var waiting []string
 			for range more {
@@ -173,7 +173,7 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 			require.Equal(t, more, o.looker.count(`select count(*) from message_live`))
 			tick("relay")
 			tick("deliver")
-			require.Less(t, o.messagesIn(stream), 10, "what is over and old is gone")
+			require.Less(t, messagesIn(o, stream), 10, "what is over and old is gone")
 			tick("relay")
 			for _, id := range waiting {
 				require.Equal(t, "sent", o.state(id).State, "without waiting for the end of a pause")
@@ -222,12 +222,12 @@ func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
 	require.NoError(t, err)
 	host.Kill()
 
-	c.looker.acks("ann", 20)
+	insertAcks(c.looker, "ann", 20)
 	finished = append(finished, c.finish(3)...)
 	require.Eventually(t, func() bool { return shop.got() == 4 }, waitLimit, 10*time.Millisecond, "webhooks leave")
-	shop.requireEachOnce(t, finished)
+	requireEachOnce(shop, t, finished)
 	// A webhook may be there before the relay has committed that its event is published.
-	require.Eventually(t, func() bool { return c.waiting() == 20 }, waitLimit, 10*time.Millisecond, "and the acknowledgements wait")
+	require.Eventually(t, func() bool { return waitingEvents(c) == 20 }, waitLimit, 10*time.Millisecond, "and the acknowledgements wait")
 	require.Eventually(t, func() bool {
 		return c.looker.count(`select count(*) from stream_pauses where stream = 'USERS' and failures > 1`) == 1
 	}, waitLimit, 10*time.Millisecond)
@@ -235,8 +235,8 @@ func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
 	began := time.Now()
 	require.Eventually(t, func() bool { return shop.got() == 5 }, waitLimit, 10*time.Millisecond)
 	t.Logf("an outcome was told %v after its report while USERS had no leader", time.Since(began).Round(time.Millisecond))
-	shop.requireEachOnce(t, finished)
+	requireEachOnce(shop, t, finished)
 
 	host.Start()
-	require.Eventually(t, func() bool { return c.waiting() == 0 }, 2*waitLimit, 20*time.Millisecond, "the acknowledgements follow")
+	require.Eventually(t, func() bool { return waitingEvents(c) == 0 }, 2*waitLimit, 20*time.Millisecond, "the acknowledgements follow")
 }

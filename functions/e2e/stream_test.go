@@ -34,7 +34,7 @@ type streamReader struct {
 }
 
 // listen returns once the stream has begun.
-func (s *server) listen(path string, header ...string) *streamReader {
+func listen(s *server, path string, header ...string) *streamReader {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 2*waitLimit)
 	s.t.Cleanup(cancel)
@@ -125,7 +125,7 @@ func TestTwoCallersChat(t *testing.T) {
 	o := newMessages(t)
 	s, _ := o.startAll()
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "submitter")
-	annHears := ann.listen(streams + "ann")
+	annHears := listen(ann, streams+"ann")
 	const rounds = 5
 	zero := int64(0)
 	chat := api.NewClient(s.url, bob.user, bob.password)
@@ -164,22 +164,22 @@ func TestAStreamThatWasCutIsTakenUpWithoutGapOrRepeat(t *testing.T) {
 	t.Parallel()
 	o := newMessages(t)
 	s, _ := o.startAll()
-	first := s.listen(streams + "bob")
+	first := listen(s, streams+"bob")
 	first.leave()
 	early := o.save("user:bob")
 	o.save("user:carl")
-	second := s.listen(streams+"bob", "Last-Event-ID", first.last)
+	second := listen(s, streams+"bob", "Last-Event-ID", first.last)
 	require.Equal(t, early, second.told(), "also for one who had no event before")
 	second.leave()
 	missed := []string{o.save("user:bob")}
 	o.until(missed[0], "sent") // two that are due at once may come in any order
 	missed = append(missed, o.save("user:bob"))
 	o.until(missed[1], "sent")
-	third := s.listen(streams+"bob?after=0", "Last-Event-ID", second.last)
+	third := listen(s, streams+"bob?after=0", "Last-Event-ID", second.last)
 	require.Equal(t, missed, []string{third.told(), third.told()}, "the header wins, as an EventSource keeps its URL")
 	last := o.save("user:bob")
 	require.Equal(t, last, third.told())
-	all := s.listen(streams + "bob?after=0")
+	all := listen(s, streams+"bob?after=0")
 	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.told(), all.told(), all.told(), all.told()})
 }
 
@@ -187,8 +187,8 @@ func TestACallerHearsItselfAlone(t *testing.T) {
 	t.Parallel()
 	s, _ := ownServer.serveWithNATS(t)
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
-	bob.listen(streams + "bob")
-	s.listen(streams + "bob")
+	listen(bob, streams+"bob")
+	listen(s, streams+"bob")
 	for who, refused := range map[*server]string{ann: streams + "bob", bob: streams + "ann", s.caller("sends", "sender"): streams + "sends"} {
 		got := who.get(refused)
 		require.Equal(t, 403, got.status)
@@ -205,13 +205,13 @@ func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
 	o := newMessages(t)
 	s, p := o.startAll("SENDONCE_STREAM_MAX=5s")
 	began := time.Now()
-	s.listen(streams + "bob").end()
+	listen(s, streams+"bob").end()
 	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
 
 	const listeners = 50
 	ears := make([]*streamReader, listeners)
 	for i := range ears {
-		ears[i] = s.listen(fmt.Sprintf("%suser-%d", streams, i))
+		ears[i] = listen(s, fmt.Sprintf("%suser-%d", streams, i))
 	}
 	began = time.Now()
 	require.NoError(t, p.Signal(15))
@@ -227,7 +227,7 @@ func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 	t.Parallel()
 	o := newMessages(t)
 	s, _ := o.startAll()
-	bob := s.listen(streams + "bob")
+	bob := listen(s, streams+"bob")
 	before := o.save("user:bob")
 	require.Equal(t, before, bob.told())
 	require.NoError(t, o.nats.Stop())
@@ -251,7 +251,7 @@ func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(broker.Close)
-	bob := s.listen(streams + "bob")
+	bob := listen(s, streams+"bob")
 	for id, data := range []string{`{"broken":`, "{\n\"whole\":\r\n1}"} {
 		event := cloudevents.NewEvent()
 		event.SetID(fmt.Sprint(id))
@@ -268,10 +268,10 @@ func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	users, err := js.Stream(t.Context(), bus.StreamUsers)
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context(), jetstream.WithPurgeSequence(2)))
-	late := s.listen(streams+"bob", "Last-Event-ID", "0")
+	late := listen(s, streams+"bob", "Last-Event-ID", "0")
 	require.Equal(t, "1", late.told(), "all that is kept")
 	require.NoError(t, users.Purge(t.Context()))
-	late = s.listen(streams+"bob", "Last-Event-ID", "1")
+	late = listen(s, streams+"bob", "Last-Event-ID", "1")
 	late.block()
 	require.Regexp(t, `^id: 2\n\nid: 2\nevent: gap\ndata: \{"after":1,"next":3,"message":"[^<>\\]+"\}\n\n$`, late.text.String())
 }
@@ -295,7 +295,7 @@ func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T)
 			who = caller
 		}
 		name := fmt.Sprintf("u-%d", i)
-		ears[i] = who.listen(streams + name)
+		ears[i] = listen(who, streams+name)
 		event := cloudevents.NewEvent()
 		event.SetID(name)
 		event.SetSource("/test")

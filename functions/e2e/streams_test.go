@@ -91,7 +91,7 @@ func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
 			return len(info.State.Subjects) > 0
 		}
 	}
-	s.inAnHour("default")
+	scheduleInAnHour(s, "default")
 	for id, to := range map[string]string{"a": "msg.orders.paid", "b": "https://shop.example/hook"} {
 		require.Equal(t, 200, s.post(post, `{"client_msg_id":"`+id+`","to":"`+to+`","data":1}`).status)
 	}

@@ -50,9 +50,9 @@ func TestStricterThanTheSources(t *testing.T) {
 	refused(told("app", 3, ""), 409, "stale_claim")
 	require.Equal(t, 2, s.count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are kept")
 
-	require.Nil(t, s.order(booking(1, "")).data("skipped"))
-	require.Equal(t, true, s.order(booking(1, "")).data("skipped"), "it is being sent")
-	s.sender().send(task.Report{Outcome: task.SentFailed})
+	require.Nil(t, orderMessage(s, booking(1, "")).data("skipped"))
+	require.Equal(t, true, orderMessage(s, booking(1, "")).data("skipped"), "it is being sent")
+	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
 	shop := s.caller("shop", "submitter")
 	refused(shop.post(subscriptions+"send", booking(1, "")), 403, "forbidden")
 	refused(shop.get("/api/v1/admin/statistics"), 403, "forbidden")

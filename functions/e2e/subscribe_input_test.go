@@ -17,7 +17,7 @@ func TestOnlyWholeUnsigned64BitNumbersNameABusinessEvent(t *testing.T) {
 	for written, read := range map[string]string{
 		`0`: "0", `"0"`: "0", `9007199254740993`: "9007199254740993", `18446744073709551615`: "18446744073709551615", `"18446744073709551615"`: "18446744073709551615",
 	} {
-		at := s.order(strings.Replace(booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).header.Get("Location")
+		at := orderMessage(s, strings.Replace(booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).header.Get("Location")
 		require.Equal(t, read, s.get(at).data("business_id"))
 		require.Equal(t, 200, s.get(subscriptions+"logs?business_type=course_booking&business_id="+read).status)
 	}
@@ -59,7 +59,7 @@ func TestEveryBadFieldOfASubscribeMessageIsNamed(t *testing.T) {
 		require.ElementsMatch(t, fields, r.fields(), body)
 	}
 	require.Zero(t, s.count(`select count(*) from subscribe_message_logs`))
-	at := s.order(booking(1, "")).header.Get("Location")
+	at := orderMessage(s, booking(1, "")).header.Get("Location")
 	for body, fields := range map[string][]string{
 		`{}`: {"app_id", "claim_id", "send_status"},
 		`{"app_id":" ","claim_id":-1,"send_status":3,"outcome":"released","error_code":"` + strings.Repeat("e", 51) + `","should_retry":true,"lease_seconds":9}`: {
@@ -75,17 +75,17 @@ func TestEveryBadFieldOfASubscribeMessageIsNamed(t *testing.T) {
 func TestABlockedWordRefusesANewOrderAndNotTheRepeatOfAKnownOne(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	first := s.order(booking(1, ""))
+	first := orderMessage(s, booking(1, ""))
 	for _, word := range []string{"瑜伽", "4711"} {
 		require.Equal(t, 200, s.post("/api/v1/admin/blocked-words", fmt.Sprintf(`{"word":%q}`, word)).status)
 	}
-	require.Equal(t, first.data("id"), s.order(booking(1, "")).data("id"))
+	require.Equal(t, first.data("id"), orderMessage(s, booking(1, "")).data("id"))
 	for _, refused := range []string{booking(2, ""), strings.Replace(booking(2, ""), `"瑜伽课"`, `"ｖ4711"`, 1), strings.Replace(booking(2, ""), `thing1":{"value":"瑜伽课"`, `number1":{"value":4711`, 1)} {
 		r := s.post(subscriptions+"send", refused)
 		require.Equal(t, 400, r.status, r.text)
 		require.Equal(t, "content_blocked", r.body["error"])
 	}
-	s.sender().send(task.Report{Outcome: task.SentFailed})
+	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
 	again := s.post(subscriptions+"send", booking(1, ""))
 	require.Equal(t, "content_blocked", again.body["error"], "it would be sent anew")
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))
@@ -94,7 +94,7 @@ func TestABlockedWordRefusesANewOrderAndNotTheRepeatOfAKnownOne(t *testing.T) {
 func TestNoSMSGetsIntoTheQueuesOfSubscribeMessagesAndNoAppClaimsFromThem(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	s.order(booking(1, ""))
+	orderMessage(s, booking(1, ""))
 	for _, queue := range []string{task.WeChatQueue, task.RecordedQueue} {
 		item := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","queue":%q}`, queue)
 		refused := s.post("/api/v1/sms/send", item)

@@ -38,7 +38,7 @@ type weChatSender struct {
 	db *store.DB
 }
 
-func (s *server) sender() weChatSender {
+func newWeChatSender(s *server) weChatSender {
 	s.t.Helper()
 	db, err := store.Open(store.Config{URL: s.owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles)})
 	require.NoError(s.t, err)
@@ -64,8 +64,8 @@ func (w weChatSender) send(r task.Report) store.SubscribeSend {
 	return sends[id]
 }
 
-// order posts an order that must be taken.
-func (s *server) order(body string) reply {
+// orderMessage posts an order that must be taken.
+func orderMessage(s *server, body string) reply {
 	s.t.Helper()
 	r := s.post(subscriptions+"send", body)
 	require.Equal(s.t, 200, r.status, r.text)
@@ -76,11 +76,11 @@ func (s *server) order(body string) reply {
 func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	made := s.order(booking(123, ""))
+	made := orderMessage(s, booking(123, ""))
 	require.EqualValues(t, 0, made.data("send_status"))
 	require.Equal(t, "pending", made.data("state"))
 	require.Equal(t, fmt.Sprintf("%s%v", subscriptions, made.data("id")), made.header.Get("Location"))
-	sent := s.sender().send(task.Report{Outcome: task.SentOK})
+	sent := newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
 	require.JSONEq(t, `{"thing1":{"value":"瑜伽课"}}`, string(sent.Data))
 
 	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs where business_type = 'course_booking' and business_id = 123`))
@@ -98,7 +98,7 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 	url, bin := sandbox.NewDatabase(t), binary(t)
 	crashed := startProcess(t, bin, settings(url))
 	s := (&server{t: t, url: address(t, crashed), user: "admin", password: "secret"}).connect(url)
-	first := s.order(booking(123, ""))
+	first := orderMessage(s, booking(123, ""))
 	require.NoError(t, crashed.Kill())
 
 	process := startProcess(t, bin, settings(url))
@@ -106,9 +106,9 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 	const line = `"msg":"消息已发送过，跳过重复发送"`
 	for _, state := range []string{"pending", "succeeded"} {
 		if state == "succeeded" {
-			s.sender().send(task.Report{Outcome: task.SentOK})
+			newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
 		}
-		again := s.order(booking(`"123"`, ""))
+		again := orderMessage(s, booking(`"123"`, ""))
 		require.Equal(t, true, again.data("skipped"))
 		require.Equal(t, first.data("id"), again.data("id"))
 		require.Equal(t, first.data("task_id"), again.data("task_id"))
@@ -116,7 +116,7 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 		require.NotContains(t, again.text, "data_differs")
 	}
 	require.Eventually(t, func() bool { return strings.Count(process.Output(), line) == 2 }, waitLimit, time.Millisecond, process.Output())
-	require.Equal(t, true, s.order(strings.Replace(booking(123, ""), "瑜伽课", "茶", 1)).data("data_differs"))
+	require.Equal(t, true, orderMessage(s, strings.Replace(booking(123, ""), "瑜伽课", "茶", 1)).data("data_differs"))
 	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs`))
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))
 }
@@ -125,8 +125,8 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 func TestScenario3AMessageThatFailedIsSentAgainOnItsRow(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	sender := s.sender()
-	made := s.order(booking(123, ""))
+	sender := newWeChatSender(s)
+	made := orderMessage(s, booking(123, ""))
 	at := made.header.Get("Location")
 	sender.send(task.Report{Outcome: task.SentFailed, ErrorCode: "43101", Message: "user refuse to accept the msg"})
 	failed := s.get(at)
@@ -135,7 +135,7 @@ func TestScenario3AMessageThatFailedIsSentAgainOnItsRow(t *testing.T) {
 	require.Equal(t, "user refuse to accept the msg", failed.data("error_message"))
 	require.Len(t, s.get(subscriptions+"failures").data("items"), 1)
 
-	again := s.order(strings.Replace(booking(123, `"lang":"zh_TW"`), "瑜伽课", "茶", 1))
+	again := orderMessage(s, strings.Replace(booking(123, `"lang":"zh_TW"`), "瑜伽课", "茶", 1))
 	require.Equal(t, true, again.data("again"))
 	require.Equal(t, made.data("id"), again.data("id"))
 	require.NotEqual(t, made.data("task_id"), again.data("task_id"))
@@ -192,14 +192,14 @@ func TestAnOrderWakesWhoSendsToWeChat(t *testing.T) {
 	s := serveHandler(t, h).connect(url)
 	waiter := env.RegisterWaiter(task.WeChatQueue)
 	defer waiter.Close()
-	s.order(booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339))))
+	orderMessage(s, booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().Add(time.Hour).Format(time.RFC3339))))
 	require.Equal(t, 200, s.post(subscriptions+"record", recording(2, "")).status)
 	select {
 	case <-waiter.C:
 		t.Fatal("neither of them is to be claimed now")
 	default:
 	}
-	s.order(booking(3, ""))
+	orderMessage(s, booking(3, ""))
 	select {
 	case <-waiter.C:
 	case <-time.After(10 * time.Second):
@@ -210,11 +210,11 @@ func TestAnOrderWakesWhoSendsToWeChat(t *testing.T) {
 func TestAMessageOfAnotherCallerIsSkippedAndNeitherSeenNorSentAgain(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	sender := s.sender()
+	sender := newWeChatSender(s)
 	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "submitter")
-	first := ann.order(booking(1, ""))
+	first := orderMessage(ann, booking(1, ""))
 	at := first.header.Get("Location")
-	require.Equal(t, first.data("id"), bob.order(booking(1, "")).data("id"))
+	require.Equal(t, first.data("id"), orderMessage(bob, booking(1, "")).data("id"))
 	require.Equal(t, 200, ann.get(at).status)
 	require.Equal(t, 200, s.get(at).status, "an admin sees all")
 	require.Equal(t, 404, bob.get(at).status)
@@ -230,7 +230,7 @@ func TestAMessageOfAnotherCallerIsSkippedAndNeitherSeenNorSentAgain(t *testing.T
 	refused := bob.post(subscriptions+"send", booking(1, ""))
 	require.Equal(t, 403, refused.status)
 	require.Contains(t, refused.text, "another caller ordered this message")
-	require.Equal(t, true, s.order(booking(1, "")).data("again"), "an admin may")
+	require.Equal(t, true, orderMessage(s, booking(1, "")).data("again"), "an admin may")
 	sender.send(task.Report{Outcome: task.SentOK})
 	name := "business_type=course_booking&business_id=1&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993"
 	require.Equal(t, true, bob.get(subscriptions+"sent?"+name).data("sent"), "bob must not send it himself")
@@ -241,22 +241,22 @@ func TestAMessageOfAnotherCallerIsSkippedAndNeitherSeenNorSentAgain(t *testing.T
 func TestAMessageThatMayHaveBeenDeliveredIsHeldUnlessItsOrderSaysOtherwise(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	sender := s.sender()
-	s.order(booking(1, ""))
+	sender := newWeChatSender(s)
+	orderMessage(s, booking(1, ""))
 	sender.send(task.Report{Outcome: task.SentUnknown})
-	held := s.order(booking(1, ""))
+	held := orderMessage(s, booking(1, ""))
 	require.Equal(t, true, held.data("skipped"))
 	require.Equal(t, "held", held.data("state"))
 	require.EqualValues(t, 0, held.data("send_status"))
 	resolved := s.post(fmt.Sprintf("/api/v1/admin/tasks/%v/resolve", held.data("task_id")), `{"outcome":"failed","reason":"the user has not got it"}`)
 	require.Equal(t, 200, resolved.status, resolved.text)
-	require.Equal(t, true, s.order(booking(1, "")).data("again"))
+	require.Equal(t, true, orderMessage(s, booking(1, "")).data("again"))
 	sender.send(task.Report{Outcome: task.SentOK})
 
-	s.order(booking(2, `"on_unknown":"resend"`))
+	orderMessage(s, booking(2, `"on_unknown":"resend"`))
 	sender.send(task.Report{Outcome: task.SentUnknown})
 	require.True(t, sender.send(task.Report{Outcome: task.SentOK}).Doubtful, "it is sent again at once")
-	s.order(booking(3, `"on_unknown":"fail"`))
+	orderMessage(s, booking(3, `"on_unknown":"fail"`))
 	sender.send(task.Report{Outcome: task.SentUnknown})
 	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs where business_id = 3 and send_status = 2`))
 }
@@ -282,7 +282,7 @@ func TestARecordedMessageBelongsToItsNewestClaim(t *testing.T) {
 	require.Equal(t, 200, longer.status, longer.text)
 	require.Greater(t, longer.data("lease_until"), silent.data("lease_until"))
 	s.exec(`update task_live set due_at = now()`)
-	_, err := s.sender().db.Sweep(t.Context(), 10)
+	_, err := newWeChatSender(s).db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 
 	newer := record("")
@@ -306,7 +306,7 @@ func TestARecordedMessageBelongsToItsNewestClaim(t *testing.T) {
 	require.EqualValues(t, 1, report(last.data("claim_id"), `"send_status":1`).data("send_status"))
 	require.EqualValues(t, 2, s.get(silent.header.Get("Location")).data("retry_count"))
 	require.Equal(t, true, record("").data("skipped"))
-	conflict := s.post(s.order(booking(2, "")).header.Get("Location")+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
+	conflict := s.post(orderMessage(s, booking(2, "")).header.Get("Location")+"/status", `{"app_id":"app","claim_id":1,"send_status":1}`)
 	require.Equal(t, 409, conflict.status)
 	require.Contains(t, conflict.text, "was not recorded")
 }
@@ -316,14 +316,14 @@ func TestALateSuccessOfAnEarlierRecordCountsForTheMessage(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(s *server){
 		"recorded once more": func(s *server) { s.post(subscriptions+"record", recording(1, "")) },
-		"left to wechat":     func(s *server) { s.order(booking(1, "")) },
+		"left to wechat":     func(s *server) { orderMessage(s, booking(1, "")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := serve(t)
 			silent := s.post(subscriptions+"record", recording(1, `"on_unknown":"fail"`))
 			s.exec(`update task_live set due_at = now()`)
-			_, err := s.sender().db.Sweep(t.Context(), 10)
+			_, err := newWeChatSender(s).db.Sweep(t.Context(), 10)
 			require.NoError(t, err)
 			next(s)
 			require.Equal(t, 1, s.count(`select count(*) from task_live`))
@@ -346,7 +346,7 @@ func TestARecordedMessageOfASilentServiceIsHeld(t *testing.T) {
 	s := serve(t)
 	silent := s.post(subscriptions+"record", recording(1, ""))
 	s.exec(`update task_live set due_at = now()`)
-	_, err := s.sender().db.Sweep(t.Context(), 10)
+	_, err := newWeChatSender(s).db.Sweep(t.Context(), 10)
 	require.NoError(t, err)
 	skipped := s.post(subscriptions+"record", recording(1, ""))
 	require.Equal(t, true, skipped.data("skipped"))

@@ -141,8 +141,8 @@ func TestATriggerThatIsToldToEndEndsInPeace(t *testing.T) {
 	require.Zero(t, code, d.trigger.Output())
 }
 
-// snapshot is every row of every table.
-func (s *server) snapshot() map[string]string {
+// snapshotTables is every row of every table.
+func snapshotTables(s *server) map[string]string {
 	rows, err := s.owner.Query(s.t.Context(), `select format('%I', tablename) from pg_tables where schemaname = 'public'`)
 	require.NoError(s.t, err)
 	tables, err := pgx.CollectRows(rows, pgx.RowTo[string])
@@ -161,9 +161,9 @@ func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 	process := startProcess(t, binary(t), settings(url, allowLoopback, "NATS_URL="+newNATS(t).URL()))
 	s := (&server{t: t, url: address(t, process), user: "admin", password: "secret"}).connect(url)
 	shop := newReceiver(t, nil)
-	at, _ := s.register(fmt.Sprintf(`{"url":%q}`, shop.URL))
+	at, _ := addEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))
 	// Without a trigger all of these wait for someone who calls.
-	s.record(at[len(endpoints)+1:], task.NewID())
+	insertDelivery(s, at[len(endpoints)+1:], task.NewID())
 	id := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).data("task_id")
 	require.Len(t, s.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
 	s.exec(`update task_live set due_at = now() - interval '1 minute'`)
@@ -179,7 +179,7 @@ func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 		forgers = append(forgers, forger{caller.user, caller.password, 403}, forger{caller.user, "wrong", 401})
 	}
 	carrier := s.caller("carrier", "trigger")
-	before := s.snapshot()
+	before := snapshotTables(s)
 	functions := []string{"deliver", "relay", "sweep"}
 	for _, f := range functions {
 		for _, who := range forgers {
@@ -200,11 +200,11 @@ func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, before, s.snapshot())
+	require.Equal(t, before, snapshotTables(s))
 	require.Zero(t, shop.got())
 	for _, f := range functions {
 		require.Equal(t, 204, carrier.tick(f).status)
-		now := s.snapshot()
+		now := snapshotTables(s)
 		require.NotEqual(t, before, now, "there was something to do for %s", f)
 		before = now
 	}

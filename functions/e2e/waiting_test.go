@@ -23,8 +23,8 @@ func waitingMessages(t *testing.T) (n int, many bool) {
 	return n, true
 }
 
-// addMessages saves n messages to a subject at once, as many calls would.
-func (s *server) addMessages(n int) {
+// insertWaiting saves n messages to a subject at once, as many calls would.
+func insertWaiting(s *server, n int) {
 	s.t.Helper()
 	s.exec(`set session_replication_role = replica`)
 	s.exec(`with m as (
@@ -36,15 +36,15 @@ func (s *server) addMessages(n int) {
 		insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, n)
 }
 
-// updates is how many rows were updated in this database so far.
-func (s *server) updates() int {
+// messageUpdates is how many rows were updated in this database so far.
+func messageUpdates(s *server) int {
 	s.t.Helper()
 	return s.count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
 }
 
 // sendToUsers sends messages to a user for d, one after the other, and gives the
 // median time from the answer that one is saved until it is sent.
-func (o *postOffice) sendToUsers(d time.Duration) time.Duration {
+func sendToUsers(o *postOffice, d time.Duration) time.Duration {
 	o.t.Helper()
 	var took []time.Duration
 	pace := time.NewTicker(50 * time.Millisecond)
@@ -66,17 +66,17 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 	n, many := waitingMessages(t)
 	lasts := map[bool]time.Duration{true: 30 * time.Second}[many]
 	o := newMessages(t)
-	limits := o.createLimited("MESSAGES", "msg.>", 1)
+	limits := createLimited(o, "MESSAGES", "msg.>", 1)
 	o.startRelay()
 	o.until(o.save("msg.orders.paid", once), "sent") // it is full now
 	o.until(o.save("user:bob"), "sent")
-	idle := o.sendToUsers(lasts / 3)
-	o.looker.addMessages(n)
+	idle := sendToUsers(o, lasts/3)
+	insertWaiting(o.looker, n)
 	o.save("msg.orders.paid", once) // wakes the relay
 	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from stream_pauses`) == 1 }, waitLimit, 10*time.Millisecond)
-	before, began := o.looker.updates(), time.Now()
-	busy := o.sendToUsers(lasts)
-	updates := float64(o.looker.updates()-before) / time.Since(began).Seconds()
+	before, began := messageUpdates(o.looker), time.Now()
+	busy := sendToUsers(o, lasts)
+	updates := float64(messageUpdates(o.looker)-before) / time.Since(began).Seconds()
 	t.Logf("a message to another stream is sent after %v, and after %v while %d messages wait for a full one; %.1f updates/s",
 		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
 	require.Zero(t, o.looker.count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")
@@ -85,7 +85,7 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 		require.Less(t, busy, 2*idle)
 	}
 
-	o.updateStream(limits)
+	removeLimit(o, limits)
 	began = time.Now()
 	o.looker.exec(`update stream_pauses set until = now()`)
 	_, err := o.jetStream().Publish(t.Context(), "wake.relay", []byte("1"))
@@ -93,5 +93,5 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*waitLimit, 20*time.Millisecond)
 	took := time.Since(began)
 	t.Logf("all %d were sent within %v of there being room, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
-	require.Equal(t, n+2, o.messagesIn("MESSAGES"))
+	require.Equal(t, n+2, messagesIn(o, "MESSAGES"))
 }

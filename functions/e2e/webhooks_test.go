@@ -13,15 +13,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// register makes an endpoint and gives its path and its secret.
-func (s *server) register(body string) (at, secret string) {
+// addEndpoint makes an endpoint and gives its path and its secret.
+func addEndpoint(s *server, body string) (at, secret string) {
 	made := s.post(endpoints, body)
 	require.Equal(s.t, 200, made.status, made.text)
 	return fmt.Sprintf("%s/%v", endpoints, made.data("id")), made.data("secret").(string)
 }
 
-// done are the words of what was done by hand to a subject, oldest first.
-func (s *server) done(subject string) (words []string) {
+// auditedActions are the words of what was done by hand to a subject, oldest first.
+func auditedActions(s *server, subject string) (words []string) {
 	rows, err := s.owner.Query(s.t.Context(), `select action from operator_actions where subject = $1 order by id`, subject)
 	require.NoError(s.t, err)
 	defer rows.Close()
@@ -40,7 +40,7 @@ func (s *server) text(sql string, args ...any) (text string) {
 }
 
 // requireNoSecretsStored demands that the records of what was done by hand hold none.
-func (s *server) requireNoSecretsStored() {
+func requireNoSecretsStored(s *server) {
 	s.t.Helper()
 	require.Positive(s.t, s.count(`select count(*) from operator_actions`))
 	require.Zero(s.t, s.count(`select count(*) from operator_actions a where a::text like '%whsec_%' or a::text like '%enc_.%'`))
@@ -71,17 +71,17 @@ func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 		require.NotContains(t, shown.text, secret)
 	}
 	require.Contains(t, shop.post(endpoints, shopURL).text, `"events":[]`, "all")
-	require.Equal(t, []string{"webhook.create"}, s.done(fmt.Sprintf("webhook/%v", made.data("id"))))
-	s.requireNoSecretsStored()
+	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", made.data("id"))))
+	requireNoSecretsStored(s)
 }
 
 func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	at, _ := s.register(shopURL)
+	at, _ := addEndpoint(s, shopURL)
 	id := at[len(endpoints)+1:]
-	delivered, pending := s.record(id, task.NewID()), s.record(id, task.NewID())
-	s.deliver(delivered)
+	delivered, pending := insertDelivery(s, id, task.NewID()), insertDelivery(s, id, task.NewID())
+	insertAttempt(s, delivered)
 	for range 2 {
 		off := s.post(at+"/disable", "")
 		require.Equal(t, 200, off.status, off.text)
@@ -103,14 +103,14 @@ func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	require.Equal(t, 404, s.do("DELETE", at, "").status)
 	require.Equal(t, "failed", s.get(deliveries+"/"+pending).data("state"))
 	require.Equal(t, "delivered", s.get(deliveries+"/"+delivered).data("state"))
-	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, s.done("webhook/"+id), "what changes nothing is not told")
-	s.requireNoSecretsStored()
+	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "what changes nothing is not told")
+	requireNoSecretsStored(s)
 }
 
 func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	at, first := s.register(shopURL)
+	at, first := addEndpoint(s, shopURL)
 	require.Nil(t, s.get(at).data("old_secret_until"))
 	rotated := s.post(at+"/rotate-secret", "")
 	require.Equal(t, 200, rotated.status, rotated.text)
@@ -125,8 +125,8 @@ func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 
 	s.exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.get(at).data("old_secret_until"), "the day is over")
-	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, s.done("webhook/"+at[len(endpoints)+1:]))
-	s.requireNoSecretsStored()
+	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+at[len(endpoints)+1:]))
+	requireNoSecretsStored(s)
 }
 
 func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
@@ -147,7 +147,7 @@ func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
 	require.Equal(t, rotated.text, shop.get(secret).text)
 	require.Equal(t, 1, s.count(`select count(*) from webhook_endpoints where url is null and old_secret is not null`))
 	require.Equal(t, 1, s.count(`select count(*) from operator_actions where action = 'webhook.rotate' and caller_name = 'shop'`))
-	s.requireNoSecretsStored()
+	requireNoSecretsStored(s)
 
 	require.Empty(t, s.get(endpoints).data("items"), "it is no endpoint")
 	id := s.text(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
@@ -162,8 +162,8 @@ func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	shop, bank, points := s.caller("shop", "submitter"), s.caller("bank", "submitter"), s.caller("points", "receiver")
-	at, _ := shop.register(shopURL)
-	delivery := deliveries + "/" + s.record(at[len(endpoints)+1:], task.NewID())
+	at, _ := addEndpoint(shop, shopURL)
+	delivery := deliveries + "/" + insertDelivery(s, at[len(endpoints)+1:], task.NewID())
 	of := s.get(at).data("caller_id")
 	for _, call := range [][2]string{
 		{"GET", at}, {"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"GET", delivery}, {"POST", delivery + "/resend"}, {"DELETE", at},
@@ -197,12 +197,12 @@ func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
 	shop, bank := s.caller("shop", "submitter"), s.caller("bank", "submitter")
-	at, _ := shop.register(shopURL)
-	neighbour, _ := bank.register(shopURL)
+	at, _ := addEndpoint(shop, shopURL)
+	neighbour, _ := addEndpoint(bank, shopURL)
 	require.Equal(t, 200, shop.get(secret).status)
 	owner := s.get(at).data("caller_id")
 	callbacks := s.text(`select id::text from webhook_endpoints where url is null and caller_id = $1::text::bigint`, owner)
-	callback := deliveries + "/" + s.record(callbacks, task.NewID())
+	callback := deliveries + "/" + insertDelivery(s, callbacks, task.NewID())
 	require.Equal(t, 200, s.post(callback+"/resend", "").status)
 	require.Equal(t, 200, s.post(neighbour+"/disable", "").status)
 	require.Equal(t, 200, s.post(fmt.Sprintf("%scallers/%v/revoke", root, owner), "").status)
@@ -213,7 +213,7 @@ func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
 		require.Contains(t, refused.text, "its caller is revoked")
 	}
 	require.Equal(t, false, s.get(at).data("enabled"))
-	require.Equal(t, []string{"webhook.create"}, s.done("webhook/"+at[len(endpoints)+1:]))
+	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+at[len(endpoints)+1:]))
 	require.Equal(t, 204, s.do("DELETE", at, "").status)
 	require.Equal(t, 200, s.post(neighbour+"/enable", "").status)
 }
@@ -274,12 +274,12 @@ func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 	require.Equal(t, 200, shop.get(secret).status)
 	seen := map[any]bool{}
 	for range 20 {
-		shop.register(shopURL)
+		addEndpoint(shop, shopURL)
 	}
 	refused := shop.post(endpoints, shopURL)
 	require.Equal(t, 409, refused.status)
 	require.Equal(t, "conflict", refused.body["error"])
-	bank.register(shopURL)
+	addEndpoint(bank, shopURL)
 	for path, last := endpoints+"?limit=6", false; !last; {
 		page := shop.get(path)
 		for _, item := range page.data("items").([]any) {
@@ -293,18 +293,18 @@ func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 		require.Equal(t, 204, shop.do("DELETE", fmt.Sprintf("%s/%v", endpoints, id), "").status)
 		break
 	}
-	shop.register(shopURL)
+	addEndpoint(shop, shopURL)
 }
 
 func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	at, _ := s.register(shopURL)
-	other, _ := s.register(shopURL)
+	at, _ := addEndpoint(s, shopURL)
+	other, _ := addEndpoint(s, shopURL)
 	tasks := []string{task.NewID().String(), task.NewID().String()}
-	first, second := s.record(at[len(endpoints)+1:], tasks[0]), s.record(at[len(endpoints)+1:], tasks[1])
-	third := s.record(other[len(endpoints)+1:], tasks[1])
-	s.deliver(first)
+	first, second := insertDelivery(s, at[len(endpoints)+1:], tasks[0]), insertDelivery(s, at[len(endpoints)+1:], tasks[1])
+	third := insertDelivery(s, other[len(endpoints)+1:], tasks[1])
+	insertAttempt(s, first)
 	list := func(query string) (ids []string) {
 		page := s.get(deliveries + query)
 		require.Equal(t, 200, page.status, page.text)
@@ -347,10 +347,10 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
-	at, _ := s.register(shopURL)
-	id := s.record(at[len(endpoints)+1:], task.NewID())
+	at, _ := addEndpoint(s, shopURL)
+	id := insertDelivery(s, at[len(endpoints)+1:], task.NewID())
 	before := s.get(deliveries + "/" + id)
-	s.deliver(id)
+	insertAttempt(s, id)
 	again := s.post(deliveries+"/"+id+"/resend", "")
 	require.Equal(t, 200, again.status, again.text)
 	require.Equal(t, "pending", again.data("state"))
@@ -373,11 +373,11 @@ func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T
 	require.Equal(t, 200, s.post(deliveries+"/"+id+"/resend", "").status)
 	require.Equal(t, 204, s.do("DELETE", at, "").status)
 	refused()
-	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, s.done("delivery/"+id))
-	s.requireNoSecretsStored()
+	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, auditedActions(s, "delivery/"+id))
+	requireNoSecretsStored(s)
 
 	require.Equal(t, 200, s.get(secret).status)
-	callback := s.record(s.text(`select id::text from webhook_endpoints where url is null`), task.NewID())
+	callback := insertDelivery(s, s.text(`select id::text from webhook_endpoints where url is null`), task.NewID())
 	require.Equal(t, "https://shop.test/callback", s.post(deliveries+"/"+callback+"/resend", "").data("url"))
 }
 
@@ -388,8 +388,8 @@ func TestWhatIsDueAgainWakesDeliver(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, broker.Flush())
 
-	at, _ := s.register(shopURL)
-	id := s.record(at[len(endpoints)+1:], task.NewID())
+	at, _ := addEndpoint(s, shopURL)
+	id := insertDelivery(s, at[len(endpoints)+1:], task.NewID())
 	require.Equal(t, 200, s.post(at+"/disable", "").status)
 	for _, path := range []string{at + "/enable", deliveries + "/" + id + "/resend"} {
 		require.Equal(t, 200, s.post(path, "").status)
