@@ -33,7 +33,7 @@ type Env struct {
 	logins    *loginLimiter
 	frames    *callerSemaphores // of sockets
 	reads     *callerSemaphores // of events, for streams and sockets
-	database  *databaseProbe
+	database  *cached[struct{}]
 	metrics   func() *Metrics
 	alerts    task.AlertRules
 
@@ -84,7 +84,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 		unset := errors.New("DATABASE_URL is not set")
 		env.callers = newCallerCache(func(context.Context, string, bool) (store.Caller, error) { return store.Caller{}, unset })
 		env.deferred = deferredLookups{findExisting: func(context.Context, []string) ([]string, error) { return nil, unset }, log: log}
-		env.database = &databaseProbe{ping: func(context.Context) error { return unset }}
+		env.database = newDatabaseProbe(func(context.Context) error { return unset })
 		return env, nil
 	}
 	tables := cfg.storeConfig()
@@ -101,7 +101,7 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	env.callers = newCallerCache(db.CallerByName)
 	env.callers.onFound = env.watchCallers
 	env.deferred = deferredLookups{findExisting: db.ExistingCallers, log: log}
-	env.database = &databaseProbe{ping: db.Ping}
+	env.database = newDatabaseProbe(db.Ping)
 	return env, nil
 }
 

@@ -39,7 +39,7 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 	require.NoError(t, err)
 	h.env = env
 	h.knows(knownCallers)
-	env.database = &databaseProbe{ping: func(context.Context) error { return nil }}
+	env.database = newDatabaseProbe(func(context.Context) error { return nil })
 	handler, err := Handler(env, functions...)
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)

@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -34,7 +31,7 @@ func TestHealthNeedsNoPasswordAndIsNotLogged(t *testing.T) {
 func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	h.env.database = &databaseProbe{ping: func(context.Context) error { return errors.New("refused") }}
+	h.env.database = newDatabaseProbe(func(context.Context) error { return errors.New("refused") })
 	r := h.call("GET", "/readyz", "")
 	require.Equal(t, 503, r.status)
 	require.JSONEq(t, `{"status":"database away"}`, r.body)
@@ -45,46 +42,8 @@ func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
 func TestReadyzSaysThatTheDatabaseRoleWasChanged(t *testing.T) {
 	t.Parallel()
 	h := startHouse(t, nil, greeter())
-	h.env.database = &databaseProbe{ping: func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) }}
+	h.env.database = newDatabaseProbe(func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) })
 	r := h.call("GET", "/readyz", "")
 	require.Equal(t, 503, r.status)
 	require.JSONEq(t, `{"status":"settings of the database role changed: run migrate"}`, r.body)
-}
-
-func TestManyProbesAskTheDatabaseOnce(t *testing.T) {
-	t.Parallel()
-	asked, answer := make(chan struct{}, 20), make(chan struct{})
-	p := &databaseProbe{ping: func(context.Context) error {
-		asked <- struct{}{}
-		<-answer
-		return nil
-	}}
-	var all sync.WaitGroup
-	for range 20 {
-		all.Go(func() { require.NoError(t, p.check()) })
-	}
-	<-asked
-	close(answer)
-	all.Wait()
-	require.Empty(t, asked)
-}
-
-func TestASilentDatabaseIsGivenTwoSecondsAndOneIsRemembered(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		asked := 0
-		p := &databaseProbe{ping: func(ctx context.Context) error {
-			asked++
-			<-ctx.Done()
-			return ctx.Err()
-		}}
-		begun := time.Now()
-		require.Error(t, p.check())
-		require.Error(t, p.check())
-		require.Equal(t, 2*time.Second, time.Since(begun))
-		require.Equal(t, 1, asked)
-		time.Sleep(time.Second)
-		require.Error(t, p.check())
-		require.Equal(t, 2, asked)
-	})
 }

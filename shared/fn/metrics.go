@@ -5,7 +5,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/bus"
@@ -163,39 +163,30 @@ func (m *Metrics) scrape(w http.ResponseWriter) {
 	}
 }
 
-// cachedGauge is a value that is read when it is shown, at most once a second.
+// cachedGauge is a value that a scrape reads; a failure is logged.
 type cachedGauge[T any] struct {
-	log  *slog.Logger
-	what string // is read, for the log
-
-	mu     sync.Mutex
-	read   func(context.Context) (T, error) // nil where this process does not show it
-	readAt time.Time
-	value  T
-	known  bool // reading succeeded
+	log    *slog.Logger
+	what   string                    // is read, for the log
+	source atomic.Pointer[cached[T]] // nil where this process does not show it
 }
 
 func (g *cachedGauge[T]) set(read func(context.Context) (T, error)) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.read = read
+	g.source.Store(&cached[T]{timeout: gaugeTimeout, read: func(ctx context.Context) (T, error) {
+		value, err := read(ctx)
+		if err != nil {
+			g.log.Warn(g.what+" cannot be read", "cause", err.Error())
+		}
+		return value, err
+	}})
 }
 
 func (g *cachedGauge[T]) get() (value T, known bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.read == nil || time.Since(g.readAt) < time.Second {
-		return g.value, g.known
+	source := g.source.Load()
+	if source == nil {
+		return value, false
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), gaugeTimeout)
-	defer cancel()
-	var err error
-	if g.value, err = g.read(ctx); err != nil {
-		g.log.Warn(g.what+" cannot be read", "cause", err.Error())
-	}
-	g.known = err == nil
-	g.readAt = time.Now()
-	return g.value, g.known
+	value, err := source.get()
+	return value, err == nil
 }
 
 // collect shows the state of this process.

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/common/expfmt"
@@ -262,32 +260,4 @@ func TestTheBacklogIsShownWhileItCanBeAsked(t *testing.T) {
 	require.NotContains(t, got, "sendonce_stream_len", "rather than an old number")
 	require.Contains(t, got, "sendonce_http_requests_under_way", "the rest is shown")
 	require.Contains(t, away.log.String(), "NATS away")
-}
-
-func TestManyScrapesAskForTheBacklogOnceASecondAndWaitASecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		asked, silent := 0, true
-		b := cachedGauge[bus.AcceptState]{log: slog.New(slog.DiscardHandler), read: func(ctx context.Context) (bus.AcceptState, error) {
-			asked++
-			if silent {
-				<-ctx.Done()
-			}
-			return bus.AcceptState{Messages: uint64(asked)}, ctx.Err()
-		}}
-		begun := time.Now()
-		for range 20 {
-			_, known := b.get()
-			require.False(t, known)
-		}
-		require.Equal(t, time.Second, time.Since(begun))
-		require.Equal(t, 1, asked)
-		silent = false
-		time.Sleep(time.Second)
-		for range 20 {
-			now, known := b.get()
-			require.True(t, known)
-			require.EqualValues(t, 2, now.Messages)
-		}
-	})
 }

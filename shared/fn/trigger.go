@@ -31,9 +31,11 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 	}
 	gauges := triggerGauges{
 		trigger: t,
-		backlog: &cachedGauge[bus.Backlog]{log: e.Log, what: "the backlog of the functions", read: t.Backlog},
-		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams", read: t.StreamUsage},
+		backlog: &cachedGauge[bus.Backlog]{log: e.Log, what: "the backlog of the functions"},
+		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams"},
 	}
+	gauges.backlog.set(t.Backlog)
+	gauges.used.set(t.StreamUsage)
 	r.Collect(gauges.collect)
 	probes, err := newMux(e, nil)
 	if err != nil {
