@@ -118,3 +118,29 @@ func TestMigrateGrantsConfirmedSubjects(t *testing.T) {
 		"shop {}",
 	}, texts(t, conn, `SELECT name || ' ' || receives::text FROM callers ORDER BY name`))
 }
+
+// Callers of a limited operator and of an unlimited one, and who made them by the audit log.
+const operatorHistory = `
+INSERT INTO callers (name, token_hash, roles, queues)
+	SELECT name, decode(repeat('00', 32), 'hex'), ARRAY[CASE name WHEN 'ops.phone' THEN 'sender' ELSE 'admin' END], CASE name WHEN 'boss' THEN '{}' ELSE '{bulk}' END::text[]
+	FROM unnest(ARRAY['boss', 'ops', 'ops.deputy', 'ops.deputy.phone', 'ops.given', 'ops.taken']) name;
+INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subject)
+	SELECT o.id, maker, '', action, 'caller/' || c.id
+	FROM (VALUES ('boss', 'ops', 'caller.create'), ('ops', 'ops', 'caller.rotate'), ('ops.deputy', 'ops.deputy.phone', 'caller.create'),
+		('boss', 'ops.given', 'caller.create'), ('ops', 'ops.given', 'caller.update'), ('boss', 'ops.taken', 'caller.create'), ('ops', 'ops.taken', 'caller.rotate')
+	) a (maker, made, action) JOIN callers o ON o.name = maker JOIN callers c ON c.name = made;
+INSERT INTO archived_operator_actions (id, caller_id, caller_name, request_id, action, subject, created_at)
+	SELECT 1, o.id, 'ops', '', 'caller.create', 'caller/' || c.id, now() FROM callers o, callers c WHERE o.name = 'ops' AND c.name = 'ops.deputy'`
+
+func TestMigrateFindsWhoMadeCallers(t *testing.T) {
+	t.Parallel()
+	conn := before(t, "0043_caller_accounts.sql")
+	_, err := conn.Exec(t.Context(), operatorHistory)
+	require.NoError(t, err)
+	_, err = migrations.Up(t.Context(), conn, roles)
+	require.NoError(t, err)
+	require.Equal(t, []string{
+		"boss - -", "ops - -", "ops.deputy ops ops", "ops.deputy.phone ops.deputy ops", "ops.given - -", "ops.taken ops ops",
+	}, texts(t, conn, `SELECT concat_ws(' ', c.name, coalesce(o.name, '-'), coalesce(a.name, '-'))
+		FROM callers c LEFT JOIN callers o ON o.id = c.made_by LEFT JOIN callers a ON a.id = c.account_id ORDER BY c.id`))
+}

@@ -153,7 +153,9 @@ CREATE TABLE callers (
     max_waiting_messages bigint,
     max_waiting_bytes bigint,
     max_waiting_tasks bigint,
-    best_priority smallint NOT NULL DEFAULT 0);
+    best_priority smallint NOT NULL DEFAULT 0,
+    made_by bigint,
+    account_id bigint);
 
 CREATE TABLE dead_letters (
     id bigint NOT NULL GENERATED ALWAYS AS IDENTITY,
@@ -576,7 +578,11 @@ ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_folded_key UNIQUE (folded
 
 ALTER TABLE blocked_words ADD CONSTRAINT blocked_words_pkey PRIMARY KEY (id);
 
+ALTER TABLE callers ADD CONSTRAINT callers_account_id_fkey FOREIGN KEY (account_id) REFERENCES callers(id);
+
 ALTER TABLE callers ADD CONSTRAINT callers_best_priority_check CHECK (((best_priority >= 0) AND (best_priority <= 5)));
+
+ALTER TABLE callers ADD CONSTRAINT callers_made_by_fkey FOREIGN KEY (made_by) REFERENCES callers(id);
 
 ALTER TABLE callers ADD CONSTRAINT callers_max_waiting_bytes_check CHECK ((max_waiting_bytes > 0));
 
@@ -725,6 +731,10 @@ CREATE UNIQUE INDEX archived_business_template_receiver ON public.archived_subsc
 CREATE INDEX archived_messages_between ON public.archived_messages USING btree (destination, sender, created_at, id) WHERE (kind = 2);
 
 CREATE INDEX archived_subscribe_message_sends_log ON public.archived_subscribe_message_sends USING btree (log_id, created_at);
+
+CREATE INDEX callers_account ON public.callers USING btree (account_id) WHERE (account_id IS NOT NULL);
+
+CREATE INDEX callers_made_by ON public.callers USING btree (made_by) WHERE (made_by IS NOT NULL);
 
 CREATE INDEX dead_letters_survived ON public.dead_letters USING btree (created_at, id) WHERE (NOT dead);
 
@@ -950,6 +960,10 @@ COMMENT ON COLUMN callers.max_waiting_bytes IS 'Bytes of data of these messages.
 COMMENT ON COLUMN callers.max_waiting_tasks IS 'Tasks of the caller that may be in task_live. NULL: SENDONCE_CALLER_WAITING_TASKS decides.';
 
 COMMENT ON COLUMN callers.best_priority IS 'The smallest priority that the caller may give to a task: 0 goes before all others, 5 is what a task has that is given none.';
+
+COMMENT ON COLUMN callers.made_by IS 'The limited operator that made the caller, or was the first to replace its token. NULL: none did.';
+
+COMMENT ON COLUMN callers.account_id IS 'The caller at the beginning of the chain of made_by, whose quotas and shares the caller uses. NULL: its own.';
 
 COMMENT ON TABLE dead_letters IS 'Events that a function will never accept, for an operator. While dead is false it only counts the panics of an event.';
 

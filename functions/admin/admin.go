@@ -13,7 +13,8 @@
 // WithinQueues and nothing else here: the tasks, pauses and alerts of its queues, the
 // callers that are named after it (ops.phone for ops) and may do no more than it may
 // itself, and, to read, the templates, which are common to all submitters. A foreign
-// task or caller does not exist for it.
+// task or caller does not exist for it. The callers that it makes use its quotas and shares,
+// and are revoked and narrowed with it.
 package admin
 
 import (
@@ -32,7 +33,7 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), ready: env.WakeClaims, due: env.WakeSweepAt, username: env.Config.Username, changed: env.CallerChanged, phones: env.Config.PhoneCountry}
+	d := &desk{db: env.DB(), ready: env.WakeClaims, due: env.WakeSweepAt, username: env.Config.Username, changed: env.CallersChanged, phones: env.Config.PhoneCountry}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
 		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
@@ -92,10 +93,10 @@ const maxReason = 500
 // desk is where an operator stands.
 type desk struct {
 	db       *store.DB
-	ready    func(queue string, n int)                // tells waiting claims
-	due      func(at time.Time)                       // has sweep woken
-	username string                                   // of the built-in admin, which is no stored caller
-	changed  func(ctx context.Context, caller string) // makes every process look a caller up anew
+	ready    func(queue string, n int)                    // tells waiting claims
+	due      func(at time.Time)                           // has sweep woken
+	username string                                       // of the built-in admin, which is no stored caller
+	changed  func(ctx context.Context, callers ...string) // makes every process look callers up anew
 	phones   task.Country
 }
 

@@ -176,13 +176,12 @@ func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.UpdateCaller(ctx, id, store.Grants{
+	row, also, err := d.db.UpdateCaller(ctx, id, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
 	}, c.Operator(""))
-	d.changed(ctx, row.Name)
-	return callerResponse(row), err
+	return d.changedWith(ctx, row, also), err
 }
 
 func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
@@ -201,9 +200,19 @@ func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, er
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.RevokeCaller(ctx, id, c.Operator(""))
-	d.changed(ctx, row.Name)
-	return callerResponse(row), err
+	row, also, err := d.db.RevokeCaller(ctx, id, c.Operator(""))
+	return d.changedWith(ctx, row, also), err
+}
+
+// changedWith publishes the change of a caller and of the callers that it made, and
+// returns the answer.
+func (d *desk) changedWith(ctx context.Context, row store.StoredCaller, also []store.StoredCaller) api.CallerResponse {
+	answer := callerResponse(row)
+	for _, made := range also {
+		answer.AlsoChanged = append(answer.AlsoChanged, made.Name)
+	}
+	d.changed(ctx, append(answer.AlsoChanged, row.Name)...)
+	return answer
 }
 
 func callerResponse(row store.StoredCaller) api.CallerResponse {
@@ -212,6 +221,7 @@ func callerResponse(row store.StoredCaller) api.CallerResponse {
 		MaxWaitingMessages: row.MaxWaitingMessages, MaxWaitingBytes: row.MaxWaitingBytes, MaxWaitingTasks: row.MaxWaitingTasks,
 		BestPriority: *cmp.Or(row.BestPriority, new(int64)), // nil where there is no row because of an error
 		CreatedAt:    row.CreatedAt.UTC(), RotatedAt: fn.UTC(row.RotatedAt), RevokedAt: fn.UTC(row.RevokedAt),
+		MadeBy: (*api.ID)(row.MadeBy),
 	}
 }
 

@@ -280,6 +280,9 @@ type CallerResponse struct {
 	CreatedAt time.Time  `json:"created_at"`
 	RotatedAt *time.Time `json:"rotated_at,omitempty"`
 	RevokedAt *time.Time `json:"revoked_at,omitempty"`
+
+	MadeBy      *ID      `json:"made_by,omitempty"`      // the admin with queues that made it, or was the first to rotate its token
+	AlsoChanged []string `json:"also_changed,omitempty"` // in the answer to a change: the callers that it made and that were revoked or narrowed with it
 }
 
 // ActionsRequest lists changes by hand, newest first: GET /api/v1/admin/actions.

@@ -43,7 +43,7 @@ type Env struct {
 }
 
 // NewEnv prepares a process without touching the network. In cfg 0 stands for
-// the defaults of MaxConns, MaxCalls, MaxWaiting, CallerShare, MemoryMB and
+// the defaults of MaxConns, MaxCalls, MaxWaiting, CallerShare, OperatorCallers, MemoryMB and
 // DrainTimeout. Close ends it.
 func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	if cfg.MaxConns == 0 {
@@ -57,6 +57,9 @@ func NewEnv(cfg Config, log *slog.Logger) (*Env, error) {
 	}
 	if cfg.CallerShare == 0 {
 		cfg.CallerShare = 0.25
+	}
+	if cfg.OperatorCallers == 0 {
+		cfg.OperatorCallers = 20
 	}
 	if cfg.Metrics == "" {
 		cfg.Metrics = metricsForAdmin

@@ -26,17 +26,18 @@ const (
 	publishTimeout  = time.Second // what the answer to an operator waits for NATS at most
 )
 
-// CallerChanged makes every process look a caller up anew: call it after the
-// commit that changed the caller. Processes that are connected to NATS do so at once,
-// others within 60 s.
-func (e *Env) CallerChanged(ctx context.Context, name string) {
-	if name == "" {
-		return // the change failed
-	}
-	e.callers.forget(name)
+// CallersChanged makes every process look these callers up anew: call it after the
+// commit that changed them. Processes that are connected to NATS do so at once, others
+// within 60 s. An empty name, of a change that failed, is ignored.
+func (e *Env) CallersChanged(ctx context.Context, names ...string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), publishTimeout)
 	defer cancel()
-	e.bus.NotifyCaller(ctx, name)
+	for _, name := range names {
+		if name != "" {
+			e.callers.forget(name)
+			e.bus.NotifyCaller(ctx, name)
+		}
+	}
 }
 
 // watchCallers subscribes to changes of callers, once there is a caller to forget:

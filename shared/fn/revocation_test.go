@@ -124,7 +124,7 @@ func TestAStreamEndsWhenItsCallerIsChanged(t *testing.T) {
 					time.Sleep(5500 * time.Millisecond)
 					callers.change(change)
 					if learns.notify {
-						h.env.CallerChanged(t.Context(), "submitter")
+						h.env.CallersChanged(t.Context(), "submitter")
 					}
 					changed := time.Now()
 					<-stream.done
@@ -175,7 +175,7 @@ func TestASocketEndsWhenItsCallerIsChanged(t *testing.T) {
 			c.send(`{"say":"a"}`)
 			require.Contains(t, c.read(), `"a"`)
 			callers.change(change)
-			h.env.CallerChanged(t.Context(), "submitter")
+			h.env.CallersChanged(t.Context(), "submitter")
 			want := websocket.StatusGoingAway
 			if name == "is revoked" || name == "has another token" {
 				want = websocket.StatusPolicyViolation

@@ -290,7 +290,7 @@ func TestARevokedCallerSendsNothingMore(t *testing.T) {
 	c.send(`{"say":"a"}`)
 	require.Contains(t, c.read(), `"a"`)
 	callers.change(func(caller *store.Caller) { caller.Revoked = true })
-	h.env.CallerChanged(t.Context(), "submitter")
+	h.env.CallersChanged(t.Context(), "submitter")
 	require.Equal(t, websocket.StatusPolicyViolation, c.closed().Code)
 	require.Equal(t, "unauthenticated", h.calls(2)[1]["error"])
 }

@@ -185,7 +185,7 @@ func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
 	_, err = db.AddCaller(ctx, "shop", second[:], Grants{Roles: []string{"sender"}}, builtIn)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
 
-	c, err = db.UpdateCaller(ctx, c.ID, Grants{Queues: []string{"bulk"}}, builtIn)
+	c, _, err = db.UpdateCaller(ctx, c.ID, Grants{Queues: []string{"bulk"}}, builtIn)
 	require.NoError(t, err)
 	require.Equal(t, []string{"submitter"}, c.Roles)
 	require.Equal(t, []string{"bulk"}, c.Queues)
@@ -196,13 +196,13 @@ func TestACallerIsRotatedAndRevokedAndItsTokenNeverTold(t *testing.T) {
 	require.True(t, login.Knows(second))
 
 	for range 2 {
-		c, err = db.RevokeCaller(ctx, c.ID, builtIn)
+		c, _, err = db.RevokeCaller(ctx, c.ID, builtIn)
 		require.NoError(t, err)
 		require.NotNil(t, c.RevokedAt)
 	}
 	_, err = db.RotateCaller(ctx, c.ID, first[:], builtIn)
 	require.Equal(t, task.CodeConflict, task.CodeOf(err))
-	_, err = db.RevokeCaller(ctx, c.ID+1, builtIn)
+	_, _, err = db.RevokeCaller(ctx, c.ID+1, builtIn)
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 	page, _, err := db.Callers(ctx, nil, 0, 10)
 	require.NoError(t, err)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -27,7 +28,22 @@ type Caller struct {
 	MaxWaitingBytes    *int64 // of these; nil = Config.Waiting.Bytes
 	MaxWaitingTasks    *int64 // that may be not final; nil = Config.WaitingTasks
 	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
+
+	// The account of a caller that a limited operator made is the caller at the beginning
+	// of the chain of such operators. Otherwise it is the caller itself.
+	AccountID   int64
+	AccountName string
+
+	AccountWaitingMessages *int64 // as MaxWaitingMessages, for all callers of the account together
+	AccountWaitingBytes    *int64
+	AccountWaitingTasks    *int64
 }
+
+// Account is the ID of the caller whose quotas and shares it uses.
+func (c Caller) Account() int64 { return cmp.Or(c.AccountID, c.ID) }
+
+// SharesOf is the name of the caller whose quotas and shares it uses.
+func (c Caller) SharesOf() string { return cmp.Or(c.AccountName, c.Name) }
 
 // Grants are what the caller may do.
 func (c Caller) Grants() Grants {
@@ -51,7 +67,12 @@ func (c Caller) Knows(hash [sha256.Size]byte) bool {
 	return subtle.ConstantTimeCompare(TokenProof(c.Salt, hash), c.Proof) == 1
 }
 
-const callerByNameSQL = `select id, name, $2::bytea, token_proof(id, $2::bytea), roles, queues, business_types, receives, revoked_at is not null, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority from callers where name::text = $1::text`
+const callerByNameSQL = `
+select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues, c.business_types, c.receives, c.revoked_at is not null,
+    c.max_waiting_messages, c.max_waiting_bytes, c.max_waiting_tasks, c.best_priority,
+    a.id, a.name, a.max_waiting_messages, a.max_waiting_bytes, a.max_waiting_tasks
+from callers c join callers a on a.id = coalesce(c.account_id, c.id)
+where c.name::text = $1::text`
 
 // CallerByName finds a caller, revoked ones too; task.CodeNotFound when there
 // is none. The caller of a list is looked up as the role of lists, over the

@@ -34,6 +34,16 @@ type StoredCaller struct {
 	CreatedAt time.Time
 	RotatedAt *time.Time // when the token was last replaced; nil = never
 	RevokedAt *time.Time // nil = may call
+	MadeBy    *int64     // the limited operator that made it, or was the first to replace its token
+	AccountID *int64     // the caller at the beginning of the chain of MadeBy; nil = itself
+}
+
+// account is the ID of the caller whose quotas and shares it uses.
+func (c StoredCaller) account() int64 {
+	if c.AccountID != nil {
+		return *c.AccountID
+	}
+	return c.ID
 }
 
 func (c StoredCaller) subject() string { return fmt.Sprintf("caller/%d", c.ID) }
@@ -44,22 +54,30 @@ func (c StoredCaller) json() string {
 		"receives":             c.Receives,
 		"max_waiting_messages": c.MaxWaitingMessages, "max_waiting_bytes": c.MaxWaitingBytes, "max_waiting_tasks": c.MaxWaitingTasks,
 		"best_priority": c.BestPriority, "rotated_at": c.RotatedAt, "revoked_at": c.RevokedAt,
+		"made_by": c.MadeBy,
 	})
 }
 
-const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, created_at, rotated_at, revoked_at`
+const callerColumns = `id, name, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, created_at, rotated_at, revoked_at, made_by, account_id`
 
 const insertCallerSQL = `
-insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority)
-values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0)) returning ` + callerColumns
+insert into callers (name, token_hash, roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks, best_priority, made_by, account_id)
+values ($1, $2, $3, $4, $5, $6, nullif($7::bigint, 0), nullif($8::bigint, 0), nullif($9::bigint, 0), coalesce($10::smallint, 0), $11, $12) returning ` + callerColumns
+
+// countMadeSQL counts the callers of an account. Those that were revoked within a day count
+// too: otherwise an operator could make any number, one after the other.
+const countMadeSQL = `
+select count(*) from callers where account_id = $1 and (revoked_at is null or revoked_at > now() - interval '1 day')`
 
 // AddCaller lets a new caller in. tokenHash is the SHA-256 of its token, 32
-// bytes. task.CodeConflict when the name was ever given.
+// bytes. task.CodeConflict when the name was ever given. A caller that a limited operator
+// makes belongs to the operator's account, which may have Config.OperatorCallers of them:
+// task.CodeForbidden for more.
 func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may Grants, by Operator) (c StoredCaller, err error) {
 	if err := may.check(); err != nil {
 		return c, err
 	}
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
+	err = db.changeCallers(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		limits, err := limitsOf(ctx, tx, by)
 		if err != nil {
 			return auditEntry{}, err
@@ -67,15 +85,42 @@ func (db *DB) AddCaller(ctx context.Context, name string, tokenHash []byte, may 
 		if err := limits.mayGrant(name, may); err != nil {
 			return auditEntry{}, err
 		}
+		var madeBy, account *int64
+		if limits != nil {
+			madeBy, account = &limits.ID, new(limits.account())
+			var made int
+			err := tx.QueryRow(ctx, countMadeSQL, account).Scan(&made)
+			if err != nil {
+				return auditEntry{}, err
+			}
+			if most := db.operatorCallers; made >= most {
+				return auditEntry{}, task.Refuse(task.CodeForbidden, fmt.Sprintf("this operator and its callers have made %d callers that are not revoked or were revoked within a day, "+
+					"and may make %d: revoke some, or have an admin without queues make the caller", made, most))
+			}
+		}
 		c, err = rowOf[StoredCaller](ctx, tx, "caller", insertCallerSQL, name, tokenHash,
 			notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives), may.MaxWaitingMessages, may.MaxWaitingBytes,
-			may.MaxWaitingTasks, may.BestPriority)
+			may.MaxWaitingTasks, may.BestPriority, madeBy, account)
 		return auditEntry{"caller.create", c.subject(), "", c.json()}, err
 	})
 	if violates(err, "callers_name_key") {
 		err = task.Refuse(task.CodeConflict, "this name is taken; a revoked caller keeps its name")
 	}
 	return c, failed("add caller", err)
+}
+
+// lockCallersSQL lets one change of callers run at a time: a limited operator that is being
+// revoked or narrowed must not make another caller meanwhile.
+const lockCallersSQL = `select pg_advisory_xact_lock(7310004)`
+
+// changeCallers is asAdmin for a change of callers.
+func (db *DB) changeCallers(ctx context.Context, by Operator, change func(tx pgx.Tx) (auditEntry, error)) error {
+	return db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
+		if _, err := tx.Exec(ctx, lockCallersSQL); err != nil {
+			return auditEntry{}, err
+		}
+		return change(tx)
+	})
 }
 
 const lockCallerSQL = `select ` + callerColumns + ` from callers where id = $1 for update`
@@ -86,11 +131,12 @@ update callers set roles = $2, queues = $3, business_types = $4, receives = $5,
     max_waiting_tasks = nullif($8::bigint, 0), best_priority = $9
 where id = $1 returning ` + callerColumns
 
-// UpdateCaller changes what a caller may do.
-// task.CodeNotFound when there is no such caller, task.CodeConflict when it is
+// UpdateCaller changes what a caller may do. The callers that it made may do no more than
+// it from then on; also are those that this changed, or revoked if nothing was left that they
+// may do. task.CodeNotFound when there is no such caller, task.CodeConflict when it is
 // revoked.
-func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operator) (StoredCaller, error) {
-	return db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
+func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operator) (c StoredCaller, also []StoredCaller, err error) {
+	c, err = db.changeCaller(ctx, id, "caller.update", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
 		may = may.over(c.Grants)
 		if err := may.check(); err != nil {
 			return c, err
@@ -104,9 +150,18 @@ func (db *DB) UpdateCaller(ctx context.Context, id int64, may Grants, by Operato
 		if may.equal(c.Grants) {
 			return c, nil
 		}
-		return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, may.Roles, may.Queues, may.BusinessTypes, may.Receives,
-			may.MaxWaitingMessages, may.MaxWaitingBytes, may.MaxWaitingTasks, may.BestPriority)
+		after, err := updateCaller(ctx, tx, id, may)
+		if err == nil {
+			also, err = narrowMade(ctx, tx, after, by)
+		}
+		return after, err
 	})
+	return c, also, err
+}
+
+func updateCaller(ctx context.Context, tx pgx.Tx, id int64, may Grants) (StoredCaller, error) {
+	return rowOf[StoredCaller](ctx, tx, "caller", updateCallerSQL, id, notNull(may.Roles), notNull(may.Queues), notNull(may.BusinessTypes), notNull(may.Receives),
+		may.MaxWaitingMessages, may.MaxWaitingBytes, may.MaxWaitingTasks, may.BestPriority)
 }
 
 // over completes a change with what was before.
@@ -148,13 +203,24 @@ func orNone(limit *int64) int64 {
 	return *limit
 }
 
-const rotateCallerSQL = `update callers set token_hash = $2, rotated_at = now() where id = $1 returning ` + callerColumns
+const rotateCallerSQL = `
+update callers set token_hash = $2, rotated_at = now(), made_by = coalesce(made_by, $3) where id = $1 returning ` + callerColumns
 
-// RotateCaller replaces a caller's token by the one whose SHA-256 is given. The
-// errors are those of UpdateCaller.
+const moveAccountSQL = `update callers set account_id = $2 where id = $1 or account_id = $1`
+
+// RotateCaller replaces a caller's token by the one whose SHA-256 is given. A limited
+// operator that replaces the token of another caller can act as that caller, so it then
+// counts as its maker, unless another one does. The errors are those of UpdateCaller.
 func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by Operator) (StoredCaller, error) {
-	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, _ StoredCaller, _ *StoredCaller) (StoredCaller, error) {
-		return rowOf[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash)
+	return db.changeCaller(ctx, id, "caller.rotate", by, func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error) {
+		var maker *int64
+		if limits != nil && id != limits.ID && c.MadeBy == nil {
+			maker = &limits.ID
+			if _, err := tx.Exec(ctx, moveAccountSQL, id, limits.account()); err != nil {
+				return c, err
+			}
+		}
+		return rowOf[StoredCaller](ctx, tx, "caller", rotateCallerSQL, id, tokenHash, maker)
 	})
 }
 
@@ -162,7 +228,7 @@ func (db *DB) RotateCaller(ctx context.Context, id int64, tokenHash []byte, by O
 // of the operator.
 func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Operator,
 	change func(tx pgx.Tx, c StoredCaller, limits *StoredCaller) (StoredCaller, error)) (c StoredCaller, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
+	err = db.changeCallers(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, limits, err := lockCaller(ctx, tx, id, by)
 		if err != nil {
 			return auditEntry{}, err
@@ -179,30 +245,96 @@ func (db *DB) changeCaller(ctx context.Context, id int64, action string, by Oper
 const revokeCallerSQL = `
 update callers set revoked_at = now() where id = $1 returning ` + callerColumns
 
-// silenceCallerSQL has a revoked caller's endpoints told nothing more.
-const silenceCallerSQL = `
+// disableEndpointsSQL ends the posting of events to a revoked caller.
+const disableEndpointsSQL = `
 update webhook_endpoints set enabled = false, disabled_reason = 'by_hand', disabled_at = now()
 where caller_id = $1 and url is not null and enabled`
 
-const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
+func revokeCaller(ctx context.Context, tx pgx.Tx, id int64) (StoredCaller, error) {
+	c, err := rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
+	if err == nil {
+		_, err = tx.Exec(ctx, disableEndpointsSQL, id)
+	}
+	return c, err
+}
 
-// RevokeCaller shuts a caller out for good. A caller already revoked stays so
-// without complaint; task.CodeNotFound when there is none.
-func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c StoredCaller, err error) {
-	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
+// lockMadeSQL locks the callers that a caller made, that these made, and so on.
+const lockMadeSQL = `
+with recursive made (id) as (
+    select id from callers where made_by = $1
+    union
+    select c.id from callers c join made on c.made_by = made.id
+)
+select ` + callerColumns + ` from callers where id in (select id from made) and revoked_at is null order by id for update`
+
+// changeMade changes the callers that a caller made, directly or by others, and are not
+// revoked. change returns a caller as it is afterwards, or as it is if it stays. Each change
+// is an audit entry.
+func changeMade(ctx context.Context, tx pgx.Tx, maker int64, by Operator, change func(StoredCaller) (after StoredCaller, action string, err error)) (changed []StoredCaller, err error) {
+	rows, err := tx.Query(ctx, lockMadeSQL, maker)
+	if err != nil {
+		return nil, err
+	}
+	made, err := pgx.CollectRows(rows, pgx.RowToStructByPos[StoredCaller])
+	if err != nil {
+		return nil, err
+	}
+	var audit pgx.Batch
+	for _, before := range made {
+		after, action, err := change(before)
+		if err != nil {
+			return nil, err
+		}
+		if after.json() != before.json() {
+			by.queueAction(&audit, action, after.subject(), before.json(), after.json())
+			changed = append(changed, after)
+		}
+	}
+	return changed, tx.SendBatch(ctx, &audit).Close()
+}
+
+// narrowMade takes from the callers that a caller made what it may not do itself. An admin
+// without queues has no limits.
+func narrowMade(ctx context.Context, tx pgx.Tx, maker StoredCaller, by Operator) ([]StoredCaller, error) {
+	if slices.Contains(maker.Roles, "admin") && len(maker.Queues) == 0 {
+		return nil, nil
+	}
+	return changeMade(ctx, tx, maker.ID, by, func(c StoredCaller) (StoredCaller, string, error) {
+		may, ok := c.narrowedTo(maker.Grants)
+		var err error
+		switch {
+		case !ok:
+			c, err = revokeCaller(ctx, tx, c.ID)
+			return c, "caller.revoke", err
+		case !may.equal(c.Grants):
+			c, err = updateCaller(ctx, tx, c.ID, may)
+		}
+		return c, "caller.update", err
+	})
+}
+
+// RevokeCaller revokes a caller permanently, and with it the callers that it made; also are
+// those of them that were not revoked. A caller already revoked stays so without an error;
+// task.CodeNotFound when there is none.
+func (db *DB) RevokeCaller(ctx context.Context, id int64, by Operator) (c StoredCaller, also []StoredCaller, err error) {
+	err = db.changeCallers(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
 		before, _, err := lockCaller(ctx, tx, id, by)
 		if err != nil || before.RevokedAt != nil {
 			c = before
 			return auditEntry{}, err
 		}
-		c, err = rowOf[StoredCaller](ctx, tx, "caller", revokeCallerSQL, id)
-		if err == nil {
-			_, err = tx.Exec(ctx, silenceCallerSQL, id)
+		if c, err = revokeCaller(ctx, tx, id); err == nil {
+			also, err = changeMade(ctx, tx, id, by, func(made StoredCaller) (StoredCaller, string, error) {
+				after, err := revokeCaller(ctx, tx, made.ID)
+				return after, "caller.revoke", err
+			})
 		}
 		return auditEntry{"caller.revoke", c.subject(), before.json(), c.json()}, err
 	})
-	return c, failed("revoke caller", err)
+	return c, also, failed("revoke caller", err)
 }
+
+const callerSQL = `select ` + callerColumns + ` from callers where id = $1`
 
 // CallerByID finds a caller, revoked ones too; task.CodeNotFound when there is
 // none.

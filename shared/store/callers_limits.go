@@ -120,3 +120,41 @@ func oneOrMoreOf(mine []string) string {
 	}
 	return fmt.Sprintf("must be some of %s", strings.Join(mine, ", "))
 }
+
+// narrowedTo returns what of g is within limits. ok is false if nothing would be left of a
+// list whose empty value means all, or no role.
+func (g Grants) narrowedTo(limits Grants) (_ Grants, ok bool) {
+	ok = true
+	for _, list := range []struct {
+		of         *[]string
+		limits     []string
+		emptyIsAll bool
+	}{
+		{&g.Roles, limits.Roles, false},
+		{&g.Queues, limits.Queues, true},
+		{&g.BusinessTypes, limits.BusinessTypes, true},
+		{&g.Receives, limits.Receives, false},
+	} {
+		switch {
+		case list.emptyIsAll && len(list.limits) == 0:
+		case list.emptyIsAll && len(*list.of) == 0:
+			*list.of = list.limits
+		default:
+			*list.of = slices.DeleteFunc(slices.Clone(*list.of), func(s string) bool { return !slices.Contains(list.limits, s) })
+			ok = ok && (len(*list.of) > 0 || !list.emptyIsAll)
+		}
+	}
+	for _, quota := range []struct{ of, limit **int64 }{
+		{&g.MaxWaitingMessages, &limits.MaxWaitingMessages},
+		{&g.MaxWaitingBytes, &limits.MaxWaitingBytes},
+		{&g.MaxWaitingTasks, &limits.MaxWaitingTasks},
+	} {
+		if most := orNone(*quota.limit); most > 0 && (orNone(*quota.of) == 0 || **quota.of > most) {
+			*quota.of = *quota.limit
+		}
+	}
+	if orNone(g.BestPriority) < orNone(limits.BestPriority) {
+		g.BestPriority = limits.BestPriority
+	}
+	return g, ok && len(g.Roles) > 0
+}

@@ -221,7 +221,7 @@ func TestEventsOfARevokedCallerRestAndItsMessagesAreDelivered(t *testing.T) {
 	db.mustSubmit(t, s, other)
 	require.Equal(t, 2, db.told(t, s.ID, 1, "task.succeeded"))
 	db.post(t, 7, 1, "shop.example")
-	_, err := db.RevokeCaller(t.Context(), 7, Operator{Name: "ops"})
+	_, _, err := db.RevokeCaller(t.Context(), 7, Operator{Name: "ops"})
 	require.NoError(t, err)
 	db.exec(t, `update webhook_endpoints set enabled = true, disabled_reason = null, disabled_at = null where id = $1`, e.ID) // at the same moment
 	require.Zero(t, db.told(t, s.ID, 2, "task.failed"), "an event from now on is not even recorded")

@@ -13,23 +13,24 @@ import (
 
 // Config says where the database is and as whom the functions log in.
 type Config struct {
-	URL          string // postgres:// URL; several hosts are allowed, see pgx
-	Roles        Roles
-	MaxConns     int                   // per pool; 0 = 8
-	StatusOf     func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
-	Pooler       bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
-	Events       EventMode             // which changes of tasks are published
-	Backoff      task.Backoff          // how long retries wait, by queue
-	Keep         Retention             // how long finished rows are kept
-	PhoneCountry task.Country          // whose numbers may be written without a country code
-	Alerts       task.AlertRules       // thresholds of queues and streams
-	Keys         Keys                  // encrypt the secrets that are stored
-	Waiting      Waiting               // limits of each caller's waiting messages; 0 = no limit
-	WaitingTasks int64                 // tasks of each caller that may be not final; 0 = no limit
-	StreamBytes  map[string]int64      // size of each stream; a caller may use only a share of it
-	Inbox        int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
-	OnEvents     func()                // called after a commit that wrote events for the relay; nil = no call
-	OnFailed     func()                // called after a commit of failures that count for alerts; nil = no call
+	URL             string // postgres:// URL; several hosts are allowed, see pgx
+	Roles           Roles
+	MaxConns        int                   // per pool; 0 = 8
+	StatusOf        func(code string) int // the HTTP status of a refusal, for receive_logs.status_code
+	Pooler          bool                  // behind PgBouncer in transaction mode: no prepared statements are kept
+	Events          EventMode             // which changes of tasks are published
+	Backoff         task.Backoff          // how long retries wait, by queue
+	Keep            Retention             // how long finished rows are kept
+	PhoneCountry    task.Country          // whose numbers may be written without a country code
+	Alerts          task.AlertRules       // thresholds of queues and streams
+	Keys            Keys                  // encrypt the secrets that are stored
+	Waiting         Waiting               // limits of each caller's waiting messages; 0 = no limit
+	WaitingTasks    int64                 // tasks of each caller that may be not final; 0 = no limit
+	OperatorCallers int                   // callers that a limited operator and its callers may make together
+	StreamBytes     map[string]int64      // size of each stream; a caller may use only a share of it
+	Inbox           int                   // capacity of a user's inbox; one sender may use a quarter of it within 15 minutes; 0 = no limit
+	OnEvents        func()                // called after a commit that wrote events for the relay; nil = no call
+	OnFailed        func()                // called after a commit of failures that count for alerts; nil = no call
 
 	// OnAlert is called after the commit that raised or cleared an alert. The alert has the
 	// value that did it. nil = no call.
@@ -48,6 +49,7 @@ type DB struct {
 	shares                    streamShares
 	inboxes                   inboxShares
 	blocked                   blockedWords
+	operatorCallers           int
 	marks                     lowWaterMarks
 	nonEmpty                  recentlyNonEmpty
 	claimIDs                  claimIDs
@@ -74,7 +76,7 @@ func Open(cfg Config) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{
-		pools: pools, salt: newSalt(), statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts,
+		pools: pools, salt: newSalt(), statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts, operatorCallers: cfg.OperatorCallers,
 		onEvents: orNoop(cfg.OnEvents), onFailed: orNoop(cfg.OnFailed), onAlert: cfg.OnAlert,
 		countTime: countTime, refreshing: make(chan struct{}, 1), hotHasRole: cfg.Roles.Hot != "",
 	}
