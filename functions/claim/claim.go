@@ -3,13 +3,13 @@
 //	GET|POST /api/v1/sms/tasks/pending
 //	POST     /api/v1/sms/tasks/{task_id}/extend
 //
-// A claimed task belongs to one app of one caller until its lease ends. Pollers alone keep
-// the job going: a claim that finds too little first promotes what fell due. A
-// paused queue hands out nothing, and a poll that waits on it looks again when its
-// pause ends.
+// A claimed task belongs to one app of one caller until its lease ends. A claim that finds
+// too few pending tasks promotes those that are due, so tasks are sent even if sweep never
+// runs. A claim on a paused queue returns nothing; a waiting one claims when the pause ends.
 package claim
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -27,12 +27,11 @@ type Config struct {
 	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not ask for lease_seconds, 1 to 60 minutes; then the task is a zombie"`
 }
 
-// Validate holds the setting to what a claim may ask for.
+// Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	if c.LeaseMinutes < 1 || c.LeaseMinutes > 60 {
-		return []task.Field{{Name: "PROCESSING_TIMEOUT_MINUTES", Message: "must be between 1 and 60"}}
-	}
-	return nil
+	var bad decode.Rules
+	bad.Between("PROCESSING_TIMEOUT_MINUTES", &c.LeaseMinutes, 1, 60)
+	return bad
 }
 
 // Function is this package's line in the catalogue.
@@ -56,14 +55,12 @@ const (
 	defaultLimit = 10
 	maxLimit     = 1000
 	maxWait      = 30 // seconds
-	minLease     = 10 // seconds
-	maxLease     = 3600
-	lookLimit    = 10 * time.Second
-	taskCharge   = 4 << 10     // bytes that a task takes until it is answered
-	answerMargin = time.Second // for the answer of a poll whose call must end
+	claimTimeout = 10 * time.Second
+	bytesPerTask = 4 << 10     // memory of a task until its response is written
+	answerTime   = time.Second // left for the response when the call has a deadline
 
-	// pauseMargin keeps a poll from looking again and again at a pause that is over
-	// and that somebody is about to remove.
+	// pauseMargin is added to the end of a pause before a poll claims again, so that it
+	// does not claim in a loop until the expired pause is removed.
 	pauseMargin = 20 * time.Millisecond
 )
 
@@ -83,7 +80,7 @@ func (r *claimRequest) Validate() []task.Field {
 	bad.Between("limit", r.Limit, 1, maxLimit)
 	bad.Between("wait", r.Wait, 0, maxWait)
 	bad.SMSQueue("queue", r.Queue, "the function wechat, or the service that recorded them, sends these")
-	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
+	bad.Lease(r.LeaseSeconds)
 	return bad
 }
 
@@ -94,55 +91,45 @@ type extendRequest api.ExtendRequest
 func (r *extendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
-	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
+	bad.Lease(r.LeaseSeconds)
 	return bad
 }
 
-func (c *claimer) leaseOf(seconds *int) time.Duration {
-	if seconds == nil {
-		return c.lease
-	}
-	return time.Duration(*seconds) * time.Second
-}
-
-// claim hands out tasks, and with wait stays until there is one. It waits for
-// a wake-up, not for the database: the waiter is registered before the look,
-// so that no task slips in between.
+// claim returns tasks, and with wait it returns when there is at least one or the time is
+// over. It does not poll the database while it waits: a wake-up makes it claim again.
 func (c *claimer) claim(ctx context.Context, call *fn.Call, req claimRequest) (any, error) {
 	want, err := c.storeRequest(call, &req)
 	if err != nil {
 		return nil, err
 	}
-	var wait time.Duration
-	if req.Wait != nil {
-		wait = time.Duration(*req.Wait) * time.Second
-	}
+	wait := decode.SecondsOr(req.Wait, 0)
 	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline)-answerMargin) // the host's may be shorter than ours
+		wait = min(wait, time.Until(deadline)-answerTime) // the platform's deadline may be earlier than ours
 	}
 	var full error
 	if wait > 0 {
 		if full = call.StartWaiting(); full != nil {
-			wait = 0 // what is there is handed out all the same
+			wait = 0 // claim once without waiting
 		}
 	}
-	patience := time.NewTimer(wait)
-	defer patience.Stop()
+	timeout := time.NewTimer(wait)
+	defer timeout.Stop()
 	for {
-		tasks, more, err := c.once(ctx, call, want, patience.C, wait > 0)
+		tasks, again, err := c.claimOrWait(ctx, call, want, timeout.C, wait > 0)
 		switch {
 		case err == nil && len(tasks) == 0 && full != nil:
 			return nil, full
-		case err != nil || !more:
+		case err != nil || !again:
 			return tasks, err
 		}
 		want.WokenUp = true
 	}
 }
 
-// once looks for work and, when there is none, waits for a wake-up: more says
-// that one came. Who does not wait takes no wake-up from those who do.
-func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimRequest, patience <-chan time.Time, wait bool) (tasks []api.ClaimedTask, more bool, err error) {
+// claimOrWait claims once and, if there is no task, waits. again reports that the caller
+// should claim again. The waiter is registered before the claim, so that a task submitted
+// between the two is not missed. A call with wait=0 does not consume a wake-up.
+func (c *claimer) claimOrWait(ctx context.Context, call *fn.Call, want store.ClaimRequest, timeout <-chan time.Time, wait bool) (tasks []api.ClaimedTask, again bool, err error) {
 	var woken <-chan struct{}
 	leave := func() {}
 	if wait {
@@ -154,21 +141,21 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	if err != nil {
 		return nil, false, err
 	}
-	if err := call.Reserve(ctx, want.Limit*taskCharge); err != nil {
+	if err := call.Reserve(ctx, want.Limit*bytesPerTask); err != nil {
 		if want.WokenUp {
 			leave()
-			c.env.WakeClaims(want.Queue, 1) // another poll takes what this one was woken for
+			c.env.WakeClaims(want.Queue, 1) // pass this poll's wake-up on to another one
 		}
 		return nil, false, err
 	}
-	claimed, touched, err := c.look(ctx, want)
+	claimed, pending, err := c.claimNow(ctx, want)
 	if len(claimed) == 0 {
-		call.Unreserve() // others may look while this call waits
+		call.Unreserve() // a waiting poll needs no memory for tasks
 	}
 	if err != nil || len(claimed) > 0 || ctx.Err() != nil {
-		leave() // what is there now is for others
+		leave() // before WakeClaims, which must wake other polls
 	}
-	for queue, n := range touched {
+	for queue, n := range pending {
 		c.env.WakeClaims(queue, n)
 	}
 	if err != nil {
@@ -182,7 +169,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 	}
 	if len(claimed) > 0 || !wait {
 		call.Log("claimed", len(claimed))
-		return wire(claimed), false, nil
+		return claimedTasks(claimed), false, nil
 	}
 	resumed, err := c.resumed(ctx, want.Queue)
 	if err != nil {
@@ -199,7 +186,7 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 				return nil, false, err
 			}
 			continue
-		case <-patience:
+		case <-timeout:
 		case <-c.env.Draining():
 		case <-ctx.Done():
 			return nil, false, context.Cause(ctx)
@@ -209,45 +196,46 @@ func (c *claimer) once(ctx context.Context, call *fn.Call, want store.ClaimReque
 }
 
 // recheck refuses a caller that was revoked, or lost the queue, since the poll
-// began. changed is closed when it is time to look again.
+// began. changed is closed when the caller must be checked again.
 func (c *claimer) recheck(ctx context.Context, call *fn.Call, queue string) (changed <-chan struct{}, err error) {
 	if changed, err = call.Recheck(ctx); err != nil {
 		return nil, err
 	}
-	return changed, mayClaim(call, queue)
+	return changed, checkQueue(call, queue)
 }
 
-func mayClaim(call *fn.Call, queue string) error {
+func checkQueue(call *fn.Call, queue string) error {
 	if !call.MayUseQueue(queue) {
 		return task.Refuse(task.CodeForbidden, "this caller may not claim from queue "+queue)
 	}
 	return nil
 }
 
-// look claims even when the app leaves meanwhile: a claim broken off half-way
-// would hold its tasks until their leases end.
-func (c *claimer) look(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.PendingByQueue, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+// claimNow completes the claim even if the app disconnects: tasks of a claim that is
+// cancelled midway could be locked until their leases end.
+func (c *claimer) claimNow(ctx context.Context, want store.ClaimRequest) ([]store.Claimed, store.PendingByQueue, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	return c.db.Claim(ctx, want)
 }
 
-// resumed fires when the pause of a queue ends by itself, so that nobody need
-// live on to tell the poll; nil when it has none that does. It is asked for after the
-// look: a pause that ended in between is still there to be seen.
+// resumed returns a channel that fires when the pause of the queue expires, or nil if
+// there is no pause that does: no other process has to be alive to wake the poll. It must be called
+// after the claim: an expired pause stays in its table until sweep removes it, so one that ends
+// between the two calls is still found.
 func (c *claimer) resumed(ctx context.Context, queue string) (<-chan time.Time, error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimTimeout)
 	defer cancel()
 	p, _, err := c.db.QueuePause(ctx, queue)
 	if err != nil || p.Until.IsZero() {
 		return nil, err
 	}
-	c.env.WakeSweepAt(p.Until) // who paused the queue may have died before it said so
+	c.env.WakeSweepAt(p.Until) // again, as the process that paused the queue may have died before it did this
 	return time.After(max(p.Left, 0) + pauseMargin), nil
 }
 
-// giveBack releases what was claimed for an app that has left: it was never
-// told, so nothing can have been sent.
+// giveBack releases the tasks that were claimed for an app that has disconnected: it
+// never received them, so none was sent.
 func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimRequest, claimed []store.Claimed) error {
 	reports := make([]*store.Report, len(claimed))
 	for i, t := range claimed {
@@ -263,16 +251,10 @@ func (c *claimer) giveBack(ctx context.Context, call *fn.Call, want store.ClaimR
 
 func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimRequest, error) {
 	want := store.ClaimRequest{
-		Queue: task.DefaultQueue, AppID: req.AppID, CallerID: call.Caller.ID, Limit: defaultLimit,
-		Lease: c.leaseOf(req.LeaseSeconds), MarksSending: req.MarksSending,
+		Queue: cmp.Or(req.Queue, task.DefaultQueue), AppID: req.AppID, CallerID: call.Caller.ID, Limit: decode.ValueOr(req.Limit, defaultLimit),
+		Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), MarksSending: req.MarksSending,
 	}
-	if req.Queue != "" {
-		want.Queue = req.Queue
-	}
-	if req.Limit != nil {
-		want.Limit = *req.Limit
-	}
-	if err := mayClaim(call, want.Queue); err != nil {
+	if err := checkQueue(call, want.Queue); err != nil {
 		return want, err
 	}
 	logged, err := json.Marshal(map[string]any{
@@ -282,7 +264,7 @@ func (c *claimer) storeRequest(call *fn.Call, req *claimRequest) (store.ClaimReq
 	return want, err
 }
 
-func wire(claimed []store.Claimed) []api.ClaimedTask {
+func claimedTasks(claimed []store.Claimed) []api.ClaimedTask {
 	tasks := make([]api.ClaimedTask, len(claimed))
 	for i, t := range claimed {
 		tasks[i] = api.ClaimedTask{
@@ -299,7 +281,7 @@ func (c *claimer) extend(ctx context.Context, call *fn.Call, req extendRequest) 
 		return nil, err
 	}
 	lease, err := c.db.Extend(ctx, store.Extension{
-		TaskID: id, AppID: req.AppID, CallerID: call.Caller.ID, ClaimID: int64(req.ClaimID), Lease: c.leaseOf(req.LeaseSeconds), Sending: req.Sending,
+		TaskID: id, AppID: req.AppID, CallerID: call.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, c.lease), Sending: req.Sending,
 	}, call.Caller.Queues)
 	if err != nil {
 		return nil, err

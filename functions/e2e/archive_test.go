@@ -71,11 +71,11 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 
 	code, told := archive(t, url, "--dry-run")
 	require.Zero(t, code, told)
-	require.Contains(t, told, "would move 2 tasks that were over before ")
+	require.Contains(t, told, "would move 2 tasks that ended before ")
 	require.Zero(t, s.count(`select count(*) from archived_tasks`))
 	code, told = archive(t, url)
 	require.Zero(t, code, told)
-	require.Contains(t, told, "moved 2 tasks that were over before ")
+	require.Contains(t, told, "moved 2 tasks that ended before ")
 	require.Equal(t, 2, s.count(`select count(*) from archived_tasks`))
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))
 
@@ -139,7 +139,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	code, printed := archive(t, url, "--dry-run")
 	require.Zero(t, code, printed)
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
-		require.Contains(t, printed, "would move 1 "+table+" that were over before ")
+		require.Contains(t, printed, "would move 1 "+table+" that ended before ")
 	}
 	require.Contains(t, printed, "would move 0 operator_actions\nwould delete 0 webhook_deliveries\nwould delete 0 webhook_events\nwould delete 0 alerts\nwould delete 0 dead_letters\n")
 	s.exec(`update upkeep set begun_at = '-infinity'`)

@@ -261,7 +261,7 @@ func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 		require.NoError(t, broker.Publish(t.Context(), []bus.Message{{Subject: bus.UserSubject("bob"), Event: event}})[0])
 	}
 	require.Equal(t, "1", bob.told())
-	require.Contains(t, bob.text.String(), ": event 1 is not readable and passed over\n\nid: 1\n\nid: 2\n")
+	require.Contains(t, bob.text.String(), ": event 1 is not readable and skipped\n\nid: 1\n\nid: 2\n")
 
 	js, err := jetstream.New(nc)
 	require.NoError(t, err)

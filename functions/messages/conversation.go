@@ -21,13 +21,13 @@ const (
 // members are the two users of a conversation.
 type members [2]string
 
-// membersOf reads what between holds.
+// membersOf parses the parameter between.
 func membersOf(between string) (pair members, ok bool) {
 	a, b, _ := strings.Cut(between, ",")
 	return members{a, b}, task.ValidUser(a) && task.ValidUser(b) && a != b
 }
 
-// other is the member that name talks to; ok is false when name is none.
+// other returns the other member; ok is false if name is not a member.
 func (pair members) other(name string) (peer string, ok bool) {
 	switch name {
 	case pair[0]:
@@ -51,30 +51,30 @@ func (r *conversationRequest) Validate() []task.Field {
 	return bad
 }
 
-// conversation gives a page of what two users sent to each other, to either of
-// them.
-func (p *post) conversation(ctx context.Context, c *fn.Call, req conversationRequest) (any, error) {
+// conversation returns a page of the messages between two users. Only they and admins may
+// read it.
+func (h *handlers) conversation(ctx context.Context, c *fn.Call, req conversationRequest) (any, error) {
 	pair, _ := membersOf(req.Between)
 	if _, ok := pair.other(c.Caller.Name); !ok && !c.May(fn.Admin) {
-		return nil, errStranger()
+		return nil, errNotMember()
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, err := p.db.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
+	found, err := h.db.Conversation(ctx, pair[0], pair[1], after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this conversation"}})
 	}
 	if err != nil {
 		return nil, err
 	}
-	page := fn.PageOf(found.Messages, found.More, wire, func(m store.MessageDetail) task.ID { return m.ID })
+	page := fn.PageOf(found.Messages, found.More, messageResponse, func(m store.MessageDetail) task.ID { return m.ID })
 	read := map[string]api.ReadCursor{}
 	for i, name := range pair {
-		read[name] = wireCursor(found.Read[i])
+		read[name] = readCursor(found.Read[i])
 	}
 	return api.ConversationResponse{Items: page.Items, NextAfter: page.NextAfter, Read: read}, nil
 }
 
-func wireCursor(c store.ReadCursor) api.ReadCursor {
+func readCursor(c store.ReadCursor) api.ReadCursor {
 	cursor := api.ReadCursor{ReadAt: fn.Instant(c.ReadAt), Unread: c.Unread}
 	if !c.UpTo.IsZero() {
 		cursor.UpTo = c.UpTo.String()
@@ -82,8 +82,8 @@ func wireCursor(c store.ReadCursor) api.ReadCursor {
 	return cursor
 }
 
-func errStranger() error {
-	return task.Refuse(task.CodeForbidden, "this caller is none of the two")
+func errNotMember() error {
+	return task.Refuse(task.CodeForbidden, "this caller is neither of the two users")
 }
 
 // peersRequest is api.PeersRequest with its rules.
@@ -97,25 +97,25 @@ func (r *peersRequest) Validate() []task.Field {
 	return bad
 }
 
-// peers gives a page of those who wrote to a user, to that user.
-func (p *post) peers(ctx context.Context, c *fn.Call, req peersRequest) (any, error) {
+// peers returns a page of the users who wrote to a user. Only that user and admins may read it.
+func (h *handlers) peers(ctx context.Context, c *fn.Call, req peersRequest) (any, error) {
 	user, err := c.ActFor(req.User)
 	if err != nil {
 		return nil, err
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	peers, more, err := p.db.Peers(ctx, user, after, decode.PageLimit(req.Limit))
+	peers, more, err := h.db.Peers(ctx, user, after, decode.PageLimit(req.Limit))
 	if task.CodeOf(err) == task.CodeNotFound {
 		return nil, task.Invalid([]task.Field{{Name: "after", Message: "must be the next_after of a page of this user"}})
 	}
 	if err != nil {
 		return nil, err
 	}
-	return fn.PageOf(peers, more, wirePeer, func(p store.Peer) task.ID { return p.Last }), nil
+	return fn.PageOf(peers, more, peerResponse, func(p store.Peer) task.ID { return p.Last }), nil
 }
 
-func wirePeer(p store.Peer) api.Peer {
-	return api.Peer{Peer: p.Name, LastServerMsgID: p.Last.String(), LastMessageAt: p.LastAt.UTC(), ReadCursor: wireCursor(p.Read)}
+func peerResponse(p store.Peer) api.Peer {
+	return api.Peer{Peer: p.Name, LastServerMsgID: p.Last.String(), LastMessageAt: p.LastAt.UTC(), ReadCursor: readCursor(p.Read)}
 }
 
 // readRequest is api.ReadRequest with its rules.
@@ -133,8 +133,9 @@ func (r *readRequest) Validate() []task.Field {
 	return bad
 }
 
-// markRead moves the cursor of a member; again, or back, changes nothing.
-func (p *post) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, error) {
+// markRead moves the read cursor of a member forward; a repeat or an earlier message changes
+// nothing.
+func (h *handlers) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, error) {
 	reader, err := c.ActFor(req.Reader)
 	if err != nil {
 		return nil, err
@@ -145,12 +146,12 @@ func (p *post) markRead(ctx context.Context, c *fn.Call, req readRequest) (any, 
 	case !ok && c.May(fn.Admin):
 		return nil, task.Invalid([]task.Field{{Name: "reader", Message: "is required of an admin: it " + memberRule}})
 	case !ok:
-		return nil, errStranger()
+		return nil, errNotMember()
 	}
 	upTo, _ := task.ParseID(req.UpTo) // valid
-	err = p.db.MarkRead(ctx, reader, peer, upTo)
+	err = h.db.MarkRead(ctx, reader, peer, upTo)
 	if task.CodeOf(err) == task.CodeNotFound {
-		err = p.notSaved(ctx, upTo, "repeat the same call later", func(m *store.NewMessage) bool {
+		err = h.notSaved(ctx, upTo, "repeat the same call later", func(m *store.NewMessage) bool {
 			return m.To.Kind == message.User && (m.From == reader && m.To.Name == peer || m.From == peer && m.To.Name == reader)
 		})
 	}

@@ -16,7 +16,7 @@ func (r *byKeyRequest) Validate() []task.Field {
 	return bad
 }
 
-// maxToken is the most characters that a token may have; ours have fewer.
+// maxToken limits the characters of a token; issued tokens are shorter.
 const maxToken = 100
 
 // receivedRequest is api.ReceivedRequest with its rules.

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	maxBulk   = 500 // messages in one bulk decision, which is one transaction
+	maxBulk   = 500 // messages in one bulk change, which is one transaction
 	maxReason = 500
 	maxAge    = 10 * 366 * 24 * 3600 // seconds
 	kindRule  = "must be sending or sent"
@@ -28,7 +28,7 @@ func (r *stuckRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(!isStuckKind(r.Kind), "kind", "is required: it "+kindRule)
 	bad.PageByID(r.Limit, r.After)
-	age(&bad, r.OlderThanSeconds)
+	checkAge(&bad, r.OlderThanSeconds)
 	return bad
 }
 
@@ -36,15 +36,15 @@ func isStuckKind(kind string) bool {
 	return kind == message.Sending.String() || kind == message.Sent.String()
 }
 
-func age(bad *decode.Rules, seconds int64) {
+func checkAge(bad *decode.Rules, seconds int64) {
 	bad.When(seconds < 0 || seconds > maxAge, "older_than_seconds", fmt.Sprintf("must be between 0 and %d", maxAge))
 }
 
-func (p *post) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
+func (h *handlers) stuck(ctx context.Context, _ *fn.Call, req stuckRequest) (any, error) {
 	status, _ := message.ParseStatus(req.Kind)
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	found, more, err := p.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(found, more, wire, func(m store.MessageDetail) task.ID { return m.ID }), err
+	found, more, err := h.db.StuckMessages(ctx, status, time.Duration(req.OlderThanSeconds)*time.Second, after, decode.PageLimit(req.Limit))
+	return fn.PageOf(found, more, messageResponse, func(m store.MessageDetail) task.ID { return m.ID }), err
 }
 
 // redriveRequest is api.RedriveRequest with its rules.
@@ -67,22 +67,22 @@ func (r *abandonRequest) Validate() []task.Field {
 	return bad
 }
 
-func (p *post) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
-	return decided(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (store.MessageDetail, error) {
-		m, err := p.db.RedriveMessage(ctx, id, by)
+func (h *handlers) redrive(ctx context.Context, c *fn.Call, req redriveRequest) (any, error) {
+	return changeOne(ctx, c, req.Reason, func(ctx context.Context, id task.ID, by store.Operator) (store.MessageDetail, error) {
+		m, err := h.db.RedriveMessage(ctx, id, by)
 		if err == nil {
-			p.env.WakeForMessage(m.Kind)
+			h.env.WakeForMessage(m.Kind)
 		}
 		return m, err
 	})
 }
 
-func (p *post) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
-	return decided(ctx, c, req.Reason, p.db.AbandonMessage)
+func (h *handlers) abandon(ctx context.Context, c *fn.Call, req abandonRequest) (any, error) {
+	return changeOne(ctx, c, req.Reason, h.db.AbandonMessage)
 }
 
-// decided changes the message of the path by hand.
-func decided(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (store.MessageDetail, error)) (any, error) {
+// changeOne applies an operator's change to the message of the path.
+func changeOne(ctx context.Context, c *fn.Call, reason string, change func(context.Context, task.ID, store.Operator) (store.MessageDetail, error)) (any, error) {
 	id, err := c.ID(oneMessage)
 	if err != nil {
 		return nil, err
@@ -91,13 +91,13 @@ func decided(ctx context.Context, c *fn.Call, reason string, change func(context
 	if err != nil {
 		return nil, err
 	}
-	return wire(m), nil
+	return messageResponse(m), nil
 }
 
 // redriveStuckRequest is api.MessageBulkRequest with its rules.
 type redriveStuckRequest api.MessageBulkRequest
 
-// abandonStuckRequest is one that also has to say why.
+// abandonStuckRequest is api.MessageBulkRequest with its rules, where the reason is required.
 type abandonStuckRequest api.MessageBulkRequest
 
 // Validate names every field whose value is not acceptable.
@@ -110,7 +110,7 @@ func (r *redriveStuckRequest) Validate() []task.Field {
 		_, err := task.ParseID(id)
 		bad.When(err != nil, fmt.Sprintf("ids[%d]", i), "must be a server_msg_id")
 	}
-	age(&bad, r.OlderThanSeconds)
+	checkAge(&bad, r.OlderThanSeconds)
 	bad.Between("limit", r.Limit, 1, maxBulk)
 	bad.AtMost("reason", r.Reason, maxReason)
 	return bad
@@ -123,17 +123,17 @@ func (r *abandonStuckRequest) Validate() []task.Field {
 	return bad
 }
 
-func (p *post) redriveStuck(ctx context.Context, c *fn.Call, req redriveStuckRequest) (any, error) {
-	return p.decidedStuck(ctx, c, api.MessageBulkRequest(req), p.db.RedriveMessages)
+func (h *handlers) redriveStuck(ctx context.Context, c *fn.Call, req redriveStuckRequest) (any, error) {
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.db.RedriveMessages)
 }
 
-func (p *post) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuckRequest) (any, error) {
-	return p.decidedStuck(ctx, c, api.MessageBulkRequest(req), p.db.AbandonMessages)
+func (h *handlers) abandonStuck(ctx context.Context, c *fn.Call, req abandonStuckRequest) (any, error) {
+	return h.changeStuck(ctx, c, api.MessageBulkRequest(req), h.db.AbandonMessages)
 }
 
-// decidedStuck counts the stuck messages that are asked for and, unless that was
-// all, changes them.
-func (p *post) decidedStuck(ctx context.Context, c *fn.Call, req api.MessageBulkRequest,
+// changeStuck counts the stuck messages that the request selects and, unless it is a dry run,
+// changes them.
+func (h *handlers) changeStuck(ctx context.Context, c *fn.Call, req api.MessageBulkRequest,
 	change func(context.Context, store.StuckFilter, int, store.Operator) (int, error)) (any, error) {
 	filter := store.StuckFilter{OlderThan: time.Duration(req.OlderThanSeconds) * time.Second}
 	if status, known := message.ParseStatus(req.Kind); known {
@@ -144,18 +144,14 @@ func (p *post) decidedStuck(ctx context.Context, c *fn.Call, req api.MessageBulk
 			filter.IDs = append(filter.IDs, id)
 		}
 	}
-	limit := maxBulk
-	if req.Limit != nil {
-		limit = *req.Limit
-	}
-	matched, err := p.db.CountStuckMessages(ctx, filter)
+	matched, err := h.db.CountStuckMessages(ctx, filter)
 	if err != nil || req.DryRun {
 		return api.MessageBulkResponse{Matched: matched}, err
 	}
-	changed, err := change(ctx, filter, limit, c.Operator(req.Reason))
+	changed, err := change(ctx, filter, decode.ValueOr(req.Limit, maxBulk), c.Operator(req.Reason))
 	if changed > 0 {
-		p.env.WakeForMessage(message.Subject)
-		p.env.WakeForMessage(message.URL)
+		h.env.WakeForMessage(message.Subject)
+		h.env.WakeForMessage(message.URL)
 	}
 	return api.MessageBulkResponse{Matched: matched, Changed: changed}, err
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// ofMessage is a reliable message as a CloudEvent whose id is the message's.
-func ofMessage(d store.DueMessage) (bus.Message, error) {
+// messageEvent is a reliable message as a CloudEvent with the message's id.
+func messageEvent(d store.DueMessage) (bus.Message, error) {
 	subject := d.Destination
 	if d.Kind == message.User {
 		subject = bus.UserSubject(d.Destination)
@@ -24,9 +24,9 @@ func ofMessage(d store.DueMessage) (bus.Message, error) {
 	return bus.Message{Subject: subject, MsgID: d.MsgID, Event: e}, err
 }
 
-// ofEvent is what happened as a CloudEvent. Its sequence sorts as text, as the
-// extension of CloudEvents wants it.
-func ofEvent(d store.DueEvent) (bus.Message, error) {
+// changeEvent is an event of a task, a message, an alert or an endpoint as a CloudEvent. Its
+// extension sequence has leading zeros, as it must sort as text.
+func changeEvent(d store.DueEvent) (bus.Message, error) {
 	e := cloudevents.NewEvent()
 	e.SetID(d.ID())
 	e.SetSource(fn.EventSource)
@@ -39,10 +39,10 @@ func ofEvent(d store.DueEvent) (bus.Message, error) {
 		e.SetType("sendonce.ack." + ack + ".v1")
 		subject = bus.UserSubject(d.From)
 	}
-	return bus.Message{Subject: subject, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, dataOf(d))
+	return bus.Message{Subject: subject, MsgID: d.ID(), Event: e}, e.SetData(cloudevents.ApplicationJSON, eventData(d))
 }
 
-func dataOf(d store.DueEvent) any {
+func eventData(d store.DueEvent) any {
 	if ack, isAck := strings.CutPrefix(d.Kind, "message."); isAck {
 		return api.LateAck{
 			AckType: ack, From: d.From, ClientMsgID: d.ClientMsgID, ServerMsgID: d.Subject.String(), AcceptSeq: d.AcceptSeq, SavedAt: d.At.UTC(),
@@ -54,15 +54,15 @@ func dataOf(d store.DueEvent) any {
 			Threshold: d.Alert.Threshold, Since: d.Alert.Since.UTC(), ClearedAt: fn.UTC(d.Alert.ClearedAt),
 		}
 	}
-	word, isTask := strings.CutPrefix(d.Kind, "task.")
+	name, isTask := strings.CutPrefix(d.Kind, "task.")
 	if !isTask {
 		return api.EndpointEventData{
 			EndpointID: d.Subject.String(), URL: d.URL, Reason: d.DisabledReason, FailingSince: fn.UTC(d.FailingSince),
 		}
 	}
-	state, _ := task.ParseState(word)
+	state, _ := task.ParseState(name)
 	return api.TaskEventData{
-		TaskID: d.Subject.String(), State: word, Status: state.Status(), Reason: d.Reason.String(),
+		TaskID: d.Subject.String(), State: name, Status: state.Status(), Reason: d.Reason.String(),
 		Result: d.Result, ErrorCode: d.ErrorCode, Source: d.Source, Metadata: d.Metadata, SentAt: fn.UTC(d.SentAt),
 	}
 }

@@ -1,16 +1,16 @@
-// Package relay is the event function that publishes what Postgres holds for
-// NATS, reliable messages and the events of tasks:
+// Package relay is the event function that publishes reliable messages and the events of tasks from
+// the outbox in Postgres to NATS:
 //
 //	POST /events/relay
 //
-// It publishes what is due while it holds the rows, so a relay that dies has
-// changed nothing, and any number may run at once. While a stream is full, has no
-// leader or does not answer, nothing is published to it for 2 s, then 4 s, up to a
-// minute, and after each pause a few messages are tried; what waits for it keeps
-// its place and is not rewritten, and other streams go on. Only what a stream
-// refuses by itself, as a subject that has reached a limit of its own, steps aside
-// and may be overtaken. While NATS is away everything keeps its place, and so a
-// sender's messages to one receiver their order.
+// It publishes rows while it has them locked, so a relay that dies has changed nothing, and any
+// number may run at once. A sender's messages to one receiver keep their order, also while NATS is
+// unavailable.
+//
+// A stream that is full, has no leader or does not answer is paused for 2 s, then 4 s, up to a
+// minute, and after each pause a few messages are tried. The messages for it keep their order, their
+// rows are not rewritten, and other streams are not affected. Only a message that a stream refuses
+// alone, for example because its subject has reached a limit, is retried later and may be overtaken.
 package relay
 
 import (
@@ -37,12 +37,12 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 }
 
 const (
-	batchMessages = 500
-	batchEvents   = 2000
-	publishLimit  = 2 * time.Second // the rows are locked meanwhile
-	awayPause     = 2 * time.Second
-	batchTime     = 10 * time.Second // that one more batch of both may take
-	charge        = 16 << 20         // bytes: the store gives 4 MiB of messages at a time
+	batchMessages    = 500
+	batchEvents      = 2000
+	publishTimeout   = 2 * time.Second // during which the rows are locked
+	unavailablePause = 2 * time.Second
+	batchTime        = 10 * time.Second // one more batch of messages and of events takes at most this
+	memory           = 16 << 20         // bytes: the store returns up to 4 MiB of messages at a time
 )
 
 type relayer struct {
@@ -50,53 +50,51 @@ type relayer struct {
 	env *fn.Env
 }
 
-// relay publishes all that is due, messages and events in turn, batch by batch,
-// and has itself woken for what comes later. While NATS is away they pause after a
-// batch: nothing is used up, and all is due as before.
+// relay publishes all that is due, batches of messages and of events in turn, and schedules the next
+// call. If NATS is unavailable it stops after a batch: no send is used up, and all rows stay due.
 func (r *relayer) relay(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
-	if err := c.Reserve(ctx, charge); err != nil {
+	if err := c.Reserve(ctx, memory); err != nil {
 		return err
 	}
-	var sent, told int
+	var messageCount, eventCount int
 	var messagesErr, eventsErr error
 	messages, events := store.Relayed{More: true}, store.Relayed{More: true}
 	for messages.More || events.More {
 		if deadline, bounded := ctx.Deadline(); bounded && time.Until(deadline) < batchTime {
-			r.env.WakeRelayAt(time.Time{}) // the next call goes on
+			r.env.WakeRelayAt(time.Time{}) // the next call continues
 			break
 		}
 		if messages.More {
 			messages, messagesErr = r.relayMessages(ctx)
-			sent += messages.Rows
+			messageCount += messages.Rows
 		}
 		if events.More {
-			events, eventsErr = r.relayEvents(ctx, &told)
+			events, eventsErr = r.relayEvents(ctx, &eventCount)
 		}
 	}
-	c.Log("messages", sent, "events", told)
+	c.Log("messages", messageCount, "events", eventCount)
 	if err := errors.Join(messagesErr, eventsErr); err != nil {
 		return err
 	}
 	if events.Away {
-		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(awayPause))
+		r.env.WakeAgainAt(bus.WakeRelay, time.Now().Add(unavailablePause))
 	}
 	return r.scheduleNext(ctx)
 }
 
-// scheduleNext has the relay woken at the end of the next pause, and makes up for
-// one that died before it could say when the messages that it had sent are due
-// again.
+// scheduleNext schedules a relay for the end of the next pause, and for when sent messages are due
+// again, as the relay that sent them may have died before it scheduled that.
 func (r *relayer) scheduleNext(ctx context.Context) error {
 	next, err := r.db.NextRelay(ctx)
 	if err == nil && !next.IsZero() {
-		r.env.WakeAgainAt(bus.WakeRelay, fn.NotBefore(next, awayPause))
+		r.env.WakeAgainAt(bus.WakeRelay, fn.NotBefore(next, unavailablePause))
 	}
 	return err
 }
 
-// settled has the relay woken when what was relayed is due again, and gives what
-// follows of it: nothing more after an error or while the broker is away.
-func (r *relayer) settled(relayed store.Relayed, err error) (store.Relayed, error) {
+// finishBatch schedules a relay for when the relayed messages are due again. It sets More to false
+// after an error and while NATS is unavailable.
+func (r *relayer) finishBatch(relayed store.Relayed, err error) (store.Relayed, error) {
 	for _, at := range relayed.Again {
 		r.env.WakeRelayAt(at)
 	}
@@ -110,34 +108,33 @@ func (r *relayer) settled(relayed store.Relayed, err error) (store.Relayed, erro
 	return relayed, err
 }
 
-// logStreams writes one line when a stream is paused or resumed, and none for the
-// tries between.
+// logStreams logs when a stream is paused or resumed, not the tries between.
 func (r *relayer) logStreams(changes []store.StreamChange) {
 	for _, c := range changes {
 		if c.Reason == "" {
 			r.env.Log.Info("stream resumed", "function", "relay", "stream", c.Stream)
 		} else {
-			r.env.Log.Warn("stream paused: what is for it waits, other streams go on", "function", "relay", "stream", c.Stream, "reason", c.Reason)
+			r.env.Log.Warn("stream paused: its messages wait, other streams are not affected", "function", "relay", "stream", c.Stream, "reason", c.Reason)
 		}
 	}
 }
 
 func (r *relayer) relayMessages(ctx context.Context) (store.Relayed, error) {
-	return r.settled(r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
-		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofMessage(due[i]) }), nil
+	return r.finishBatch(r.db.RelayMessages(ctx, batchMessages, func(ctx context.Context, due []store.DueMessage) ([]message.Result, error) {
+		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return messageEvent(due[i]) }), nil
 	}))
 }
 
-func (r *relayer) relayEvents(ctx context.Context, told *int) (store.Relayed, error) {
-	return r.settled(r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
-		*told += len(due)
-		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return ofEvent(due[i]) }), nil
+func (r *relayer) relayEvents(ctx context.Context, count *int) (store.Relayed, error) {
+	return r.finishBatch(r.db.RelayEvents(ctx, batchEvents, func(ctx context.Context, due []store.DueEvent) ([]message.Result, error) {
+		*count += len(due)
+		return r.publish(ctx, len(due), func(i int) (bus.Message, error) { return changeEvent(due[i]) }), nil
 	}))
 }
 
-// publish gives what became of each of n messages.
+// publish publishes n messages and returns the result of each.
 func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Message, error)) []message.Result {
-	ctx, cancel := context.WithTimeout(ctx, publishLimit)
+	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	messages, unfit := make([]bus.Message, n), make([]error, n)
 	for i := range messages {
@@ -146,7 +143,7 @@ func (r *relayer) publish(ctx context.Context, n int, of func(i int) (bus.Messag
 	results := make([]message.Result, n)
 	logged := false
 	for i, err := range r.env.Bus().Publish(ctx, messages) {
-		// Those of one batch fail alike. A refused one is no fault of the broker, and its row says why.
+		// Log one error of a batch, as they are alike. A refusal is written to the message's row.
 		if err != nil && !errors.Is(err, bus.ErrRefused) && !logged {
 			r.env.Log.Warn("publish", "function", "relay", "subject", messages[i].Subject, "error", err)
 			logged = true

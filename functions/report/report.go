@@ -3,10 +3,9 @@
 //	POST /api/v1/sms/report
 //	POST /api/v1/sms/report/batch
 //
-// The app judges whether a failure deserves a retry; the server only judges
-// whether one is still allowed. Reporting the same attempt twice is harmless,
-// and a report of an older claim, or of a claim that another caller made, changes
-// nothing.
+// The app decides whether a failure should be retried, the server whether a retry is still
+// allowed. The same report may be sent twice. A report of an older claim, or of another
+// caller's claim, changes nothing.
 package report
 
 import (
@@ -35,10 +34,10 @@ func New(env *fn.Env, _ struct{}) fn.Routes {
 }
 
 const (
-	maxBody  = 1 << 20 // error_message is cut, never refused
+	maxBody  = 1 << 20 // a long error_message is truncated, not refused
 	maxBatch = 1000
-	// maxBatchBody leaves each of maxBatch reports 8 KiB: an error_message may be
-	// several times as long as what is kept of it.
+	// maxBatchBody is 8 KiB for each of maxBatch reports: an error_message may be
+	// several times as long as the part of it that is stored.
 	maxBatchBody  = maxBatch * 8 << 10
 	maxRetryAfter = 7 * 24 * 3600 // seconds
 )
@@ -61,16 +60,15 @@ func (r *reportRequest) Validate() []task.Field {
 	return append(bad, r.validate()...)
 }
 
-// Validate names every field whose value is not acceptable; the items are
-// judged one by one.
+// Validate names every field whose value is not acceptable; each item is validated alone.
 func (r *batchRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
-	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must hold 1 to 1000 items")
+	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must have 1 to 1000 items")
 	return bad
 }
 
-// validate judges all but the app, which may be the batch's.
+// validate checks all fields but app_id, which an item of a batch does not have.
 func (r *reportRequest) validate() []task.Field {
 	var bad decode.Rules
 	bad.When(r.TaskID == "", "task_id", "is required")
@@ -82,28 +80,21 @@ func (r *reportRequest) validate() []task.Field {
 	bad.When(r.RetryAfterSeconds != nil && r.Outcome != "released", "retry_after_seconds", "needs outcome released")
 	bad.When(r.RetryAfterSeconds != nil && (*r.RetryAfterSeconds < 0 || *r.RetryAfterSeconds > maxRetryAfter),
 		"retry_after_seconds", fmt.Sprintf("must be between 0 and %d", maxRetryAfter))
-	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
+	bad.Time("sent_at", r.SentAt)
 	return bad
 }
 
-// stored makes the store's report of a valid request; an id that is no UUID
-// names no task.
-func (r *reportRequest) stored(c *fn.Call, raw []byte) (*store.Report, error) {
+// storeReport converts a valid request. The error is not_found if task_id is not a UUID.
+func (r *reportRequest) storeReport(c *fn.Call, raw []byte) (*store.Report, error) {
 	id, err := task.ParseID(r.TaskID)
 	if err != nil {
 		return nil, notFound()
 	}
-	report := &store.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
+	return &store.Report{Queues: c.Caller.Queues, Request: raw, Report: task.Report{
 		TaskID: id, AppID: r.AppID, CallerID: c.Caller.ID, ClaimID: int64(r.ClaimID), Outcome: r.outcome(), ShouldRetry: r.ShouldRetry,
 		Message: r.ErrorMessage, ErrorCode: r.ErrorCode,
-	}}
-	if r.RetryAfterSeconds != nil {
-		report.RetryAfter = time.Duration(*r.RetryAfterSeconds) * time.Second
-	}
-	if r.SentAt != nil {
-		report.SentAt = *r.SentAt
-	}
-	return report, nil
+		RetryAfter: decode.SecondsOr(r.RetryAfterSeconds, 0), SentAt: decode.ValueOr(r.SentAt, time.Time{}),
+	}}, nil
 }
 
 func (r *reportRequest) outcome() task.Outcome {
@@ -120,7 +111,7 @@ func (r *reportRequest) outcome() task.Outcome {
 }
 
 func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any, error) {
-	report, err := req.stored(c, c.Body)
+	report, err := req.storeReport(c, c.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +122,7 @@ func (r *reporter) report(_ context.Context, c *fn.Call, req reportRequest) (any
 	return r.answer(outs[0])
 }
 
-// batch answers each item as if it had been reported alone.
+// batch returns for each item what a report of it alone would return.
 func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, error) {
 	answers := make([]api.BatchItem, len(req.Items))
 	for first, items := range fn.Pieces(req.Items) {
@@ -143,7 +134,7 @@ func (r *reporter) batch(_ context.Context, c *fn.Call, req batchRequest) (any, 
 
 func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, answers []api.BatchItem) {
 	var reports []*store.Report
-	var at []int // where each report's answer goes
+	var at []int // the index of each report's item
 	for i, raw := range items {
 		report, err := readItem(c, raw, app)
 		if err != nil {
@@ -163,7 +154,7 @@ func (r *reporter) reportItems(c *fn.Call, app string, items []json.RawMessage, 
 	}
 }
 
-// itemRequest is a report within a batch: its app is the batch's.
+// itemRequest is a report in a batch, which has the batch's app_id.
 type itemRequest reportRequest
 
 // Validate names every field whose value is not acceptable.
@@ -178,11 +169,11 @@ func readItem(c *fn.Call, raw json.RawMessage, app string) (*store.Report, error
 		return nil, task.Invalid([]task.Field{{Name: "app_id", Message: "differs from the batch's app_id; leave it out"}})
 	}
 	item.AppID = app
-	return (*reportRequest)(&item).stored(c, raw)
+	return (*reportRequest)(&item).storeReport(c, raw)
 }
 
-// answer tells what became of a report, and wakes a waiting claim when the
-// task is to be had again.
+// answer returns the response to a report, and wakes a waiting claim if the task is
+// pending again.
 func (r *reporter) answer(out store.Reported) (any, error) {
 	t := out.Task
 	switch {

@@ -13,12 +13,11 @@ import (
 // drainInterval is how often Drain counts.
 const drainInterval = 200 * time.Millisecond
 
-// Drain is the command drain. It returns once each message of the stream is saved or a
-// dead letter, whatever the state of its consumers. While new messages are accepted,
-// that may never be.
+// Drain is the command drain. It returns once every message in the stream is saved or a dead letter,
+// whatever the state of its consumers. If new messages are accepted meanwhile, it may never return.
 func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	for printed := math.MaxInt; ; {
-		left, err := left(ctx, env)
+		left, err := countUnsaved(ctx, env)
 		if err != nil {
 			return err
 		}
@@ -27,7 +26,7 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 			printed = left
 		}
 		if left == 0 {
-			return printDead(ctx, env)
+			return printDeadLetters(ctx, env)
 		}
 		select {
 		case <-time.After(drainInterval):
@@ -37,8 +36,8 @@ func Drain(ctx context.Context, env *fn.Env, _ struct{}) error {
 	}
 }
 
-// left counts what the stream has that is not saved.
-func left(ctx context.Context, env *fn.Env) (n int, err error) {
+// countUnsaved counts the messages in the stream that are neither saved nor a dead letter.
+func countUnsaved(ctx context.Context, env *fn.Env) (n int, err error) {
 	state, err := env.Bus().AcceptState(ctx)
 	if err != nil {
 		return 0, err
@@ -47,14 +46,15 @@ func left(ctx context.Context, env *fn.Env) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	return n, unsaved(ctx, env, checked.Place, state.LastSeq, state, func(found []bus.AcceptedMessage, _ uint64) error {
+	return n, eachUnsaved(ctx, env, checked.Place, state.LastSeq, state, func(found []bus.AcceptedMessage, _ uint64) error {
 		n += len(found)
 		return nil
 	})
 }
 
-// printDead prints how many messages nobody will save without an operator.
-func printDead(ctx context.Context, env *fn.Env) error {
+// printDeadLetters prints how many accepted messages are dead letters: only an operator can act on
+// them.
+func printDeadLetters(ctx context.Context, env *fn.Env) error {
 	dead, err := env.DB().CountBuried(ctx)
 	if err == nil && dead > 0 {
 		fmt.Printf("%d accepted messages could not be saved and are dead letters of the function save\n", dead)

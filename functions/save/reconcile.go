@@ -12,15 +12,14 @@ import (
 )
 
 const (
-	standstill  = 30 * time.Second // nothing was taken from the stream for so long
-	checkPlaces = 10_000           // of the stream, compared with what is saved at a time
-	saveRows    = 500
-	forgetRows  = 500
+	idleTime  = 30 * time.Second // without an acknowledgement, after which all older messages are checked
+	scanSize  = 10_000           // sequences of the stream that are compared with the database at a time
+	saveRows  = 500
+	purgeRows = 500
 )
 
-// reconcile compares what this function has answered for with what is saved,
-// and with all that the stream had a while ago when it has answered for nothing
-// since.
+// reconcile saves messages that the consumers have acknowledged and that are not in the database. If
+// nothing was acknowledged for idleTime, it checks all messages that the stream had that long ago.
 func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 	state, err := s.env.Bus().AcceptState(ctx)
 	if err != nil {
@@ -31,7 +30,7 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 		return err
 	}
 	upTo := state.SavedTo
-	if checked.Ago >= standstill {
+	if checked.Ago >= idleTime {
 		if checked.Taken == state.SavedTo {
 			upTo = max(upTo, checked.Last)
 		}
@@ -39,30 +38,30 @@ func (s *saver) reconcile(ctx context.Context, c *fn.Call) error {
 			return err
 		}
 	}
-	err = unsaved(ctx, s.env, checked.Place, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
+	err = eachUnsaved(ctx, s.env, checked.Place, upTo, state, func(found []bus.AcceptedMessage, last uint64) error {
 		if err := s.saveMissing(ctx, c, found); err != nil {
 			return err
 		}
 		return s.db.SetChecked(ctx, state.Created, last)
 	})
-	return errors.Join(err, s.forget(ctx, s.window(state)))
+	return errors.Join(err, s.purge(ctx, s.dedupeWindow(state)))
 }
 
-// unsaved calls each with what is neither saved nor a dead letter of the stream,
-// after one place and up to another, part by part, oldest first, and with the
-// place where the part ends.
-func unsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
-	for first := max(after+1, state.FirstSeq); first <= upTo; first += checkPlaces {
-		last := min(first+checkPlaces-1, upTo)
-		places, err := env.DB().MissingSequences(ctx, first, last)
+// eachUnsaved scans the sequences of the stream after one and up to another, oldest first. For each
+// part it calls each with the messages that are neither saved nor a dead letter, and with the last
+// sequence of the part.
+func eachUnsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.AcceptState, each func(found []bus.AcceptedMessage, last uint64) error) error {
+	for first := max(after+1, state.FirstSeq); first <= upTo; first += scanSize {
+		last := min(first+scanSize-1, upTo)
+		missing, err := env.DB().MissingSequences(ctx, first, last)
 		if err != nil {
 			return err
 		}
-		found, err := env.Bus().AcceptedAt(ctx, places)
+		found, err := env.Bus().AcceptedAt(ctx, missing)
 		if err != nil {
 			return err
 		}
-		if found, err = withoutBuried(ctx, env, found); err != nil {
+		if found, err = withoutDeadLetters(ctx, env, found); err != nil {
 			return err
 		}
 		if err := each(found, last); err != nil {
@@ -72,7 +71,7 @@ func unsaved(ctx context.Context, env *fn.Env, after, upTo uint64, state bus.Acc
 	return nil
 }
 
-func withoutBuried(ctx context.Context, env *fn.Env, found []bus.AcceptedMessage) ([]bus.AcceptedMessage, error) {
+func withoutDeadLetters(ctx context.Context, env *fn.Env, found []bus.AcceptedMessage) ([]bus.AcceptedMessage, error) {
 	if len(found) == 0 {
 		return nil, nil
 	}
@@ -84,8 +83,7 @@ func withoutBuried(ctx context.Context, env *fn.Env, found []bus.AcceptedMessage
 	return slices.DeleteFunc(found, func(a bus.AcceptedMessage) bool { return slices.Contains(buried, a.Event.ID()) }), err
 }
 
-// saveMissing saves what was taken from the stream and is not saved, which only
-// a mistake brings about.
+// saveMissing saves messages that were acknowledged and are not saved. Only a defect can cause that.
 func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.AcceptedMessage) error {
 	if len(found) > 0 {
 		s.env.Log.Warn("accepted messages were not saved: saving them now", "messages", len(found))
@@ -102,58 +100,55 @@ func (s *saver) saveMissing(ctx context.Context, c *fn.Call, found []bus.Accepte
 	return nil
 }
 
-// fullWindow is how long a message is kept for the sake of its repeats once the
-// stream is half full: taking new ones is more, and the primary key knows repeats
-// too.
-const fullWindow = 15 * time.Minute
+// shortWindow is the deduplication window once the stream is half full: accepting new messages is
+// more important, and the primary key finds repeats too.
+const shortWindow = 15 * time.Minute
 
-func (s *saver) window(state bus.AcceptState) time.Duration {
+func (s *saver) dedupeWindow(state bus.AcceptState) time.Duration {
 	window := s.env.Config.TwoPhase.DedupeWindow
 	switch full := float64(state.Bytes) / float64(max(state.MaxBytes, 1)); {
 	case state.MaxBytes <= 0 || full < 0.5:
 		return window
 	case full < 0.9:
-		return min(window, fullWindow)
+		return min(window, shortWindow)
 	default:
 		return 0
 	}
 }
 
-// forgetParts is of how many parts of the stream each has a look follow: the look
-// after the last part but one finds it nearly full.
-const forgetParts = 16
+// purgeParts: the stream is purged each time this share of its size was saved.
+const purgeParts = 16
 
-// forgetInTime wakes this function whenever the batches saved here have filled a
-// part of the stream: its ticks are too far apart for one that is filled within a
-// minute.
-func (s *saver) forgetInTime(rows []*store.NewMessage) {
+// schedulePurge wakes this function each time the batches saved here add up to a part of the stream's
+// size. The ticks alone are too far apart for a stream that is filled within a minute.
+func (s *saver) schedulePurge(rows []*store.NewMessage) {
 	var bytes int64
 	for _, m := range rows {
 		bytes += int64(len(m.Data)) + store.StreamOverhead
 	}
-	part := s.env.Config.Bus.Sizes()[store.StreamAccepted] / forgetParts
-	if s.taken.Add(bytes) >= part {
-		s.taken.Store(0)
+	part := s.env.Config.Bus.Sizes()[store.StreamAccepted] / purgeParts
+	if s.acceptedBytes.Add(bytes) >= part {
+		s.acceptedBytes.Store(0)
 		s.env.WakeSaveAt(time.Time{})
 	}
 }
 
-// forget takes out of the stream what was saved a window ago. What is delivered
-// before it is saved is so within a minute of being accepted, or by the relay.
-func (s *saver) forget(ctx context.Context, window time.Duration) error {
+// purge removes from the stream the messages that were saved before the window. Then it deletes the
+// records of messages that were delivered before they were saved; they are needed for about a minute.
+func (s *saver) purge(ctx context.Context, window time.Duration) error {
 	for {
-		saved, err := s.db.PurgeCandidates(ctx, window, forgetRows)
+		saved, err := s.db.PurgeCandidates(ctx, window, purgeRows)
 		if err != nil {
 			return err
 		}
 		if len(saved) == 0 {
 			return s.db.ForgetDelivered(ctx)
 		}
-		places := make([]bus.AcceptedEntry, len(saved))
+		entries := make([]bus.AcceptedEntry, len(saved))
 		for i, p := range saved {
-			places[i] = bus.AcceptedEntry{ID: p.ID.String(), Seq: uint64(p.Seq)}
+			entries[i] = bus.AcceptedEntry{ID: p.ID.String(), Seq: uint64(p.Seq)}
 		}
-		if err := s.env.Bus().Forget(ctx, places); err != nil {
+		if err := s.env.Bus().Forget(ctx, entries); err != nil {
 			return err
 		}
 		if err := s.db.MarkPurged(ctx, saved); err != nil {

@@ -1,12 +1,11 @@
-// Package save is the event function that saves what a stream has accepted (seed
-// 004 section 4.3):
+// Package save is the event function that saves the messages that a stream has accepted:
 //
 //	POST /events/save
 //
-// It gets batches, one at a time of each shard and in the stream's order, and
-// answers 2xx once they are committed together with the acknowledgements to their
-// senders. A tick has it look for what was accepted and is not saved, which only
-// a mistake could bring about, and forget what was saved long ago.
+// It gets batches, one at a time of each shard and in the stream's order, and returns 2xx once they
+// are committed together with the acknowledgements to their senders. On a tick it saves accepted
+// messages that are missing in the database, which only a defect can cause, and removes those from
+// the stream that were saved long ago.
 package save
 
 import (
@@ -22,7 +21,6 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
 // Function is this package's line in the catalogue.
@@ -31,32 +29,32 @@ var Function = fn.EventBatch("save", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) (fn.EventHandler, fn.BatchHandler) {
 	s := &saver{db: env.DB(), env: env}
-	return s.one, s.batch
+	return s.event, s.batch
 }
 
 type saver struct {
-	db    *store.DB
-	env   *fn.Env
-	order order
-	taken atomic.Int64 // bytes that the stream took since save was last woken to forget
+	db            *store.DB
+	env           *fn.Env
+	reorders      reorderCounter
+	acceptedBytes atomic.Int64 // saved since this process last scheduled a purge
 }
 
-func (s *saver) one(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
+func (s *saver) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if e.Type() == bus.AcceptedType {
 		return s.batch(ctx, c, []fn.StreamEvent{fn.EventAlone(e)})
 	}
-	if s.env.Bus() == nil { // then there is no stream
+	if s.env.Bus() == nil { // NATS is not configured
 		return nil
 	}
 	err := s.reconcile(ctx, c)
 	if errors.Is(err, bus.ErrUnavailable) {
-		err = errors.Join(&task.Error{Code: task.CodeServerBusy, Message: "the broker is away; repeat the same call later", RetryAfter: time.Second}, err)
+		err = errors.Join(fn.Busy("NATS is unavailable; repeat the same call later"), err)
 	}
 	return err
 }
 
-// batch saves the events in their order. One that is none of ours is a dead
-// letter and holds up no other.
+// batch saves the events in their order. An event that is not an accepted message becomes a dead
+// letter, and the others are saved.
 func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
 	rows := make([]*store.NewMessage, 0, len(events))
 	for i := range events {
@@ -75,7 +73,7 @@ func (s *saver) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) 
 	return s.save(ctx, c, rows)
 }
 
-// save commits the rows and has them sent.
+// save commits the rows and wakes the functions that send them.
 func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) error {
 	if len(rows) == 0 {
 		return nil
@@ -86,7 +84,7 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 		metrics.SaveFail.Inc()
 		return err
 	}
-	s.forgetInTime(rows)
+	s.schedulePurge(rows)
 	counts := map[store.Saving]int{}
 	var relay, deliver bool
 	for i, m := range rows {
@@ -94,14 +92,14 @@ func (s *saver) save(ctx context.Context, c *fn.Call, rows []*store.NewMessage) 
 		switch out[i] {
 		case store.SavedNow:
 			metrics.SaveLag.Observe(time.Since(m.AcceptedAt))
-			s.order.note(m, s.env.Config.TwoPhase.Shards, metrics)
+			s.reorders.count(m, s.env.Config.TwoPhase.Shards, metrics)
 		case store.SavedBefore:
 			metrics.DupDB.Inc()
 		default:
 			metrics.SaveFail.Inc()
 			continue
 		}
-		// Of a repeat too: who saved it may have died before it said so.
+		// For a repeat too: the process that saved it may have died before this.
 		deliver = deliver || m.To.Kind == message.URL
 		relay = relay || m.To.Kind != message.URL
 	}

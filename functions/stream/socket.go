@@ -12,10 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// socket sends a user's events as stream does, and takes in the messages that the
-// client sends.
+// socket sends a user's events, as stream does, and submits the messages that the client sends.
 func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *fn.Socket) error {
-	f, err := s.follow(ctx, c, req)
+	f, err := s.openFollower(ctx, c, req)
 	if err != nil {
 		return err
 	}
@@ -25,11 +24,10 @@ func (s *streamer) socket(ctx context.Context, c *fn.Call, req request, socket *
 	if err != nil {
 		return err
 	}
-	return tell(ctx, c, socketWriter{socket}, f)
+	return serve(ctx, c, socketWriter{socket}, f)
 }
 
-// submit takes in the message of one frame, which is from user unless it says
-// otherwise.
+// submit submits the message of one frame. Its sender is user unless the frame has another.
 func (s *streamer) submit(ctx context.Context, c *fn.Call, user string) (any, error) {
 	var req intake.Request
 	bad := decode.Object(c.Body, &req)
@@ -59,20 +57,20 @@ func frame(event string, data any) (api.SocketFrame, error) {
 	return api.SocketFrame{Event: event, Data: text}, err
 }
 
-// socketWriter sends what an fn.EventWriter does, as frames.
+// socketWriter is a writer of WebSocket frames.
 type socketWriter struct{ socket *fn.Socket }
 
 // Send sends an event of the user's stream.
 func (w socketWriter) Send(id, event string, data []byte) error {
-	return w.at(id, api.SocketFrame{Event: event, Data: data})
+	return w.sendFrame(id, api.SocketFrame{Event: event, Data: data})
 }
 
-// Mark says where to go on, without an event.
+// Mark sends a position from which to resume, without an event.
 func (w socketWriter) Mark(id string) error {
-	return w.at(id, api.SocketFrame{Event: api.SocketMark})
+	return w.sendFrame(id, api.SocketFrame{Event: api.SocketMark})
 }
 
-func (w socketWriter) at(id string, f api.SocketFrame) error {
+func (w socketWriter) sendFrame(id string, f api.SocketFrame) error {
 	n, err := strconv.ParseInt(id, 10, 64)
 	if err != nil {
 		return err
@@ -81,7 +79,7 @@ func (w socketWriter) at(id string, f api.SocketFrame) error {
 	return w.socket.Send(f)
 }
 
-// Comment sends a line for people.
+// Comment sends a line of text for people.
 func (w socketWriter) Comment(text string) error {
 	f, err := frame(api.SocketNotice, api.SocketNote{Message: text})
 	if err != nil {

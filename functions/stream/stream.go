@@ -1,12 +1,11 @@
-// Package stream is the function that sends a user what comes in, as it comes
-// (the original two-phase acknowledgement):
+// Package stream is the function that sends a user's messages and acknowledgements as they arrive:
 //
 //	GET /api/v1/stream/{user}
 //
-// It answers with server-sent events, read from the stream that the relay
-// publishes to; that asks the database for nothing but the caller. A request to
-// upgrade gets a WebSocket, which carries the same events and takes messages in:
-// each frame of the client is the body of a POST to /api/v1/messages.
+// The response is server-sent events, read from the NATS stream that the relay publishes to. The
+// database is used to authenticate the caller and to find gaps, not for the events. A request to
+// upgrade gets a WebSocket with the same events, on which the client also submits messages: each of
+// its frames is the body of a POST to /api/v1/messages.
 package stream
 
 import (
@@ -50,9 +49,9 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 }
 
 const (
-	lastEventID = "Last-Event-ID"
-	positionIs  = "must be the id of an event: an integer between 0 and 9223372036854775807"
-	away        = "the broker is away, try again"
+	lastEventID  = "Last-Event-ID"
+	positionRule = "must be the id of an event: an integer between 0 and 9223372036854775807"
+	unavailable  = "NATS is unavailable, try again"
 )
 
 type streamer struct {
@@ -67,26 +66,26 @@ type request api.StreamRequest
 // Validate names every field whose value is not acceptable.
 func (r *request) Validate() []task.Field {
 	var bad decode.Rules
-	bad.When(r.After != nil && *r.After < 0, "after", positionIs)
+	bad.When(r.After != nil && *r.After < 0, "after", positionRule)
 	return bad
 }
 
-// stream sends a user's events until ctx ends, which is no failure.
+// stream sends a user's events until ctx ends; then it returns the cause, which is no failure.
 func (s *streamer) stream(ctx context.Context, c *fn.Call, req request, w *fn.EventWriter) error {
-	f, err := s.follow(ctx, c, req)
+	f, err := s.openFollower(ctx, c, req)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return tell(ctx, c, w, f)
+	return serve(ctx, c, w, f)
 }
 
-// follow begins to read the events of the user in the path, if the caller may.
-func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Follower, error) {
+// openFollower starts to read the events of the user in the path, if the caller may read them.
+func (s *streamer) openFollower(ctx context.Context, c *fn.Call, req request) (*bus.Follower, error) {
 	if _, err := c.ActFor(c.PathValue("user")); err != nil {
 		return nil, err
 	}
-	after, err := position(c, req)
+	after, err := startAfter(c, req)
 	if err != nil {
 		return nil, err
 	}
@@ -94,14 +93,14 @@ func (s *streamer) follow(ctx context.Context, c *fn.Call, req request) (*bus.Fo
 	removed := func(ctx context.Context) (uint64, error) { return s.db.InboxTrimmed(ctx, user) }
 	f, err := s.bus.Follow(ctx, user, after, removed, c.AcquireRead)
 	if err != nil {
-		return nil, errors.Join(&task.Error{Code: task.CodeServerBusy, Message: away, RetryAfter: time.Second}, err)
+		return nil, errors.Join(fn.Busy(unavailable), err)
 	}
 	return f, nil
 }
 
-// position is where to begin: after the event that the client saw last, or else
-// where the call says.
-func position(c *fn.Call, req request) (*uint64, error) {
+// startAfter is the id of the event after which to start: that of the header Last-Event-ID, else
+// that of the parameter after; nil starts with new events.
+func startAfter(c *fn.Call, req request) (*uint64, error) {
 	var bad decode.Rules
 	bad.When(!task.ValidUser(c.PathValue("user")), "user", task.UserRule)
 	var after *uint64
@@ -110,7 +109,7 @@ func position(c *fn.Call, req request) (*uint64, error) {
 	}
 	if last := c.RequestHeader().Get(lastEventID); last != "" {
 		n, err := strconv.ParseUint(last, 10, 63)
-		bad.When(err != nil, lastEventID, positionIs)
+		bad.When(err != nil, lastEventID, positionRule)
 		after = &n
 	}
 	if len(bad) > 0 {
@@ -119,25 +118,24 @@ func position(c *fn.Call, req request) (*uint64, error) {
 	return after, nil
 }
 
-// writer is where the events of one stream go: server-sent events or frames of a
-// WebSocket.
+// writer writes the events of one stream, as server-sent events or WebSocket frames.
 type writer interface {
 	Send(id, event string, data []byte) error
 	Mark(id string) error
 	Comment(text string) error
 }
 
-// telling is one stream.
-type telling struct {
-	call   *fn.Call
-	out    writer
-	from   *bus.Follower
-	events int
+// session is one open stream.
+type session struct {
+	call     *fn.Call
+	out      writer
+	follower *bus.Follower
+	events   int
 }
 
-// tell sends all that f reads until ctx ends.
-func tell(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
-	t := &telling{call: c, out: out, from: f}
+// serve sends all events of f until ctx ends.
+func serve(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
+	t := &session{call: c, out: out, follower: f}
 	defer func() { c.Log("events", t.events) }()
 	err := t.mark()
 	for err == nil {
@@ -146,10 +144,10 @@ func tell(ctx context.Context, c *fn.Call, out writer, f *bus.Follower) error {
 	return err
 }
 
-// next waits for what comes and sends it. What cannot be sent is passed over
-// with a comment: it must not hold up what comes after it.
-func (t *telling) next(ctx context.Context) error {
-	m, err := t.from.Next(ctx)
+// next waits for an event and sends it. An event that cannot be encoded is skipped with a comment,
+// so that it does not block those after it.
+func (t *session) next(ctx context.Context) error {
+	m, err := t.follower.Next(ctx)
 	var gap *bus.GapError
 	if errors.As(err, &gap) {
 		return t.gap(gap)
@@ -159,46 +157,46 @@ func (t *telling) next(ctx context.Context) error {
 	}
 	event, data, err := encode(m)
 	if err != nil {
-		t.call.Log("passed_over", m.Seq, "because", err.Error())
-		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and passed over", m.Seq)), t.mark())
+		t.call.Log("skipped", m.Seq, "cause", err.Error())
+		return errors.Join(t.out.Comment(fmt.Sprintf("event %d is not readable and skipped", m.Seq)), t.mark())
 	}
 	t.events++
 	return t.out.Send(strconv.FormatUint(m.Seq, 10), event, data)
 }
 
-// encode is wire as the end of the turn in which m was read: a client that is slow to
-// take it holds up no other.
+// encode returns the name and the data of an event, and releases m's memory before they are written:
+// a slow client must not block others.
 func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 	defer m.Release()
-	return wire(m)
+	return encodeEvent(m)
 }
 
-// gap says that messages may be missing: the place of the event is where the
-// stream goes on.
-func (t *telling) gap(gap *bus.GapError) error {
+// gap sends an event that says that messages may be missing. Its id is the position at which the
+// stream continues.
+func (t *session) gap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
-		Message: "messages after the first place and before the second may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER what, " +
-			"and GET /api/v1/messages/by-key/CLIENT_MSG_ID what became of accepted messages",
+		Message: "messages with ids after \"after\" and before \"next\" may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER their messages, " +
+			"and GET /api/v1/messages/by-key/CLIENT_MSG_ID returns the state of an accepted message",
 	})
 	if err != nil {
 		return err
 	}
-	return t.out.Send(strconv.FormatUint(t.from.After(), 10), api.StreamGap, data)
+	return t.out.Send(strconv.FormatUint(t.follower.After(), 10), api.StreamGap, data)
 }
 
-// mark has the client come back to this place: one who has had no event yet would
-// begin with what comes from then on.
-func (t *telling) mark() error {
-	return t.out.Mark(strconv.FormatUint(t.from.After(), 10))
+// mark sends the present position. Without it a client that reconnects before its first event would
+// miss the events in between.
+func (t *session) mark() error {
+	return t.out.Mark(strconv.FormatUint(t.follower.After(), 10))
 }
 
-// wire is the kind and the data of an event. An acknowledgement is for the
-// sender, who knows its message; all else is told whole.
-func wire(m bus.FollowedMessage) (event string, data []byte, err error) {
+// encodeEvent returns the name and the data of an event. Of an acknowledgement only the data is
+// sent, as its user sent the message; all other events are sent whole.
+func encodeEvent(m bus.FollowedMessage) (event string, data []byte, err error) {
 	if kind, isAck := strings.CutPrefix(m.Event.Type(), "sendonce.ack."); isAck && strings.HasSuffix(kind, ".v1") && m.Event.Source() == "/sendonce" {
 		if !json.Valid(m.Event.Data()) {
-			return "", nil, errors.New("an acknowledgement that is no JSON")
+			return "", nil, errors.New("the acknowledgement is not valid JSON")
 		}
 		return api.StreamAck, m.Event.Data(), nil
 	}

@@ -2,6 +2,7 @@ package submit
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"math"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 )
 
 const (
-	maxEncoded     = 4000 // characters of URL-encoded parameters
+	maxEncoded     = 4000 // characters of content with URL-encoded parameters
 	maxMetadata    = 4 << 10
 	maxNumberChars = 40
 	maxExponent    = 300
@@ -27,17 +28,15 @@ type sendRequest api.SendRequest
 // batchRequest is api.SendBatchRequest with its rules.
 type batchRequest api.SendBatchRequest
 
-// Validate holds the batch to its size; the items are judged one by one.
+// Validate limits the number of items; each item is validated alone.
 func (r *batchRequest) Validate() []task.Field {
-	if len(r.Items) == 0 || len(r.Items) > maxBatch {
-		return []task.Field{{Name: "items", Message: "must hold 1 to 1000 items"}}
-	}
-	return nil
+	var bad decode.Rules
+	bad.When(len(r.Items) == 0 || len(r.Items) > maxBatch, "items", "must have 1 to 1000 items")
+	return bad
 }
 
-// Validate names every field whose value is not acceptable. What depends on
-// the moment (times that passed) is pastTime's: it must not keep a replay
-// from its answer.
+// Validate names every field whose value is not acceptable. It does not compare times with the
+// present (checkTimes does): a replay must be accepted after its times have passed.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Phone(r.PhoneNumber)
@@ -83,8 +82,8 @@ func (r *sendRequest) validateTimes(bad *decode.Rules) {
 	bad.Time("expires_at", r.ExpiresAt)
 }
 
-// pastTime refuses what this moment makes senseless; nil when nothing does.
-func (r *sendRequest) pastTime(now time.Time) *task.Error {
+// checkTimes refuses what this moment makes senseless; nil when nothing does.
+func (r *sendRequest) checkTimes(now time.Time) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
 	bad.When(r.ExpiresAt != nil && r.ExpiresAt.After(now.Add(2*decode.Farthest)), "expires_at", "must be at most two years ahead")
@@ -108,7 +107,8 @@ func (r *sendRequest) validateMetadata(bad *decode.Rules) {
 	}
 }
 
-// unstorable tells what the database could not keep of a JSON value.
+// unstorable describes what the database cannot store of a JSON value, "" if it can store
+// all of it.
 func unstorable(value any) string {
 	switch v := value.(type) {
 	case string:
@@ -138,8 +138,8 @@ func unstorable(value any) string {
 	return ""
 }
 
-// outOfRange tells whether the type jsonb may refuse a number: by its exponent,
-// whatever stands before it.
+// outOfRange reports whether jsonb might refuse a number: it has a large exponent, whatever
+// its digits are, or too many digits.
 func outOfRange(number string) bool {
 	_, exponent, given := strings.Cut(strings.ToLower(number), "e")
 	if !given {
@@ -149,8 +149,7 @@ func outOfRange(number string) bool {
 	return err != nil || n > maxExponent || n < -maxExponent || len(number) > maxNumberChars
 }
 
-// draft is the text that the request asks for. A named template or params
-// imply use_template.
+// draft returns the text that the request asks for. A template or params imply use_template.
 func (r *sendRequest) draft() task.Draft {
 	d := task.Draft{Content: r.Content, TemplateID: int32(r.TemplateID), TemplateName: r.TemplateName}
 	d.UseTemplate = r.UseTemplate != nil && *r.UseTemplate || r.Params != nil || r.TemplateID != 0 || r.TemplateName != ""
@@ -160,27 +159,14 @@ func (r *sendRequest) draft() task.Draft {
 	return d
 }
 
-// fill gives the submission what a valid request says.
+// fill copies the fields of a valid request, and sets defaults for those that are not given.
 func (s *submitter) fill(sub *store.Submission, r *sendRequest) {
-	sub.Queue, sub.Priority, sub.MaxRetries = task.DefaultQueue, task.DefaultPriority, s.maxRetries
-	if r.Queue != "" {
-		sub.Queue = r.Queue
-	}
-	if r.Priority != nil {
-		sub.Priority = int16(*r.Priority)
-	}
-	if r.MaxRetries != nil {
-		sub.MaxRetries = int16(*r.MaxRetries)
-	}
+	sub.Queue = cmp.Or(r.Queue, task.DefaultQueue)
+	sub.Priority = int16(decode.ValueOr(r.Priority, task.DefaultPriority))
+	sub.MaxRetries = int16(decode.ValueOr(r.MaxRetries, s.maxRetries))
 	sub.OnUnknown, _ = task.ParsePolicy(r.OnUnknown)
 	sub.Source, sub.CallbackURL, sub.Metadata = r.Source, r.CallbackURL, r.Metadata
-	if r.SendAt != nil {
-		sub.SendAt = *r.SendAt
-	}
-	if r.ExpiresAt != nil {
-		sub.ExpiresAt = *r.ExpiresAt
-	}
-	if r.TTLSeconds != nil {
-		sub.TTL = time.Duration(*r.TTLSeconds) * time.Second
-	}
+	sub.SendAt = decode.ValueOr(r.SendAt, time.Time{})
+	sub.ExpiresAt = decode.ValueOr(r.ExpiresAt, time.Time{})
+	sub.TTL = decode.SecondsOr(r.TTLSeconds, 0)
 }

@@ -1,5 +1,5 @@
-// Package submit is the function that third parties call to have a message
-// sent, and to learn what became of it:
+// Package submit is the function that third parties call to submit a task, which sends one
+// text message, and to read its state:
 //
 //	POST /api/v1/sms/send
 //	POST /api/v1/sms/send/batch
@@ -7,8 +7,8 @@
 //	GET  /api/v1/sms/by-key/{key}
 //	POST /api/v1/sms/task/{task_id}/cancel
 //
-// A 2xx means that the task is committed. The same key with the same body
-// gives the same task for ever.
+// A 2xx means that the task is committed. The same key with the same body returns the same
+// task, at any later time.
 package submit
 
 import (
@@ -27,15 +27,14 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	MaxRetries int16 `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not say otherwise, 0 to 10; 3 means at most four claims"`
+	MaxRetries int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not say otherwise, 0 to 10; 3 means at most four claims"`
 }
 
-// Validate holds the setting to what a task may ask for.
+// Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	if c.MaxRetries < 0 || c.MaxRetries > task.MaxRetriesCap {
-		return []task.Field{{Name: "MAX_RETRY_COUNT", Message: "must be between 0 and 10"}}
-	}
-	return nil
+	var bad decode.Rules
+	bad.Between("MAX_RETRY_COUNT", &c.MaxRetries, 0, task.MaxRetriesCap)
+	return bad
 }
 
 // Function is this package's line in the catalogue.
@@ -56,14 +55,14 @@ func New(env *fn.Env, cfg Config) fn.Routes {
 const (
 	batchTimeout = 30 * time.Second
 	maxBatch     = 1000
-	// maxBatchBody has room for maxBatch items of the longest fields that are accepted.
+	// maxBatchBody is enough for maxBatch items with the longest fields that are accepted.
 	maxBatchBody = maxBatch * 13 << 10
 )
 
 type submitter struct {
 	db         *store.DB
 	env        *fn.Env
-	maxRetries int16
+	maxRetries int
 }
 
 func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
@@ -85,8 +84,8 @@ func (s *submitter) send(_ context.Context, c *fn.Call) (any, error) {
 	return response(out), nil
 }
 
-// sendBatch answers each item as if it had been sent alone; one bad item never
-// spoils another.
+// sendBatch returns for each item what a request for it alone would return: a bad item does
+// not affect the others.
 func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 	var req batchRequest
 	err := decode.Object(c.Body, &req)
@@ -94,7 +93,7 @@ func (s *submitter) sendBatch(_ context.Context, c *fn.Call) (any, error) {
 		err = addField(err, task.Field{Name: "Idempotency-Key", Message: "must not be sent with a batch; give each item its own idempotency_key"})
 	}
 	if err != nil {
-		return nil, s.refuse(c, err)
+		return nil, s.recordRefused(c, err)
 	}
 	answers := make([]api.BatchItem, len(req.Items))
 	for first, items := range fn.Pieces(req.Items) {
@@ -124,7 +123,7 @@ func (s *submitter) sendItems(c *fn.Call, items []json.RawMessage, answers []api
 	}
 }
 
-// readItem is read for an item of a batch.
+// readItem makes a submission of an item of a batch, refused if the item is bad.
 func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *store.Submission {
 	if refused := fn.CheckItem(item); refused != nil {
 		sub := s.submission(c, item)
@@ -134,19 +133,20 @@ func (s *submitter) readItem(c *fn.Call, item json.RawMessage) *store.Submission
 	return s.read(c, item, nil)
 }
 
-// refuse logs a batch of which no item could be read.
-func (s *submitter) refuse(c *fn.Call, why *task.Error) error {
+// recordRefused writes a batch that could not be read to the request log, and returns the
+// refusal.
+func (s *submitter) recordRefused(c *fn.Call, refusal *task.Error) error {
 	sub := s.submission(c, c.Body)
-	sub.Refused = why
+	sub.Refused = refusal
 	_, errs := s.db.Submit([]*store.Submission{sub})
 	if errs[0] != nil {
 		return errs[0]
 	}
-	return why
+	return refusal
 }
 
-// wake tells a waiting claim of a task that it can have, and the clock of when
-// the task falls due. So does a replay: the first call may have died before it said so.
+// wake wakes a waiting claim if the task is pending, and sweep when the task is due. It is called
+// for a replay too: the process of the first call may have died before this.
 func (s *submitter) wake(sub *store.Submission, out store.Submitted) {
 	switch out.State {
 	case task.Pending:
@@ -165,8 +165,8 @@ func response(out store.Submitted) api.SendResponse {
 	}
 }
 
-// read makes a submission of a request, with its refusal when it is bad, so
-// that the log has it either way.
+// read makes a submission of a request, refused if the request is bad: the request log
+// has both.
 func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Submission {
 	sub := s.submission(c, raw)
 	var req sendRequest
@@ -187,15 +187,15 @@ func (s *submitter) read(c *fn.Call, raw []byte, keyHeader []string) *store.Subm
 		return sub
 	}
 	if key != "" {
-		sub.Refused = sign(sub, &req, key)
+		sub.Refused = setKey(sub, &req, key)
 	}
 	if sub.Refused == nil {
-		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.pastTime(time.Now()))
+		sub.Refused = cmp.Or(err, checkPriority(c, sub.Priority), req.checkTimes(time.Now()))
 	}
 	return sub
 }
 
-// checkPriority refuses a priority that goes before the best one of the caller.
+// checkPriority refuses a priority that is better (smaller) than the caller may use.
 func checkPriority(c *fn.Call, priority int16) *task.Error {
 	if int64(priority) >= c.Caller.BestPriority {
 		return nil
@@ -205,9 +205,9 @@ func checkPriority(c *fn.Call, priority int16) *task.Error {
 	}}
 }
 
-// onlyPhone tells whether the phone number is all that is wrong. Such a request
-// may have been accepted before the rule of phone numbers became stricter: if its
-// key is known it is a replay.
+// onlyPhone reports whether the phone number is the only bad field. Such a request may have
+// been accepted before the rule for phone numbers became stricter: then it is a replay if
+// its key is known.
 func onlyPhone(err *task.Error, r *sendRequest) bool {
 	return r.PhoneNumber != "" && len(err.Fields) == 1 && err.Fields[0].Name == "phone_number"
 }
@@ -219,14 +219,15 @@ func (s *submitter) submission(c *fn.Call, raw []byte) *store.Submission {
 	}
 }
 
-// sign gives a submission its key and the fingerprint of its request: of the
-// decoded request, without the key, before templates and defaults. The phone
-// number counts as it was written: another spelling is another request, and
-// PHONE_DEFAULT_COUNTRY_CODE can change without making replays into conflicts.
-func sign(sub *store.Submission, req *sendRequest, key string) *task.Error {
+// setKey sets the idempotency key of a submission and the fingerprint of its request. The
+// fingerprint covers the decoded request without the key, before templates and defaults are
+// applied. It covers the phone number as it was written: the same number in another form is
+// another request, so that a change of PHONE_DEFAULT_COUNTRY_CODE does not turn replays
+// into conflicts.
+func setKey(sub *store.Submission, req *sendRequest, key string) *task.Error {
 	body := struct {
 		sendRequest
-		TemplateID int64 `json:"template_id,omitempty"` // a number in all fingerprints that are stored
+		TemplateID int64 `json:"template_id,omitempty"` // a JSON number, as in the stored fingerprints
 	}{*req, int64(req.TemplateID)}
 	body.IdempotencyKey = ""
 	print, err := task.Fingerprint(&body)
@@ -238,7 +239,8 @@ func sign(sub *store.Submission, req *sendRequest, key string) *task.Error {
 	return nil
 }
 
-// oneKey takes the idempotency key from the body or the header; both must agree.
+// oneKey returns the idempotency key of the body or the header; if both have one, they must
+// be equal.
 func oneKey(inBody string, header []string) (string, *task.Field) {
 	switch {
 	case len(header) == 0:
@@ -261,7 +263,7 @@ func addField(err *task.Error, f task.Field) *task.Error {
 }
 
 func (s *submitter) task(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	t, err := s.own(ctx, c)
+	t, err := s.ownTask(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +283,7 @@ func (s *submitter) byKey(ctx context.Context, c *fn.Call, _ struct{}) (any, err
 }
 
 func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
-	t, err := s.own(ctx, c)
+	t, err := s.ownTask(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -296,9 +298,9 @@ func (s *submitter) cancel(ctx context.Context, c *fn.Call, _ struct{}) (any, er
 	return fn.TaskResponse(t), nil
 }
 
-// own finds the task of the path; another caller's does not exist, except for
-// an admin.
-func (s *submitter) own(ctx context.Context, c *fn.Call) (store.Detail, error) {
+// ownTask returns the task of the path. The error is not_found for another caller's task,
+// unless the caller is an admin.
+func (s *submitter) ownTask(ctx context.Context, c *fn.Call) (store.Detail, error) {
 	id, err := c.TaskID()
 	if err != nil {
 		return store.Detail{}, err

@@ -2,10 +2,8 @@ package subscribe
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
@@ -16,13 +14,14 @@ import (
 )
 
 const (
-	shownSends      = 20 // of a page of a message's history
+	sendsPerPage    = 20
 	defaultFailures = 10
 	maxFailures     = 200
 )
 
-// whose is the caller whose messages a list shows; nil for an admin, who sees all.
-func whose(c *fn.Call) *int64 {
+// visibleTo returns the caller to whose messages a list is limited, or nil for an admin, who
+// sees all.
+func visibleTo(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
 	}
@@ -42,19 +41,19 @@ func (r *sentRequest) Validate() []task.Field {
 	return bad
 }
 
-// sent tells whether a message is sent, of everybody's messages: a caller that did
-// not hear of another's would send it a second time. A caller with granted business
-// types is refused, as its order would be.
-func (d *desk) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
+// sent reports whether a message is sent, also another caller's: a caller that does not know
+// of it would send it a second time. A caller with a list of business types is refused for
+// another caller's message, as send would refuse it.
+func (h *handlers) sent(ctx context.Context, c *fn.Call, req sentRequest) (any, error) {
 	if err := checkQueue(c, task.WeChatQueue); err != nil {
 		return nil, err
 	}
 	if err := checkBusinessType(c, req.BusinessType); err != nil {
 		return nil, err
 	}
-	business, _ := req.BusinessID.Uint64() // they decoded
+	business, _ := req.BusinessID.Uint64() // both are valid
 	receiver, _ := req.ReceiverUserID.Uint64()
-	l, err := d.db.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
+	l, err := h.db.SubscribeLogOf(ctx, req.BusinessType, business, req.TemplateType, receiver)
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 		return api.SubscribeSentResponse{}, nil
@@ -79,13 +78,13 @@ func (r *logsRequest) Validate() []task.Field {
 	return bad
 }
 
-func (d *desk) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, error) {
+func (h *handlers) logs(ctx context.Context, c *fn.Call, req logsRequest) (any, error) {
 	if err := checkBusinessType(c, req.BusinessType); err != nil {
 		return nil, err
 	}
-	business, _ := req.BusinessID.Uint64() // it decoded
-	rows, more, err := d.db.BusinessLogs(ctx, req.BusinessType, business, whose(c), int64(req.After), decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) int64 { return l.ID }), err
+	business, _ := req.BusinessID.Uint64() // valid
+	rows, more, err := h.db.BusinessLogs(ctx, req.BusinessType, business, visibleTo(c), int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, logResponse, func(l store.SubscribeLog) int64 { return l.ID }), err
 }
 
 // failuresRequest is api.SubscribeFailuresRequest with its rules.
@@ -95,39 +94,21 @@ type failuresRequest api.SubscribeFailuresRequest
 func (r *failuresRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Between("limit", r.Limit, 1, maxFailures)
-	_, ok := parseLogPlace(r.After)
+	_, ok := parseLogCursor(r.After)
 	bad.After(ok)
 	return bad
 }
 
-// parseLogPlace reads what follows a failure: its time in microseconds and its id.
-func parseLogPlace(text string) (place store.LogPlace, ok bool) {
-	place.At, place.ID, ok = parsePlace(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
+// parseLogCursor reads the send time and the id of the last failure of the page before.
+func parseLogCursor(text string) (place store.LogPlace, ok bool) {
+	place.At, place.ID, ok = decode.ParseTimeCursor(text, func(id string) (int64, error) { return strconv.ParseInt(id, 10, 64) })
 	return place, ok
 }
 
-// parsePlace reads the time in microseconds and the id of the row that ends a page;
-// text is "" for the first page.
-func parsePlace[ID any](text string, parse func(string) (ID, error)) (at time.Time, id ID, ok bool) {
-	if text == "" {
-		return at, id, true
-	}
-	micros, rest, _ := strings.Cut(text, ".")
-	if at, ok = decode.ParseMicros(micros); !ok {
-		return at, id, false
-	}
-	id, err := parse(rest)
-	return at, id, err == nil
-}
-
-func (d *desk) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
-	limit := defaultFailures
-	if req.Limit != nil {
-		limit = *req.Limit
-	}
-	after, _ := parseLogPlace(req.After) // valid
-	rows, more, err := d.db.FailedLogs(ctx, whose(c), after, limit)
-	return fn.PageOf(rows, more, wire, func(l store.SubscribeLog) string { return fmt.Sprintf("%d.%d", l.SendTime.UnixMicro(), l.ID) }), err
+func (h *handlers) failures(ctx context.Context, c *fn.Call, req failuresRequest) (any, error) {
+	after, _ := parseLogCursor(req.After) // valid
+	rows, more, err := h.db.FailedLogs(ctx, visibleTo(c), after, decode.ValueOr(req.Limit, defaultFailures))
+	return fn.PageOf(rows, more, logResponse, func(l store.SubscribeLog) string { return decode.TimeCursor(l.SendTime, l.ID) }), err
 }
 
 // statisticsRequest is api.SubscribeStatisticsRequest with its rules.
@@ -140,12 +121,8 @@ func (r *statisticsRequest) Validate() []task.Field {
 	return bad
 }
 
-func (d *desk) statistics(ctx context.Context, c *fn.Call, req statisticsRequest) (any, error) {
-	var since time.Time
-	if req.Since != nil {
-		since = *req.Since
-	}
-	rates, err := d.db.TemplateRates(ctx, since, whose(c))
+func (h *handlers) statistics(ctx context.Context, c *fn.Call, req statisticsRequest) (any, error) {
+	rates, err := h.db.TemplateRates(ctx, decode.ValueOr(req.Since, time.Time{}), visibleTo(c))
 	if err != nil {
 		return nil, err
 	}
@@ -173,36 +150,36 @@ type detailRequest api.SubscribeDetailRequest
 // Validate names every field whose value is not acceptable.
 func (r *detailRequest) Validate() []task.Field {
 	var bad decode.Rules
-	_, ok := parseSendPlace(r.After)
+	_, ok := parseSendCursor(r.After)
 	bad.After(ok)
 	return bad
 }
 
-// parseSendPlace reads what follows a send: its time in microseconds and its task.
-func parseSendPlace(text string) (place store.SendPlace, ok bool) {
-	place.At, place.TaskID, ok = parsePlace(text, task.ParseID)
+// parseSendCursor reads the time and the task of the last send of the page before.
+func parseSendCursor(text string) (place store.SendPlace, ok bool) {
+	place.At, place.TaskID, ok = decode.ParseTimeCursor(text, task.ParseID)
 	return place, ok
 }
 
-// detail gives a message with a page of its sends, newest first, each with what became
-// of its task.
-func (d *desk) detail(ctx context.Context, c *fn.Call, req detailRequest) (any, error) {
-	l, err := d.own(ctx, c)
+// detail returns a message with a page of its sends, newest first, each with the state of its
+// task.
+func (h *handlers) detail(ctx context.Context, c *fn.Call, req detailRequest) (any, error) {
+	l, err := h.ownMessage(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	after, _ := parseSendPlace(req.After) // valid
-	sends, more, err := d.db.SubscribeHistory(ctx, l.ID, after, shownSends)
+	after, _ := parseSendCursor(req.After) // valid
+	sends, more, err := h.db.SubscribeHistory(ctx, l.ID, after, sendsPerPage)
 	if err != nil {
 		return nil, err
 	}
-	answer := api.SubscribeDetailResponse{SubscribeLogResponse: wire(l), Sends: make([]api.SubscribeSend, len(sends))}
+	answer := api.SubscribeDetailResponse{SubscribeLogResponse: logResponse(l), Sends: make([]api.SubscribeSend, len(sends))}
 	if more {
 		last := sends[len(sends)-1]
-		answer.NextAfter = fmt.Sprintf("%d.%s", last.CreatedAt.UnixMicro(), last.TaskID)
+		answer.NextAfter = decode.TimeCursor(last.CreatedAt, last.TaskID)
 	}
 	for i, s := range sends {
-		t, err := d.db.Task(ctx, s.TaskID)
+		t, err := h.db.Task(ctx, s.TaskID)
 		if err != nil {
 			return nil, err
 		}
@@ -215,8 +192,8 @@ func (d *desk) detail(ctx context.Context, c *fn.Call, req detailRequest) (any, 
 	return answer, nil
 }
 
-// wire is a row as its caller and an admin see it.
-func wire(l store.SubscribeLog) api.SubscribeLogResponse {
+// logResponse is a message as its caller and an admin see it.
+func logResponse(l store.SubscribeLog) api.SubscribeLogResponse {
 	return api.SubscribeLogResponse{
 		ID: api.ID(l.ID), TemplateID: l.TemplateID, TemplateType: l.TemplateType, BusinessType: l.BusinessType,
 		BusinessID: api.NumberOf(l.BusinessID), ReceiverUserID: api.NumberOf(l.ReceiverUserID), ReceiverOpenID: l.ReceiverOpenID,

@@ -2,7 +2,6 @@ package subscribe
 
 import (
 	"context"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
@@ -18,33 +17,26 @@ type recordRequest api.SubscribeRecordRequest
 func (r *recordRequest) Validate() []task.Field {
 	bad := decode.Rules((*sendRequest)(&r.SubscribeRequest).Validate())
 	bad.App(r.AppID)
-	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
-	bad.When(r.SendAt != nil, "send_at", "must not be given: who records a message sends it now")
+	bad.Lease(r.LeaseSeconds)
+	bad.When(r.SendAt != nil, "send_at", "must not be given: a recorded message is sent now")
 	return bad
 }
 
-// record hands a message to a caller that sends it itself (seed 000, recordMessage):
-// its task is claimed as it is made.
-func (d *desk) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
-	s := (*sendRequest)(&req.SubscribeRequest).subscription(c, d.maxRetries)
-	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, d.leaseOf(req.LeaseSeconds)
-	out, err := d.order(ctx, c, s)
+// record commits a message that the caller sends itself: its task is claimed by the caller in
+// the same transaction.
+func (h *handlers) record(ctx context.Context, c *fn.Call, req recordRequest) (any, error) {
+	s := (*sendRequest)(&req.SubscribeRequest).subscription(c, h.maxRetries)
+	s.Queue, s.AppID, s.Lease = task.RecordedQueue, req.AppID, decode.SecondsOr(req.LeaseSeconds, h.lease)
+	out, err := h.submit(ctx, c, s)
 	if err != nil {
 		return nil, err
 	}
 	answer := api.SubscribeRecordResponse{SubscribeResponse: response(out)}
 	if !out.Skipped {
-		d.env.WakeSweepAt(out.LeaseUntil)
+		h.env.WakeSweepAt(out.LeaseUntil)
 		answer.ClaimID, answer.LeaseUntil = api.ID(out.ClaimID), fn.Instant(out.LeaseUntil)
 	}
 	return answer, nil
-}
-
-func (d *desk) leaseOf(seconds *int) time.Duration {
-	if seconds == nil {
-		return d.lease
-	}
-	return time.Duration(*seconds) * time.Second
 }
 
 // statusRequest is api.SubscribeStatusRequest with its rules.
@@ -54,47 +46,47 @@ type statusRequest api.SubscribeStatusRequest
 func (r *statusRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.App(r.AppID)
-	bad.When(r.ClaimID == 0, "claim_id", "is required: the claim_id that record gave")
-	bad.When(r.SendStatus == nil && r.Outcome == "", "send_status", "is required: 1 (sent), 2 (failed) or 0 (lengthens the lease), unless outcome is given")
-	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 1 (sent), 2 (failed) or 0 (lengthens the lease)")
+	bad.When(r.ClaimID == 0, "claim_id", "is required: the claim_id that record returned")
+	bad.When(r.SendStatus == nil && r.Outcome == "", "send_status", "is required: 1 (sent), 2 (failed) or 0 (extends the lease), unless outcome is given")
+	bad.When(r.SendStatus != nil && (*r.SendStatus < 0 || *r.SendStatus > 2), "send_status", "must be 1 (sent), 2 (failed) or 0 (extends the lease)")
 	bad.When(r.Outcome != "" && r.Outcome != "unknown", "outcome", "must be unknown")
 	bad.When(r.Outcome != "" && r.SendStatus != nil, "outcome", "must not be given together with send_status")
 	bad.AtMost("error_code", r.ErrorCode, maxErrorCode)
-	bad.When(r.ShouldRetry && !r.says(task.SubscribeFailed), "should_retry", "needs send_status 2")
-	bad.Between("lease_seconds", r.LeaseSeconds, minLease, maxLease)
-	bad.When(r.LeaseSeconds != nil && !r.says(task.SubscribeSending), "lease_seconds", "needs send_status 0")
+	bad.When(r.ShouldRetry && !r.hasStatus(task.SubscribeFailed), "should_retry", "needs send_status 2")
+	bad.Lease(r.LeaseSeconds)
+	bad.When(r.LeaseSeconds != nil && !r.hasStatus(task.SubscribeSending), "lease_seconds", "needs send_status 0")
 	return bad
 }
 
-func (r *statusRequest) says(status task.SendStatus) bool {
+func (r *statusRequest) hasStatus(status task.SendStatus) bool {
 	return r.SendStatus != nil && *r.SendStatus == int(status)
 }
 
 func (r *statusRequest) outcome() task.Outcome {
 	switch {
-	case r.says(task.SubscribeSent):
+	case r.hasStatus(task.SubscribeSent):
 		return task.SentOK
-	case r.says(task.SubscribeFailed):
+	case r.hasStatus(task.SubscribeFailed):
 		return task.SentFailed
 	default:
 		return task.SentUnknown
 	}
 }
 
-// status is a report on the claim that record gave, under the names of seed 000
-// (updateSendStatus, and with should_retry incrementRetryCount).
-func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, error) {
-	l, err := d.own(ctx, c)
+// status reports the outcome of a recorded message, or extends its lease. Its fields have the
+// names of the original subscribe message service.
+func (h *handlers) status(ctx context.Context, c *fn.Call, req statusRequest) (any, error) {
+	l, err := h.ownMessage(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if l.TaskID, err = d.claimed(ctx, l, int64(req.ClaimID)); err != nil {
+	if l.TaskID, err = h.taskOfClaim(ctx, l, int64(req.ClaimID)); err != nil {
 		return nil, err
 	}
-	if req.says(task.SubscribeSending) {
-		return d.extend(ctx, c, l, &req)
+	if req.hasStatus(task.SubscribeSending) {
+		return h.extend(ctx, c, l, &req)
 	}
-	outs, errs := d.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
+	outs, errs := h.db.Report([]*store.Report{{Queues: c.Caller.Queues, Request: c.Body, Report: task.Report{
 		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Outcome: req.outcome(), ShouldRetry: req.ShouldRetry,
 		Message: req.ErrorMessage, ErrorCode: req.ErrorCode,
 	}}})
@@ -107,9 +99,9 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 	case out.Verdict == task.Stale:
 		return nil, task.Refuse(task.CodeStaleClaim, "this claim is not the message's newest, or not this caller's, or its outcome is settled otherwise; nothing was changed")
 	case out.Verdict == task.Applied:
-		d.env.WakeSweepAt(out.Task.DueAt)
+		h.env.WakeSweepAt(out.Task.DueAt)
 	}
-	if l, err = d.db.SubscribeLog(ctx, l.ID); err != nil { // as the report left it
+	if l, err = h.db.SubscribeLog(ctx, l.ID); err != nil { // with the changes that the report made
 		return nil, err
 	}
 	return api.SubscribeStatusResponse{
@@ -118,32 +110,32 @@ func (d *desk) status(ctx context.Context, c *fn.Call, req statusRequest) (any, 
 	}, nil
 }
 
-// claimed is the send of a message that a claim is of. An earlier one than the
-// newest has been given up, but its late success still counts.
-func (d *desk) claimed(ctx context.Context, l store.SubscribeLog, claim int64) (task.ID, error) {
-	newest, err := d.db.Task(ctx, l.TaskID)
+// taskOfClaim returns the task of a message that has this claim. It may be an earlier task
+// than the newest: that one has ended, but its late success still counts.
+func (h *handlers) taskOfClaim(ctx context.Context, l store.SubscribeLog, claim int64) (task.ID, error) {
+	newest, err := h.db.Task(ctx, l.TaskID)
 	if err != nil || newest.Queue == task.RecordedQueue && newest.ClaimID == claim {
 		return newest.ID, err
 	}
-	earlier, found, err := d.db.RecordedSend(ctx, l.ID, claim)
+	earlier, found, err := h.db.RecordedSend(ctx, l.ID, claim)
 	switch {
 	case err != nil || found:
 		return earlier, err
 	case newest.Queue != task.RecordedQueue:
-		return newest.ID, task.Refuse(task.CodeConflict, "the newest send of this message was not recorded: the function wechat sends it and keeps its status")
+		return newest.ID, task.Refuse(task.CodeConflict, "the newest send of this message was not recorded: the function wechat sends it and updates its status")
 	}
 	return newest.ID, nil
 }
 
-// extend lengthens the lease of a message that is still being sent.
-func (d *desk) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req *statusRequest) (any, error) {
-	lease, err := d.db.Extend(ctx, store.Extension{
-		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Lease: d.leaseOf(req.LeaseSeconds),
+// extend extends the lease of a message that is still being sent.
+func (h *handlers) extend(ctx context.Context, c *fn.Call, l store.SubscribeLog, req *statusRequest) (any, error) {
+	lease, err := h.db.Extend(ctx, store.Extension{
+		TaskID: l.TaskID, AppID: req.AppID, CallerID: c.Caller.ID, ClaimID: int64(req.ClaimID), Lease: decode.SecondsOr(req.LeaseSeconds, h.lease),
 	}, c.Caller.Queues)
 	if err != nil {
 		return nil, err
 	}
-	d.env.WakeSweepAt(lease.LeaseUntil)
+	h.env.WakeSweepAt(lease.LeaseUntil)
 	return api.SubscribeStatusResponse{
 		ID: api.ID(l.ID), TaskID: l.TaskID.String(), SendStatus: int(l.Status), State: task.Processing.String(), RetryCount: l.RetryCount,
 		LeaseUntil: fn.Instant(lease.LeaseUntil),

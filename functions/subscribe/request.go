@@ -16,23 +16,21 @@ import (
 )
 
 const (
-	maxType      = 50 // characters, as the columns of seed 000
+	maxType      = 50 // characters; these limits are those of the columns
 	maxWeChatID  = 100
 	maxPage      = 1024
 	maxErrorCode = 50
 	maxReason    = 500
-	minLease     = 10 // seconds
-	maxLease     = 3600
 )
 
-// noMetadata is what the tasks of messages have of their own.
+// noMetadata is the metadata of the tasks of subscribe messages.
 var noMetadata = []byte(`{}`)
 
 // sendRequest is api.SubscribeRequest with its rules.
 type sendRequest api.SubscribeRequest
 
-// Validate names every field whose value is not acceptable. What depends on the
-// moment is tooFar's: it must not keep a repeat from its answer.
+// Validate names every field whose value is not acceptable. It does not compare send_at with the
+// present (checkSendAt does): a repeat must be accepted at any later time.
 func (r *sendRequest) Validate() []task.Field {
 	var bad decode.Rules
 	bad.Text("template_id", r.TemplateID, maxWeChatID)
@@ -57,57 +55,48 @@ func (r *sendRequest) Validate() []task.Field {
 	return bad
 }
 
-// number asks for a number; what is none did not decode.
+// number requires a number; decoding has refused other values.
 func number(bad *decode.Rules, field string, n api.Number) {
 	bad.When(n == "", field, "is required: an integer between 0 and 18446744073709551615")
 }
 
-// oneOf holds an optional word to those that WeChat takes.
-func oneOf(bad *decode.Rules, field, word string, known ...string) {
-	bad.When(word != "" && !slices.Contains(known, word), field, fmt.Sprintf("must be one of %s", strings.Join(known, ", ")))
+// oneOf limits an optional field to the values that WeChat accepts.
+func oneOf(bad *decode.Rules, field, value string, known ...string) {
+	bad.When(value != "" && !slices.Contains(known, value), field, "must be one of "+strings.Join(known, ", "))
 }
 
-// tooFar refuses a send time that this moment makes senseless; nil when it does not.
-func (r *sendRequest) tooFar(now time.Time) *task.Error {
+// checkSendAt refuses a send time that is too far in the future; nil if it is not.
+func (r *sendRequest) checkSendAt(now time.Time) *task.Error {
 	var bad decode.Rules
 	bad.When(r.SendAt != nil && r.SendAt.After(now.Add(decode.Farthest)), "send_at", "must be at most a year ahead")
 	return task.Invalid(bad)
 }
 
-// subscription makes the store's order of a valid request. One that nobody knows
-// the outcome of is held unless the request says otherwise: the user must not get
-// it twice.
-func (r *sendRequest) subscription(c *fn.Call, maxRetries int16) *store.Subscription {
+// subscription converts a valid request. A message whose outcome is unknown is held unless the
+// request has another policy: the user must not get it twice.
+func (r *sendRequest) subscription(c *fn.Call, maxRetries int) *store.Subscription {
 	s := &store.Subscription{
 		TaskID: task.NewID(), TemplateID: r.TemplateID, TemplateType: r.TemplateType, BusinessType: r.BusinessType,
 		ReceiverOpenID: r.ReceiverOpenID, Data: r.MessageData, Page: r.PagePath, Lang: r.Lang, MiniprogramState: r.MiniprogramState,
-		CallerID: c.Caller.ID, MaxRetries: maxRetries, OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
-		Refused: r.tooFar(time.Now()), Anybodys: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
+		CallerID: c.Caller.ID, MaxRetries: int16(decode.ValueOr(r.MaxRetries, maxRetries)), OnUnknown: task.Hold, CallbackURL: r.CallbackURL, Metadata: noMetadata,
+		SendAt: decode.ValueOr(r.SendAt, time.Time{}), TTL: decode.SecondsOr(r.TTLSeconds, 0),
+		Refused: r.checkSendAt(time.Now()), Anybodys: c.May(fn.Admin), OwnOnly: len(c.Caller.BusinessTypes) > 0,
 	}
-	s.BusinessID, _ = r.BusinessID.Uint64() // they decoded
+	s.BusinessID, _ = r.BusinessID.Uint64() // both are valid
 	s.ReceiverUserID, _ = r.ReceiverUserID.Uint64()
 	if policy, known := task.ParsePolicy(r.OnUnknown); known {
 		s.OnUnknown = policy
 	}
-	if r.MaxRetries != nil {
-		s.MaxRetries = int16(*r.MaxRetries)
-	}
-	if r.SendAt != nil {
-		s.SendAt = *r.SendAt
-	}
-	if r.TTLSeconds != nil {
-		s.TTL = time.Duration(*r.TTLSeconds) * time.Second
-	}
 	return s
 }
 
-// texts gives what a person would read of checked message data, one to a line.
-func texts(data []byte) string {
+// keywordText returns the values of valid message data, one to a line.
+func keywordText(data []byte) string {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
 	var keywords map[string]struct{ Value any }
 	if decoder.Decode(&keywords) != nil {
-		return "" // it is checked, so there is none
+		return "" // cannot happen: the data is valid
 	}
 	lines := make([]string, 0, len(keywords))
 	for _, k := range keywords {

@@ -14,8 +14,8 @@ import (
 // progressEvery is how often Archive prints how far it is in a table.
 const progressEvery = 5 * time.Second
 
-// Archive is the command archive: it does at once, and prints, what sweep does for
-// a moment with each safety tick. It may run beside any number of them.
+// Archive is the command archive: it does all at once, and prints it, what sweep does for a short time
+// on each tick. It may run while sweeps run.
 func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	run, err := archiveRun(args)
 	switch {
@@ -51,10 +51,10 @@ func Archive(ctx context.Context, env *fn.Env, args []string) error {
 	return nil
 }
 
-// progress prints what a run does: a line for each table and each partition.
+// progress prints the steps of a run: a line for each table and each partition.
 type progress struct {
 	dry     bool
-	table   store.ArchiveStep // the table at hand, with the rows of all its steps
+	table   store.ArchiveStep // of the current table, with the rows of all its steps
 	printed time.Time
 }
 
@@ -82,14 +82,14 @@ func (p *progress) step(s store.ArchiveStep) {
 	}
 }
 
-// finish prints the sum of the table at hand.
+// finish prints the sum of the current table.
 func (p *progress) finish() {
 	switch {
 	case p.table.Table == "":
 	case p.table.Rows == 0:
 		fmt.Println(p.sum())
 	default:
-		fmt.Printf("%s that were over before %s\n", p.sum(), date(p.table.Before))
+		fmt.Printf("%s that ended before %s\n", p.sum(), date(p.table.Before))
 	}
 	p.table = store.ArchiveStep{}
 }
@@ -114,8 +114,8 @@ func date(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 func archiveRun(args []string) (store.ArchiveRun, error) {
 	var run store.ArchiveRun
 	flags := flag.NewFlagSet("archive", flag.ContinueOnError)
-	before := flags.String("before", "", "take what was over before this `date`, as 2026-01-31 (UTC), whatever RETENTION_DAYS and RETENTION_LOG_DAYS say; nothing of the last day is taken")
-	flags.BoolVar(&run.DryRun, "dry-run", false, "print what would be done, and do nothing")
+	before := flags.String("before", "", "archive what ended before this `date`, such as 2026-01-31 (UTC), instead of by RETENTION_DAYS and RETENTION_LOG_DAYS; nothing of the last day is archived")
+	flags.BoolVar(&run.DryRun, "dry-run", false, "print what would be done, and change nothing")
 	if err := flags.Parse(args); err != nil {
 		return run, err
 	}

@@ -1,12 +1,10 @@
-// Package sweep is the event function that lets happen what time brings:
-// scheduled tasks become pending, zombies are recovered (seed 001 sections
-// 6.3.3 and 8.4), what is past its time expires, paused queues go on, alerts are
-// raised and cleared (seed 000, the last section), and what is old is archived.
+// Package sweep is the event function for everything that is due at a time: scheduled tasks become
+// pending, zombies are retried or fail, tasks expire, pauses of queues end, alerts are raised and
+// cleared, and old rows are archived.
 //
 //	POST /events/sweep
 //
-// Any number may run at once and any may be lost: claims promote what is due
-// for themselves.
+// Any number may run at once, and any may be lost: a claim also promotes due tasks.
 package sweep
 
 import (
@@ -30,23 +28,22 @@ func New(env *fn.Env, _ struct{}) fn.EventHandler {
 	return s.sweep
 }
 
-// batchRows bounds one transaction.
-const batchRows = 500
+// batchSize bounds one transaction.
+const batchSize = 500
 
 type sweeper struct {
 	db  *store.DB
 	env *fn.Env
 }
 
-// sweep settles everything that is due, batch by batch, then looks at the queues
-// and keeps house, for a moment at a time: what is due meanwhile must not wait for
-// that.
-// When the call's time ends first, the next tick goes on.
+// sweep processes everything that is due, batch by batch, then checks the alerts and runs
+// maintenance, which takes a short time in each call, so that due tasks do not wait for it. When the
+// call's time ends first, the next tick continues.
 func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	rows, verdicts := 0, map[string]int{}
 	var next time.Time
 	for {
-		swept, err := s.db.Sweep(ctx, batchRows)
+		swept, err := s.db.Sweep(ctx, batchSize)
 		for queue, n := range swept.Pending {
 			s.env.WakeClaims(queue, n)
 		}
@@ -62,25 +59,24 @@ func (s *sweeper) sweep(ctx context.Context, c *fn.Call, _ cloudevents.Event) er
 		}
 	}
 	c.Log("due", rows, "verdicts", verdicts)
-	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // who claimed, submitted or paused may have died before it said so
-	again, watchErr := s.db.CheckAlerts(ctx)
+	s.env.WakeAgainAt(bus.WakeSweep, fn.NotBefore(next, time.Second)) // the process that claimed, submitted or paused may have died before it scheduled a sweep
+	again, alertErr := s.db.CheckAlerts(ctx)
 	if again {
 		s.env.RescheduleAlertCheck()
 	}
 	archived, more, err := s.db.RunMaintenance(ctx)
-	s.archived(c, archived)
+	s.logArchived(c, archived)
 	if more {
 		s.env.WakeSweepAt(time.Now().Add(time.Second))
 	}
-	return errors.Join(watchErr, err)
+	return errors.Join(alertErr, err)
 }
 
-// maxNamed bounds the log lines about rows that cannot be archived.
-const maxNamed = 10
+// maxLoggedRows limits the log lines about rows that cannot be archived.
+const maxLoggedRows = 10
 
-// archived logs and counts what left the main tables, and names the first rows
-// that could not.
-func (s *sweeper) archived(c *fn.Call, a store.Archived) {
+// logArchived logs and counts the archived rows, and logs the first rows that cannot be archived.
+func (s *sweeper) logArchived(c *fn.Call, a store.Archived) {
 	metrics := s.env.Metrics().Archive
 	if len(a.Rows) > 0 {
 		c.Log("archived", a.Rows)
@@ -90,7 +86,7 @@ func (s *sweeper) archived(c *fn.Call, a store.Archived) {
 	}
 	for i, row := range a.Failed {
 		metrics.Failed.Inc(row.Table)
-		if i >= maxNamed {
+		if i >= maxLoggedRows {
 			continue
 		}
 		s.env.Log.Warn("a row cannot be archived and stays in its table", "table", row.Table, "key", row.Key, "cause", row.Err.Error())

@@ -1,7 +1,9 @@
 package decode
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/task"
@@ -28,15 +30,26 @@ func (r *Rules) After(ok bool) {
 }
 
 // PageLimit is the number of rows of a page, given the limit of its request.
-func PageLimit(limit *int) int {
-	if limit == nil {
-		return defaultLimit
-	}
-	return *limit
-}
+func PageLimit(limit *int) int { return ValueOr(limit, defaultLimit) }
 
 // latestMicros is in the year 2255. No stored row has a later time.
 const latestMicros = 1 << 53
+
+// TimeCursor returns the next_after of a page that is sorted by a time and an id.
+func TimeCursor(at time.Time, id any) string { return fmt.Sprintf("%d.%v", at.UnixMicro(), id) }
+
+// ParseTimeCursor reads what TimeCursor returned, and the zero values from "", before the first page.
+func ParseTimeCursor[ID any](text string, parseID func(string) (ID, error)) (at time.Time, id ID, ok bool) {
+	if text == "" {
+		return at, id, true
+	}
+	micros, rest, _ := strings.Cut(text, ".")
+	if at, ok = ParseMicros(micros); !ok {
+		return at, id, false
+	}
+	id, err := parseID(rest)
+	return at, id, err == nil
+}
 
 // ParseMicros reads the time of a next_after, in microseconds since 1970.
 func ParseMicros(text string) (at time.Time, ok bool) {

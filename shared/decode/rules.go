@@ -104,3 +104,6 @@ func (r *Rules) PhoneParameter(phone string) {
 func (r *Rules) Queue(field, queue string) {
 	r.When(queue != "" && !task.ValidQueue(queue), field, task.QueueRule)
 }
+
+// Lease limits the optional number of seconds that a claim lasts.
+func (r *Rules) Lease(seconds *int) { r.Between("lease_seconds", seconds, 10, 3600) }

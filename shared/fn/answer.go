@@ -63,7 +63,7 @@ func statusOf(code string) int {
 	return http.StatusInternalServerError
 }
 
-func busy(message string) *task.Error {
+func Busy(message string) *task.Error {
 	return &task.Error{Code: task.CodeServerBusy, Message: message, RetryAfter: time.Second}
 }
 
@@ -76,7 +76,7 @@ func refusalOf(err error, requestID string) *task.Error {
 	case errors.As(err, &ours) && statusOf(ours.Code) != http.StatusInternalServerError:
 		return ours
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
-		return busy("the service is busy, try again")
+		return Busy("the service is busy, try again")
 	}
 	return task.Refuse(codeInternal, "internal error, request id "+requestID)
 }

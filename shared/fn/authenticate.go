@@ -81,7 +81,7 @@ func (e *Env) verifyCaller(ctx context.Context, name, password string, list bool
 	case task.CodeOf(err) == task.CodeNotFound:
 		return store.Caller{}, errCredentials
 	case err != nil:
-		return store.Caller{}, errors.Join(busy("the service is busy, try again"), err)
+		return store.Caller{}, errors.Join(Busy("the service is busy, try again"), err)
 	}
 	if !caller.Knows(hash) || caller.Revoked {
 		return store.Caller{}, errCredentials

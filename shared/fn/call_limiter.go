@@ -63,7 +63,7 @@ type seat struct {
 
 func newCallLimiter(cfg *Config) *callLimiter {
 	share := func(n int) int { return max(1, int(math.Ceil(float64(n)*cfg.CallerShare))) }
-	full, over := busy("all of this instance's calls are taken"), tooManyCalls("calls under way", time.Second)
+	full, over := Busy("all of this instance's calls are taken"), tooManyCalls("calls under way", time.Second)
 	return &callLimiter{
 		draining: make(chan struct{}),
 		calls:    newSeatPool(cfg.MaxCalls, share(cfg.MaxCalls), full, over),

@@ -114,7 +114,7 @@ func (b *memoryBudget) enter(caller string, kept, event bool) (*callMemory, erro
 }
 
 func errNoMemory() *task.Error {
-	return busy("this instance has no memory left for this call, try again")
+	return Busy("this instance has no memory left for this call, try again")
 }
 
 // limit is how much may be in use after a call has taken more.

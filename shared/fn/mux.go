@@ -143,7 +143,7 @@ func (p *mountedRoute) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { req.call.memory.release() }()
 	defer req.end()
 	if !entered {
-		req.fail(busy("this instance is about to end, try again"))
+		req.fail(Busy("this instance is about to end, try again"))
 		return
 	}
 	defer req.releaseSeat() // not before the answer is written, which a client may read slowly

@@ -95,7 +95,7 @@ func (h *passwordHash) compute(ctx context.Context, password string, source uint
 		select {
 		case next <- struct{}{}:
 		case <-limit.C:
-			return false, busy("too many passwords wait to be checked, try again")
+			return false, Busy("too many passwords wait to be checked, try again")
 		case <-ctx.Done():
 			return false, ctx.Err()
 		}

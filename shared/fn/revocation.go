@@ -81,7 +81,7 @@ func (e *Env) currentCaller(ctx context.Context, was store.Caller) (now store.Ca
 	switch {
 	case task.CodeOf(err) == task.CodeNotFound:
 	case err != nil:
-		return was, nil, errors.Join(busy("the service is busy, try again"), err)
+		return was, nil, errors.Join(Busy("the service is busy, try again"), err)
 	case !l.caller.Revoked && bytes.Equal(l.caller.Proof, was.Proof):
 		return l.caller, l.changed, nil
 	}

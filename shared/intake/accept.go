@@ -13,10 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// accept has a stream take the message and answers ack accepted. The stream is
-// the judge of a repeat as the primary key is where messages are saved: it holds
-// one message for each id. bus.ErrUnavailable and bus.ErrRefused say that it does not
-// have this one, or that nobody knows.
+// accept publishes the message to the stream of accepted messages, which keeps at most one message
+// for each id, and returns ack accepted. After bus.ErrUnavailable and bus.ErrRefused the stream does
+// not have the message, or that is unknown.
 func (in *Intake) accept(ctx context.Context, m *store.NewMessage) (Submitted, error) {
 	m.AcceptedAt, m.Producer = time.Now().UTC(), producer()
 	event, err := fn.AcceptedEvent(m)
@@ -29,25 +28,26 @@ func (in *Intake) accept(ctx context.Context, m *store.NewMessage) (Submitted, e
 		metrics.PublishFail.Inc()
 		return Submitted{}, err
 	}
-	writing := time.Now()
-	taken, err := in.env.Bus().Accept(ctx, bus.Acceptance{
+	started := time.Now()
+	stored, err := in.env.Bus().Accept(ctx, bus.Acceptance{
 		Subject: bus.AcceptSubject(m.From, m.ID.String()), Fingerprint: fn.FingerprintText(m.Fingerprint), Event: event,
 	})
 	if err != nil {
 		metrics.PublishFail.Inc()
 		return Submitted{}, err
 	}
-	metrics.AcceptedWrite.Observe(time.Since(writing))
+	metrics.AcceptedWrite.Observe(time.Since(started))
 	metrics.AcceptedAck.Observe(time.Since(m.AcceptedAt))
-	if taken.Replayed {
-		return again(m, durability, taken.Seq, taken.Event.Time(), taken.Fingerprint)
+	if stored.Replayed {
+		return replayed(m, durability, stored.Seq, stored.Event.Time(), stored.Fingerprint)
 	}
-	return accepted(m, durability, taken.Seq, m.AcceptedAt), nil
+	return accepted(m, durability, stored.Seq, m.AcceptedAt), nil
 }
 
-// again answers for a message whose id the stream has since at.
-func again(m *store.NewMessage, durability bus.Durability, seq uint64, at time.Time, print string) (Submitted, error) {
-	if print != fn.FingerprintText(m.Fingerprint) {
+// replayed returns the answer for a message whose id is already in the stream, accepted at the time
+// at. It refuses another message with the same id.
+func replayed(m *store.NewMessage, durability bus.Durability, seq uint64, at time.Time, fingerprint string) (Submitted, error) {
+	if fingerprint != fn.FingerprintText(m.Fingerprint) {
 		return Submitted{}, task.Refuse(task.CodeKeyReused, "this client_msg_id was used with another message; use a new one for a new message")
 	}
 	first := accepted(m, durability, seq, at)
@@ -62,77 +62,76 @@ func accepted(m *store.NewMessage, durability bus.Durability, seq uint64, at tim
 	}}
 }
 
-// refused answers for a message that may not be accepted: a repeat of one that
-// was, before it might not, is still a repeat.
-func (in *Intake) refused(ctx context.Context, c *fn.Call, m *store.NewMessage) (Submitted, error) {
+// answerRefused returns the answer for a message that has a refusal: the first answer if the message
+// was accepted before, else the refusal.
+func (in *Intake) answerRefused(ctx context.Context, c *fn.Call, m *store.NewMessage) (Submitted, error) {
 	found, err := in.env.Bus().LookUp(ctx, m.ID.String())
 	switch {
 	case err != nil:
 		c.Log("not_looked_up", err.Error())
-		return Submitted{}, busy()
+		return Submitted{}, errBusy()
 	case found == nil:
 		return in.save(m)
 	}
 	durability, err := in.durability(ctx)
 	if err != nil {
-		return Submitted{}, busy()
+		return Submitted{}, errBusy()
 	}
-	return again(m, durability, found.Seq, found.Event.Time(), found.Fingerprint)
+	return replayed(m, durability, found.Seq, found.Event.Time(), found.Fingerprint)
 }
 
-// producer names this process for whoever looks into the stream.
+// producer names this process in the stream, for operators.
 func producer() string {
-	name, _ := os.Hostname() // "" where there is none
+	name, _ := os.Hostname() // "" if it is not known
 	return name
 }
 
 const (
-	durabilityFor = time.Minute // how long what the stream gives is taken for known
-	askAgain      = time.Second // the same of what could not be found out
-	askLimit      = 2 * time.Second
+	cacheTime      = time.Minute // how long the durability is used before it is read again
+	errorCacheTime = time.Second // the same after it could not be read
+	lookUpTimeout  = 2 * time.Second
 )
 
-// promise is what an accepted message was found to survive.
-type promise struct {
+// cachedDurability is the durability of the stream as it was last read.
+type cachedDurability struct {
 	durability bus.Durability
 	until      time.Time
 }
 
-// durability is what an accepted message survives until it is saved. What
-// cannot be found out is not promised. bus.ErrUnavailable: that is less than a message
-// must survive, so none may be accepted.
+// durability returns which failures an accepted message survives until it is saved; a failure of
+// which this is unknown is not included. The error is bus.ErrUnavailable if these are fewer than the
+// settings require: then no message may be accepted.
 func (in *Intake) durability(ctx context.Context) (bus.Durability, error) {
-	gives, least := in.promise(ctx), in.two.Durability|bus.DurableProcess
-	if !gives.Covers(least) {
-		return gives, fmt.Errorf("%w: the stream is known to give %s, and a message must survive %s", bus.ErrUnavailable, gives, least)
+	known, required := in.currentDurability(ctx), in.twoPhase.Durability|bus.DurableProcess
+	if !known.Covers(required) {
+		return known, fmt.Errorf("%w: the stream has the durability %s, and %s is required", bus.ErrUnavailable, known, required)
 	}
-	return gives, nil
+	return known, nil
 }
 
-func (in *Intake) promise(ctx context.Context) bus.Durability {
-	if known := in.promised.Load(); known.holds() {
+func (in *Intake) currentDurability(ctx context.Context) bus.Durability {
+	if known := in.cached.Load(); known.isFresh() {
 		return known.durability
 	}
-	in.asking.Lock()
-	defer in.asking.Unlock()
-	if known := in.promised.Load(); known.holds() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if known := in.cached.Load(); known.isFresh() {
 		return known.durability
 	}
-	// The answer is everybody's, whether or not this caller waits for it.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+	// The result is shared, so it must not depend on this caller's context.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookUpTimeout)
 	defer cancel()
-	found, rest := promise{}, durabilityFor
-	var err error
-	if found.durability, err = in.env.Bus().Durability(ctx, in.two.MonitorURL); err != nil {
-		rest = askAgain
+	durability, err := in.env.Bus().Durability(ctx, in.twoPhase.MonitorURL)
+	keep := cacheTime
+	if err != nil {
+		keep = errorCacheTime
 	}
-	found.until = time.Now().Add(rest)
-	in.promised.Store(&found)
-	return found.durability
+	in.cached.Store(&cachedDurability{durability, time.Now().Add(keep)})
+	return durability
 }
 
-func (p *promise) holds() bool { return p != nil && time.Now().Before(p.until) }
+func (p *cachedDurability) isFresh() bool { return p != nil && time.Now().Before(p.until) }
 
-func busy() error {
-	return &task.Error{Code: task.CodeServerBusy, Message: "messages cannot be accepted now; repeat the same call later", RetryAfter: time.Second}
+func errBusy() error {
+	return fn.Busy("messages cannot be accepted now; repeat the same call later")
 }

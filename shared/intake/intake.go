@@ -1,11 +1,10 @@
-// Package intake takes reliable messages in, whatever carries them: a POST to
-// /api/v1/messages or a frame of a WebSocket. Both are validated, acknowledged
-// and repeated alike, because both end here.
+// Package intake validates and accepts submitted messages, from a POST to /api/v1/messages or a
+// frame of a WebSocket, with the same rules and the same acknowledgements for both.
 //
-// A message is acknowledged as saved once its row is committed. With ack accepted
-// it is acknowledged once a stream has it; it will then be saved, unless what its
-// durability does not survive happens first. The primary key, or the subject in
-// the stream, decides whether a request is a repeat.
+// A message is acknowledged as saved once its row is committed. With ack accepted it is
+// acknowledged once a stream has it; then it will be saved, unless a failure that its durability
+// excludes happens first. A request is a repeat if the primary key, or the subject in the stream,
+// is taken.
 package intake
 
 import (
@@ -23,20 +22,20 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// Intake is where messages come in. Any number of goroutines may use it.
+// Intake accepts messages. Any number of goroutines may use it.
 type Intake struct {
-	db  *store.DB
-	env *fn.Env
-	two fn.TwoPhase
+	db       *store.DB
+	env      *fn.Env
+	twoPhase fn.TwoPhase
 
-	asking   sync.Mutex // held by who asks what the stream gives
-	promised atomic.Pointer[promise]
-	woken    atomic.Int64 // when save was last woken to make room, in Unix seconds
+	mu         sync.Mutex // locked while the durability is read
+	cached     atomic.Pointer[cachedDurability]
+	makeRoomAt atomic.Int64 // when save was last woken to make room, in Unix seconds
 }
 
 // New does not touch the network.
 func New(env *fn.Env) *Intake {
-	return &Intake{db: env.DB(), env: env, two: env.Config.TwoPhase}
+	return &Intake{db: env.DB(), env: env, twoPhase: env.Config.TwoPhase}
 }
 
 // Submitted is the answer to a valid request.
@@ -46,26 +45,25 @@ type Submitted struct {
 	Replayed bool      // an earlier request submitted the message
 }
 
-// Submit takes in one message of the caller c and returns when it is saved, or
-// accepted. req must be valid. On error the message was not taken in, or nobody
-// knows: the same request may be repeated.
+// Submit returns when the message of the caller c is saved or accepted. req must be valid. After
+// an error the message is not saved, or that is unknown: the same request may be repeated.
 func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitted, error) {
-	m, err := in.read(ctx, c, &req)
+	m, err := in.newMessage(ctx, c, &req)
 	if err != nil {
 		return Submitted{}, err
 	}
 	if m.Refused != nil {
-		return in.take(ctx, c, req, m)
+		return in.saveOrAccept(ctx, c, req, m)
 	}
-	admission, refused := in.db.AdmitMessage(ctx, c.Caller, m, in.two.Accepts(req.Ack))
+	admission, refused := in.db.AdmitMessage(ctx, c.Caller, m, in.twoPhase.Accepts(req.Ack))
 	if refused != nil {
 		m.Refused = refused
-		return in.take(ctx, c, req, m)
+		return in.saveOrAccept(ctx, c, req, m)
 	}
-	defer admission.End() // also of a panic
-	submitted, err := in.take(ctx, c, req, m)
+	defer admission.End() // also after a panic
+	submitted, err := in.saveOrAccept(ctx, c, req, m)
 	switch {
-	case err != nil || submitted.Replayed: // what may have been saved all the same is in the next count
+	case err != nil || submitted.Replayed: // the next count includes it if it was saved nevertheless
 	case submitted.Ack.Ack == api.AckAccepted:
 		admission.Accepted(submitted.Ack.AcceptSeq)
 	default:
@@ -74,14 +72,14 @@ func (in *Intake) Submit(ctx context.Context, c *fn.Call, req Request) (Submitte
 	return submitted, err
 }
 
-// take saves the message, or has a stream accept it; one that is refused is only
-// looked up.
-func (in *Intake) take(ctx context.Context, c *fn.Call, req Request, m *store.NewMessage) (Submitted, error) {
+// saveOrAccept saves the message, or publishes it to the stream of accepted messages. For a
+// refused message it only looks up whether it was accepted before.
+func (in *Intake) saveOrAccept(ctx context.Context, c *fn.Call, req Request, m *store.NewMessage) (Submitted, error) {
 	switch {
-	case !in.two.Accepts(req.Ack):
+	case !in.twoPhase.Accepts(req.Ack):
 		return in.save(m)
 	case m.Refused != nil:
-		return in.refused(ctx, c, m)
+		return in.answerRefused(ctx, c, m)
 	}
 	accepted, err := in.accept(ctx, m)
 	if !errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrRefused) {
@@ -89,19 +87,19 @@ func (in *Intake) take(ctx context.Context, c *fn.Call, req Request, m *store.Ne
 	}
 	c.Log("not_accepted", err.Error())
 	in.makeRoom()
-	if !in.two.FailOpen {
-		return Submitted{}, busy()
+	if !in.twoPhase.FailOpen {
+		return Submitted{}, errBusy()
 	}
 	saved, err := in.save(m)
 	saved.Ack.Ordering = bestEffort
 	return saved, err
 }
 
-// makeRoom wakes save, once a second at most: the stream may have refused a message
-// because it is full of what is saved.
+// makeRoom wakes save, at most once a second: the stream may have refused a message because it is
+// full of messages that are already saved.
 func (in *Intake) makeRoom() {
 	now := time.Now().Unix()
-	if last := in.woken.Load(); last != now && in.woken.CompareAndSwap(last, now) {
+	if last := in.makeRoomAt.Load(); last != now && in.makeRoomAt.CompareAndSwap(last, now) {
 		in.env.WakeSaveAt(time.Time{})
 	}
 }
@@ -118,7 +116,7 @@ func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
 	if out.Refused != nil {
 		return Submitted{}, out.Refused
 	}
-	if out.State == message.Sending.String() { // of a repeat too: the first call may have died before it woke anybody
+	if out.State == message.Sending.String() { // for a repeat too: the process of the first call may have died before this
 		in.env.WakeForMessage(m.To.Kind)
 	}
 	return Submitted{
@@ -130,9 +128,10 @@ func (in *Intake) save(m *store.NewMessage) (Submitted, error) {
 	}, nil
 }
 
-// read makes a message of a valid request. A blocked word refuses it only if it
-// is not known, as its caller's quota does: what was once accepted stays accepted.
-func (in *Intake) read(ctx context.Context, c *fn.Call, req *Request) (*store.NewMessage, error) {
+// newMessage converts a valid request. A message with a blocked word gets a refusal, which, like
+// that of the caller's quota, applies only to a new message: a repeat of an accepted one is
+// answered as before.
+func (in *Intake) newMessage(ctx context.Context, c *fn.Call, req *Request) (*store.NewMessage, error) {
 	from, err := c.ActFor(req.From)
 	if err != nil {
 		return nil, err
@@ -141,7 +140,7 @@ func (in *Intake) read(ctx context.Context, c *fn.Call, req *Request) (*store.Ne
 	if err != nil {
 		return nil, err
 	}
-	blocked, err := in.db.Blocked(ctx, texts(m.Data))
+	blocked, err := in.db.Blocked(ctx, allText(m.Data))
 	if err != nil {
 		return nil, err
 	}

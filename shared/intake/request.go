@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/decode"
@@ -16,8 +17,7 @@ import (
 )
 
 const (
-	// MaxBody is the most bytes that a request may have: it leaves room beside the
-	// data, and for white space in it.
+	// MaxBody limits the bytes of a request: the data, white space in it, and other fields.
 	MaxBody = 2 * message.MaxData
 
 	defaultType = "sendonce.message.v1"
@@ -33,9 +33,9 @@ func (r *Request) Validate() []task.Field {
 	bad.User("from", r.From)
 	bad.When(!task.ValidKey(r.ClientMsgID), "client_msg_id", "is required: it "+task.KeyRule)
 	bad.When(r.Type != "" && !task.ValidKey(r.Type), "type", task.KeyRule)
-	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are the service's own")
+	bad.When(strings.HasPrefix(r.Type, "sendonce.") && r.Type != defaultType, "type", "must not begin with sendonce.: these types are reserved for the service")
 	bad.When(r.Data == nil, "data", "is required: any JSON value but null")
-	bad.When(r.SentAt != nil && (r.SentAt.UTC().Year() < 1 || r.SentAt.UTC().Year() > 9999), "sent_at", "must lie between the years 1 and 9999")
+	bad.Time("sent_at", r.SentAt)
 	bad.When(r.Ack != "" && r.Ack != api.AckSaved && r.Ack != api.AckAccepted, "ack", "must be saved or accepted")
 	bad.Between("max_sends", r.MaxSends, 1, message.MaxSends)
 	bad.Between("expected_receipts", r.ExpectedReceipts, 1, message.MaxExpectedReceipts)
@@ -48,8 +48,8 @@ func (r *Request) Validate() []task.Field {
 	return bad
 }
 
-// address is where the message goes: to, or the subject of an exchange and a
-// routing key.
+// address is the destination of the message: from the field to, or from exchange_name and
+// routing_key.
 func (r *Request) address() (message.Address, *task.Field) {
 	var to message.Address
 	var err error
@@ -73,8 +73,8 @@ func (r *Request) address() (message.Address, *task.Field) {
 	return to, nil
 }
 
-// confirms tells whether the message ends with the explicit call of its
-// receivers. Unasked, a user's ends in the inbox and a URL's with its 2xx.
+// confirms reports whether receivers must confirm the message by a call. By default they must for
+// a subject; a message to a user is done when it is in the inbox, and one to a URL after a 2xx.
 func (r *Request) confirms(kind message.Kind) bool {
 	if r.Confirm != nil {
 		return *r.Confirm
@@ -82,7 +82,7 @@ func (r *Request) confirms(kind message.Kind) bool {
 	return kind == message.Subject
 }
 
-// message makes the store's message of a valid request.
+// message converts a valid request.
 func (r *Request) message(caller int64, from string) (*store.NewMessage, error) {
 	var data bytes.Buffer
 	if err := json.Compact(&data, r.Data); err != nil {
@@ -96,35 +96,25 @@ func (r *Request) message(caller int64, from string) (*store.NewMessage, error) 
 		return nil, err
 	}
 	to, _ := r.address()
-	m := &store.NewMessage{
+	return &store.NewMessage{
 		ID: message.ID(caller, from, r.ClientMsgID), CallID: task.NewID(), Fingerprint: print,
 		CallerID: caller, From: from, ClientMsgID: r.ClientMsgID,
 		To: to, Exchange: r.ExchangeName, RoutingKey: r.RoutingKey, Type: cmp.Or(r.Type, defaultType), Data: data.Bytes(),
-		Confirm: r.confirms(to.Kind), MaxSends: message.DefaultSends, ExpectedReceipts: 1,
-	}
-	if r.SentAt != nil {
-		m.SentAt = *r.SentAt
-	}
-	if r.MaxSends != nil {
-		m.MaxSends = int16(*r.MaxSends)
-	}
-	if r.ExpectedReceipts != nil {
-		m.ExpectedReceipts = int16(*r.ExpectedReceipts)
-	}
-	return m, nil
+		Confirm: r.confirms(to.Kind), MaxSends: int16(decode.ValueOr(r.MaxSends, message.DefaultSends)),
+		ExpectedReceipts: int16(decode.ValueOr(r.ExpectedReceipts, 1)), SentAt: decode.ValueOr(r.SentAt, time.Time{}),
+	}, nil
 }
 
-// fingerprint is that of what is sent and how: without the message's names, and
-// without the kind of acknowledgement, which a repeat may choose anew.
+// fingerprint covers what is sent and how, without the fields that identify the message, and
+// without the kind of acknowledgement, which may differ in a repeat.
 func (r *Request) fingerprint() (task.Hash, error) {
 	body := *r
 	body.From, body.ClientMsgID, body.Ack = "", "", ""
 	return task.Fingerprint(&body)
 }
 
-// texts gives every text in a JSON value, names of members included, one to a
-// line: what a person would read.
-func texts(data []byte) string {
+// allText returns every string in a JSON value, names of members included, one to a line.
+func allText(data []byte) string {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.UseNumber()
 	var lines []string

@@ -2,7 +2,6 @@ package messages
 
 import (
 	"context"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -10,21 +9,21 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// unsaved answers for a message that a stream has accepted and that is not saved
-// yet, also after accepting was switched off. Without NATS there is none; while
-// it is away nobody can say that there is none.
-func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
-	if p.env.Bus() == nil {
+// acceptedMessage returns a message that a stream has accepted and that is not saved yet, also
+// after TWO_PHASE_ENABLED was switched off. The error is server_busy while NATS is unavailable:
+// then it is not known whether there is such a message.
+func (h *handlers) acceptedMessage(ctx context.Context, c *fn.Call, id task.ID) (any, error) {
+	if h.env.Bus() == nil {
 		return nil, noMessage()
 	}
-	m, err := p.accepted(ctx, id)
+	m, err := h.lookUpAccepted(ctx, id)
 	if err != nil {
 		return nil, err
 	}
 	if m == nil || m.CallerID != c.Caller.ID && !c.May(fn.Admin) {
 		return nil, noMessage()
 	}
-	delivered, err := p.db.DeliveredAt(ctx, id)
+	delivered, err := h.db.DeliveredAt(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -37,12 +36,12 @@ func (p *post) unsaved(ctx context.Context, c *fn.Call, id task.ID) (any, error)
 	}, nil
 }
 
-// accepted is the message that the stream of accepted messages holds under an id;
-// nil when it holds none.
-func (p *post) accepted(ctx context.Context, id task.ID) (*store.NewMessage, error) {
-	found, err := p.env.Bus().LookUp(ctx, id.String())
+// lookUpAccepted returns the message with this id in the stream of accepted messages, or nil if
+// there is none.
+func (h *handlers) lookUpAccepted(ctx context.Context, id task.ID) (*store.NewMessage, error) {
+	found, err := h.env.Bus().LookUp(ctx, id.String())
 	if err != nil {
-		return nil, &task.Error{Code: task.CodeServerBusy, Message: "whether there is such a message cannot be determined now; repeat the same call later", RetryAfter: time.Second}
+		return nil, fn.Busy("whether there is such a message cannot be determined now; repeat the same call later")
 	}
 	if found == nil {
 		return nil, nil
@@ -50,7 +49,7 @@ func (p *post) accepted(ctx context.Context, id task.ID) (*store.NewMessage, err
 	posted := fn.AcceptedStreamEvent(found.Event, found.Seq, found.Fingerprint)
 	m, err := posted.Message()
 	if err != nil {
-		return nil, nil // not one of ours
+		return nil, nil // not a message of this service
 	}
 	return m, nil
 }
