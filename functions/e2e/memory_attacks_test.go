@@ -260,7 +260,7 @@ func (o *target) inbox() {
 // subscribeMessages makes some of the largest that wait to be sent through a WeChat
 // that is slow and answers as much as is read.
 func (o *target) subscribeMessages() {
-	o.wechat.Break(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
+	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
 	o.db.exec(`
 		with t as (
 			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)

@@ -97,57 +97,57 @@ var steps = []struct {
 	safe bool
 }{
 	{"while it fetches the token", func(c *wechatServer, _ store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
 		c.killed()
 	}, true},
 	{"before it marks the task", func(c *wechatServer, o store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
 		row := c.keep(o)
-		c.fake.Mend()
+		c.fake.ClearFaults()
 		row.until("sending_at = case")
 		c.killed()
 		row.drop()
 	}, true},
 	{"once the task is marked, before the call", func(c *wechatServer, o store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
 		row := c.keep(o)
-		c.fake.Mend()
+		c.fake.ClearFaults()
 		row.until("sending_at = case")
 		c.killed()
 		row.letGo()
 		c.until("is marked", func() bool { return c.count(`select count(*) from task_live where sending_at is not null`) == 1 })
 	}, false},
 	{"in the call, which WeChat never takes", func(c *wechatServer, _ store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, Drop: true, Times: 1})
+		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, Drop: true, Times: 1})
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 		c.killed()
 	}, false},
 	{"in the call, which WeChat takes afterwards", func(c *wechatServer, _ store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
+		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
 		c.killed()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 	}, false},
 	{"after the delivery, before the answer", func(c *wechatServer, _ store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
+		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
 		c.begin()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 		c.killed()
 	}, false},
 	{"after the answer, before the report", func(c *wechatServer, o store.Subscribed) {
-		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
+		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true, Times: 1})
 		c.begin()
 		c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 		row := c.keep(o)
-		c.fake.Mend()
+		c.fake.ClearFaults()
 		row.until("from task_live l where l.id = any")
 		c.killed()
 		row.drop()
@@ -158,7 +158,7 @@ var steps = []struct {
 func (c *wechatServer) killed() {
 	c.t.Helper()
 	require.NoError(c.t, c.at.Kill())
-	c.fake.Mend()
+	c.fake.ClearFaults()
 }
 
 // finish lets all leases end and has the function work until it has nothing in
@@ -213,7 +213,7 @@ func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
 	t.Parallel()
 	const orders, kills = 90, 8
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_CONCURRENCY=5")
-	c.fake.Break(sandbox.WeChatFault{Delay: 5 * time.Millisecond, After: true})
+	c.fake.InjectFault(sandbox.WeChatFault{Delay: 5 * time.Millisecond, After: true})
 	policies := map[string]task.Policy{}
 	for n := range uint64(orders) {
 		user := fmt.Sprint("user-", n)
@@ -268,7 +268,7 @@ func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
 		for n := range uint64(60) {
 			c.order(first + n)
 		}
-		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: 200 * time.Millisecond})
+		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: 200 * time.Millisecond})
 		var busy sync.WaitGroup
 		for _, one := range all {
 			busy.Go(func() {
@@ -292,7 +292,7 @@ func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T
 	t.Run("sending", func(t *testing.T) {
 		t.Parallel()
 		c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s", "WECHAT_CONCURRENCY=1")
-		c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
+		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, Times: 1})
 		sending, rest := c.order(1), c.order(2)
 		c.begin()
 		c.until("is called", func() bool { return len(c.fake.Sends()) == 1 })
@@ -303,7 +303,7 @@ func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T
 	t.Run("not begun", func(t *testing.T) {
 		t.Parallel()
 		c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
-		c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+		c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 		claimed := c.order(1)
 		c.begin()
 		c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
@@ -324,6 +324,6 @@ func (c *wechatServer) ends() {
 		ended <- code
 	}()
 	require.NoError(c.t, c.at.WaitFor(c.t.Context(), `"draining"`))
-	c.fake.Mend()
+	c.fake.ClearFaults()
 	require.Zero(c.t, <-ended, c.at.Output())
 }

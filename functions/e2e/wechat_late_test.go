@@ -15,7 +15,7 @@ import (
 func (c *wechatServer) unknown() store.Subscribed {
 	c.t.Helper()
 	c.fake.Grant("ann", "T1", 1)
-	c.fake.Break(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
+	c.fake.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
 	o := c.order(1, func(s *store.Subscription) { s.OnUnknown = task.Fail })
 	c.work()
 	require.Equal(c.t, "failed/unknown, retries 0; row 2 no_answer; asked 1, delivered 1", c.fate(o))
@@ -39,7 +39,7 @@ func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
 	require.NoError(t, err)
 	c.exec(`delete from provider_tokens`)
 	c.open() // it holds no token
-	c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Minute})
+	c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Minute})
 	second := c.order(1)
 	c.begin()
 	c.until("a token is asked for", func() bool { return c.fake.TokenCalls() == 2 })
@@ -47,7 +47,7 @@ func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
 	outs, errs := c.db.Report([]*store.Report{{Request: []byte(`{}`), Report: task.Report{TaskID: first.TaskID, AppID: was.AppID, CallerID: task.ServiceCaller, ClaimID: was.ClaimID}}})
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
-	c.fake.Mend()
+	c.fake.ClearFaults()
 	c.until("the second send is settled", func() bool { return c.count(`select count(*) from task_live where state = 2`) == 0 })
 	require.Len(t, c.fake.Sends(), 1)
 	row, err := c.db.SubscribeLog(t.Context(), second.ID)

@@ -56,13 +56,13 @@ func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
 func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
-	c.fake.Break(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
+	c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
 	o := c.order(1)
 	c.begin()
 	c.until("asks for a token", func() bool { return c.fake.TokenCalls() == 1 })
 	c.lapse()
 	c.claimed()
-	c.fake.Mend()
+	c.fake.ClearFaults()
 	require.NoError(t, c.at.WaitFor(t.Context(), `"lost":1`))
 	require.Equal(t, "processing, retries 1; row 0 timeout_retry; asked 0, delivered 0", c.fate(o))
 }
@@ -70,12 +70,12 @@ func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
 func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
-	c.fake.Break(sandbox.WeChatFault{Delay: time.Hour, After: true})
+	c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true})
 	o := c.order(1)
 	c.begin()
 	c.until("is delivered", func() bool { return len(c.fake.Delivered()) == 1 })
 	row := c.keep(o)
-	c.fake.Mend()
+	c.fake.ClearFaults()
 	const reporting = "from task_live l where l.id = any"
 	row.until(reporting)
 	c.until("gives up once", func() bool { return c.count(`select count(*) `+waiters) == 0 })
@@ -154,12 +154,12 @@ func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 	delivered(1)
 	t.Logf("delivered %v after the hint", time.Since(began).Round(time.Millisecond))
 
-	fake.Break(scripted(-1, 1))
+	fake.InjectFault(scripted(-1, 1))
 	c.order(2)
 	wake("wake.queue.wechat")
 	delivered(2)
 
-	fake.Break(scripted(45009, 1))
+	fake.InjectFault(scripted(45009, 1))
 	waits := c.order(3)
 	wake("wake.queue.wechat")
 	c.until("paused", func() bool { return c.count(`select count(*) from queue_pauses`) == 1 })

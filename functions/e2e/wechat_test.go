@@ -180,7 +180,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 			t.Parallel()
 			s := startWeChat(t, c.options, "RETRY_BACKOFF=wechat=5s")
 			if c.fault != (sandbox.WeChatFault{}) {
-				s.fake.Break(c.fault)
+				s.fake.InjectFault(c.fault)
 			}
 			o := s.order(1, func(sub *store.Subscription) {
 				if c.order != nil {
@@ -196,7 +196,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 			if c.then == "" {
 				return
 			}
-			s.fake.Mend()
+			s.fake.ClearFaults()
 			s.let(c.waits)
 			s.work()
 			require.Equal(t, c.then, s.fate(o))
@@ -221,14 +221,14 @@ func TestAWeChatThatIsNotThereUsesNoAttempt(t *testing.T) {
 func TestAWeChatThatAnswersNobodyIsNotAskedOnAndOn(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=2")
-	s.fake.Break(sandbox.WeChatFault{Drop: true})
+	s.fake.InjectFault(sandbox.WeChatFault{Drop: true})
 	for n := range uint64(6) {
 		s.order(n, func(sub *store.Subscription) { sub.OnUnknown = task.Hold })
 	}
 	s.work()
 	require.Len(t, s.fake.Sends(), 2)
 	require.Equal(t, 4, s.count(`select count(*) from task_live where state = 1`), "what is not begun does not end unknown")
-	s.fake.Mend()
+	s.fake.ClearFaults()
 	s.work()
 	require.Len(t, s.fake.Delivered(), 4)
 }
@@ -243,7 +243,7 @@ func TestNoConsentAfterATryThatNobodyKnowsOfIsASuccess(t *testing.T) {
 			t.Parallel()
 			s := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 			s.fake.Grant("ann", "T1", 1)
-			s.fake.Break(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
+			s.fake.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
 			o := s.order(1, change)
 			s.work()
 			if name == "ordered again" {
@@ -372,7 +372,7 @@ func TestSettingsThatAreWrongPauseTheQueueUntilItIsResumed(t *testing.T) {
 			t.Parallel()
 			s := startWeChat(t, sandbox.WeChatOptions{}, c.env)
 			if c.fault != (sandbox.WeChatFault{}) {
-				s.fake.Break(c.fault)
+				s.fake.InjectFault(c.fault)
 			}
 			o := s.order(1)
 			s.work()
@@ -386,7 +386,7 @@ func TestSettingsThatAreWrongPauseTheQueueUntilItIsResumed(t *testing.T) {
 			require.True(t, paused)
 			require.Zero(t, p.Until)
 
-			s.fake.Mend()
+			s.fake.ClearFaults()
 			require.NoError(t, s.at.Kill())
 			s.env = append(s.env, "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
 			s.open()

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// tally counts what was claimed and what came of it, by class.
+// tally counts claimed tasks, and their results by class.
 type tally struct {
 	claimed int
 	results map[string]int
@@ -30,31 +30,30 @@ func (t *tally) add(more *tally) {
 	}
 }
 
-// batch is what was claimed at once and is sent at once.
+// batch is the tasks that were claimed together; they are sent concurrently.
 type batch struct {
 	*sender
 	tally
-	reportBy time.Time // until then what could not be reported is tried again
+	reportBy time.Time // failed reports are retried until then
 	token    token
 	sends    map[task.ID]store.SubscribeSend
 	paused   map[store.CallerTemplate]bool
 
-	mu       sync.Mutex // guards what follows, and the results
-	trouble  *result    // of the channel: nothing more is begun
-	troubles []class    // all that were met
-	errs     []error
+	mu          sync.Mutex // guards what follows, and tally.results
+	stopReason  *result    // if set, no further attempt is begun
+	stopClasses []class    // of all results that stopped the batch
+	errs        []error
 }
 
 func (s *sender) newBatch(deadline time.Time) *batch {
 	return &batch{sender: s, reportBy: deadline, tally: tally{results: map[string]int{}}}
 }
 
-// goesOn tells whether there may be more to send, and that it may be sent.
-func (b *batch) goesOn() bool { return b.claimed == b.cfg.Concurrency && b.trouble == nil }
+// hasMore reports whether another batch should be claimed.
+func (b *batch) hasMore() bool { return b.claimed == b.cfg.Concurrency && b.stopReason == nil }
 
-// send claims a batch and brings everything in it to its end, whatever becomes of
-// the call. Errors are of the database; what they kept from being reported is
-// left to its lease.
+// send claims a batch, and sends and reports all of it, also after ctx has ended. The error is of the
+// database; tasks that it kept from being reported end with their leases.
 func (b *batch) send(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.lease())
 	defer cancel()
@@ -68,9 +67,9 @@ func (b *batch) send(ctx context.Context) error {
 		all.Go(func() { b.report(ctx, t, b.attempt(ctx, t)) })
 	}
 	all.Wait()
-	if n := b.results[unknown.String()]; n == b.claimed && b.goesOn() {
-		b.trouble = &result{} // WeChat answers nobody; who is not asked does not end unknown
-		b.env.WakeAgainAt(bus.WakeWeChat, time.Now().Add(awayFor))
+	if n := b.results[unknown.String()]; n == b.claimed && b.hasMore() {
+		b.stopReason = &result{} // WeChat does not answer: more attempts would only add unknown outcomes
+		b.env.WakeAgainAt(bus.WakeWeChat, time.Now().Add(awayDelay))
 	}
 	return errors.Join(b.errs...)
 }
@@ -80,11 +79,11 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 	if err != nil {
 		return nil, err
 	}
-	claimed, touched, err := b.db.Claim(ctx, store.ClaimRequest{
+	claimed, pending, err := b.db.Claim(ctx, store.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: b.app, CallerID: task.ServiceCaller, Limit: b.cfg.Concurrency, Lease: b.lease(), MarksSending: true, Request: request,
 	})
-	for queue, n := range touched {
-		if err == nil || queue != task.WeChatQueue { // after an error we are called again, later each time
+	for queue, n := range pending {
+		if err == nil || queue != task.WeChatQueue { // after an error the event is redelivered with growing delays
 			b.env.WakeClaims(queue, n)
 		}
 	}
@@ -94,15 +93,15 @@ func (b *batch) claim(ctx context.Context) ([]store.Claimed, error) {
 	return claimed, err
 }
 
-// prepare gets what all attempts need. Without it nothing is begun. The token comes
-// first, as it may take long: what is sent meanwhile, or paused, is to be seen.
+// prepare reads what all attempts need, and stops the batch if it cannot. The token comes first, as it
+// may take long: messages that are delivered and templates that are paused meanwhile must be seen.
 func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
 	var err error
 	if b.token, err = b.client.token(ctx); err != nil {
 		if task.CodeOf(err) != "" {
-			b.fail(err) // the database's, not WeChat's
+			b.fail(err) // an error of the database, not of WeChat
 		}
-		b.stop(ctx, withoutToken(err))
+		b.stop(ctx, tokenErrorResult(err))
 		return
 	}
 	ids := make([]task.ID, len(claimed))
@@ -118,12 +117,12 @@ func (b *batch) prepare(ctx context.Context, claimed []store.Claimed) {
 	}
 	if err != nil {
 		b.fail(err)
-		b.stop(ctx, result{verdict{class: away, retryAfter: awayFor}, codeNotSent, "what to send could not be read"})
+		b.stop(ctx, result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, "the messages could not be read"})
 	}
 }
 
-// attempt sends the message of one task, unless something speaks against it; nil
-// when the task is not ours any more.
+// attempt sends the message of one task, unless the message, its template or the batch excludes that. It
+// returns nil if the claim is lost.
 func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 	m, found := b.sends[t.ID]
 	if stopped := b.stopped(); stopped != nil {
@@ -131,11 +130,11 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 	}
 	switch {
 	case !found:
-		return &result{verdict{class: dataRefused}, codeNoMessage, "the task is no subscribe message's"}
+		return &result{verdict{class: dataRefused}, codeNoMessage, "the task has no subscribe message"}
 	case m.Sent:
 		return &result{verdict{class: dataRefused}, codeAlreadySent, "another send of this message was delivered meanwhile"}
 	case b.paused[m.CallerTemplate()]:
-		return &result{verdict{class: away, retryAfter: templateFor}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
+		return &result{verdict{class: away, retryAfter: pausedTemplateDelay}, codeTemplatePaused, "template " + m.TemplateID + " is paused for this caller"}
 	}
 	lease, err := b.db.Extend(ctx, store.Extension{TaskID: t.ID, AppID: b.app, CallerID: task.ServiceCaller, ClaimID: t.ClaimID, Lease: b.lease(), Sending: true}, nil)
 	switch {
@@ -143,30 +142,30 @@ func (b *batch) attempt(ctx context.Context, t store.Claimed) *result {
 		return nil
 	case err != nil:
 		b.fail(err)
-		return &result{verdict{class: away, retryAfter: awayFor}, codeNotSent, "it could not be marked as sending"}
+		return &result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, "the task could not be marked as sending"}
 	}
 	b.env.WakeSweepAt(lease.LeaseUntil)
 	r := b.call(ctx, message{
 		OpenID: m.ReceiverOpenID, TemplateID: m.TemplateID, Page: m.Page, Data: m.Data, MiniprogramState: m.MiniprogramState, Lang: m.Lang,
 	})
-	b.learn(ctx, m.CallerTemplate(), r)
+	b.applyResult(ctx, m.CallerTemplate(), r)
 	return &r
 }
 
-// call sends a message. One that breaks us must not end the process, and with it
-// what others send.
+// call sends a message. A panic becomes an unknown result, so that one message cannot end the process
+// while others are being sent.
 func (b *batch) call(ctx context.Context, m message) (r result) {
 	defer func() {
 		if p := recover(); p != nil {
 			b.fail(fmt.Errorf("send a subscribe message: panic: %v\n%s", p, debug.Stack()))
-			r = result{verdict{class: unknown}, codePanic, "sending it broke off"}
+			r = result{verdict{class: unknown}, codePanic, "panic while sending"}
 		}
 	}()
 	return b.client.send(ctx, b.token, m)
 }
 
-// learn draws from an answer what it says about other messages.
-func (b *batch) learn(ctx context.Context, template store.CallerTemplate, r result) {
+// applyResult does what a result means for other messages.
+func (b *batch) applyResult(ctx context.Context, template store.CallerTemplate, r result) {
 	switch r.class {
 	case sent:
 		b.fail(b.db.ClearTemplate(ctx, template))
@@ -179,7 +178,7 @@ func (b *batch) learn(ctx context.Context, template store.CallerTemplate, r resu
 	}
 }
 
-// fail keeps an error for the call.
+// fail adds an error to those that send returns.
 func (b *batch) fail(err error) {
 	if err == nil {
 		return

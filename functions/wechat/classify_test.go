@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTheQuotaBeginsAnewAtMidnightInShanghai(t *testing.T) {
+func TestNextMidnight(t *testing.T) {
 	t.Parallel()
 	for now, want := range map[string]string{
 		"2026-11-20T15:59:59Z":      "2026-11-20T16:00:00Z",
@@ -23,8 +23,8 @@ func TestTheQuotaBeginsAnewAtMidnightInShanghai(t *testing.T) {
 	}
 }
 
-// A clock that is ahead of WeChat's must not cost a day.
-func TestASpentQuotaIsTriedAgainALittleAfterMidnight(t *testing.T) {
+// If our clock is ahead of WeChat's, the queue must not be paused for a second day.
+func TestQuotaUntilAllowsForClockDifference(t *testing.T) {
 	t.Parallel()
 	for now, want := range map[string]string{
 		"2026-11-20T15:59:59Z": "2026-11-20T16:01:00Z",
@@ -37,7 +37,7 @@ func TestASpentQuotaIsTriedAgainALittleAfterMidnight(t *testing.T) {
 	}
 }
 
-func TestEveryClassHasAName(t *testing.T) {
+func TestClassNamesAreUnique(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for c := sent; c <= unknown; c++ {
@@ -47,9 +47,8 @@ func TestEveryClassHasAName(t *testing.T) {
 	}
 }
 
-// What is released at once would be claimed at once, again and again; a paused
-// queue is not.
-func TestWhatIsReleasedWaits(t *testing.T) {
+// Tasks that are released without a delay would be claimed in a loop, unless the queue is paused.
+func TestReleasedVerdictsHaveADelay(t *testing.T) {
 	t.Parallel()
 	for errcode, v := range verdicts {
 		switch v.class {

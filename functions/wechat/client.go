@@ -21,15 +21,15 @@ import (
 const (
 	answerBytes  = 64 << 10 // of an answer's body; WeChat's have a few hundred
 	headerBytes  = 16 << 10
-	messageRunes = 300 // of a text that came from outside
+	messageRunes = 300 // of a text that WeChat or another server sent
 
 	idleConnsPerHost = 32
-	// Short: a message written to a kept connection in the moment in which WeChat
-	// closes it is one whose outcome nobody knows.
+	// idleTimeout is short: the outcome of a request on a kept connection that WeChat closes at the same
+	// moment is unknown.
 	idleTimeout = 15 * time.Second
 )
 
-// message is one subscribe message as WeChat takes it.
+// message is one subscribe message in WeChat's format.
 type message struct {
 	OpenID           string          `json:"touser"`
 	TemplateID       string          `json:"template_id"`
@@ -47,15 +47,14 @@ type client struct {
 	timeout       time.Duration
 	transport     *http.Transport
 	shared        tokens
-	held          heldToken
+	cached        cachedToken
 }
 
-// newClient makes the client of an app; base is https://api.weixin.qq.com or what
-// stands for it. Each call gets the timeout for all of it, and half of it for each
-// of connecting and the TLS handshake.
+// newClient makes the client of an app; base is https://api.weixin.qq.com or a server that replaces it.
+// The timeout limits each call, and half of it limits connecting and the TLS handshake.
 func newClient(base *url.URL, appID, secret string, timeout time.Duration, shared tokens) *client {
 	only1 := new(http.Protocols)
-	only1.SetHTTP1(true) // exchange relies on what the transport does there
+	only1.SetHTTP1(true) // exchange relies on the transport's behaviour with HTTP/1
 	return &client{base: base, appID: appID, secret: secret, timeout: timeout, shared: shared, transport: &http.Transport{
 		DialContext:            (&net.Dialer{Timeout: timeout / 2}).DialContext,
 		TLSHandshakeTimeout:    timeout / 2,
@@ -67,9 +66,8 @@ func newClient(base *url.URL, appID, secret string, timeout time.Duration, share
 	}}
 }
 
-// send makes one attempt to send m, with a token that token gave. When WeChat
-// refuses the token, and so surely did not send, it is replaced and the attempt
-// goes on with the new one, once.
+// send makes one attempt to send m with a token that the method token returned. If WeChat refuses the
+// token, which means that it did not send, send replaces the token and tries once more.
 func (c *client) send(ctx context.Context, t token, m message) result {
 	r := c.post(ctx, t, m)
 	if r.class != tokenRefused {
@@ -77,7 +75,7 @@ func (c *client) send(ctx context.Context, t token, m message) result {
 	}
 	t, err := c.replace(ctx, t)
 	if err != nil {
-		return withoutToken(err)
+		return tokenErrorResult(err)
 	}
 	return c.post(ctx, t, m)
 }
@@ -87,19 +85,19 @@ func (c *client) post(ctx context.Context, t token, m message) result {
 		return result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}
 	}
 	var a answer
-	left, err := c.exchange(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
+	written, err := c.exchange(ctx, &a, "cgi-bin/message/subscribe/send", url.Values{"access_token": {t.Value}}.Encode(), m)
 	switch {
-	case err != nil && !left:
-		return result{verdict{class: away, retryAfter: awayFor}, codeNotSent, c.clean(err.Error(), t.Value)}
+	case err != nil && !written:
+		return result{verdict{class: away, retryAfter: awayDelay}, codeNotSent, c.clean(err.Error(), t.Value)}
 	case err != nil:
 		return result{verdict{class: unknown}, codeOf(err), c.clean(err.Error(), t.Value)}
 	case a.Errcode == nil:
 		return result{verdict{class: unknown}, codeBadAnswer, "the answer has no errcode"}
 	}
-	return refusedBy(&refusal{*a.Errcode, c.clean(a.Errmsg, t.Value)})
+	return refusalResult(&refusal{*a.Errcode, c.clean(a.Errmsg, t.Value)})
 }
 
-// answer is what WeChat answers, to any call.
+// answer is the answer of WeChat to any call.
 type answer struct {
 	Errcode     *int   `json:"errcode"`
 	Errmsg      string `json:"errmsg"`
@@ -107,23 +105,22 @@ type answer struct {
 	ExpiresIn   int64  `json:"expires_in"` // seconds
 }
 
-// exchange makes one POST of a JSON body and reads the answer into a. After an
-// error, left tells whether the request may have left; without it, WeChat surely
-// has not seen it. Errors may quote what was sent: clean them.
-func (c *client) exchange(ctx context.Context, a *answer, path, query string, body any) (left bool, err error) {
+// exchange makes one POST of a JSON body and reads the answer into a. After an error, written reports
+// whether a part of the request may have been written; if not, WeChat has not received it. Errors may
+// contain the request: pass them through clean.
+func (c *client) exchange(ctx context.Context, a *answer, path, query string, body any) (written bool, err error) {
 	var text bytes.Buffer
 	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false) // WeChat would show < as \u003c
+	encoder.SetEscapeHTML(false) // WeChat would display < as \u003c
 	if err := encoder.Encode(body); err != nil {
 		return false, err
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, c.timeout, fmt.Errorf("timed out after %s", c.timeout))
 	defer cancel()
 
-	// RoundTrip returns an error only when its writing has ended, so the hook has
-	// been called by then if a byte was written. It takes a second connection only
-	// when nothing was written on the first, as long as the request has no header
-	// Idempotency-Key: that word would have it send a message twice.
+	// RoundTrip returns an error only after its writing has ended, so WroteRequest has been called by then
+	// if a byte was written. It uses a second connection only if nothing was written to the first. The
+	// request must not have the header Idempotency-Key: with it RoundTrip would repeat the request.
 	var wrote atomic.Bool
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(limited, &httptrace.ClientTrace{
 		GetConn:      func(string) { wrote.Store(false) },
@@ -141,10 +138,10 @@ func (c *client) exchange(ctx context.Context, a *answer, path, query string, bo
 		return wrote.Load(), err
 	}
 	defer res.Body.Close()
-	return true, read(res, a)
+	return true, readAnswer(res, a)
 }
 
-// badAnswer is an answer that WeChat itself would not give.
+// badAnswer describes an answer that is not from WeChat.
 type badAnswer string
 
 func (b badAnswer) Error() string { return string(b) }
@@ -156,7 +153,7 @@ func codeOf(err error) string {
 	return codeNoAnswer
 }
 
-func read(res *http.Response, a *answer) error {
+func readAnswer(res *http.Response, a *answer) error {
 	if res.StatusCode != http.StatusOK {
 		return badAnswer(strings.TrimSpace(fmt.Sprintf("answered %d %s", res.StatusCode, http.StatusText(res.StatusCode))))
 	}
@@ -168,13 +165,12 @@ func read(res *http.Response, a *answer) error {
 		return badAnswer(fmt.Sprintf("the answer has more than %d bytes", answerBytes))
 	}
 	if json.Unmarshal(text, a) != nil {
-		return badAnswer("the answer is not the JSON that WeChat answers")
+		return badAnswer("the answer is not JSON in WeChat's format")
 	}
 	return nil
 }
 
-// clean makes one printable line of a text that may quote the token or our
-// secret, without them.
+// clean returns a text as one printable line without the token and the app secret.
 func (c *client) clean(answer, token string) string {
 	answer = text.Line(answer)
 	for _, secret := range []string{token, c.secret} {

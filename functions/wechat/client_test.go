@@ -18,7 +18,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func clientOf(t *testing.T, base string, timeout time.Duration, shared tokens) *client {
+func newTestClient(t *testing.T, base string, timeout time.Duration, shared tokens) *client {
 	t.Helper()
 	u, err := url.Parse(base)
 	require.NoError(t, err)
@@ -27,13 +27,13 @@ func clientOf(t *testing.T, base string, timeout time.Duration, shared tokens) *
 	return c
 }
 
-// clientFor is one instance's client of a fake WeChat.
-func clientFor(t *testing.T, w *sandbox.WeChat) *client {
+// testClient is the client of one instance for a fake WeChat.
+func testClient(t *testing.T, w *sandbox.WeChat) *client {
 	t.Helper()
-	return clientOf(t, w.URL(), time.Minute, new(notedTokens))
+	return newTestClient(t, w.URL(), time.Minute, new(memoryTokens))
 }
 
-// attempt is what the event function does with a message.
+// attempt sends a message as the event function does.
 func (c *client) attempt(t *testing.T, m message) result {
 	t.Helper()
 	token, err := c.token(t.Context())
@@ -41,23 +41,23 @@ func (c *client) attempt(t *testing.T, m message) result {
 	return c.send(t.Context(), token, m)
 }
 
-func booking() message {
+func testMessage() message {
 	return message{OpenID: "ann", TemplateID: "T1", Page: "pages/booking?id=1", Data: json.RawMessage(`{"thing1":{"value":"瑜伽 <A&B>"}}`),
 		MiniprogramState: "formal", Lang: "zh_CN"}
 }
 
-// stub answers every call in its own way; its URL takes tokens as they come.
-func stub(t *testing.T, h http.HandlerFunc) string {
+// startServer starts a server with the handler h and returns its URL.
+func startServer(t *testing.T, h http.HandlerFunc) string {
 	t.Helper()
 	server := httptest.NewServer(h)
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-func TestAMessageIsDeliveredAsItWasGiven(t *testing.T) {
+func TestSendDeliversAllFields(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	r := clientFor(t, w).attempt(t, booking())
+	r := testClient(t, w).attempt(t, testMessage())
 	require.Equal(t, sent, r.class)
 	require.Equal(t, "0", r.code)
 
@@ -67,9 +67,9 @@ func TestAMessageIsDeliveredAsItWasGiven(t *testing.T) {
 		Lang: "zh_CN", Data: json.RawMessage(`{"thing1":{"value":"瑜伽 <A&B>"}}`), Delivered: true}, got[0])
 }
 
-func TestTheRequestIsWhatWeChatDocuments(t *testing.T) {
+func TestSendRequestFormat(t *testing.T) {
 	t.Parallel()
-	base := stub(t, func(w http.ResponseWriter, r *http.Request) {
+	base := startServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -80,13 +80,13 @@ func TestTheRequestIsWhatWeChatDocuments(t *testing.T) {
 			_, _ = w.Write(answer)
 		}
 	})
-	r := clientOf(t, base+"/proxied/", time.Minute, nil).send(t.Context(), token{Value: "a+b/c="}, message{
+	r := newTestClient(t, base+"/proxied/", time.Minute, nil).send(t.Context(), token{Value: "a+b/c="}, message{
 		OpenID: "ann", TemplateID: "T1", Data: json.RawMessage(`{"thing1": {"value": "<"}}`)})
 	require.Equal(t, `POST /proxied/cgi-bin/message/subscribe/send map[access_token:[***]] application/json; charset=utf-8 `+
 		`{"touser":"ann","template_id":"T1","data":{"thing1":{"value":"<"}}}`, r.message)
 }
 
-func TestAnErrcodeDecidesWhatHappensNext(t *testing.T) {
+func TestSendClassifiesErrcodes(t *testing.T) {
 	t.Parallel()
 	options := sandbox.WeChatOptions{OpenIDs: []string{"ann"}, Templates: []string{"T1"}, Pages: []string{"pages/booking"}}
 	oneTime := options
@@ -95,7 +95,7 @@ func TestAnErrcodeDecidesWhatHappensNext(t *testing.T) {
 	spent.Daily = 1
 	scripted := func(errcode int) func(*testing.T, *sandbox.WeChat, *client, *message) {
 		return func(_ *testing.T, w *sandbox.WeChat, _ *client, _ *message) {
-			w.Break(sandbox.WeChatFault{Errcode: errcode})
+			w.InjectFault(sandbox.WeChatFault{Errcode: errcode})
 		}
 	}
 	changed := func(change func(*message)) func(*testing.T, *sandbox.WeChat, *client, *message) {
@@ -105,7 +105,7 @@ func TestAnErrcodeDecidesWhatHappensNext(t *testing.T) {
 		options sandbox.WeChatOptions
 		arrange func(*testing.T, *sandbox.WeChat, *client, *message)
 		want    verdict
-		says    string
+		message string
 	}{
 		"-1":    {options, scripted(-1), verdict{class: transient}, "scripted rid: "},
 		"40003": {options, changed(func(m *message) { m.OpenID = "nobody" }), verdict{class: dataRefused}, "invalid openid rid: "},
@@ -126,7 +126,7 @@ func TestAnErrcodeDecidesWhatHappensNext(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, c.options)
-			client, m := clientFor(t, w), booking()
+			client, m := testClient(t, w), testMessage()
 			if c.arrange != nil {
 				c.arrange(t, w, client, &m)
 			}
@@ -134,7 +134,7 @@ func TestAnErrcodeDecidesWhatHappensNext(t *testing.T) {
 			r := client.attempt(t, m)
 			require.Equal(t, c.want, r.verdict)
 			require.Equal(t, code, r.code)
-			require.True(t, strings.HasPrefix(r.message, c.says), r.message)
+			require.True(t, strings.HasPrefix(r.message, c.message), r.message)
 
 			calls := w.Sends()[before:]
 			require.Len(t, calls, 1, "it is sent once")
@@ -145,31 +145,31 @@ func TestAnErrcodeDecidesWhatHappensNext(t *testing.T) {
 	}
 }
 
-func TestAnEndOfTheConnectionAfterTheRequestLeftIsUnknown(t *testing.T) {
+func TestSendIsUnknownAfterTheRequestWasWritten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		fault   sandbox.WeChatFault
 		code    string
 		message string
 	}{
-		"delivered and dropped":     {sandbox.WeChatFault{Drop: true, After: true}, codeNoAnswer, "connection reset by peer"},
-		"dropped undelivered":       {sandbox.WeChatFault{Drop: true}, codeNoAnswer, "connection reset by peer"},
-		"delivered and silent":      {sandbox.WeChatFault{Delay: time.Hour, After: true}, codeNoAnswer, "timed out after 1s"},
-		"silent":                    {sandbox.WeChatFault{Delay: time.Hour}, codeNoAnswer, "timed out after 1s"},
-		"delivered and then 502":    {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, After: true}, codeBadAnswer, "answered 502 Bad Gateway"},
-		"404":                       {sandbox.WeChatFault{Status: 404}, codeBadAnswer, "answered 404 Not Found"},
-		"delivered without JSON":    {sandbox.WeChatFault{Body: "<html>", After: true}, codeBadAnswer, "the answer is not the JSON that WeChat answers"},
-		"half of the JSON":          {sandbox.WeChatFault{Body: `{"errcode":0`, After: true}, codeBadAnswer, "the answer is not the JSON that WeChat answers"},
-		"JSON of somebody else":     {sandbox.WeChatFault{Body: `{"code":0}`, After: true}, codeBadAnswer, "the answer has no errcode"},
-		"an errcode that is a text": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, After: true}, codeBadAnswer, "the answer is not the JSON that WeChat answers"},
-		"no end of JSON":            {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), After: true}, codeBadAnswer, "the answer has more than 65536 bytes"},
+		"delivered and dropped":       {sandbox.WeChatFault{Drop: true, After: true}, codeNoAnswer, "connection reset by peer"},
+		"dropped undelivered":         {sandbox.WeChatFault{Drop: true}, codeNoAnswer, "connection reset by peer"},
+		"delivered and silent":        {sandbox.WeChatFault{Delay: time.Hour, After: true}, codeNoAnswer, "timed out after 1s"},
+		"silent":                      {sandbox.WeChatFault{Delay: time.Hour}, codeNoAnswer, "timed out after 1s"},
+		"delivered and then 502":      {sandbox.WeChatFault{Status: 502, Body: `{"errcode":0}`, After: true}, codeBadAnswer, "answered 502 Bad Gateway"},
+		"404":                         {sandbox.WeChatFault{Status: 404}, codeBadAnswer, "answered 404 Not Found"},
+		"delivered without JSON":      {sandbox.WeChatFault{Body: "<html>", After: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
+		"half of the JSON":            {sandbox.WeChatFault{Body: `{"errcode":0`, After: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
+		"JSON of another server":      {sandbox.WeChatFault{Body: `{"code":0}`, After: true}, codeBadAnswer, "the answer has no errcode"},
+		"an errcode that is a string": {sandbox.WeChatFault{Body: `{"errcode":"0"}`, After: true}, codeBadAnswer, "the answer is not JSON in WeChat's format"},
+		"no end of JSON":              {sandbox.WeChatFault{Body: `{"errcode":0}` + strings.Repeat(" ", 1<<20), After: true}, codeBadAnswer, "the answer has more than 65536 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := clientOf(t, w.URL(), time.Second, new(notedTokens))
-			w.Break(c.fault)
-			r := client.attempt(t, booking())
+			client := newTestClient(t, w.URL(), time.Second, new(memoryTokens))
+			w.InjectFault(c.fault)
+			r := client.attempt(t, testMessage())
 			require.Equal(t, verdict{class: unknown}, r.verdict, r.message)
 			require.Equal(t, c.code, r.code)
 			require.Contains(t, r.message, c.message)
@@ -179,95 +179,94 @@ func TestAnEndOfTheConnectionAfterTheRequestLeftIsUnknown(t *testing.T) {
 	}
 }
 
-func TestTheGrantOfAnUnknownAttemptIsUsed(t *testing.T) {
+func TestRetryAfterUnknownSendHasNoConsent(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{OneTime: true})
 	w.Grant("ann", "T1", 1)
-	w.Break(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
-	client := clientFor(t, w)
-	require.Equal(t, unknown, client.attempt(t, booking()).class)
-	require.Equal(t, noConsent, client.attempt(t, booking()).class, "from which the first one's success is inferred")
+	w.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
+	client := testClient(t, w)
+	require.Equal(t, unknown, client.attempt(t, testMessage()).class)
+	require.Equal(t, noConsent, client.attempt(t, testMessage()).class, "the first attempt used the consent")
 	require.Len(t, w.Delivered(), 1)
 }
 
-func TestARedirectIsNotFollowed(t *testing.T) {
+func TestSendFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	elsewhere := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	base := stub(t, func(w http.ResponseWriter, r *http.Request) {
+	base := startServer(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere.URL()+r.URL.Path, http.StatusTemporaryRedirect)
 	})
-	r := clientOf(t, base, time.Minute, nil).send(t.Context(), token{Value: "a-token"}, booking())
+	r := newTestClient(t, base, time.Minute, nil).send(t.Context(), token{Value: "a-token"}, testMessage())
 	require.Equal(t, result{verdict{class: unknown}, codeBadAnswer, "answered 307 Temporary Redirect"}, r)
 	require.Empty(t, elsewhere.Sends())
 }
 
-func TestWhatNeverLeftCostsNoAttempt(t *testing.T) {
+func TestSendThatWasNotWrittenUsesNoAttempt(t *testing.T) {
 	t.Parallel()
-	away := verdict{class: away, retryAfter: awayFor}
+	away := verdict{class: away, retryAfter: awayDelay}
 
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		client := clientFor(t, w)
+		client := testClient(t, w)
 		token, err := client.token(t.Context())
 		require.NoError(t, err)
 		require.NoError(t, w.Stop())
-		client.transport.CloseIdleConnections() // it would notice by itself, a moment later
-		r := client.send(t.Context(), token, booking())
+		client.transport.CloseIdleConnections() // the transport would do this a moment later
+		r := client.send(t.Context(), token, testMessage())
 		require.Equal(t, away, r.verdict)
 		require.Equal(t, codeNotSent, r.code)
 		require.Contains(t, r.message, "connection refused")
 	})
 
-	t.Run("the other side speaks no TLS", func(t *testing.T) {
+	t.Run("a server without TLS", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		r := clientOf(t, strings.Replace(w.URL(), "http:", "https:", 1), time.Minute, nil).send(t.Context(), token{Value: "a-token"}, booking())
+		r := newTestClient(t, strings.Replace(w.URL(), "http:", "https:", 1), time.Minute, nil).send(t.Context(), token{Value: "a-token"}, testMessage())
 		require.Equal(t, away, r.verdict)
 		require.Equal(t, codeNotSent, r.code)
 		require.Empty(t, w.Sends())
 	})
 
-	t.Run("the caller has ended", func(t *testing.T) {
+	t.Run("cancelled context", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		client := clientFor(t, w)
+		client := testClient(t, w)
 		token, err := client.token(t.Context())
 		require.NoError(t, err)
 		ended, end := context.WithCancel(t.Context())
 		end()
-		require.Equal(t, result{away, codeNotSent, "context canceled"}, client.send(ended, token, booking()))
+		require.Equal(t, result{away, codeNotSent, "context canceled"}, client.send(ended, token, testMessage()))
 		require.Empty(t, w.Sends())
 	})
 
-	t.Run("the data is no JSON", func(t *testing.T) {
+	t.Run("invalid data", func(t *testing.T) {
 		t.Parallel()
 		w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-		m := booking()
+		m := testMessage()
 		m.Data = json.RawMessage(`{`)
-		require.Equal(t, result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}, clientFor(t, w).attempt(t, m))
+		require.Equal(t, result{verdict{class: dataRefused}, codeBadData, "the message's data is not valid JSON"}, testClient(t, w).attempt(t, m))
 		require.Empty(t, w.Sends())
 	})
 }
 
-func TestACallThatIsEndedWhileItWaitsIsUnknown(t *testing.T) {
+func TestCancelledSendIsUnknown(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := clientFor(t, w)
+	client := testClient(t, w)
 	token, err := client.token(t.Context())
 	require.NoError(t, err)
-	w.Break(sandbox.WeChatFault{Delay: time.Hour, After: true})
+	w.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true})
 	ctx, end := context.WithCancel(t.Context())
 	got := make(chan result, 1)
-	go func() { got <- client.send(ctx, token, booking()) }()
+	go func() { got <- client.send(ctx, token, testMessage()) }()
 	require.Eventually(t, func() bool { return len(w.Delivered()) == 1 }, 10*time.Second, time.Millisecond)
 	end()
 	require.Equal(t, result{verdict{class: unknown}, codeNoAnswer, "context canceled"}, <-got)
 }
 
-// notedTokens is tokens in memory. Two clients with the same ones are two
-// instances.
-type notedTokens struct {
+// memoryTokens keeps tokens in memory. Clients that share one are like several instances.
+type memoryTokens struct {
 	mu      sync.Mutex
 	value   string
 	until   time.Time
@@ -275,20 +274,20 @@ type notedTokens struct {
 	changes int
 }
 
-func (n *notedTokens) Token(context.Context) (token, error) {
+func (n *memoryTokens) Token(context.Context) (token, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.reads++
-	return n.now(), nil
+	return n.current(), nil
 }
 
-func (n *notedTokens) now() token { return token{n.value, time.Until(n.until)} }
+func (n *memoryTokens) current() token { return token{n.value, time.Until(n.until)} }
 
-func (n *notedTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
+func (n *memoryTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.value != stale.Value {
-		return n.now(), nil
+		return n.current(), nil
 	}
 	t, err := fetch(ctx)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const reportPause = 500 * time.Millisecond // between the tries to report, while the database is away
+const reportRetryDelay = 500 * time.Millisecond // between the tries to report while the database is unavailable
 
-// report is what the store is told of an attempt. doubtful: of an earlier try of
-// the message nobody knows whether it was delivered.
+// report is the report of an attempt. doubtful means that an earlier attempt of the message ended
+// unknown.
 func (r *result) report(doubtful bool) task.Report {
 	switch r.class {
 	case sent:
 		return task.Report{Outcome: task.SentOK}
 	case noConsent:
 		if doubtful {
-			return task.Report{Outcome: task.SentOK, ErrorCode: r.code, Message: "inferred: an earlier try, of which no answer came, used the user's consent: " + r.message}
+			return task.Report{Outcome: task.SentOK, ErrorCode: r.code, Message: "inferred: an earlier attempt without an answer used the user's consent: " + r.message}
 		}
 		return task.Report{Outcome: task.SentFailed, ErrorCode: r.code, Message: r.message}
 	case transient, dataRefused:
@@ -31,8 +31,8 @@ func (r *result) report(doubtful bool) task.Report {
 	}
 }
 
-// report keeps what came of a task, together with the reports of others. While
-// the database is away it tries again as long as the call lasts.
+// report writes the result of a task. While the database is unavailable it retries until reportBy, and
+// for at least reportTime.
 func (b *batch) report(ctx context.Context, t store.Claimed, r *result) {
 	if r == nil {
 		b.count("lost")
@@ -46,17 +46,17 @@ func (b *batch) report(ctx context.Context, t store.Claimed, r *result) {
 	}
 	report := &store.Report{Report: r.report(b.sends[t.ID].Doubtful), Request: request}
 	report.TaskID, report.AppID, report.CallerID, report.ClaimID = t.ID, b.app, task.ServiceCaller, t.ClaimID
-	patience, cancel := context.WithDeadline(ctx, later(b.reportBy, time.Now().Add(settleTime)))
+	retries, cancel := context.WithDeadline(ctx, later(b.reportBy, time.Now().Add(reportTime)))
 	defer cancel()
 	for {
 		outs, errs := b.db.Report([]*store.Report{report})
 		if errs[0] == nil {
-			b.tell(outs[0])
+			b.wake(outs[0])
 			return
 		}
 		select {
-		case <-time.After(reportPause):
-		case <-patience.Done():
+		case <-time.After(reportRetryDelay):
+		case <-retries.Done():
 			b.fail(errs[0])
 			return
 		}
@@ -70,8 +70,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// tell wakes who is to act on a report.
-func (b *batch) tell(out store.Reported) {
+// wake schedules sweep for when the task is due next, and wakes a claim if it is pending.
+func (b *batch) wake(out store.Reported) {
 	if out.Verdict != task.Applied {
 		return
 	}

@@ -6,22 +6,22 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-// provider names WeChat among those whose tokens are kept.
+// provider is WeChat's name in the table of provider tokens.
 const provider = "wechat"
 
-// sharedTokens is the token of an app in the database.
+// sharedTokens keeps the token of an app in the database.
 type sharedTokens struct {
 	db    *store.DB
 	appID string
 }
 
-// Token gives the newest token.
+// Token implements tokens.
 func (s sharedTokens) Token(ctx context.Context) (token, error) {
 	t, err := s.db.ProviderToken(ctx, provider, s.appID)
 	return token(t), err
 }
 
-// Refresh replaces stale.
+// Refresh implements tokens.
 func (s sharedTokens) Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error) {
 	t, err := s.db.RefreshProviderToken(ctx, provider, s.appID, store.ProviderToken(stale), func(ctx context.Context) (store.ProviderToken, error) {
 		t, err := fetch(ctx)

@@ -9,83 +9,79 @@ import (
 	"time"
 )
 
-// renewEarly is how long before its end a token is replaced. WeChat gives a new
-// one in the last five minutes of the old, in which both are good.
-const renewEarly = 4 * time.Minute
+// renewBefore is how long before it expires a token is replaced. WeChat issues a new token in the last
+// five minutes of the old one, when both are valid.
+const renewBefore = 4 * time.Minute
 
-// longestLife of a token is a guard against nonsense; WeChat gives two hours.
-const longestLife = 24 * time.Hour
+// maxTokenLife limits expires_in; WeChat's tokens are valid for two hours.
+const maxTokenLife = 24 * time.Hour
 
-// token is an access token. Whatever prints it prints no secret.
+// token is an access token. Printing or logging it does not show its value.
 type token struct {
 	Value string
-	Left  time.Duration // how long it is good from when it was handed over
+	Left  time.Duration // until it expires, from when it was returned
 }
 
-// Format keeps the value out of every text.
+// Format implements fmt.Formatter without the value.
 func (token) Format(f fmt.State, _ rune) { _, _ = f.Write([]byte("[access token]")) }
 
-// LogValue keeps it out of structured logs.
+// LogValue implements slog.LogValuer without the value.
 func (token) LogValue() slog.Value { return slog.StringValue("[access token]") }
 
-// tokens is where all instances keep the one access token that they share.
+// tokens stores the one access token that all instances share.
 type tokens interface {
-	// Token gives the newest token, which may be over; the zero token when there
-	// has been none.
+	// Token returns the newest token, which may have expired, or the zero token if there is none.
 	Token(ctx context.Context) (token, error)
 
-	// Refresh replaces stale. Unless another instance has done so already, fetch is
-	// called and what it gives is kept; at any time one fetch is under way among all
-	// instances. Either way the newest token is given. After an error of fetch
-	// nothing has changed.
+	// Refresh replaces stale and returns the newest token. It calls fetch and stores its token, unless
+	// another instance has already replaced stale. Among all instances at most one fetch runs at a time.
+	// After an error of fetch nothing has changed.
 	Refresh(ctx context.Context, stale token, fetch func(context.Context) (token, error)) (token, error)
 }
 
-// heldToken is an instance's own copy of the shared token.
-type heldToken struct {
-	mu    sync.Mutex // held while the shared one is read or refreshed, so that one goroutine does it for all
+// cachedToken is this instance's copy of the shared token.
+type cachedToken struct {
+	mu    sync.Mutex // locked while the shared token is read or refreshed, so that one goroutine does it for all
 	value token
-	until time.Time // use it; after this the shared one decides
+	until time.Time // after this the shared token is read again
 }
 
-// token gives a token to send with. withoutToken says what its error means for
-// the attempts that wanted one.
+// token returns a token to send with. tokenErrorResult converts its error to the result of an attempt.
 func (c *client) token(ctx context.Context) (token, error) {
-	c.held.mu.Lock()
-	defer c.held.mu.Unlock()
-	if time.Now().Before(c.held.until) {
-		return c.held.value, nil
+	c.cached.mu.Lock()
+	defer c.cached.mu.Unlock()
+	if time.Now().Before(c.cached.until) {
+		return c.cached.value, nil
 	}
 	t, err := c.shared.Token(ctx)
-	if err == nil && t.Left <= renewEarly {
+	if err == nil && t.Left <= renewBefore {
 		t, err = c.shared.Refresh(ctx, t, c.fetchToken)
 	}
-	return c.held.keep(t, err)
+	return c.cached.store(t, err)
 }
 
-// replace gives the token that takes the place of one that WeChat refused.
+// replace returns a token in place of one that WeChat refused.
 func (c *client) replace(ctx context.Context, refused token) (token, error) {
-	c.held.mu.Lock()
-	defer c.held.mu.Unlock()
-	if c.held.value.Value != refused.Value && time.Now().Before(c.held.until) {
-		return c.held.value, nil // another goroutine was faster
+	c.cached.mu.Lock()
+	defer c.cached.mu.Unlock()
+	if c.cached.value.Value != refused.Value && time.Now().Before(c.cached.until) {
+		return c.cached.value, nil // another goroutine has replaced it
 	}
-	return c.held.keep(c.shared.Refresh(ctx, refused, c.fetchToken))
+	return c.cached.store(c.shared.Refresh(ctx, refused, c.fetchToken))
 }
 
-func (h *heldToken) keep(t token, err error) (token, error) {
+func (h *cachedToken) store(t token, err error) (token, error) {
 	if err != nil {
 		return token{}, err
 	}
-	h.value, h.until = t, time.Now().Add(t.Left-renewEarly)
+	h.value, h.until = t, time.Now().Add(t.Left-renewBefore)
 	return t, nil
 }
 
-// fetchToken asks WeChat for the stable token in its normal mode, which gives the
-// same one to all who ask. The forced mode is never used: it ends the token that
-// others are sending with, and can be used 20 times a day.
+// fetchToken requests the stable token in normal mode, in which all requests get the same one. It never
+// forces a refresh: that would revoke the token that others are using, and is limited to 20 times a day.
 func (c *client) fetchToken(ctx context.Context) (token, error) {
-	asked := time.Now()
+	started := time.Now()
 	var a answer
 	_, err := c.exchange(ctx, &a, "cgi-bin/stable_token", "", struct {
 		GrantType string `json:"grant_type"`
@@ -96,8 +92,8 @@ func (c *client) fetchToken(ctx context.Context) (token, error) {
 	case err != nil:
 		err = errors.New(c.clean(err.Error(), ""))
 	case a.AccessToken != "" && a.ExpiresIn > 0:
-		life := time.Duration(min(a.ExpiresIn, int64(longestLife/time.Second))) * time.Second
-		return token{a.AccessToken, life - time.Since(asked)}, nil
+		life := time.Duration(min(a.ExpiresIn, int64(maxTokenLife/time.Second))) * time.Second
+		return token{a.AccessToken, life - time.Since(started)}, nil
 	case a.Errcode != nil && *a.Errcode != 0:
 		err = &refusal{*a.Errcode, c.clean(a.Errmsg, a.AccessToken)}
 	default:

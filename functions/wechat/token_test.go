@@ -19,12 +19,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestATokenIsFetchedOnceForAllInstances(t *testing.T) {
+func TestTokenIsFetchedOnceForAllInstances(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	shared := new(notedTokens)
-	instances := []*client{clientOf(t, w.URL(), time.Minute, shared), clientOf(t, w.URL(), time.Minute, shared), clientOf(t, w.URL(), time.Minute, shared)}
-	everybodySends := func() {
+	shared := new(memoryTokens)
+	instances := []*client{newTestClient(t, w.URL(), time.Minute, shared), newTestClient(t, w.URL(), time.Minute, shared), newTestClient(t, w.URL(), time.Minute, shared)}
+	sendFromAll := func() {
 		var all sync.WaitGroup
 		for _, c := range instances {
 			for range 10 {
@@ -34,7 +34,7 @@ func TestATokenIsFetchedOnceForAllInstances(t *testing.T) {
 						t.Errorf("no token: %v", err)
 						return
 					}
-					if r := c.send(t.Context(), token, booking()); r.class != sent {
+					if r := c.send(t.Context(), token, testMessage()); r.class != sent {
 						t.Errorf("%s %s", r.code, r.message)
 					}
 				})
@@ -42,18 +42,18 @@ func TestATokenIsFetchedOnceForAllInstances(t *testing.T) {
 		}
 		all.Wait()
 	}
-	everybodySends()
+	sendFromAll()
 	require.Equal(t, 1, w.TokenCalls())
 	require.Equal(t, 3, shared.reads, "each instance keeps its own copy")
 	require.Len(t, w.Delivered(), 30)
 
 	w.ExpireTokens()
-	everybodySends()
+	sendFromAll()
 	require.Equal(t, 2, w.TokenCalls(), "one instance refreshed it, once")
 	require.Len(t, w.Delivered(), 60)
 }
 
-func TestARefusedTokenIsReplacedWithinTheAttempt(t *testing.T) {
+func TestSendReplacesARefusedToken(t *testing.T) {
 	t.Parallel()
 	for code, c := range map[string]struct {
 		spoil func(*testing.T, *sandbox.WeChat)
@@ -66,7 +66,7 @@ func TestARefusedTokenIsReplacedWithinTheAttempt(t *testing.T) {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := clientFor(t, w)
+			client := testClient(t, w)
 			token, err := client.token(t.Context())
 			require.NoError(t, err)
 			if c.spoil != nil {
@@ -75,11 +75,11 @@ func TestARefusedTokenIsReplacedWithinTheAttempt(t *testing.T) {
 			if c.stale != nil {
 				token = c.stale(token)
 			}
-			r := client.send(t.Context(), token, booking())
+			r := client.send(t.Context(), token, testMessage())
 			require.Equal(t, verdict{class: sent}, r.verdict, r.message)
 			require.Len(t, w.Delivered(), 1)
 			if code == "40014" {
-				return // WeChat keeps no call with a token that it never gave
+				return // the fake WeChat does not record calls with a token that it did not issue
 			}
 			sends := w.Sends()
 			require.Len(t, sends, 2)
@@ -88,7 +88,7 @@ func TestARefusedTokenIsReplacedWithinTheAttempt(t *testing.T) {
 	}
 }
 
-// forceRefresh is what somebody else does with the same app.
+// forceRefresh makes WeChat issue a new token, as another program with the same app could.
 func forceRefresh(t *testing.T, w *sandbox.WeChat) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{"grant_type": "client_credential", "appid": sandbox.WeChatAppID, "secret": sandbox.WeChatSecret, "force_refresh": true})
@@ -98,40 +98,40 @@ func forceRefresh(t *testing.T, w *sandbox.WeChat) {
 	res.Body.Close()
 }
 
-func TestASecondRefusedTokenEndsTheAttempt(t *testing.T) {
+func TestSendStopsAtASecondRefusedToken(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	w.Break(sandbox.WeChatFault{Errcode: 40001})
-	client := clientFor(t, w)
-	r := client.attempt(t, booking())
+	w.InjectFault(sandbox.WeChatFault{Errcode: 40001})
+	client := testClient(t, w)
+	r := client.attempt(t, testMessage())
 	require.Equal(t, verdict{class: tokenRefused, retryAfter: time.Minute}, r.verdict)
 	require.Equal(t, "40001", r.code)
 	require.Len(t, w.Sends(), 2)
 
-	w.Mend()
-	require.Equal(t, sent, client.attempt(t, booking()).class)
+	w.ClearFaults()
+	require.Equal(t, sent, client.attempt(t, testMessage()).class)
 }
 
-func TestATokenIsRenewedBeforeItsEnd(t *testing.T) {
+func TestTokenIsRenewedBeforeItExpires(t *testing.T) {
 	t.Parallel()
-	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{TokenLife: renewEarly})
-	client := clientFor(t, w)
+	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{TokenLife: renewBefore})
+	client := testClient(t, w)
 	first, err := client.token(t.Context())
 	require.NoError(t, err)
 	second, err := client.token(t.Context())
 	require.NoError(t, err)
 	require.NotEqual(t, first.Value, second.Value)
 	for _, token := range []token{first, second} {
-		require.Equal(t, sent, client.send(t.Context(), token, booking()).class, "both are good for a while")
+		require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class, "both are valid for a while")
 	}
 	require.Equal(t, 2, w.TokenCalls())
 }
 
-func TestATokenThatLastsIsKept(t *testing.T) {
+func TestTokenIsCached(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	shared := new(notedTokens)
-	client := clientOf(t, w.URL(), time.Minute, shared)
+	shared := new(memoryTokens)
+	client := newTestClient(t, w.URL(), time.Minute, shared)
 	first, err := client.token(t.Context())
 	require.NoError(t, err)
 	require.InDelta(t, 2*time.Hour, first.Left, float64(time.Minute))
@@ -142,95 +142,95 @@ func TestATokenThatLastsIsKept(t *testing.T) {
 	require.Equal(t, 1, shared.changes)
 }
 
-func TestWithoutATokenNothingIsSentAndNoAttemptIsUsed(t *testing.T) {
+func TestTokenErrorUsesNoAttempt(t *testing.T) {
 	t.Parallel()
-	away := verdict{class: away, retryAfter: awayFor}
+	away := verdict{class: away, retryAfter: awayDelay}
 	for name, c := range map[string]struct {
 		options sandbox.WeChatOptions
 		fault   sandbox.WeChatFault
 		want    verdict
 		code    string
-		says    string
+		message string
 	}{
-		"the app id is wrong":      {sandbox.WeChatOptions{AppID: "wx-other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40013", "errcode 40013: invalid appid rid: "},
-		"the secret is wrong":      {sandbox.WeChatOptions{Secret: "other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40125", "errcode 40125: invalid appsecret rid: "},
-		"the secret is wrong too":  {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40001}, verdict{class: misconfigured}, "40001", "errcode 40001: "},
-		"our address is not known": {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40164}, verdict{class: misconfigured}, "40164", "errcode 40164: "},
-		"no more calls today":      {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45009}, verdict{class: quotaSpent}, "45009", "errcode 45009: "},
-		"no more calls now":        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45011}, verdict{class: throttled, retryAfter: time.Minute}, "45011", "errcode 45011: "},
-		"WeChat is busy":           {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: -1}, away, "-1", "errcode -1: "},
-		"dropped":                  {sandbox.WeChatOptions{}, sandbox.WeChatFault{Drop: true}, away, codeNoToken, ""},
-		"silent":                   {sandbox.WeChatOptions{}, sandbox.WeChatFault{Delay: time.Hour}, away, codeNoToken, "timed out after 1s"},
-		"a gateway's error":        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Status: 502}, away, codeNoToken, "answered 502 Bad Gateway"},
-		"no JSON":                  {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: "<html>"}, away, codeNoToken, "the answer is not the JSON that WeChat answers"},
-		"no token in it":           {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"errcode":0}`}, away, codeNoToken, "the answer has neither a token nor an errcode"},
-		"a token that is over":     {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"access_token":"t","expires_in":0}`}, away, codeNoToken, "the answer has neither a token nor an errcode"},
+		"the app id is wrong":            {sandbox.WeChatOptions{AppID: "wx-other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40013", "errcode 40013: invalid appid rid: "},
+		"the secret is wrong":            {sandbox.WeChatOptions{Secret: "other"}, sandbox.WeChatFault{}, verdict{class: misconfigured}, "40125", "errcode 40125: invalid appsecret rid: "},
+		"the secret is wrong too":        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40001}, verdict{class: misconfigured}, "40001", "errcode 40001: "},
+		"our address is not in the list": {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 40164}, verdict{class: misconfigured}, "40164", "errcode 40164: "},
+		"no more calls today":            {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45009}, verdict{class: quotaSpent}, "45009", "errcode 45009: "},
+		"no more calls now":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: 45011}, verdict{class: throttled, retryAfter: time.Minute}, "45011", "errcode 45011: "},
+		"WeChat is busy":                 {sandbox.WeChatOptions{}, sandbox.WeChatFault{Errcode: -1}, away, "-1", "errcode -1: "},
+		"dropped":                        {sandbox.WeChatOptions{}, sandbox.WeChatFault{Drop: true}, away, codeNoToken, ""},
+		"silent":                         {sandbox.WeChatOptions{}, sandbox.WeChatFault{Delay: time.Hour}, away, codeNoToken, "timed out after 1s"},
+		"a gateway's error":              {sandbox.WeChatOptions{}, sandbox.WeChatFault{Status: 502}, away, codeNoToken, "answered 502 Bad Gateway"},
+		"not JSON":                       {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: "<html>"}, away, codeNoToken, "the answer is not JSON in WeChat's format"},
+		"no token in it":                 {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"errcode":0}`}, away, codeNoToken, "the answer has neither a token nor an errcode"},
+		"an expired token":               {sandbox.WeChatOptions{}, sandbox.WeChatFault{Body: `{"access_token":"t","expires_in":0}`}, away, codeNoToken, "the answer has neither a token nor an errcode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, c.options)
 			if c.fault != (sandbox.WeChatFault{}) {
 				c.fault.Tokens = true
-				w.Break(c.fault)
+				w.InjectFault(c.fault)
 			}
-			shared := new(notedTokens)
-			_, err := clientOf(t, w.URL(), time.Second, shared).token(t.Context())
+			shared := new(memoryTokens)
+			_, err := newTestClient(t, w.URL(), time.Second, shared).token(t.Context())
 			require.Error(t, err)
-			r := withoutToken(err)
+			r := tokenErrorResult(err)
 			require.Equal(t, c.want, r.verdict, r.message)
 			require.Equal(t, c.code, r.code)
-			require.True(t, strings.HasPrefix(r.message, "get an access token: "+c.says), r.message)
+			require.True(t, strings.HasPrefix(r.message, "get an access token: "+c.message), r.message)
 			require.Empty(t, shared.value)
 			require.Empty(t, w.Sends())
 		})
 	}
 }
 
-func TestAnAttemptWhoseTokenCannotBeReplacedUsesNone(t *testing.T) {
+func TestFailedTokenReplacementUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := clientFor(t, w)
+	client := testClient(t, w)
 	token, err := client.token(t.Context())
 	require.NoError(t, err)
 	w.ExpireTokens()
-	w.Break(sandbox.WeChatFault{Tokens: true, Drop: true, Times: 1})
-	r := client.send(t.Context(), token, booking())
-	require.Equal(t, verdict{class: away, retryAfter: awayFor}, r.verdict)
+	w.InjectFault(sandbox.WeChatFault{Tokens: true, Drop: true, Times: 1})
+	r := client.send(t.Context(), token, testMessage())
+	require.Equal(t, verdict{class: away, retryAfter: awayDelay}, r.verdict)
 	require.Equal(t, codeNoToken, r.code)
-	require.Equal(t, sent, client.attempt(t, booking()).class)
+	require.Equal(t, sent, client.attempt(t, testMessage()).class)
 }
 
-// brokenTokens cannot be reached.
-type brokenTokens struct{ *notedTokens }
+// failingTokens fails to read the token.
+type failingTokens struct{ *memoryTokens }
 
-func (brokenTokens) Token(context.Context) (token, error) {
-	return token{}, errors.New("the database is away")
+func (failingTokens) Token(context.Context) (token, error) {
+	return token{}, errors.New("the database is unavailable")
 }
 
-func TestWithoutTheSharedTokenNobodyFetchesOne(t *testing.T) {
+func TestTokenIsNotFetchedWithoutTheSharedOne(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	_, err := clientOf(t, w.URL(), time.Minute, brokenTokens{}).token(t.Context())
-	require.Equal(t, result{verdict{class: away, retryAfter: awayFor}, codeNoToken, "the database is away"}, withoutToken(err))
+	_, err := newTestClient(t, w.URL(), time.Minute, failingTokens{}).token(t.Context())
+	require.Equal(t, result{verdict{class: away, retryAfter: awayDelay}, codeNoToken, "the database is unavailable"}, tokenErrorResult(err))
 	require.Zero(t, w.TokenCalls())
 }
 
-func TestATokenIsAskedForWithoutForce(t *testing.T) {
+func TestTokenIsFetchedWithoutForceRefresh(t *testing.T) {
 	t.Parallel()
-	asked := make(chan string, 1)
-	base := stub(t, func(w http.ResponseWriter, r *http.Request) {
+	requests := make(chan string, 1)
+	base := startServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked <- r.URL.String() + " " + string(body)
+		requests <- r.URL.String() + " " + string(body)
 		fmt.Fprint(w, `{"access_token":"t","expires_in":9999999999999999}`)
 	})
-	got, err := clientOf(t, base, time.Minute, new(notedTokens)).token(t.Context())
+	got, err := newTestClient(t, base, time.Minute, new(memoryTokens)).token(t.Context())
 	require.NoError(t, err)
-	require.InDelta(t, longestLife, got.Left, float64(time.Minute))
+	require.InDelta(t, maxTokenLife, got.Left, float64(time.Minute))
 	require.Equal(t, fmt.Sprintf("/cgi-bin/stable_token {\"grant_type\":\"client_credential\",\"appid\":%q,\"secret\":%q}\n",
-		sandbox.WeChatAppID, sandbox.WeChatSecret), <-asked)
+		sandbox.WeChatAppID, sandbox.WeChatSecret), <-requests)
 }
 
-func TestATokenPrintsAsNothing(t *testing.T) {
+func TestTokenIsNotPrinted(t *testing.T) {
 	t.Parallel()
 	secret := token{Value: "the-access-token", Left: time.Hour}
 	var log bytes.Buffer

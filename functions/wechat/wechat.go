@@ -1,20 +1,19 @@
-// Package wechat is the event function that sends subscribe messages through
-// WeChat (seed 000), the tasks of queue wechat:
+// Package wechat is the event function that sends subscribe messages, the tasks of queue wechat,
+// through WeChat:
 //
 //	POST /events/wechat
 //
-// It claims with marks_sending and keeps that promise: a task is marked just
-// before its request leaves. A wechat that dies before that has sent nothing, and
-// the message is sent again; one that dies after it may have sent, and the order's
-// on_unknown decides. What WeChat answers decides the report (classify.go). Where
-// the answer is about the channel and not about the message, what is not begun is
-// given back, and no attempt is used: the channel is left alone for a while, or
-// the queue is paused, by the quota until midnight in Shanghai, by settings that
-// are wrong until an operator resumes it.
+// It marks a task as sending just before it sends the request. If the process dies before that, the
+// message was not sent and is sent later; if it dies after that, the message may have been sent, and
+// the task's on_unknown decides.
 //
-// A message that another send of it has delivered meanwhile is not sent again: its
-// task fails with ALREADY_SENT, since it has sent nothing, and the row stays sent.
-// What is given back is claimed again later, in its order.
+// The answer of WeChat decides the report (classify.go). If it is about WeChat or this app and not
+// about the message, the rest of the batch is released, which uses no attempt. A spent quota pauses
+// the queue until midnight in Shanghai, and wrong settings until an operator resumes it; after other
+// errors the tasks are claimed again later, in their order.
+//
+// If another send of the same message was delivered meanwhile, the task fails with ALREADY_SENT, as
+// it sent nothing, and the message stays sent.
 package wechat
 
 import (
@@ -35,10 +34,10 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	BaseURL     url.URL       `envconfig:"WECHAT_BASE_URL" default:"https://api.weixin.qq.com" desc:"where WeChat, or what stands for it, is"`
+	BaseURL     url.URL       `envconfig:"WECHAT_BASE_URL" default:"https://api.weixin.qq.com" desc:"URL of WeChat, or of a server that replaces it"`
 	AppID       string        `envconfig:"WECHAT_APP_ID" desc:"app id of the mini program; empty sends no subscribe messages"`
 	Secret      string        `envconfig:"WECHAT_APP_SECRET" secret:"true" desc:"app secret of the mini program"`
-	Timeout     time.Duration `envconfig:"WECHAT_TIMEOUT" default:"10s" desc:"how long one call of WeChat may take, 1s to 10s; then nobody knows whether its message was delivered"`
+	Timeout     time.Duration `envconfig:"WECHAT_TIMEOUT" default:"10s" desc:"how long one call of WeChat may take, 1s to 10s; after that it is unknown whether its message was delivered"`
 	Concurrency int           `envconfig:"WECHAT_CONCURRENCY" default:"32" desc:"subscribe messages that one call of the function sends at once, 1 to 500; up to four calls are made at once"`
 }
 
@@ -46,7 +45,7 @@ type Config struct {
 func (c *Config) Validate() []task.Field {
 	var bad decode.Rules
 	bad.When(c.BaseURL.Scheme != "http" && c.BaseURL.Scheme != "https" || c.BaseURL.Host == "", "WECHAT_BASE_URL", "must be a URL such as https://api.weixin.qq.com")
-	bad.When(c.AppID != "" && c.Secret == "", "WECHAT_APP_SECRET", "must be set where WECHAT_APP_ID is")
+	bad.When(c.AppID != "" && c.Secret == "", "WECHAT_APP_SECRET", "must be set together with WECHAT_APP_ID")
 	bad.When(c.Timeout < time.Second || c.Timeout > 10*time.Second, "WECHAT_TIMEOUT", "must be between 1s and 10s")
 	bad.When(c.Concurrency < 1 || c.Concurrency > 500, "WECHAT_CONCURRENCY", "must be between 1 and 500")
 	return bad
@@ -61,36 +60,35 @@ func New(env *fn.Env, cfg Config) fn.EventHandler {
 		db: env.DB(), env: env, cfg: cfg, app: "wechat-" + strings.ToLower(rand.Text()[:12]),
 		client: newClient(&cfg.BaseURL, cfg.AppID, cfg.Secret, cfg.Timeout, sharedTokens{env.DB(), cfg.AppID}),
 	}
-	s.off = sync.OnceFunc(func() { env.Log.Info("no subscribe messages are sent: WECHAT_APP_ID is not set") })
+	s.logDisabled = sync.OnceFunc(func() { env.Log.Info("no subscribe messages are sent: WECHAT_APP_ID is not set") })
 	return s.send
 }
 
-// settleTime is kept of a call's time to report what was sent.
-const settleTime = 5 * time.Second
+// reportTime is the part of a call's time that is left for reports.
+const reportTime = 5 * time.Second
 
 type sender struct {
-	db     *store.DB
-	env    *fn.Env
-	cfg    Config
-	app    string // this instance
-	client *client
-	off    func() // says so
+	db          *store.DB
+	env         *fn.Env
+	cfg         Config
+	app         string // this instance
+	client      *client
+	logDisabled func() // logs once that there is no app id
 }
 
-// lease is longer than a call and what it may have in hand at its end: in an
-// attempt there are up to three calls of WeChat, with a token's in the middle.
+// lease is longer than an attempt, which makes up to three calls of WeChat: two sends and a token
+// between them.
 func (s *sender) lease() time.Duration { return 3*s.cfg.Timeout + 45*time.Second }
 
-// send sends what is pending, batch by batch, until nothing is left, as of a queue
-// that is paused, or the channel is in trouble. When the call's time ends first, or the process is to
-// end, it has another call go on.
+// send sends pending tasks, batch by batch, until none can be claimed or a batch has stopped. When the
+// call's time or the process ends first, it wakes another call.
 func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) error {
 	if s.cfg.AppID == "" {
-		s.off()
+		s.logDisabled()
 		return nil
 	}
 	deadline, _ := ctx.Deadline()
-	until, total := deadline.Add(-s.cfg.Timeout-settleTime), tally{}
+	until, total := deadline.Add(-s.cfg.Timeout-reportTime), tally{}
 	defer func() { c.Log("claimed", total.claimed, "results", total.results) }()
 	for {
 		if s.isDraining() || time.Now().After(until) {
@@ -100,7 +98,7 @@ func (s *sender) send(ctx context.Context, c *fn.Call, _ cloudevents.Event) erro
 		b := s.newBatch(deadline)
 		err := b.send(ctx)
 		total.add(&b.tally)
-		if err != nil || !b.goesOn() {
+		if err != nil || !b.hasMore() {
 			return err
 		}
 	}

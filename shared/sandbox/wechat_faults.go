@@ -39,15 +39,15 @@ type wechatFault struct {
 	mended <-chan struct{}
 }
 
-// Break has calls go wrong from now on, where no earlier fault hits them.
-func (w *WeChat) Break(f WeChatFault) {
+// InjectFault has calls go wrong from now on, where no earlier fault hits them.
+func (w *WeChat) InjectFault(f WeChatFault) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults = append(w.faults, wechatFault{f, w.mended})
 }
 
-// Mend ends all faults. Calls that are being delayed go on.
-func (w *WeChat) Mend() {
+// ClearFaults ends all faults. Calls that are being delayed go on.
+func (w *WeChat) ClearFaults() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.faults = nil

@@ -214,7 +214,7 @@ func TestFaultsOfWeChat(t *testing.T) {
 			w := NewWeChat(t, WeChatOptions{})
 			token := w.tokenFor(t, false).Token
 			c.fault.Times = 1
-			w.Break(c.fault)
+			w.InjectFault(c.fault)
 			answer := w.sendWith(t, token, tea)
 			require.Equal(t, c.want, wechatAnswer{status: answer.status, Errcode: answer.Errcode})
 			require.Equal(t, c.delivered, w.Sends()[0].Delivered)
@@ -231,9 +231,9 @@ func TestAFaultHitsTheCallsItNames(t *testing.T) {
 	t.Parallel()
 	w := NewWeChat(t, WeChatOptions{})
 	token := w.tokenFor(t, false).Token
-	w.Break(WeChatFault{OpenID: "ann", Errcode: 1})
-	w.Break(WeChatFault{TemplateID: "T2", Errcode: 2, Times: 2})
-	w.Break(WeChatFault{Tokens: true, Errcode: 3})
+	w.InjectFault(WeChatFault{OpenID: "ann", Errcode: 1})
+	w.InjectFault(WeChatFault{TemplateID: "T2", Errcode: 2, Times: 2})
+	w.InjectFault(WeChatFault{Tokens: true, Errcode: 3})
 	errcode := func(openID, template string) int {
 		body := strings.NewReplacer("ann", openID, "T1", template).Replace(tea)
 		return w.sendWith(t, token, body).Errcode
@@ -242,7 +242,7 @@ func TestAFaultHitsTheCallsItNames(t *testing.T) {
 		errcode("ann", "T1"), errcode("ann", "T2"), errcode("bob", "T1"), errcode("bob", "T2"), errcode("bob", "T2"), errcode("bob", "T2"),
 	})
 	require.Equal(t, 3, w.tokenFor(t, false).Errcode)
-	w.Mend()
+	w.ClearFaults()
 	require.Zero(t, errcode("ann", "T1"))
 	require.Equal(t, token, w.tokenFor(t, false).Token)
 }
@@ -253,15 +253,15 @@ func TestADelayedCallGoesOnWhenWeChatIsMendedOrStopped(t *testing.T) {
 		after bool
 		end   func(*WeChat) error
 	}{
-		"mended before delivery":  {false, func(w *WeChat) error { w.Mend(); return nil }},
-		"mended after delivery":   {true, func(w *WeChat) error { w.Mend(); return nil }},
+		"mended before delivery":  {false, func(w *WeChat) error { w.ClearFaults(); return nil }},
+		"mended after delivery":   {true, func(w *WeChat) error { w.ClearFaults(); return nil }},
 		"stopped before delivery": {false, (*WeChat).Stop},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := NewWeChat(t, WeChatOptions{})
 			token := w.tokenFor(t, false).Token
-			w.Break(WeChatFault{Delay: time.Hour, After: c.after})
+			w.InjectFault(WeChatFault{Delay: time.Hour, After: c.after})
 			ctx, hangUp := context.WithCancel(t.Context())
 			var call sync.WaitGroup
 			call.Go(func() {

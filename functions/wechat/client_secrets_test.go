@@ -16,25 +16,25 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestNoTextHasTheTokenOrTheSecret(t *testing.T) {
+func TestErrorsHaveNoTokenAndNoSecret(t *testing.T) {
 	t.Parallel()
 	const value = "the+access/token"
-	shows := func(t *testing.T, text string) {
+	requireClean := func(t *testing.T, text string) {
 		t.Helper()
 		require.NotEmpty(t, text)
 		require.NotContains(t, text, value)
 		require.NotContains(t, text, url.QueryEscape(value))
 		require.NotContains(t, text, sandbox.WeChatSecret)
 	}
-	said := fmt.Sprintf("no \x00%s, %s\n%s", value[:3]+"\x01"+value[3:], url.QueryEscape(value), sandbox.WeChatSecret)
-	quoted, err := json.Marshal(said)
+	errmsg := fmt.Sprintf("no \x00%s, %s\n%s", value[:3]+"\x01"+value[3:], url.QueryEscape(value), sandbox.WeChatSecret)
+	quoted, err := json.Marshal(errmsg)
 	require.NoError(t, err)
 	for name, answer := range map[string]string{
 		"WeChat quotes them":     fmt.Sprintf("HTTP/1.1 200 OK\r\n\r\n{\"errcode\":47003,\"errmsg\":%s}", quoted),
-		"the server is none":     value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
+		"no HTTP":                value + url.QueryEscape(value) + sandbox.WeChatSecret + "\r\n\r\n",
 		"the connection closes":  "",
-		"the header is cut":      "HTTP/1.1 200 OK\r\nX: " + value,
-		"the body is cut":        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + value,
+		"truncated header":       "HTTP/1.1 200 OK\r\nX: " + value,
+		"truncated body":         "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n" + value,
 		"the status quotes them": "HTTP/1.1 500 " + value + "\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,18 +55,18 @@ func TestNoTextHasTheTokenOrTheSecret(t *testing.T) {
 					conn.Close()
 				}
 			}()
-			c := clientOf(t, "http://"+listener.Addr().String(), time.Minute, new(notedTokens))
-			shows(t, c.send(t.Context(), token{Value: value}, booking()).message)
+			c := newTestClient(t, "http://"+listener.Addr().String(), time.Minute, new(memoryTokens))
+			requireClean(t, c.send(t.Context(), token{Value: value}, testMessage()).message)
 			_, err = c.fetchToken(t.Context())
 			require.Error(t, err)
 			require.NotContains(t, err.Error(), sandbox.WeChatSecret)
-			require.NotContains(t, withoutToken(err).message, sandbox.WeChatSecret)
+			require.NotContains(t, tokenErrorResult(err).message, sandbox.WeChatSecret)
 		})
 	}
 
-	t.Run("WeChat is not there", func(t *testing.T) {
+	t.Run("connection refused", func(t *testing.T) {
 		t.Parallel()
-		c := clientOf(t, "http://127.0.0.1:1", time.Minute, new(notedTokens))
-		shows(t, c.send(t.Context(), token{Value: value}, booking()).message)
+		c := newTestClient(t, "http://127.0.0.1:1", time.Minute, new(memoryTokens))
+		requireClean(t, c.send(t.Context(), token{Value: value}, testMessage()).message)
 	})
 }

@@ -14,36 +14,35 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// breaking is a connection whose writes from the nth on fail after the first
-// cut bytes.
-type breaking struct {
+// failingConn is a connection on which write number from, and all after it, fail after cut bytes.
+type failingConn struct {
 	net.Conn
 	writes, from, cut int
 }
 
-func (b *breaking) Write(p []byte) (int, error) {
+func (b *failingConn) Write(p []byte) (int, error) {
 	if b.writes++; b.writes < b.from {
 		return b.Conn.Write(p)
 	}
 	n, err := b.Conn.Write(p[:b.cut])
-	return n, errors.Join(err, errors.New("the line broke"))
+	return n, errors.Join(err, errors.New("connection broken"))
 }
 
-func TestAKeptConnectionThatBreaksIsUnknownOnlyIfBytesLeft(t *testing.T) {
+func TestBrokenConnectionIsUnknownOnlyIfBytesWereWritten(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		cut       int
 		listening bool
 		want      class
 	}{
-		"nothing left and a second connection takes it": {0, true, sent},
-		"nothing left and nobody listens any more":      {0, false, away},
-		"half of it left": {100, true, unknown},
+		"nothing written, then a second connection": {0, true, sent},
+		"nothing written, then connection refused":  {0, false, away},
+		"half of it written":                        {100, true, unknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-			client := clientFor(t, w)
+			client := testClient(t, w)
 			token, err := client.token(t.Context())
 			require.NoError(t, err)
 			client.transport.CloseIdleConnections()
@@ -51,13 +50,13 @@ func TestAKeptConnectionThatBreaksIsUnknownOnlyIfBytesLeft(t *testing.T) {
 			client.transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 				dials.Add(1)
 				if !c.listening && dials.Load() > 1 {
-					return nil, errors.New("nobody listens")
+					return nil, errors.New("connection refused")
 				}
 				conn, err := new(net.Dialer).DialContext(ctx, network, address)
-				return &breaking{Conn: conn, from: 2, cut: c.cut}, err
+				return &failingConn{Conn: conn, from: 2, cut: c.cut}, err
 			}
-			require.Equal(t, sent, client.send(t.Context(), token, booking()).class)
-			r := client.send(t.Context(), token, booking())
+			require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class)
+			r := client.send(t.Context(), token, testMessage())
 			require.Equal(t, c.want, r.class, r.message)
 			want := 1
 			if c.want == sent {
@@ -68,31 +67,31 @@ func TestAKeptConnectionThatBreaksIsUnknownOnlyIfBytesLeft(t *testing.T) {
 	}
 }
 
-func TestTheTransportSendsNoMessageTwice(t *testing.T) {
+func TestTransportDoesNotRepeatRequests(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := clientFor(t, w)
-	require.Equal(t, sent, client.attempt(t, booking()).class)
-	w.Break(sandbox.WeChatFault{Drop: true, After: true, Times: 1}) // on the connection that was kept
-	require.Equal(t, unknown, client.attempt(t, booking()).class)
+	client := testClient(t, w)
+	require.Equal(t, sent, client.attempt(t, testMessage()).class)
+	w.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1}) // on the connection that was kept
+	require.Equal(t, unknown, client.attempt(t, testMessage()).class)
 	require.Len(t, w.Sends(), 2)
 }
 
-func TestWhatWeChatHasIsNeverCalledUnsentWheneverItWasCutOff(t *testing.T) {
+func TestCancelledSendIsNotAwayIfItArrived(t *testing.T) {
 	t.Parallel()
 	w := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	client := clientFor(t, w)
+	client := testClient(t, w)
 	token, err := client.token(t.Context())
 	require.NoError(t, err)
 	results := map[string]class{}
 	for i := range 300 {
-		m := booking()
+		m := testMessage()
 		m.OpenID = fmt.Sprint("user", i)
 		ctx, end := context.WithTimeout(t.Context(), time.Duration(i)*2*time.Microsecond)
 		results[m.OpenID] = client.send(ctx, token, m).class
 		end()
 	}
-	require.Equal(t, sent, client.send(t.Context(), token, booking()).class)
+	require.Equal(t, sent, client.send(t.Context(), token, testMessage()).class)
 	for _, arrived := range w.Sends() {
 		require.NotEqual(t, away, results[arrived.OpenID], arrived.OpenID)
 	}

@@ -1,0 +1,67 @@
+package wechat
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// pausedBy is the name in pauses of the queue that this function makes.
+const pausedBy = "wechat"
+
+// stop ends the batch: no further attempt is begun. For a spent quota or wrong settings it also pauses
+// the queue, before the rest of the batch is released, so that the released tasks wait for the end of the
+// pause.
+func (b *batch) stop(ctx context.Context, r result) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	known := slices.Contains(b.stopClasses, r.class)
+	if b.stopClasses = append(b.stopClasses, r.class); known {
+		return
+	}
+	if b.stopReason == nil {
+		b.stopReason = &result{r.verdict, r.code, "not begun: " + r.message}
+	}
+	p := store.Pause{Queue: task.WeChatQueue, Reason: "WeChat answered " + r.code + ": " + r.message}
+	switch r.class {
+	case tokenRefused:
+		b.env.Log.Warn("WeChat refused two access tokens in a row: check whether another program forces refreshes of this app's token", "answer", r.message)
+		return
+	case quotaSpent:
+		p.Until = quotaUntil(time.Now())
+		b.env.Log.Warn("the daily quota of WeChat is spent, its queue is paused", "until", p.Until, "answer", r.message)
+	case misconfigured:
+		b.env.Log.Error("WeChat refuses all messages of this app: correct the app's settings, then resume its queue, which is paused", "errcode", r.code, "answer", r.message)
+	default:
+		return
+	}
+	if err := b.db.PauseQueueAs(ctx, p, pausedBy); err != nil {
+		b.errs = append(b.errs, err)
+	}
+	b.env.WakeSweepAt(p.Until)
+}
+
+// stopped returns the result for tasks whose attempts are not begun, or nil if the batch goes on.
+func (b *batch) stopped() *result {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopReason == nil && b.isDraining() {
+		return &result{verdict{class: away}, codeNotSent, "not begun: this instance is ending"}
+	}
+	return b.stopReason
+}
+
+// strike counts an error caused by the template, or by the data or page of the caller; three in a row
+// pause the template for this caller.
+func (b *batch) strike(ctx context.Context, template store.CallerTemplate, r result) {
+	paused, err := b.db.StrikeTemplate(ctx, template, "WeChat answered "+r.code+": "+r.message)
+	b.fail(err)
+	if paused {
+		b.env.Log.Error(fmt.Sprintf("template %s is paused for one caller until an operator resumes it", template.TemplateID),
+			"caller_id", template.CallerID, "errcode", r.code, "answer", r.message)
+	}
+}
