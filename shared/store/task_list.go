@@ -128,6 +128,10 @@ func listTasks(ctx context.Context, tx pgx.Tx, f TaskFilter) (TaskPage, error) {
 	var next task.ID
 	err := tx.QueryRow(ctx, edge, edgeArgs...).Scan(&next)
 	switch {
+	case err == nil && len(f.Queues) > 0:
+		// The id may be that of a task of another queue, which must not be shown.
+		low = task.IDFloor(next.Time())
+		next = low
 	case err == nil:
 		low = next
 	case !errors.Is(err, pgx.ErrNoRows):

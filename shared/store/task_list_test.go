@@ -112,7 +112,7 @@ func TestPagesFollowEachOtherWithoutGapOrRepeat(t *testing.T) {
 func fill(t *testing.T, url string, n int) {
 	t.Helper()
 	conn := owner(t, url)
-	const id = `(lpad(to_hex(1700000000000 + i), 12, '0') || '70008000000000000000')::uuid`
+	const id = `(lpad(to_hex(1700000000000 + i), 12, '0') || '70008000000000000001')::uuid`
 	for _, sql := range []string{
 		`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source)
 		 select ` + id + `, 0, 'default', 5, 3, 0, case i when 1 then '999' else (13800000000 + i % 1000)::text end, 'x', case i when 1 then 'rare' end
@@ -183,6 +183,30 @@ func TestAFilterThatFewTasksPassGivesShortPagesThatLeadOn(t *testing.T) {
 	require.Equal(t, "rare", page.Tasks[0].Source)
 	require.True(t, page.Next.IsZero())
 	require.Len(t, db.mustList(t, TaskFilter{Phone: "999"}).Tasks, 1, "the phone number's index finds it at once")
+}
+
+func TestListOfSomeQueuesShowsNoForeignID(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	db := openAt(t, url)
+	fill(t, url, 2*scanRows+1)
+	mine := message(keyed("k", "hello"), func(s *Submission) { s.Queue = "mine" })
+	db.mustSubmit(t, mine)
+	f := TaskFilter{Queues: []string{"mine"}, Limit: 10}
+	var found []task.ID
+	for range 4 {
+		page := db.mustList(t, f)
+		for _, d := range page.Tasks {
+			found = append(found, d.ID)
+		}
+		if f.After = page.Next; f.After.IsZero() {
+			break
+		}
+		_, err := db.Task(t.Context(), f.After)
+		require.Equal(t, task.CodeNotFound, task.CodeOf(err), "the cursor is the id of a foreign task")
+	}
+	require.True(t, f.After.IsZero(), "the pages end")
+	require.Equal(t, []task.ID{mine.ID}, found)
 }
 
 func TestATimelineTellsAllThreeLogsInOrder(t *testing.T) {
