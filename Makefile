@@ -73,14 +73,14 @@ compose-test: ## deploy/compose with podman, as root: every service replaced and
 rolling: ## of compose-test only this: every service replaced twice under load
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling -rounds 2 $(ROLLING)
 
-bench: ## submit, claim, report, wake-up and relay rates over HTTP beside the pgbench floor
-	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench $(BENCH)
+bench: ## submit, claim, report, wake-up and relay rates over HTTP, in rounds with pgbench: about 3 minutes
+	@go build -o .sendonce/bin/rates ./scripts/bench/rates && exec .sendonce/bin/rates $(BENCH)
 
-bench-two-phase: ## latency of accepted and saved messages, with a stalled database too, and how fast what was accepted is saved
-	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -two-phase $(BENCH)
+bench-two-phase: ## latency of accepted and saved messages, with a stalled database too, and how fast accepted ones are saved
+	@go build -o .sendonce/bin/twophase ./scripts/bench/twophase && exec .sendonce/bin/twophase $(BENCH)
 
 bench-cold: ## how long each function takes from its start to its first answer, first query included, and its idle memory
-	@go build -o .sendonce/bin/bench ./scripts/bench && exec .sendonce/bin/bench -cold $(BENCH)
+	@go build -o .sendonce/bin/cold ./scripts/bench/cold && exec .sendonce/bin/cold $(BENCH)
 
 BUILD = CGO_ENABLED=0 go build -trimpath -ldflags '-s -w -X github.com/sendonce/sendonce/shared/fn.commit=$(COMMIT)'
 

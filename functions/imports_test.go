@@ -57,8 +57,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},
 	"scripts/": {
-		ours:    []string{"functions", "shared/api", "shared/bus", "shared/command", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/text"},
-		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "go.yaml.in/yaml/v4", "golang.org/x/sync/errgroup"},
+		ours: []string{"functions", "scripts/bench", "shared/api", "shared/bus", "shared/command", "shared/inbox", "shared/outbox", "shared/sandbox", "shared/sandbox/load", "shared/sender", "shared/text"},
+		outside: []string{"github.com/jackc/pgx/v5", "github.com/joho/godotenv", "github.com/nats-io/nats.go", "github.com/valyala/fasthttp", "go.yaml.in/yaml/v4",
+			"golang.org/x/sync/errgroup"},
 	},
 	"shared/sandbox/load": {outside: []string{"github.com/jackc/pgx/v5"}},
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -11,23 +11,24 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
-// floorSQL inserts one row like those of submit. Its ids grow with time, as
-// those of submit do, so that both touch the same few pages of the index.
-const floorSQL = `
+// insertSQL inserts one row like those of submit. Its ids grow with time, as
+// those of submit do, so that both write to the same few pages of the index.
+const insertSQL = `
 insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 values ((lpad(to_hex((extract(epoch from clock_timestamp()) * 1000000)::bigint), 16, '0') || substr(gen_random_uuid()::text, 20))::uuid,
     0, 'default', 5, 3, 0, (13000000000 + random() * 999999999)::bigint, 'Your verification code is 285713');
 `
 
-// findPgbench looks beside the server's binaries, then on the PATH; "" when
-// there is none.
-func findPgbench(ctx context.Context, conn *pgx.Conn) (string, error) {
+// pgbenchFloor is the name of Floor's figure in tables.
+const pgbenchFloor = "pgbench"
+
+// findPgbench searches the directory of the server's binaries, then the PATH. It
+// returns "" if there is none.
+func (m *Machine) findPgbench(ctx context.Context) (string, error) {
 	var dir string
-	if err := conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&dir); err != nil {
+	if err := m.Conn.QueryRow(ctx, "select setting from pg_config where name = 'BINDIR'").Scan(&dir); err != nil {
 		return "", fmt.Errorf("find pgbench: %w", err)
 	}
 	for _, name := range []string{filepath.Join(dir, "pgbench"), "pgbench"} {
@@ -40,20 +41,47 @@ func findPgbench(ctx context.Context, conn *pgx.Conn) (string, error) {
 
 var pgbenchRate = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
 
-// floor measures what Postgres alone does with one insert per transaction.
-func floor(ctx context.Context, pgbench, database string, clients int, d time.Duration) (result, error) {
-	seconds := strconv.Itoa(int(math.Ceil(d.Seconds())))
-	cmd := exec.CommandContext(ctx, pgbench, "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(2, clients)),
-		"-T", seconds, "-f", "-", database)
-	cmd.Stdin = strings.NewReader(floorSQL)
+// Floor is how many inserts of one row, each a transaction, pgbench makes per second
+// on a copy of the migrated database, over the Unix socket. It returns 0 where there is
+// no pgbench.
+func (m *Machine) Floor(ctx context.Context, connections int, d time.Duration) (float64, error) {
+	if m.pgbench == "" {
+		return 0, nil
+	}
+	clients := min(connections, m.maxConnections-10) // which superusers, autovacuum and the server under test use
+	limit := []string{"-T", strconv.Itoa(int(math.Ceil(d.Seconds())))}
+	if d < time.Second {
+		limit = []string{"-t", "10"} // transactions of each client; -T takes whole seconds
+	}
+	cmd := exec.CommandContext(ctx, m.pgbench, append(limit, "-n", "-M", "prepared", "-c", strconv.Itoa(clients), "-j", strconv.Itoa(min(2, clients)),
+		"-f", "-", m.Postgres.URL(floorDatabase))...)
+	cmd.Stdin = strings.NewReader(insertSQL)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return result{}, errors.Join(fmt.Errorf("pgbench: %w\n%s", err, out), ctx.Err())
+		return 0, errors.Join(fmt.Errorf("pgbench: %w\n%s", err, out), ctx.Err())
 	}
 	match := pgbenchRate.FindSubmatch(out)
 	if match == nil {
-		return result{}, fmt.Errorf("pgbench gave no rate:\n%s", out)
+		return 0, fmt.Errorf("pgbench printed no rate:\n%s", out)
 	}
-	rate, err := strconv.ParseFloat(string(match[1]), 64)
-	return result{name: "pgbench, an insert each", connections: clients, rate: rate}, err
+	return strconv.ParseFloat(string(match[1]), 64)
+}
+
+// Beside measures the floor for d, then the phase, and sets their ratio.
+func (m *Machine) Beside(ctx context.Context, d time.Duration, p Phase, address string) (Result, error) {
+	floor, err := m.Floor(ctx, p.Connections, d)
+	if err != nil {
+		return Result{}, err
+	}
+	r, err := p.Run(ctx, address)
+	r.SetFloor(pgbenchFloor, floor)
+	return r, err
+}
+
+// SetFloor sets the ratio of the rate to that of a floor; 0 = not measured.
+func (r *Result) SetFloor(name string, rate float64) {
+	r.Floor = name
+	if rate > 0 {
+		r.Ratio = r.Rate / rate
+	}
 }

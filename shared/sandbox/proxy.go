@@ -44,13 +44,23 @@ type loss struct {
 // of the test. It speaks no TLS.
 func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	t.Helper()
-	config, err := pgconn.ParseConfig(databaseURL)
+	p, err := StartProxy(databaseURL)
 	if err != nil {
 		t.Fatalf("sandbox: proxy: %v", err)
 	}
+	t.Cleanup(p.Close)
+	return p
+}
+
+// StartProxy starts a proxy until Close.
+func StartProxy(databaseURL string) (*Proxy, error) {
+	config, err := pgconn.ParseConfig(databaseURL)
+	if err != nil {
+		return nil, err
+	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatalf("sandbox: proxy: %v", err)
+		return nil, err
 	}
 	p := &Proxy{listener: listener, conns: map[*proxied]struct{}{}}
 	p.gate = sync.NewCond(&p.mu)
@@ -65,12 +75,14 @@ func NewProxy(t testing.TB, databaseURL string) *Proxy {
 	p.url = u.String()
 	p.running.Add(1)
 	go p.accept()
-	t.Cleanup(func() {
-		listener.Close()
-		p.Cut()
-		p.running.Wait()
-	})
-	return p
+	return p, nil
+}
+
+// Close closes all connections, and every new one.
+func (p *Proxy) Close() {
+	p.listener.Close()
+	p.Cut()
+	p.running.Wait()
 }
 
 // URL is the connection string that leads through the proxy, with the user and

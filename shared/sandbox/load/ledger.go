@@ -119,6 +119,18 @@ func (l *Ledger) Messages() (sent, received, repeated int) {
 	return len(l.sent), len(l.received), repeated
 }
 
+// Acknowledged is how many messages had that acknowledgement.
+func (l *Ledger) Acknowledged(ack string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, s := range l.sent {
+		if s.Ack == ack {
+			n++
+		}
+	}
+	return n
+}
+
 // Overtaken is how many messages of each sender were received for the first time
 // after a later one of the same sender.
 func (l *Ledger) Overtaken() map[string]int {

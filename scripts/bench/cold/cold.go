@@ -15,17 +15,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sendonce/sendonce/scripts/bench"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
+// Memory is at rest when so many readings in a row are equal.
 const (
-	restEvery = 50 * time.Millisecond
-	restLooks = 4 // as many in a row that see the same memory
-	restLimit = 10 * time.Second
+	restInterval = 50 * time.Millisecond
+	restReadings = 4
+	restLimit    = 10 * time.Second
 )
 
 // coldStarts starts functions, one process each.
@@ -33,15 +34,15 @@ type coldStarts struct {
 	binary string
 	floor  string // the binary of ./floor
 	env    []string
-	pooled []string // env with PgBouncer on the way to Postgres; nil where there is none
-	anyone string   // header line of a caller that may do everything
-	events string   // of one that may hand over events
+	pooled []string // env with PgBouncer in front of Postgres; nil where there is none
+	admin  string   // Authorization of a caller that may call everything but event functions
+	events string   // Authorization of a caller that may call event functions
 	tasks  []api.ClaimedTask
 }
 
-// unpacked copies a binary as container engines unpack one from an image. What a
-// linker has written lies in memory in single pages, from where a process starts
-// slower than any that is deployed does.
+// unpacked copies a binary as container engines unpack one from an image. A file that
+// a linker has written is cached in single pages, and a process starts from it more
+// slowly than from a deployed one.
 func unpacked(binary string) (_ string, err error) {
 	from, err := os.Open(binary)
 	if err != nil {
@@ -59,109 +60,98 @@ func unpacked(binary string) (_ string, err error) {
 	return path, err
 }
 
-// measureCold starts every function by itself, again and again.
-func (s *coldSummary) measureCold(ctx context.Context, o options, binary, database string) (err error) {
-	conn, broker, end, err := ground(ctx, database)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, end()) }()
-	// WeChat is not called as long as there is nothing to send.
-	env := append(settings(database), "NATS_URL="+broker.URL(), "WECHAT_APP_ID=cold", "WECHAT_APP_SECRET=cold")
-	floor := binary + "-floor"
-	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/scripts/bench/floor", floor, false); err != nil {
-		return err
+// measure starts every function, or the named ones, by itself, again and again.
+func measure(ctx context.Context, stack *bench.Stack, runs int, functions []string, progress io.Writer) (rows []row, err error) {
+	floor := stack.Machine.Binary + "-floor"
+	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/scripts/bench/cold/floor", floor, false); err != nil {
+		return nil, err
 	}
 	if floor, err = unpacked(floor); err != nil {
-		return err
+		return nil, err
 	}
-	c := &coldStarts{binary: binary, floor: floor, env: env}
-	bouncer, missing := sandbox.StartPgBouncer(ctx, database)
+	c := &coldStarts{binary: stack.Machine.Binary, floor: floor, env: stack.Env}
+	bouncer, missing := sandbox.StartPgBouncer(ctx, stack.Machine.URL())
 	switch {
 	case errors.Is(missing, sandbox.ErrNoPgBouncer):
-		fmt.Fprintln(s.progress, missing)
+		fmt.Fprintln(progress, missing)
 	case missing != nil:
-		return missing
+		return nil, missing
 	default:
 		defer func() { err = errors.Join(err, bouncer.Stop()) }()
-		c.pooled = append(slices.Clone(env), "DATABASE_URL="+bouncer.URL("bench"), "SENDONCE_DATABASE_POOLER=true")
+		c.pooled = append(slices.Clone(c.env), "DATABASE_URL="+bouncer.URL(bench.Database), "SENDONCE_DATABASE_POOLER=true")
 	}
-	if err := c.furnish(ctx, o, &events{binary: binary, env: env, conn: conn, nats: broker}); err != nil {
-		return fmt.Errorf("before the first start: %w", err)
+	if err := c.prepare(ctx, stack, 2*runs); err != nil { // directly and through PgBouncer
+		return nil, fmt.Errorf("before the first start: %w", err)
 	}
-	functions, err := c.catalogue(ctx)
+	catalogue, err := c.catalogue(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, function := range functions {
-		if len(o.functions) > 0 && !slices.Contains(o.functions, function) {
+	for _, function := range catalogue {
+		if len(functions) > 0 && !slices.Contains(functions, function) {
 			continue
 		}
-		row, err := c.measure(ctx, function, o.runs)
+		r, err := c.measure(ctx, function, runs)
 		if err != nil {
-			return fmt.Errorf("start %s: %w", function, err)
+			return rows, fmt.Errorf("start %s: %w", function, err)
 		}
-		s.add(row)
+		fmt.Fprintln(progress, r)
+		rows = append(rows, r)
 	}
-	return nil
+	return rows, nil
 }
 
-// furnish makes what the first calls need: callers that are rows, the stream of
-// accepted messages, and a claimed task for each report.
-func (c *coldStarts) furnish(ctx context.Context, o options, e *events) (err error) {
-	defer func() { err = errors.Join(err, e.drain()) }()
-	address, err := e.start(ctx, "")
+// prepare makes what the first calls need: two callers, the streams, and n claimed
+// tasks for reports.
+func (c *coldStarts) prepare(ctx context.Context, stack *bench.Stack, n int) (err error) {
+	defer func() { err = errors.Join(err, stack.Drain()) }()
+	address, err := stack.Start(ctx, "")
 	if err != nil {
 		return err
 	}
-	nc, err := nats.Connect(e.nats.URL())
+	if _, err := stack.StartTrigger(address); err != nil {
+		return err
+	}
+	err = bench.WaitUntil(ctx, 20*time.Millisecond, "the trigger's streams", func() (bool, error) {
+		_, err := stack.JS.Consumer(ctx, "ACCEPTED", "save-1-of-1")
+		if errors.Is(err, jetstream.ErrStreamNotFound) || errors.Is(err, jetstream.ErrConsumerNotFound) {
+			return false, nil
+		}
+		return err == nil, err
+	})
 	if err != nil {
 		return err
 	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
+	builtin, err := bench.Dial(address)
 	if err != nil {
 		return err
 	}
-	carrier := &twoPhase{events: events{binary: e.binary, env: e.env}, o: options{shards: 1}, js: js}
-	if _, err := carrier.trigger(ctx, address); err != nil {
-		return errors.Join(err, carrier.drain())
-	}
-	if err := carrier.drain(); err != nil {
-		return err
-	}
-	admin, err := dial(address)
-	if err != nil {
-		return err
-	}
-	defer admin.close()
+	defer builtin.Close()
 	tokens := map[string]string{}
-	for role, header := range map[string]*string{"admin": &c.anyone, "trigger": &c.events} {
-		made, err := admin.post("/api/v1/admin/callers", nil, fmt.Appendf(nil, `{"name":"cold-%s","roles":[%q]}`, role, role))
+	for role, header := range map[string]*string{"admin": &c.admin, "trigger": &c.events} {
+		made, err := builtin.Post("/api/v1/admin/callers", nil, fmt.Appendf(nil, `{"name":"cold-%s","roles":[%q]}`, role, role))
 		if err != nil {
 			return err
 		}
-		tokens[role] = text(made, "token")
+		tokens[role] = bench.Text(made, "token")
 		request := http.Request{Header: http.Header{}}
 		request.SetBasicAuth("cold-"+role, tokens[role])
 		*header = request.Header.Get("Authorization")
 	}
-	n := 2 * o.runs // directly and through PgBouncer
-	// The caller that reports a task must be the one that claimed it.
+	// A task is reported by the caller that claimed it.
 	client := api.NewClient("http://"+address, "cold-admin", tokens["admin"])
 	if _, err := client.SendBatch(ctx, slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "cold"}}, n)); err != nil {
 		return err
 	}
-	hour := 3600
-	c.tasks, err = client.Claim(ctx, api.ClaimRequest{AppID: "cold", Limit: &n, LeaseSeconds: &hour})
+	c.tasks, err = client.Claim(ctx, api.ClaimRequest{AppID: "cold", Limit: &n, LeaseSeconds: new(3600)})
 	if err == nil && len(c.tasks) != n {
 		err = fmt.Errorf("%d tasks were claimed of %d", len(c.tasks), n)
 	}
 	return err
 }
 
-// catalogue asks the binary what functions it has: it lists them to who names
-// none of them.
+// catalogue returns the names of the functions. The binary lists them when it is
+// started with a name that is none of them.
 func (c *coldStarts) catalogue(ctx context.Context) ([]string, error) {
 	wrong := exec.CommandContext(ctx, c.binary)
 	wrong.Env = append(slices.Clone(c.env), "FUNCTION_TARGET=none")
@@ -174,8 +164,8 @@ func (c *coldStarts) catalogue(ctx context.Context) ([]string, error) {
 	return strings.Split(list, ", "), nil
 }
 
-// firstCall is a call of the function that is answered 2xx only after the
-// database was asked: if for nothing else, for the caller.
+// firstCall is a call of the function that is answered 2xx only after a query: at
+// least the one that reads the caller.
 func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) {
 	method, path, body := "POST", "", ""
 	switch function {
@@ -199,14 +189,14 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	case "sweep", "relay", "deliver", "save", "wechat":
 		path, body = "/events/"+function, `{}`
 	default:
-		return nil, errors.New("its first call is not known here: say what it is")
+		return nil, errors.New("add its first call to this program")
 	}
 	r, err := http.NewRequest(method, "http://cold"+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Authorization", c.anyone)
+	r.Header.Set("Authorization", c.admin)
 	if strings.HasPrefix(path, "/events/") {
 		r.Header.Set("Authorization", c.events)
 		for name, value := range map[string]string{"Specversion": "1.0", "Id": strconv.Itoa(run), "Source": "cold", "Type": "sendonce.tick." + function + ".v1"} {
@@ -216,50 +206,46 @@ func (c *coldStarts) firstCall(function string, run int) (*http.Request, error) 
 	return r, nil
 }
 
-// measure starts one function so many times.
-func (c *coldStarts) measure(ctx context.Context, function string, runs int) (coldRow, error) {
-	row := coldRow{function: function}
+// measure starts one function so many times, each time beside the floor.
+func (c *coldStarts) measure(ctx context.Context, function string, runs int) (row, error) {
+	result := row{function: function}
 	for run := range runs {
 		r, err := c.firstCall(function, run)
 		if err != nil {
-			return row, err
+			return result, err
 		}
 		took, resident, err := c.start(ctx, c.binary, c.env, function, r)
 		if err != nil {
-			return row, err
+			return result, err
 		}
-		row.took = append(row.took, took)
-		row.resident = max(row.resident, resident)
+		result.took, result.resident = append(result.took, took), max(result.resident, resident)
 
-		least, err := http.NewRequest("GET", "http://floor/", nil)
+		get, err := http.NewRequest("GET", "http://floor/", nil)
 		if err != nil {
-			return row, err
+			return result, err
 		}
-		if took, _, err = c.start(ctx, c.floor, c.env, "", least); err != nil {
-			return row, fmt.Errorf("floor: %w", err)
+		if took, _, err = c.start(ctx, c.floor, c.env, "", get); err != nil {
+			return result, fmt.Errorf("floor: %w", err)
 		}
-		row.floor = append(row.floor, took)
+		result.floor = append(result.floor, took)
 
 		if c.pooled == nil {
 			continue
 		}
 		if r, err = c.firstCall(function, runs+run); err != nil {
-			return row, err
+			return result, err
 		}
 		if took, _, err = c.start(ctx, c.binary, c.pooled, function, r); err != nil {
-			return row, fmt.Errorf("through PgBouncer: %w", err)
+			return result, fmt.Errorf("through PgBouncer: %w", err)
 		}
-		row.pooled = append(row.pooled, took)
+		result.pooled = append(result.pooled, took)
 	}
-	slices.Sort(row.took)
-	slices.Sort(row.floor)
-	slices.Sort(row.pooled)
-	return row, nil
+	return result, nil
 }
 
-// start gives the time from before the fork until the first call is answered, and
+// start returns the time from before the fork until the first call is answered, and
 // the memory once the process is at rest. The call waits on a listener that the
-// process is handed, so no time passes between its being ready and being asked.
+// process inherits, so no time passes between its being ready and the call.
 func (c *coldStarts) start(ctx context.Context, binary string, env []string, function string, r *http.Request) (took time.Duration, resident int64, err error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -275,7 +261,7 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 	process := exec.CommandContext(ctx, binary)
 	process.Env = append(slices.Clone(env), "FUNCTION_TARGET="+function, "LISTEN_FDS=1")
 	process.ExtraFiles, process.Stderr = []*os.File{file}, &log
-	began := time.Now()
+	begun := time.Now()
 	if err := process.Start(); err != nil {
 		return 0, 0, err
 	}
@@ -291,32 +277,32 @@ func (c *coldStarts) start(ctx context.Context, binary string, env []string, fun
 		return 0, 0, err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(began.Add(callTimeout)); err != nil {
+	if err := conn.SetDeadline(begun.Add(bench.CallTimeout)); err != nil {
 		return 0, 0, err
 	}
 	if err := r.Write(conn); err != nil {
 		return 0, 0, err
 	}
 	answer, err := http.ReadResponse(bufio.NewReader(conn), r)
-	took = time.Since(began)
+	took = time.Since(begun)
 	if err != nil {
 		return 0, 0, err
 	}
 	if answer.StatusCode/100 != 2 {
-		body, _ := io.ReadAll(answer.Body) // only told
+		body, _ := io.ReadAll(answer.Body) // for the error only
 		return 0, 0, fmt.Errorf("%s %s: %s %s", r.Method, r.URL.Path, answer.Status, body)
 	}
 	resident, err = atRest(ctx, process.Process.Pid)
 	return took, resident, err
 }
 
-// atRest waits until the resident memory of a process does not change any more
-// and gives it, in bytes.
+// atRest waits until the resident memory of a process no longer changes, and returns
+// it in bytes.
 func atRest(ctx context.Context, pid int) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
-	look := time.NewTicker(restEvery)
-	defer look.Stop()
+	tick := time.NewTicker(restInterval)
+	defer tick.Stop()
 	var before int64
 	for same := 0; ; {
 		now, err := resident(pid)
@@ -326,14 +312,14 @@ func atRest(ctx context.Context, pid int) (int64, error) {
 		if same++; now != before {
 			same = 1
 		}
-		if same == restLooks {
+		if same == restReadings {
 			return now, nil
 		}
 		before = now
 		select {
-		case <-look.C:
+		case <-tick.C:
 		case <-ctx.Done():
-			return 0, fmt.Errorf("its memory does not come to rest: %w", ctx.Err())
+			return 0, fmt.Errorf("its memory goes on changing: %w", ctx.Err())
 		}
 	}
 }

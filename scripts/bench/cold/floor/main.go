@@ -1,6 +1,6 @@
 // Command floor is the least that a function with a database can be: net/http and
-// pgx, and for each call a login and a query. How functions start is told beside how
-// this does.
+// pgx, and for each call a login and a query. The starts of functions are compared
+// with its starts.
 package main
 
 import (

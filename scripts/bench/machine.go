@@ -1,0 +1,163 @@
+// Package bench is what the programs in its folders share: a private durable
+// Postgres, processes of the real binary, calls over the loopback, a floor for each
+// figure that is measured in turn with it, and the table. A machine's speed changes
+// from minute to minute; the ratio to the floor changes less.
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// Main runs a benchmark and prints its report. The process ends with code 1 if it
+// failed, or if something was lost or done twice.
+func Main(name string, run func(ctx context.Context, progress io.Writer) (report string, err error)) {
+	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer release()
+	report, err := run(ctx, os.Stderr)
+	fmt.Print(report)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "make %s: %v\n", name, err)
+		os.Exit(1)
+	}
+}
+
+// ParseConnections reads a list such as 1,16,64.
+func ParseConnections(list string) ([]int, error) {
+	var connections []int
+	for part := range strings.SplitSeq(list, ",") {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 1 || n > 1000 {
+			return nil, errors.New("must be numbers from 1 to 1000, separated by commas")
+		}
+		connections = append(connections, n)
+	}
+	slices.Sort(connections)
+	return connections, nil
+}
+
+// Database is the migrated database.
+const Database = "bench"
+
+const floorDatabase = "floor" // a copy of it
+
+// Machine is what every benchmark needs.
+type Machine struct {
+	Binary   string // of Sendonce
+	Postgres *sandbox.Postgres
+	Conn     *pgx.Conn // of the superuser, to the database postgres
+
+	pgbench                            string
+	postgres, fsync, synchronousCommit string
+	maxConnections                     int
+	memory                             bool // the data is in memory, where fsync costs nothing
+}
+
+// Prepare builds the binary, starts Postgres, runs measure and ends Postgres.
+func Prepare(ctx context.Context, progress io.Writer, measure func(*Machine) error) (err error) {
+	if os.Getenv("DATABASE_URL") != "" {
+		return errors.New("DATABASE_URL is set, but a private Postgres is measured: unset it")
+	}
+	fmt.Fprintln(progress, "building the functions")
+	dir, err := os.MkdirTemp("", "so-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	m := &Machine{Binary: filepath.Join(dir, "sendonce")}
+	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", m.Binary, false); err != nil {
+		return err
+	}
+	fmt.Fprintln(progress, "starting Postgres")
+	if m.Postgres, err = sandbox.StartPostgres(ctx, sandbox.Options{Durable: true}); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.Postgres.Stop()) }()
+	if m.Conn, err = pgx.Connect(ctx, m.Postgres.URL("postgres")); err != nil {
+		return err
+	}
+	defer m.Conn.Close(context.WithoutCancel(ctx))
+	if err := m.readSettings(ctx); err != nil {
+		return err
+	}
+	if m.pgbench, err = m.findPgbench(ctx); err != nil {
+		return err
+	}
+	if err := m.migrate(ctx); err != nil {
+		return err
+	}
+	return measure(m)
+}
+
+func (m *Machine) migrate(ctx context.Context) error {
+	if _, err := m.Conn.Exec(ctx, "create database "+Database); err != nil {
+		return err
+	}
+	migrate := exec.CommandContext(ctx, m.Binary, "migrate")
+	migrate.Env = settings(m.URL())
+	if out, err := migrate.CombinedOutput(); err != nil {
+		return fmt.Errorf("migrate: %w\n%s", err, out)
+	}
+	for _, sql := range []string{"create database " + floorDatabase + " template " + Database, "checkpoint"} {
+		if _, err := m.Conn.Exec(ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// URL is that of the migrated database.
+func (m *Machine) URL() string { return m.Postgres.URL(Database) }
+
+func settings(database string) []string {
+	return append(sandbox.RolesEnv(),
+		"PATH="+os.Getenv("PATH"), "DATABASE_URL="+database, "APP_HOST=127.0.0.1", "PORT=0",
+		"BASIC_AUTH_USERNAME="+username, "BASIC_AUTH_PASSWORD="+password, "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey,
+		"SENDONCE_CALLER_SHARE=1") // one caller makes all calls
+}
+
+const settingsSQL = `
+select current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
+    current_setting('max_connections')::int, current_setting('data_directory')`
+
+func (m *Machine) readSettings(ctx context.Context) error {
+	var data string
+	if err := m.Conn.QueryRow(ctx, settingsSQL).Scan(&m.postgres, &m.fsync, &m.synchronousCommit, &m.maxConnections, &data); err != nil {
+		return fmt.Errorf("read the settings of Postgres: %w", err)
+	}
+	const tmpfs = 0x01021994
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(data, &disk); err != nil {
+		return fmt.Errorf("the file system of %s: %w", data, err)
+	}
+	m.memory = int64(disk.Type) == tmpfs
+	return nil
+}
+
+// String is what the figures were measured on.
+func (m *Machine) String() string {
+	disk, floor := "", ""
+	if m.memory {
+		disk = " (the data is in memory, where that costs nothing)"
+	}
+	if m.pgbench == "" {
+		floor = " pgbench was not found: its ratios are missing."
+	}
+	return fmt.Sprintf("%d cores (%s/%s), PostgreSQL %s, fsync %s%s, synchronous_commit %s, max_connections %d, %s.%s",
+		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, m.postgres, m.fsync, disk, m.synchronousCommit, m.maxConnections, runtime.Version(), floor)
+}

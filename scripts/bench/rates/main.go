@@ -1,0 +1,120 @@
+// Command rates is `make bench`: how many tasks one server accepts, hands out and
+// has reported per second over HTTP, and how long work in one process takes to
+// reach another through NATS. Each measurement follows that of its floor, in rounds;
+// a first round is not counted. In the end the database must have what was answered,
+// once.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+type options struct {
+	rounds      int
+	duration    time.Duration // of each phase, at most
+	connections []int         // of the submit phases
+	messages    int           // that wait for the relay in each round
+}
+
+func main() {
+	o := options{connections: []int{1, 16, 64, 256}}
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
+	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long one measurement lasts")
+	flag.IntVar(&o.messages, "messages", 4000, "how many messages wait for the relay, at least 1000, which it takes in two batches")
+	flag.Func("connections", "numbers of connections that submit (default 1,16,64,256)", func(list string) (err error) {
+		o.connections, err = bench.ParseConnections(list)
+		return err
+	})
+	flag.Parse()
+	bench.Main("bench", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
+}
+
+func run(ctx context.Context, o options, progress io.Writer) (report string, err error) {
+	if o.rounds < 1 || o.duration <= 0 || o.messages < 1000 {
+		return "", errors.New("-rounds and -duration must be more than 0, -messages at least 1000")
+	}
+	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
+		s, err := bench.NewStack(ctx, m)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.Close()) }()
+		table := &bench.Table{Progress: progress}
+		checked, err := measure(ctx, o, s, table)
+		report = fmt.Sprintf("%s\n%s\n%s%s\n", table, m, text, checked)
+		return errors.Join(err, table.Err())
+	})
+	return report, err
+}
+
+const text = `Median of the rounds. One server with default settings, Postgres and the load generator share this machine, over the loopback. A submission
+writes its key, its body, its row in the queue and its log row; pgbench inserts one row like the body in each transaction, through the Unix
+socket, over as many connections. Waiting claims, messages and the relay: every function is a process of its own, and NATS runs in
+the load generator. A claim that waits, one of 1000, is woken by a submission in another process: from before the submission until its answer;
+the floor is the answer to the submission. A message is sent: from the answer that it is saved until the relay has marked it as sent, in an
+otherwise idle system; the floor is one publication to a stream, acknowledged. The relay's floor is as many such publications, all at once.
+`
+
+// measure makes every measurement in rounds and returns what was checked.
+func measure(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (checked string, err error) {
+	var lines []string
+	for _, part := range []func(context.Context, options, *bench.Stack, *bench.Table) (string, error){measureTasks, measureWake, measureMessages} {
+		line, err := part(ctx, o, s, table)
+		if err := errors.Join(err, s.Drain()); err != nil {
+			return strings.Join(lines, "\n"), err
+		}
+		lines = append(lines, line)
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+// inRounds calls round once with a table that is thrown away, then o.rounds times.
+func inRounds(o options, table *bench.Table, round func(options, *bench.Table) error) error {
+	warmUp := o
+	warmUp.duration /= 4
+	if err := round(warmUp, &bench.Table{Progress: io.Discard}); err != nil {
+		return err
+	}
+	for range o.rounds {
+		if err := round(o, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// measureTasks takes tasks through their lives in one server without NATS.
+func measureTasks(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
+	address, err := s.Start(ctx, "", "NATS_URL=")
+	if err != nil {
+		return "", err
+	}
+	t := &tasks{ledger: load.NewLedger()}
+	err = inRounds(o, table, func(o options, table *bench.Table) error {
+		for _, phase := range t.phases(o) {
+			r, err := s.Machine.Beside(ctx, o.duration/2, phase(), address)
+			if err != nil {
+				return err
+			}
+			table.Add(r)
+		}
+		return t.finish(ctx, address)
+	})
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(t.ledger.CheckTasksDone(), t.ledger.CheckTasks(ctx, s.Conn)); err != nil {
+		return "", err
+	}
+	submitted, _, reported := t.ledger.Tasks()
+	return fmt.Sprintf("Checked: %d tasks accepted, each once in the database, claimed once, and %d succeeded; no others.", submitted, reported), nil
+}

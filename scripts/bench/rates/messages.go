@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+const (
+	savers       = 64
+	publishFloor = "publish"
+	floorSubject = "floor"
+)
+
+// messages saves messages that are final when they are sent.
+type messages struct {
+	ledger *load.Ledger
+	number atomic.Int64
+}
+
+func (m *messages) save(c *bench.Client) (id string, err error) {
+	n := int(m.number.Add(1))
+	body := fmt.Appendf(nil, `{"from":"bench","client_msg_id":"%d","to":"msg.bench","confirm":false,"data":{"sender":"bench","n":%[1]d}}`, n)
+	answer, err := c.Post("/api/v1/messages", nil, body)
+	if err != nil {
+		return "", err
+	}
+	if id = bench.Text(answer, "server_msg_id"); id == "" {
+		return "", errors.New("a message was answered without a server_msg_id")
+	}
+	m.ledger.Sent(load.Message{Sender: "bench", N: n}, load.Sent{ID: id, Ack: "saved"})
+	return id, nil
+}
+
+// relayedSQL is the messages per second from the first batch since a time to the
+// last. finished_at is the beginning of a batch's transaction.
+const relayedSQL = `
+with done as (select finished_at from message_done where finished_at >= $1),
+ends as (select min(finished_at) as oldest, max(finished_at) as newest from done)
+select count(*) filter (where finished_at < newest) / extract(epoch from newest - oldest)::float8
+from done, ends group by newest, oldest`
+
+// measureMessages measures how fast messages are saved, how fast the relay
+// publishes those that wait, and how long a single one takes.
+func measureMessages(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
+	if _, err := s.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "FLOOR", Subjects: []string{floorSubject}}); err != nil {
+		return "", err
+	}
+	asleep, err := s.Start(ctx, "messages", "NATS_URL=") // wakes no relay
+	if err != nil {
+		return "", err
+	}
+	awake, err := s.Connect(ctx, "messages")
+	if err != nil {
+		return "", err
+	}
+	defer awake.Close()
+	relay, err := s.Start(ctx, "relay")
+	if err != nil {
+		return "", err
+	}
+	m := &messages{ledger: load.NewLedger()}
+	err = inRounds(o, table, func(o options, table *bench.Table) (err error) {
+		p := bench.Phase{Name: "save a message", Connections: savers, Duration: bench.CallTimeout, Rows: o.messages}
+		p.Call = func(c *bench.Client, _ int) (int, error) {
+			if _, err := m.save(c); err != nil {
+				return 0, err
+			}
+			return 1, nil
+		}
+		saved, err := s.Machine.Beside(ctx, o.duration/2, p, asleep)
+		if err != nil {
+			return err
+		}
+		table.Add(saved)
+
+		backlog := bench.Result{Name: "relay a backlog", Connections: 1}
+		floor, err := publishAll(s.JS, o.messages)
+		if err != nil {
+			return err
+		}
+		begun := time.Now()
+		stop, err := s.StartTrigger(relay)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+		if err := s.Wait(ctx, `select not exists (select from message_live)`); err != nil {
+			return err
+		}
+		if err := s.Conn.QueryRow(ctx, relayedSQL, begun).Scan(&backlog.Rate); err != nil {
+			return fmt.Errorf("relay a backlog: %w", err)
+		}
+		backlog.SetFloor(publishFloor, floor)
+		table.Add(backlog)
+
+		single, err := bench.Sample(ctx, o.duration, func() (took, floor time.Duration, err error) {
+			begun := time.Now()
+			if _, err := s.JS.Publish(ctx, floorSubject, make([]byte, 64)); err != nil {
+				return 0, 0, err
+			}
+			floor = time.Since(begun)
+			id, err := m.save(awake)
+			if err != nil {
+				return 0, 0, err
+			}
+			begun = time.Now()
+			err = s.Wait(ctx, `select exists (select from message_done where id = $1)`, id)
+			return time.Since(begun), floor, err
+		})
+		single.Name, single.Connections, single.Floor = "send a message", 1, publishFloor
+		table.Add(single)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	return m.check(ctx, s)
+}
+
+// publishAll publishes n messages at once and returns how many were acknowledged per
+// second.
+func publishAll(js jetstream.JetStream, n int) (float64, error) {
+	begun := time.Now()
+	for range n {
+		if _, err := js.PublishAsync(floorSubject, make([]byte, 64)); err != nil {
+			return 0, err
+		}
+	}
+	select {
+	case <-js.PublishAsyncComplete():
+		return float64(n) / time.Since(begun).Seconds(), nil
+	case <-time.After(bench.CallTimeout):
+		return 0, errors.New("publications to the floor's stream were not acknowledged")
+	}
+}
+
+// check compares the messages with the database and with the stream, which must have
+// each once.
+func (m *messages) check(ctx context.Context, s *bench.Stack) (string, error) {
+	if err := m.ledger.CheckMessages(ctx, s.Conn); err != nil {
+		return "", err
+	}
+	var sent, again int
+	const sql = `select count(*), count(*) filter (where send_no <> 1) from message_done where status = 1`
+	if err := s.Conn.QueryRow(ctx, sql).Scan(&sent, &again); err != nil {
+		return "", fmt.Errorf("count messages: %w", err)
+	}
+	stream, err := s.JS.Stream(ctx, "MESSAGES")
+	if err != nil {
+		return "", err
+	}
+	saved, _, _ := m.ledger.Messages()
+	if published := int(stream.CachedInfo().State.Msgs); sent != saved || again != 0 || published != saved {
+		return "", fmt.Errorf("%d messages were saved, but %d are sent, %d of them more than once, and the stream has %d", saved, sent, again, published)
+	}
+	return fmt.Sprintf("Checked: %d messages saved, each sent once and once in the stream.", saved), nil
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+const (
+	pollers  = 1000
+	pollWait = 25 // seconds; less than bench.CallTimeout
+)
+
+// idleSQL is whether the functions have queried this database, but not within the
+// last 300 ms.
+const idleSQL = `
+select coalesce(bool_and(state = 'idle') and max(state_change) < clock_timestamp() - interval '300 ms', false)
+from pg_stat_activity where datname = current_database() and usename = 'sendonce_hot'`
+
+// measureWake measures how long a submission takes to reach one of many claims that
+// wait in another process.
+func measureWake(ctx context.Context, o options, s *bench.Stack, table *bench.Table) (string, error) {
+	claims, err := poll(ctx, s)
+	if err != nil {
+		return "", err
+	}
+	submit, err := s.Connect(ctx, "submit")
+	if err != nil {
+		return "", err
+	}
+	defer submit.Close()
+	if err := s.Wait(ctx, idleSQL); err != nil {
+		return "", err
+	}
+	t, woken := &tasks{ledger: load.NewLedger()}, 0
+	t.number.Store(1 << 32) // no key of measureTasks
+	err = inRounds(o, table, func(o options, table *bench.Table) error {
+		r, err := bench.Sample(ctx, o.duration, func() (took, floor time.Duration, err error) {
+			begun := time.Now()
+			id, err := t.submitOne(submit, true)
+			floor = time.Since(begun)
+			if err != nil {
+				return 0, 0, err
+			}
+			select {
+			case c := <-claims:
+				if c.err == nil && c.id != id {
+					c.err = fmt.Errorf("task %s was claimed where %s was submitted", c.id, id)
+				}
+				woken++
+				return time.Since(begun), floor, c.err
+			case <-time.After(bench.CallTimeout):
+				return 0, 0, errors.New("no waiting claim was answered")
+			}
+		})
+		r.Name, r.Connections, r.Floor = "wake a waiting claim", pollers, "submit"
+		table.Add(r)
+		return err
+	})
+	return fmt.Sprintf("Checked: %d waiting claims were answered with the one task that was submitted.", woken), err
+}
+
+// answered is a task that a poll was answered, or why it ended.
+type answered struct {
+	id  string
+	err error
+}
+
+// poll keeps claims waiting in a process of their own until it is ended.
+func poll(ctx context.Context, s *bench.Stack) (<-chan answered, error) {
+	address, err := s.Start(ctx, "claim")
+	if err != nil {
+		return nil, err
+	}
+	path := fmt.Sprintf("/api/v1/sms/tasks/pending?app_id=bench&wait=%d", pollWait)
+	claims := make(chan answered, 2*pollers) // the last answer of each poll has no reader
+	for range pollers {
+		c, err := bench.Dial(address)
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			defer c.Close()
+			for {
+				answer, err := c.Post(path, nil, nil)
+				if err != nil {
+					claims <- answered{err: err}
+					return
+				}
+				for _, task := range claimedIn(answer) {
+					claims <- answered{id: task.id}
+				}
+			}
+		}()
+	}
+	return claims, nil
+}

@@ -1,0 +1,159 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+const (
+	readyLimit = time.Minute
+	drainLimit = 40 * time.Second // more than the server's own default of 25 s
+	waitLimit  = 5 * time.Minute  // for a backlog
+)
+
+// Stack is processes of Sendonce on one database and, in this process, one NATS
+// server.
+type Stack struct {
+	Machine   *Machine
+	Env       []string
+	Conn      *pgx.Conn // to their database
+	JS        jetstream.JetStream
+	processes []*sandbox.Process
+	close     []func() error
+}
+
+// NewStack starts NATS and connects to the migrated database.
+func NewStack(ctx context.Context, m *Machine, more ...string) (s *Stack, err error) {
+	s = &Stack{Machine: m, Env: append(settings(m.URL()), more...)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	if s.Conn, err = pgx.Connect(ctx, m.URL()); err != nil {
+		return s, err
+	}
+	s.close = append(s.close, func() error { return s.Conn.Close(context.WithoutCancel(ctx)) })
+	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{})
+	if err != nil {
+		return s, err
+	}
+	s.close = append(s.close, server.Stop)
+	s.Env = append(s.Env, "NATS_URL="+server.URL())
+	nc, err := nats.Connect(server.URL())
+	if err != nil {
+		return s, err
+	}
+	s.close = append(s.close, func() error { nc.Close(); return nil })
+	s.JS, err = jetstream.New(nc)
+	return s, err
+}
+
+// Close ends everything, the last that was started first.
+func (s *Stack) Close() error {
+	err := s.Drain()
+	for _, c := range slices.Backward(s.close) {
+		err = errors.Join(err, c())
+	}
+	return err
+}
+
+// Start starts a function ("" for all of them) and returns the address of a server
+// that is ready. More settings override those of the stack.
+func (s *Stack) Start(ctx context.Context, function string, more ...string) (string, error) {
+	p, err := s.run(slices.Concat(s.Env, more, []string{"FUNCTION_TARGET=" + function}))
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyLimit)
+	defer cancel()
+	if err := p.WaitFor(ctx, `"msg":"listening"`); err != nil {
+		return "", err
+	}
+	address := Text([]byte(p.Output()), "address")
+	return address, p.WaitReady(ctx, "http://"+address+"/readyz")
+}
+
+// Connect starts a function and connects to it.
+func (s *Stack) Connect(ctx context.Context, function string) (*Client, error) {
+	address, err := s.Start(ctx, function)
+	if err != nil {
+		return nil, err
+	}
+	return Dial(address)
+}
+
+// StartTrigger starts a trigger that sends events to the functions at an address.
+// stop ends it, so that work piles up again.
+func (s *Stack) StartTrigger(address string, more ...string) (stop func() error, err error) {
+	p, err := s.run(slices.Concat(s.Env, more, []string{"SENDONCE_FUNCTIONS_URL=http://" + address}), "trigger")
+	if err != nil {
+		return nil, err
+	}
+	return func() error {
+		s.processes = slices.DeleteFunc(s.processes, func(other *sandbox.Process) bool { return other == p })
+		return terminate(p)
+	}, nil
+}
+
+func (s *Stack) run(env []string, args ...string) (*sandbox.Process, error) {
+	p, err := sandbox.Start(sandbox.Command{Path: s.Machine.Binary, Args: args, Env: env})
+	if err == nil {
+		s.processes = append(s.processes, p)
+	}
+	return p, err
+}
+
+// Drain ends all processes. One that has to be killed is an error.
+func (s *Stack) Drain() error {
+	var errs []error
+	for _, p := range slices.Backward(s.processes) {
+		errs = append(errs, terminate(p))
+	}
+	s.processes = nil
+	return errors.Join(errs...)
+}
+
+func terminate(p *sandbox.Process) error {
+	code, err := p.Terminate(drainLimit)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("a process ended with %d", code)
+	}
+	return err
+}
+
+// Wait waits until a condition on the database is true.
+func (s *Stack) Wait(ctx context.Context, condition string, args ...any) error {
+	return WaitUntil(ctx, 500*time.Microsecond, strings.TrimSpace(condition), func() (holds bool, err error) {
+		err = s.Conn.QueryRow(ctx, condition, args...).Scan(&holds)
+		return holds, err
+	})
+}
+
+// WaitUntil calls check at intervals until it returns true or an error.
+func WaitUntil(ctx context.Context, interval time.Duration, what string, check func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, waitLimit)
+	defer cancel()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for {
+		if holds, err := check(); err != nil || holds {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		}
+	}
+}

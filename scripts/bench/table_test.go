@@ -1,0 +1,26 @@
+package bench
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTable(t *testing.T) {
+	t.Parallel()
+	table := &Table{Progress: io.Discard}
+	require.EqualError(t, table.Err(), "nothing was measured")
+	for i := range 3 {
+		r := Result{Name: "report", Connections: 64, Rate: float64(100 * (i + 1)), P50: time.Duration(i+1) * time.Millisecond}
+		r.SetFloor("pgbench", 50)
+		table.Add(r)
+	}
+	table.Add(Result{Name: "wake", Connections: 1, P50: 2 * time.Millisecond, P99: 3 * time.Millisecond})
+	require.NoError(t, table.Err())
+	require.Contains(t, table.String(), "\n| report | 64 | 200 | 2.0 | - | - | pgbench | 4.00 (2.00 to 6.00) |\n| wake | 1 | - | 2.0 | 3.0 | - |  | - |\n")
+
+	table.Add(Result{Name: "report", Connections: 64, Rate: 1, Failures: map[string]int{"503 server_busy": 2}})
+	require.EqualError(t, table.Err(), "report, 64 connections: 2 x 503 server_busy")
+}

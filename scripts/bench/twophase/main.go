@@ -1,0 +1,251 @@
+// Command twophase is `make bench-two-phase`: how long messages take to be accepted
+// from a stream and to be saved, with a database that answers and with one that
+// does not, and how fast accepted messages are saved. Each measurement follows that
+// of its floor, in rounds; a first round is not counted. In the end every
+// acknowledged message must be in the database, once, and at its receiver.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+type options struct {
+	rounds      int
+	duration    time.Duration // of each phase
+	connections []int
+	stall       time.Duration // of the database, in each round
+	backlog     int           // of accepted messages, in each round
+	shards      int           // TWO_PHASE_SHARDS
+	batch       int           // TWO_PHASE_BATCH_SIZE
+}
+
+func main() {
+	o := options{connections: []int{1, 64, 256}}
+	flag.IntVar(&o.rounds, "rounds", 5, "how often each measurement is made, beside one that is not counted")
+	flag.DurationVar(&o.duration, "duration", 2*time.Second, "how long one measurement lasts")
+	flag.DurationVar(&o.stall, "stall", 5*time.Second, "how long the database stalls in each round")
+	flag.IntVar(&o.backlog, "backlog", 10_000, "how many accepted messages wait to be saved in each round, at least 1000, which are saved in two batches")
+	flag.IntVar(&o.shards, "shards", 2, "TWO_PHASE_SHARDS; one for each core saves fastest")
+	flag.IntVar(&o.batch, "batch", 500, "TWO_PHASE_BATCH_SIZE")
+	flag.Func("connections", "numbers of connections (default 1,64,256)", func(list string) (err error) {
+		o.connections, err = bench.ParseConnections(list)
+		return err
+	})
+	flag.Parse()
+	bench.Main("bench-two-phase", func(ctx context.Context, progress io.Writer) (string, error) { return run(ctx, o, progress) })
+}
+
+func run(ctx context.Context, o options, progress io.Writer) (report string, err error) {
+	if o.rounds < 1 || o.duration <= 0 || o.stall <= 0 || o.backlog < 1000 {
+		return "", errors.New("-rounds, -duration and -stall must be more than 0, -backlog at least 1000")
+	}
+	if o.shards < 1 || o.shards > 64 || o.batch < 1 || o.batch > 500 {
+		return "", errors.New("-shards must be from 1 to 64, and -batch from 1 to 500")
+	}
+	err = bench.Prepare(ctx, progress, func(m *bench.Machine) (err error) {
+		stack, err := bench.NewStack(ctx, m, "TWO_PHASE_ENABLED=true", fmt.Sprint("TWO_PHASE_SHARDS=", o.shards), fmt.Sprint("TWO_PHASE_BATCH_SIZE=", o.batch))
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stack.Close()) }()
+		table := &bench.Table{Progress: progress}
+		t := &twoPhase{Stack: stack, o: o, ledger: load.NewLedger()}
+		checked, err := t.measure(ctx, table)
+		report = fmt.Sprintf("%s\n%s\nSettings: TWO_PHASE_SHARDS=%d, TWO_PHASE_BATCH_SIZE=%d, all others as they are by default.\n%s%s\n", table, m, o.shards, o.batch, text, checked)
+		return errors.Join(err, table.Err())
+	})
+	return report, err
+}
+
+const text = `Median of the rounds. A server with all functions, a trigger, Postgres and the load generator, in which NATS runs, share this machine.
+Accepted messages are saved and relayed while others are accepted, except while a backlog piles up. pgbench inserts one row in each
+transaction; publish publishes a message to a stream and waits for the acknowledgement; both over as many connections. The floor of a
+stalled database is the same server with a healthy one: the ratio of the p99. Bytes to and from Postgres pass a proxy there. A backlog is
+saved by a process that only saves, then by the server while it relays what is saved; the rate is counted in Postgres, from the first
+transaction to the last, and pgbench inserts over as many connections as there are shards.
+`
+
+// twoPhase makes the calls of messages and enters what is answered.
+type twoPhase struct {
+	*bench.Stack
+	o      options
+	ledger *load.Ledger
+	client clients
+}
+
+func (t *twoPhase) measure(ctx context.Context, table *bench.Table) (string, error) {
+	if err := t.createFloor(ctx); err != nil {
+		return "", err
+	}
+	for _, part := range []func(context.Context, *bench.Table) error{t.measureAcks, t.measureStall, t.measureSaving} {
+		if err := errors.Join(part(ctx, table), t.Drain()); err != nil {
+			return "", err
+		}
+	}
+	return t.check(ctx)
+}
+
+// inRounds calls round once with a table that is thrown away, then in each round.
+func (t *twoPhase) inRounds(table *bench.Table, round func(*bench.Table) error) error {
+	if err := round(&bench.Table{Progress: io.Discard}); err != nil {
+		return err
+	}
+	for range t.o.rounds {
+		if err := round(table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startAll starts a server with all functions and the trigger for it.
+func (t *twoPhase) startAll(ctx context.Context, more ...string) (address string, err error) {
+	if address, err = t.Start(ctx, "", more...); err != nil {
+		return "", err
+	}
+	if _, err = t.StartTrigger(address); err != nil {
+		return "", err
+	}
+	_, err = t.saved(ctx)
+	return address, err
+}
+
+// measureAcks measures messages that are answered when they are saved, and messages
+// that are answered when they are accepted.
+func (t *twoPhase) measureAcks(ctx context.Context, table *bench.Table) error {
+	address, err := t.startAll(ctx)
+	if err != nil {
+		return err
+	}
+	return t.inRounds(table, func(table *bench.Table) error {
+		for _, n := range t.o.connections {
+			r, err := t.Machine.Beside(ctx, t.o.duration/2, t.phase(saved, saved, n), address)
+			if err != nil {
+				return err
+			}
+			table.Add(r)
+			if err := t.settle(ctx); err != nil {
+				return err
+			}
+			floor, err := t.publish(ctx, n)
+			if err != nil {
+				return err
+			}
+			if r, err = t.phase(accepted, accepted, n).Run(ctx, address); err != nil {
+				return err
+			}
+			r.SetFloor("publish", floor)
+			table.Add(r)
+			if err := t.settle(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// measureStall compares a database that answers with one that does not.
+func (t *twoPhase) measureStall(ctx context.Context, table *bench.Table) error {
+	proxy, err := sandbox.StartProxy(t.Machine.URL())
+	if err != nil {
+		return err
+	}
+	defer proxy.Close()
+	address, err := t.startAll(ctx, "DATABASE_URL="+proxy.URL())
+	if err != nil {
+		return err
+	}
+	n := t.o.connections[len(t.o.connections)/2]
+	return t.inRounds(table, func(table *bench.Table) error {
+		healthy, err := t.phase("accepted, through a proxy", accepted, n).Run(ctx, address)
+		if err != nil {
+			return err
+		}
+		table.Add(healthy)
+		if err := t.settle(ctx); err != nil {
+			return err
+		}
+		p := t.phase("accepted, database stalled", accepted, n)
+		p.Duration = t.o.stall
+		proxy.Stall()
+		r, err := p.Run(ctx, address)
+		proxy.Resume()
+		if err != nil {
+			return err
+		}
+		r.Floor, r.Ratio = "p99, healthy", r.P99.Seconds()/healthy.P99.Seconds()
+		table.Add(r)
+		return t.settle(ctx)
+	})
+}
+
+// savedRateSQL is the rows per second from the first transaction to the last, of
+// messages that were accepted after a place in the stream. saved_at is the beginning
+// of a row's transaction.
+const savedRateSQL = `
+with s as (select saved_at from accepted_messages where accept_seq > $1), ends as (select min(saved_at) as oldest, max(saved_at) as newest from s)
+select coalesce(count(*) filter (where saved_at < newest) / nullif(extract(epoch from newest - oldest), 0), 0)::float8
+from s, ends group by newest, oldest`
+
+// measureSaving lets accepted messages pile up without a trigger, and measures
+// how fast they are saved: where nothing else runs, and where the same server relays
+// them at the same time.
+func (t *twoPhase) measureSaving(ctx context.Context, table *bench.Table) error {
+	server, err := t.Start(ctx, "")
+	if err != nil {
+		return err
+	}
+	alone, err := t.Start(ctx, "save")
+	if err != nil {
+		return err
+	}
+	return t.inRounds(table, func(table *bench.Table) error {
+		for _, where := range []struct{ name, address string }{{"save a backlog", alone}, {"save and relay a backlog", server}} {
+			r, err := t.saveBacklog(ctx, server, where.address)
+			if err != nil {
+				return fmt.Errorf("%s: %w", where.name, err)
+			}
+			r.Name = where.name
+			table.Add(r)
+		}
+		return nil
+	})
+}
+
+func (t *twoPhase) saveBacklog(ctx context.Context, server, address string) (r bench.Result, err error) {
+	floor, err := t.Machine.Floor(ctx, t.o.shards, t.o.duration/2)
+	if err != nil {
+		return r, err
+	}
+	after, err := t.saved(ctx)
+	if err != nil {
+		return r, err
+	}
+	p := t.phase("accepted", accepted, t.o.connections[len(t.o.connections)/2])
+	p.Rows, p.Duration = t.o.backlog, bench.CallTimeout
+	if r, err = p.Run(ctx, server); err != nil || r.Err() != nil {
+		return r, errors.Join(err, r.Err())
+	}
+	stop, err := t.StartTrigger(address)
+	if err != nil {
+		return r, err
+	}
+	if _, err = t.saved(ctx); err == nil && address == server {
+		err = t.settle(ctx)
+	}
+	r = bench.Result{Connections: t.o.shards}
+	if err = errors.Join(err, stop()); err == nil {
+		err = t.Conn.QueryRow(ctx, savedRateSQL, int64(after)).Scan(&r.Rate)
+	}
+	r.SetFloor("pgbench", floor)
+	return r, err
+}

@@ -1,0 +1,178 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/scripts/bench"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
+)
+
+// The acknowledgements of messages.
+const (
+	accepted = "accepted"
+	saved    = "saved"
+)
+
+// clients numbers the senders. A sender has one call under way at a time, so the
+// order of its messages is known.
+type clients struct{ senders atomic.Int64 }
+
+// phase sends messages from n senders and demands the acknowledgement.
+func (t *twoPhase) phase(name, ack string, n int) bench.Phase {
+	type sender struct {
+		name string
+		n    int
+	}
+	free := make(chan *sender, n) // as many as there are connections
+	for range n {
+		free <- &sender{name: fmt.Sprintf("%s-%d", ack, t.client.senders.Add(1))}
+	}
+	call := func(c *bench.Client, _ int) (int, error) {
+		s := <-free
+		defer func() { free <- s }()
+		s.n++
+		body := fmt.Appendf(nil, `{"from":"%s","client_msg_id":"%d","to":"user:bench","ack":"%s","data":{"sender":"%[1]s","n":%[2]d,"text":"See you at the harbour at eight"}}`,
+			s.name, s.n, ack)
+		answer, err := c.Post("/api/v1/messages", nil, body)
+		if err != nil {
+			return 0, err
+		}
+		id, got := bench.Text(answer, "server_msg_id"), bench.Text(answer, "ack")
+		if id == "" || got != ack {
+			return 0, fmt.Errorf("the answer was %q where %s was requested", got, ack)
+		}
+		t.ledger.Sent(load.Message{Sender: s.name, N: s.n}, load.Sent{ID: id, Ack: ack})
+		return 1, nil
+	}
+	return bench.Phase{Name: name, Connections: n, Duration: t.o.duration, Rows: bench.NoLimit, Call: call}
+}
+
+// floorSubject is of a stream like that of accepted messages.
+const floorSubject = "floor"
+
+func (t *twoPhase) createFloor(ctx context.Context) error {
+	_, err := t.JS.CreateStream(ctx, jetstream.StreamConfig{Name: "FLOOR", Subjects: []string{floorSubject}})
+	return err
+}
+
+// publish is how many publications n goroutines get acknowledged per second, each
+// one after the other.
+func (t *twoPhase) publish(ctx context.Context, n int) (float64, error) {
+	g := load.New(ctx)
+	for range n {
+		g.Start("publish", 0, func(ctx context.Context) error {
+			_, err := t.JS.Publish(ctx, floorSubject, make([]byte, 128))
+			return err
+		})
+	}
+	begun := time.Now()
+	g.Run(t.o.duration / 2)
+	o := g.Outcomes()["publish"]
+	return float64(o.Succeeded) / time.Since(begun).Seconds(), errors.Join(append(o.Failures, ctx.Err())...)
+}
+
+// saved waits until every accepted message is saved, and returns the sequence of the
+// last one in the stream.
+func (t *twoPhase) saved(ctx context.Context) (last uint64, err error) {
+	err = bench.WaitUntil(ctx, 20*time.Millisecond, "accepted messages to be saved", func() (bool, error) {
+		stream, err := t.JS.Stream(ctx, "ACCEPTED")
+		if errors.Is(err, jetstream.ErrStreamNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		last = stream.CachedInfo().State.LastSeq
+		consumers, left := 0, 0
+		list := stream.ListConsumers(ctx)
+		for c := range list.Info() {
+			consumers++
+			left += int(c.NumPending) + c.NumAckPending
+		}
+		return consumers == t.o.shards && left == 0, list.Err()
+	})
+	return last, err
+}
+
+// settle waits until all is saved and sent.
+func (t *twoPhase) settle(ctx context.Context) error {
+	if _, err := t.saved(ctx); err != nil {
+		return err
+	}
+	return t.Wait(ctx, `select not exists (select from message_live) and not exists (select from event_outbox)`)
+}
+
+// Types of the events that users receive.
+const (
+	messageType = "sendonce.message.v1"
+	savedType   = "sendonce.ack.saved.v1"
+)
+
+// check compares what was acknowledged with the database and with what the receiver
+// and the senders of accepted messages got.
+func (t *twoPhase) check(ctx context.Context) (string, error) {
+	notices, err := t.readInboxes(ctx)
+	if err != nil {
+		return "", err
+	}
+	if err := errors.Join(t.ledger.CheckMessages(ctx, t.Conn), t.ledger.CheckReceived()); err != nil {
+		return "", err
+	}
+	overtaken := map[string]int{}
+	for sender, n := range t.ledger.Overtaken() {
+		ack, _, _ := strings.Cut(sender, "-")
+		overtaken[ack] += n
+	}
+	sent, _, repeated := t.ledger.Messages()
+	if want := t.ledger.Acknowledged(accepted); notices != want || overtaken[accepted] > 0 {
+		return "", fmt.Errorf("of %d accepted messages, %d were reported as saved to their senders, and %d were received after a later one", want, notices, overtaken[accepted])
+	}
+	return fmt.Sprintf("Checked: %d messages acknowledged, each in the database and received, %d of them more than once; all accepted ones in the order of their\nsender, of the saved ones %d after a later one. The senders of all %d accepted messages got the notice that they are saved.",
+		sent, repeated, overtaken[saved], notices), nil
+}
+
+// readInboxes enters the messages that users received, and returns of how many
+// messages their senders were notified that they are saved.
+func (t *twoPhase) readInboxes(ctx context.Context) (notices int, err error) {
+	stream, err := t.JS.Stream(ctx, "USERS")
+	if err != nil {
+		return 0, err
+	}
+	consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return 0, err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return 0, err
+	}
+	defer messages.Stop()
+	notified := map[string]bool{}
+	for left := stream.CachedInfo().State.Msgs; left > 0; left-- {
+		m, err := messages.Next(jetstream.NextMaxWait(bench.CallTimeout))
+		if err := errors.Join(err, ctx.Err()); err != nil {
+			return 0, fmt.Errorf("%d messages are left in the inboxes: %w", left, err)
+		}
+		switch kind := m.Headers().Get("ce-type"); kind {
+		case savedType:
+			notified[bench.Text(m.Data(), "server_msg_id")] = true
+		case messageType:
+			var got load.Message
+			if err := json.Unmarshal(m.Data(), &got); err != nil {
+				return 0, fmt.Errorf("a message in %s: %w", m.Subject(), err)
+			}
+			t.ledger.Received(got)
+		default:
+			return 0, fmt.Errorf("an event %s is in %s", kind, m.Subject())
+		}
+	}
+	return len(notified), nil
+}

@@ -1,0 +1,25 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// It does not run beside other tests: it measures a Postgres of its own, whatever
+// DATABASE_URL is.
+func TestShortRun(t *testing.T) {
+	t.Setenv("DATABASE_URL", "")
+	var progress bytes.Buffer
+	o := options{rounds: 1, duration: 200 * time.Millisecond, connections: []int{1, 8}, stall: 500 * time.Millisecond, backlog: 1000, shards: 2, batch: 50}
+	report, err := run(t.Context(), o, &progress)
+	require.NoError(t, err, progress.String())
+	for _, name := range []string{"saved | 1", "accepted | 1", "saved | 8", "accepted | 8", "accepted, through a proxy | 8", "accepted, database stalled | 8", "save a backlog | 2", "save and relay a backlog | 2"} {
+		require.Contains(t, report, "| "+name+" | ")
+	}
+	require.Equal(t, 8+2, strings.Count(report, "|\n"), "a row each, below a head of two lines")
+	require.Contains(t, report, "Checked: ")
+}
