@@ -13,9 +13,9 @@
 // Now and then it also removes from the streams what nobody waits for any more, and
 // raises and clears the alerts of streams that are nearly full.
 //
-// Where messages are delivered before they are saved (seed 004 section 4.2) it
-// gets batches of accepted messages too, and publishes them. When that was comes
-// back to it as an event, which it records: it does not wait for Postgres in between.
+// Where messages are delivered before they are saved, it receives batches of
+// accepted messages too, and publishes them. The time of each publication comes back
+// as an event, which it records, so that publishing does not wait for Postgres.
 package deliver
 
 import (

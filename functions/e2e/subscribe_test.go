@@ -72,7 +72,7 @@ func orderMessage(s *server, body string) reply {
 	return r
 }
 
-// Seed 000, 测试场景1：正常发送.
+// Scenario 1: a message is sent.
 func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -92,7 +92,7 @@ func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
 	require.Equal(t, "9007199254740993", row.data("receiver_user_id"), "with all its digits")
 }
 
-// Seed 000, 测试场景2：防止重复发送.
+// Scenario 2: a message is not sent twice.
 func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), binary(t)
@@ -121,7 +121,7 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 	require.Equal(t, 1, s.count(`select count(*) from tasks`))
 }
 
-// Seed 000, 测试场景3：失败重试.
+// Scenario 3: a failed message is sent again.
 func TestScenario3AMessageThatFailedIsSentAgainOnItsRow(t *testing.T) {
 	t.Parallel()
 	s := serve(t)
@@ -142,7 +142,7 @@ func TestScenario3AMessageThatFailedIsSentAgainOnItsRow(t *testing.T) {
 	require.Equal(t, task.SendFailedMessage, func() any {
 		sender.send(task.Report{Outcome: task.SentFailed})
 		return s.get(at).data("error_message")
-	}(), "a failure that says nothing has the seed's words")
+	}(), "a failure without a message gets the default one")
 
 	resent := s.post(at+"/resend", `{"reason":"the user allows messages again"}`)
 	require.Equal(t, 200, resent.status, resent.text)

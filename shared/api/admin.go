@@ -19,8 +19,7 @@ type ListRequest struct {
 	After ID   `json:"after,omitempty"` // next_after of the page before
 }
 
-// TemplateRequest creates a template: POST /api/v1/admin/template (seed 001
-// section 5.4.1).
+// TemplateRequest creates a template: POST /api/v1/admin/template.
 type TemplateRequest struct {
 	TemplateName    string `json:"template_name"`    // 1..100 characters
 	TemplateContent string `json:"template_content"` // 1..200 characters; {name} is a placeholder
@@ -74,8 +73,7 @@ type PreviewResponse struct {
 }
 
 // DefaultSMSRequest stores what is sent to a phone number, once, when a
-// submission has no content: POST /api/v1/admin/default-sms (seed 001 section
-// 5.4.2).
+// submission has no content: POST /api/v1/admin/default-sms.
 type DefaultSMSRequest struct {
 	PhoneNumber string `json:"phone_number"`
 	Content     string `json:"content"` // at most 200 characters: the text, or URL-encoded parameters of the first active template

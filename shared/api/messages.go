@@ -15,8 +15,7 @@ const (
 	AckRejected = "rejected" // it was accepted and cannot be saved
 )
 
-// MessageRequest hands over one reliable message: POST /api/v1/messages (seed
-// 002). It goes to To, or to the subject that stands for ExchangeName and
+// MessageRequest submits one reliable message: POST /api/v1/messages. It goes to To, or to the subject that stands for ExchangeName and
 // RoutingKey.
 type MessageRequest struct {
 	From             string     `json:"from,omitempty"` // default: the caller's name
@@ -50,8 +49,7 @@ type MessageAck struct {
 }
 
 // LateAck is the data of an event sendonce.ack.saved.v1 or
-// sendonce.ack.rejected.v1: what became of a message that was accepted (seed 004
-// section 4.3).
+// sendonce.ack.rejected.v1: what became of a message that was accepted.
 type LateAck struct {
 	AckType     string    `json:"ack_type"` // saved; or rejected, when its client_msg_id stands for another message
 	From        string    `json:"from"`

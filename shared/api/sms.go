@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// SendRequest submits one SMS: POST /api/v1/sms/send (seed 001 section 5.2.1).
+// SendRequest submits one SMS: POST /api/v1/sms/send.
 // Only PhoneNumber is required; with empty Content and no Params the stored
 // default content of the number is sent.
 type SendRequest struct {
@@ -89,7 +89,7 @@ type TaskResponse struct {
 	Archived    bool            `json:"archived,omitempty"` // final, old, and changes no more
 }
 
-// ClaimRequest asks for work: GET or POST /api/v1/sms/tasks/pending (seed 001 section 5.3.1).
+// ClaimRequest claims tasks: GET or POST /api/v1/sms/tasks/pending.
 type ClaimRequest struct {
 	AppID        string `json:"app_id"`
 	Limit        *int   `json:"limit,omitempty"`         // 1..1000; default 10
@@ -125,7 +125,7 @@ type ExtendResponse struct {
 	Sending    bool      `json:"sending"`
 }
 
-// ReportRequest reports one attempt: POST /api/v1/sms/report (seed 001 section 5.3.2).
+// ReportRequest reports one attempt: POST /api/v1/sms/report.
 type ReportRequest struct {
 	TaskID            string     `json:"task_id"`
 	AppID             string     `json:"app_id,omitempty"` // may be left to the batch

@@ -6,7 +6,7 @@ import (
 )
 
 // SubscribeRequest orders one WeChat subscribe message: POST
-// /api/v1/subscribe/send (seed 000). BusinessType, BusinessID, TemplateType and
+// /api/v1/subscribe/send. BusinessType, BusinessID, TemplateType and
 // ReceiverUserID together name the message: it is sent once.
 type SubscribeRequest struct {
 	TemplateID       string          `json:"template_id"`         // at most 100 characters

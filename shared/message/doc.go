@@ -1,4 +1,4 @@
-// Package message is the domain of Sendonce's reliable messages (seed 002):
+// Package message is the domain of Sendonce's reliable messages:
 // where one may go, which id it has, and what a send, a confirmation or an
 // operator may change. It is pure: it knows no clock, no database, no broker and
 // no wire, and imports the standard library only.

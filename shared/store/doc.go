@@ -35,7 +35,7 @@
 // never by a ctid read earlier: a statement that waited for a lock would miss
 // the newer version of the row.
 //
-// Reliable messages (seed 002) are kept the same way: messages, message_live,
+// Reliable messages are kept the same way: messages, message_live,
 // message_done. The relay publishes while it holds the live rows, so it needs no
 // lease: a relay that dies has changed nothing. Messages to URLs are deliver's,
 // whose calls take longer than a lock should be held: their next send time is the
@@ -89,7 +89,7 @@
 //
 // dead_letters holds what no retry will cure, for an operator.
 //
-// # Accepted messages (seed 004)
+// # Accepted messages
 //
 // SaveAccepted is where a stream's order becomes the database's: rows, what
 // remains to be forgotten of the stream (accepted_messages) and the
@@ -102,7 +102,7 @@
 // a while: the domain says until when. Sweep takes what fell due of each queue in turn
 // (task_live_due_queues), so no queue waits behind what another has due.
 //
-// # Alerts (seed 000, the last section)
+// # Alerts
 //
 // An alert is one row while a queue is over a threshold: the partial unique index
 // alerts_open decides, so any number of instances may look. Looking is reading, in
@@ -172,7 +172,7 @@
 // says whose turn a call uses, and one caller has at most half of a pool. Work for
 // several callers needs no turn: flushes, events, and what several calls wait for.
 //
-// # Keys (seed 003)
+// # Keys
 //
 // The primary key of submission_keys is the only judge of an idempotency key;
 // no filter stands before it, since a filter that says "maybe" must ask the
@@ -181,7 +181,7 @@
 // resolved by a second look with a fresh snapshot: the key may have been
 // committed after the first one's.
 //
-// # Indexes named by the seed (001 section 3.3)
+// # Indexes with the names of the original SMS tables
 //
 // Kept by name: idx_sms_templates_active, idx_default_sms_sent,
 // idx_receive_logs_created_at, idx_send_logs_task_id, idx_report_logs_task_id,

@@ -53,7 +53,7 @@ const bodyOfListed = ` cross join lateral (
     from messages where messages.id = l.id offset 0
 ) m `
 
-// MessageDetail is a reliable message (seed 002) with its body.
+// MessageDetail is a reliable message with its body.
 type MessageDetail struct {
 	msg.Message
 	ID          task.ID // the server_msg_id

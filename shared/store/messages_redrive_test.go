@@ -57,7 +57,7 @@ func TestAMessageWithoutSendsIsInTheListOfWhatWentWrong(t *testing.T) {
 	require.Equal(t, []string{"s1"}, db.stuckKeys(t, msg.Sent, 0))
 	require.Empty(t, db.stuckKeys(t, msg.Sent, time.Hour))
 	require.Equal(t, refuses.Reason, db.mustMessage(t, idOf("r1")).LastError)
-	require.Equal(t, 3, db.count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the seed's question")
+	require.Equal(t, 3, db.count(t, `select count(*) from reliable_messages where status <> 2 and remaining_sends = 0`), "the query for stuck messages")
 	require.Zero(t, db.relay(t, always(takes)).Rows-1, "only the fresh one is sent")
 }
 

@@ -26,7 +26,7 @@ type TaskCounts struct {
 }
 
 // LiveCounts counts the tasks that are not final. Pending and processing are
-// the seed's status 0 and 1 (seed 001 section 8.5); scheduled and held tasks
+// status 0 and 1 of the view sms_tasks; scheduled and held tasks
 // are among them.
 type LiveCounts struct {
 	Scheduled     int64 // of the pending

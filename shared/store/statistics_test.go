@@ -61,7 +61,7 @@ func TestStatisticsCountEachStateByQueue(t *testing.T) {
 	s.Live.OldestPending = nil
 	require.Equal(t, LiveCounts{Scheduled: 1, PendingNew: 3, PendingRetry: 1, Processing: 1}, s.Live)
 
-	var fresh, retry, processing, failed int64 // seed 001 section 8.5
+	var fresh, retry, processing, failed int64 // the query of the original SMS API
 	require.NoError(t, db.read.QueryRow(t.Context(), `select
 		count(case when status = 0 and retry_count = 0 then 1 end), count(case when status = 0 and retry_count > 0 then 1 end),
 		count(case when status = 1 then 1 end), count(case when status = 3 then 1 end) from sms_tasks`).Scan(&fresh, &retry, &processing, &failed))

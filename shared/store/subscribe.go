@@ -13,8 +13,7 @@ import (
 )
 
 // Subscription is an order to send one subscribe message. Business, type of
-// template and receiver together name the message: there is one row for them, for
-// ever (seed 000).
+// template and receiver together name the message: there is at most one row for them.
 type Subscription struct {
 	TaskID task.ID // made before the commit, so that a commit whose answer was lost is recognised
 

@@ -106,7 +106,7 @@ func (db *DB) SubscribeLogOf(ctx context.Context, businessType string, businessI
 	return db.oneLog(ctx, messageLogSQL, businessType, strconv.FormatUint(businessID, 10), templateType, strconv.FormatUint(receiver, 10))
 }
 
-// businessLogsSQL is the seed's first query (seed 000, 查看某个预约的消息发送情况).
+// businessLogsSQL lists the messages of one business object, a booking for example.
 const businessLogsSQL = `
 select ` + logColumns + ` from subscribe_message_logs g ` + ofBusiness + `
 union all
@@ -141,7 +141,7 @@ type LogPlace struct {
 	ID int64
 }
 
-// FailedLogs pages the failures, newest first (seed 000, 查看最近的失败记录); of is
+// FailedLogs pages the failures, newest first; of is
 // whose, nil = everybody's.
 func (db *DB) FailedLogs(ctx context.Context, of *int64, after LogPlace, limit int) (page []SubscribeLog, more bool, err error) {
 	sql, args := failedLogsSQL, []any{unprepared, timeOrInfinity(after.At), after.ID, limit + 1}

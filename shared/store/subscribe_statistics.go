@@ -35,8 +35,7 @@ from (
 ) counts
 group by template_type having sum(total) > 0 order by template_type`
 
-// TemplateRates counts the messages since a time, by type of template (seed 000,
-// 统计消息发送成功率); of is whose, nil = everybody's. Of closed days the stored totals
+// TemplateRates counts the messages since a time, by type of template; of is whose, nil = everybody's. Of closed days the stored totals
 // count (see CloseDays): what it costs grows with the messages since the last
 // closed day and those of the day of since. Of that day archived messages are not
 // counted, unless since is its beginning.

@@ -272,9 +272,8 @@ func TestWhatIsOverIsNotTakenForBeingSent(t *testing.T) {
 	require.Equal(t, task.SubscribeFailed, db.mustLog(t, out.ID).Status)
 }
 
-// TestTheQueriesOfTheSeedRun runs the three of seed 000 as they stand there; its
-// dialect needs no change.
-func TestTheQueriesOfTheSeedRun(t *testing.T) {
+// The three queries of the original subscribe-message log run without a change.
+func TestOriginalSubscribeQueries(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	db.subscribe(t, booking(123, `{}`))

@@ -6,7 +6,7 @@ import (
 )
 
 // Draft is the text of a message before templates and default content are
-// applied (seed 001 sections 6.2 and 6.4).
+// applied.
 type Draft struct {
 	Content      string            // the text, or URL-encoded parameters of a template
 	Params       map[string]string // the parameters, instead of Content; nil when not given

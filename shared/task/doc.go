@@ -20,12 +20,12 @@
 //
 // # Invariants
 //
-//   - Only the newest claim is heard. It is told by claim_id and app_id, and by
-//     app_id alone for a sender that knows no claim_id (seed 001 section 5.3.2).
+//   - Only a report of the newest claim is applied. It is recognised by claim_id and
+//     app_id, and by app_id alone for a sender that sends no claim_id.
 //   - A success is never undone. A failure is undone only by a late success or
 //     by hand.
 //   - Whether a failure deserves a retry is the sender app's judgement; the
-//     domain only says whether one is still allowed (seed 001 section 10.3).
+//     domain only says whether one is still allowed.
 //   - Nobody can know whether a silent sender sent. The submitter chooses what
 //     then happens (Policy); the one exception is a claim that promised to mark
 //     each send and did not.

@@ -1,6 +1,6 @@
 package task
 
-// The queues of subscribe messages (seed 000). Nothing else is in them, and every
+// The queues of subscribe messages. Nothing else is in them, and every
 // task in them has a row of subscribe_message_logs.
 const (
 	WeChatQueue   = "wechat"          // sent by the function wechat
@@ -10,17 +10,17 @@ const (
 // IsSubscription tells whether the queue is one of subscribe messages.
 func IsSubscription(queue string) bool { return queue == WeChatQueue || queue == RecordedQueue }
 
-// SendStatus is the seed's send_status of a subscribe message.
+// SendStatus is send_status of subscribe_message_logs.
 type SendStatus int16
 
-// The numbers of seed 000.
+// The values of send_status.
 const (
 	SubscribeSending SendStatus = iota
 	SubscribeSent
 	SubscribeFailed
 )
 
-// What a failure is called that says nothing itself (seed 000).
+// The error of a report of failure without one.
 const (
 	SendFailedCode    = "SEND_FAILED"
 	SendFailedMessage = "消息发送失败"
