@@ -59,6 +59,9 @@ select t.queue, count(*), count(*) filter (where d.status = 3)
 from (` + countedSQL + `) d cross join lateral (select queue from tasks where tasks.id = d.id offset 0) t
 group by t.queue`
 
+// alertsJob is the name of the job in upkeep, which one instance runs at a time.
+const alertsJob = "alerts"
+
 // Looking may take a twentieth of an instance's time, however much there is to
 // count.
 const alertCheckShare = 20
@@ -80,17 +83,26 @@ func (db *DB) CheckAlerts(ctx context.Context) (again bool, err error) {
 	if began.UnixNano() < after || !db.nextAlertCheck.CompareAndSwap(after, began.Add(pause).UnixNano()) {
 		return true, nil
 	}
-	_, due, err := db.beginMaintenance(ctx, maintenanceAlerts, pause)
+	_, due, err := db.beginJob(ctx, alertsJob, pause)
 	if err != nil || !due {
 		return true, failed("watch", err)
 	}
-	again, err = db.checkAlerts(ctx)
+	again, err = db.checkNow(ctx)
 	pause = max(pause, alertCheckShare*time.Since(began))
 	db.nextAlertCheck.Store(began.Add(pause).UnixNano())
 	return again || err != nil, failed("watch", err)
 }
 
-func (db *DB) checkAlerts(ctx context.Context) (again bool, err error) {
+// clearIfOff clears what is open when all thresholds are switched off.
+func (db *DB) clearIfOff(ctx context.Context) error {
+	if db.alerts.On() {
+		return nil
+	}
+	_, err := db.checkNow(ctx)
+	return err
+}
+
+func (db *DB) checkNow(ctx context.Context) (again bool, err error) {
 	s, err := db.readAlertSnapshot(ctx)
 	if err != nil {
 		return false, err
@@ -222,7 +234,7 @@ func (db *DB) writeAlerts(ctx context.Context, s alertSnapshot, raised, cleared 
 		return nil
 	}
 	newIDs, oldIDs := column(raised, func(task.Alert) task.ID { return task.NewID() }), column(cleared, s.idOf)
-	notifier := &commitNotifier{db: db}
+	notifier := db.newNotifier()
 	var begun, over []task.ID // by this look and no other
 	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch

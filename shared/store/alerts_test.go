@@ -79,7 +79,7 @@ func TestAnIncidentIsRaisedAndClearedOnceHoweverManyLook(t *testing.T) {
 		var more atomic.Bool
 		for _, db := range instances {
 			looks.Go(func() {
-				again, err := db.checkAlerts(context.Background())
+				again, err := db.checkNow(context.Background())
 				if err != nil {
 					t.Error(err)
 				}

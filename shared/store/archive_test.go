@@ -12,12 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// keeping is a store that keeps tasks and logs for so many days.
-func keeping(t *testing.T, url string, tasks, logs int) *DB {
-	t.Helper()
-	return openAt(t, url, func(c *Config) { c.Keep = Retention{TaskDays: tasks, LogDays: logs} })
-}
-
 // made gives a submission the id that it would have had so many days ago.
 func made(days int) func(*Submission) {
 	return func(s *Submission) {

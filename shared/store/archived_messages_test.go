@@ -19,31 +19,6 @@ func (db *DB) archiveMessages(t *testing.T) (moved int) {
 	return db.archivedRows(t, ArchiveRun{})["messages"]
 }
 
-// archivedRows runs an archive and gives how many rows left each table that had some.
-func (db *DB) archivedRows(t *testing.T, run ArchiveRun) map[string]int {
-	t.Helper()
-	rows := map[string]int{}
-	for step, err := range db.Archive(t.Context(), run) {
-		require.NoError(t, err)
-		require.Empty(t, step.Failed)
-		if step.Rows > 0 {
-			rows[step.Table] += step.Rows
-		}
-	}
-	return rows
-}
-
-// received saves messages, sends them and confirms each.
-func (db *DB) received(t *testing.T, rows ...*NewMessage) {
-	t.Helper()
-	db.mustSave(t, rows...)
-	db.relay(t, always(takes))
-	for _, m := range rows {
-		_, err := db.ReceiveMessage(t.Context(), m.ID, addressee("points"))
-		require.NoError(t, err)
-	}
-}
-
 func TestArchivedMessage(t *testing.T) {
 	t.Parallel()
 	db := keeping(t, sandbox.NewDatabase(t), 90, 0)
@@ -159,7 +134,7 @@ func TestRepeatThatWaitsForTheArchiveIsStillARepeat(t *testing.T) {
 	m := reliable("k")
 	db.received(t, m)
 	db.exec(t, `update message_done set finished_at = finished_at - interval '100 days'`)
-	release := hold(t, url, archiveMessagesSQL, []string{m.ID.String()}, time.Now())
+	release := hold(t, url, statements(t)["archiveMessagesSQL"], []string{m.ID.String()}, time.Now())
 	repeat := reliable("k")
 	answered := make(chan SavedMessage, 1)
 	go func() {

@@ -10,24 +10,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// oldBooking is an order that was made 100 days ago.
-func oldBooking(id uint64, data string) *Subscription {
-	s := booking(id, data)
-	floor := task.IDFloor(time.Now().AddDate(0, 0, -100))
-	copy(s.TaskID[:8], floor[:8])
-	return s
-}
-
-// settledBooking orders a message 100 days ago and reports on it 99 days ago.
-func (db *DB) settledBooking(t *testing.T, id uint64, outcome task.Outcome) (ordered Subscribed) {
-	t.Helper()
-	ordered = db.subscribe(t, oldBooking(id, `{"thing1":{"value":"Tea"}}`))
-	db.try(t, task.Report{Outcome: outcome})
-	db.exec(t, `update task_done set reported_at = now() - interval '99 days' where id = $1`, ordered.TaskID)
-	db.exec(t, `update subscribe_message_logs set updated_at = now() - interval '99 days', send_time = now() - interval '99 days' where id = $1`, ordered.ID)
-	return ordered
-}
-
 func TestArchivedSubscribeMessage(t *testing.T) {
 	t.Parallel()
 	db := keeping(t, sandbox.NewDatabase(t), 90, 0)
@@ -131,7 +113,7 @@ func TestOrderThatWaitsForTheArchiveFindsItsMessage(t *testing.T) {
 	sent := db.settledBooking(t, 1, task.SentOK)
 	db.exec(t, `delete from task_done`)
 	db.exec(t, `delete from tasks`)
-	release := hold(t, url, archiveSubscribeLogsSQL, []string{"1"}, time.Now())
+	release := hold(t, url, statements(t)["archiveSubscribeLogsSQL"], []string{"1"}, time.Now())
 	answered := make(chan Subscribed, 1)
 	go func() {
 		out, err := db.Subscribe(t.Context(), booking(1, `{"thing1":{"value":"Tea"}}`))

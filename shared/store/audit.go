@@ -2,8 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -58,33 +56,4 @@ func byHand(ctx context.Context, pool *pgxpool.Pool, by Operator, change func(tx
 		by.queueAction(&batch, entry.action, entry.subject, entry.before, entry.after)
 		return tx.SendBatch(ctx, &batch).Close()
 	})
-}
-
-// Action is one entry of the audit trail.
-type Action struct {
-	ID         int64
-	CallerID   int64
-	CallerName string
-	RequestID  string
-	Action     string // what was done, as template.update
-	Subject    string // to what, as template/7 or a task's id
-	Reason     string
-	Before     json.RawMessage // nil = there was no row
-	After      json.RawMessage // nil = there is no row any more
-	CreatedAt  time.Time
-}
-
-const actionsSQL = `
-select id, caller_id, caller_name, request_id, action, subject, coalesce(reason, ''), before, after, created_at
-from operator_actions
-where ($1 = '' or subject = $1) and ($2::bigint = 0 or id < $2)
-order by id desc
-limit $3`
-
-// Actions lists changes by hand, newest first: those of one subject, or all
-// when it is "". after is the last id of the page before, 0 for the first page;
-// more says that there is another page.
-func (db *DB) Actions(ctx context.Context, subject string, after int64, limit int) (page []Action, more bool, err error) {
-	page, more, err = pageOf[Action](ctx, db.read, limit, actionsSQL, subject, after)
-	return page, more, failed("actions", err)
 }

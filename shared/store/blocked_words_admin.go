@@ -84,3 +84,10 @@ func (db *DB) Blocked(ctx context.Context, text string) (bool, error) {
 	words, err := db.blocked.list(ctx, db.hot)
 	return words.match(text), failed("blocked words", err)
 }
+
+// WordMatcher returns the test whether a text contains a blocked word, by a list that is at
+// most a second old while the database answers.
+func (db *DB) WordMatcher(ctx context.Context) (contains func(text string) bool, err error) {
+	words, err := db.blocked.list(ctx, db.hot)
+	return words.match, err
+}

@@ -224,7 +224,7 @@ func (db *DB) runClaim(ctx context.Context, sql string, req ClaimRequest, args [
 			}
 		}
 		var id int64
-		if id, err = db.claimIDs.next(ctx, db.hot); err != nil {
+		if id, err = db.nextClaimID(ctx); err != nil {
 			return err
 		}
 		tried, args[claimIDAt] = append(tried, id), id
@@ -254,6 +254,9 @@ func (db *DB) queryClaim(ctx context.Context, sql string, args ...any) ([]Claime
 	claimed, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Claimed])
 	return claimed, time.Since(start), markLost(conn.Conn(), err)
 }
+
+// nextClaimID returns an id for a claim that is about to be made.
+func (db *DB) nextClaimID(ctx context.Context) (int64, error) { return db.claimIDs.next(ctx, db.hot) }
 
 // claimIDs takes ids of claims from the sequence in blocks, so that an id is known before its
 // claim. Ids are unique; their order means nothing.

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -11,24 +10,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
-
-func (db *DB) claim(t *testing.T, change ...func(*ClaimRequest)) []Claimed {
-	t.Helper()
-	req := ClaimRequest{Queue: task.DefaultQueue, AppID: "app", Limit: 10, Lease: time.Minute, Request: []byte(`{}`)}
-	for _, c := range change {
-		c(&req)
-	}
-	claimed, _, err := db.Claim(t.Context(), req)
-	require.NoError(t, err)
-	return claimed
-}
-
-// lapse ends every live lease, as time would.
-func (db *DB) lapse(t *testing.T) {
-	t.Helper()
-	_, err := db.owner(t).Exec(t.Context(), `update task_live set due_at = now() - interval '1 second' where state = 2`)
-	require.NoError(t, err)
-}
 
 func TestNewTasksComeBeforeRetriesAndPriorityBeforeBoth(t *testing.T) {
 	t.Parallel()
@@ -217,15 +198,5 @@ func TestAClaimWhoseQueueHasFloorsOrGaveComesWithoutALook(t *testing.T) {
 	for _, want := range []int{1, 0} {
 		require.Len(t, db.claim(t, func(r *ClaimRequest) { r.Queue = "gave" }), want)
 		require.Equal(t, want > 0, claimsDirectly("gave"))
-	}
-}
-
-func TestWhatIsRememberedOfQueuesIsBounded(t *testing.T) {
-	t.Parallel()
-	var g recentlyNonEmpty
-	for n := range 2*maxNonEmpty + 1 {
-		g.set(strconv.Itoa(n), true)
-		require.True(t, g.has(strconv.Itoa(n)))
-		require.LessOrEqual(t, len(g.names), maxNonEmpty)
 	}
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/stretchr/testify/require"
 
-	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -224,82 +223,4 @@ func (t *fairLimiter) count() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.waiting.total
-}
-
-// Two flushes with the same keys in opposite order wait for each other in one
-// direction only, and nobody else's message fails by it.
-func TestEqualKeysInOppositeOrderFailNobody(t *testing.T) {
-	t.Parallel()
-	db := open(t)
-	batch := func(reverse bool) []*Submission {
-		subs := make([]*Submission, 300)
-		for i := range subs {
-			subs[i] = message(func(s *Submission) { s.CallerID = greedy }, keyed(fmt.Sprint(i), "x"))
-		}
-		if reverse {
-			slices.Reverse(subs)
-		}
-		return subs
-	}
-	var all sync.WaitGroup
-	for i := range 6 {
-		all.Go(func() {
-			outs, errs := db.Submit(batch(i%2 == 0))
-			for n, err := range errs {
-				if err == nil && outs[n].Refused != nil {
-					t.Error(outs[n].Refused)
-				} else if err != nil && task.CodeOf(err) != task.CodeKeyInFlight && task.CodeOf(err) != task.CodeServerBusy {
-					t.Error(err)
-				}
-			}
-		})
-	}
-	over := make(chan struct{})
-	go func() {
-		all.Wait()
-		close(over)
-	}()
-	for going := true; going; {
-		_, errs := db.Submit([]*Submission{message(func(s *Submission) { s.CallerID = modest })})
-		require.NoError(t, errs[0])
-		select {
-		case <-over:
-			going = false
-		default:
-		}
-	}
-	require.Equal(t, 300, db.count(t, `select count(*) from submission_keys`))
-	require.Equal(t, 300, db.count(t, `select count(*) from tasks where caller_id = $1`, greedy))
-}
-
-// A caller whose calls wait for a lock holds half of the connections at most.
-func TestCallsThatWaitLeaveConnectionsToOthers(t *testing.T) {
-	t.Parallel()
-	url := sandbox.NewDatabase(t)
-	db := openAt(t, url, func(c *Config) { c.MaxConns = 4 })
-	s := message()
-	db.mustSubmit(t, s)
-	claim := db.mustClaim(t, "app", 1)[0]
-	release := hold(t, url, `select from task_live where id = $1 for update`, s.ID)
-	as := func(caller int64) context.Context { return WithCaller(t.Context(), caller) }
-	extended := make(chan error, 20)
-	for range cap(extended) {
-		go func() {
-			_, err := db.Extend(as(greedy), Extension{TaskID: s.ID, AppID: "app", ClaimID: claim.ClaimID, Lease: time.Minute}, nil)
-			extended <- err
-		}()
-	}
-	turns := db.hot.Config().ConnConfig.Tracer.(connectionLimiter).fairLimiter
-	require.Eventually(t, func() bool { return turns.count() == cap(extended)-2 }, 5*time.Second, time.Millisecond)
-	_, err := db.Task(as(modest), s.ID)
-	require.NoError(t, err)
-	db.mustSubmit(t, message())
-	_, _, err = db.Claim(as(modest), ClaimRequest{Queue: "q", AppID: "app", CallerID: modest, Limit: 1, Lease: time.Minute, Request: []byte(`{}`)})
-	require.NoError(t, err)
-	require.Empty(t, extended, "the other calls wait still")
-	release()
-	for range cap(extended) {
-		require.NoError(t, <-extended)
-	}
-	require.Empty(t, turns.used)
 }

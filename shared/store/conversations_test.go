@@ -15,23 +15,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// chat saves a message from one user to another.
-func (db *DB) chat(t *testing.T, from, to, key string) task.ID {
-	t.Helper()
-	m := reliable(key, func(m *NewMessage) {
-		m.From, m.To, m.Confirm = from, msg.Address{Kind: msg.User, Name: to}, false
-	})
-	db.mustSave(t, m)
-	return m.ID
-}
-
-func (db *DB) mustConverse(t *testing.T, a, b string, after task.ID, limit int) Conversation {
-	t.Helper()
-	page, err := db.Conversation(t.Context(), a, b, after, limit)
-	require.NoError(t, err)
-	return page
-}
-
 // keys are the client_msg_ids of a page.
 func (c Conversation) keys() []string {
 	return column(c.Messages, func(m MessageDetail) string { return m.ClientMsgID })

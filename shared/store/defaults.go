@@ -41,7 +41,7 @@ returning ` + defaultColumns
 // task.CodeDefaultExists when the number has one, in whatever spelling.
 func (db *DB) AddDefault(ctx context.Context, phone, content string, useTemplate bool, by Operator) (d DefaultSMS, err error) {
 	err = db.asAdmin(ctx, by, func(tx pgx.Tx) (auditEntry, error) {
-		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, db.phones.Spellings(phone))
+		d, err = rowOf[DefaultSMS](ctx, tx, "default content", insertDefaultSQL, phone, content, useTemplate, db.country.Spellings(phone))
 		return auditEntry{"default.create", d.subject(), "", d.json()}, err
 	})
 	if violates(err, "default_sms_data_phone_number_key") || task.CodeOf(err) == task.CodeNotFound {
@@ -116,7 +116,7 @@ limit $4`
 func (db *DB) Defaults(ctx context.Context, phone string, sent *bool, after int64, limit int) (page []DefaultSMS, more bool, err error) {
 	var spellings []string
 	if phone != "" {
-		spellings = db.phones.Spellings(phone)
+		spellings = db.country.Spellings(phone)
 	}
 	page, more, err = pageOf[DefaultSMS](ctx, db.read, limit, defaultsSQL, after, spellings, sent)
 	return page, more, failed("defaults", err)

@@ -51,14 +51,6 @@ func (db *DB) claimSomePosts(t *testing.T, inHand ...Post) []Post {
 	return due
 }
 
-func byCaller[T any](all []T, caller func(T) int64) map[int64]int {
-	n := map[int64]int{}
-	for _, one := range all {
-		n[caller(one)]++
-	}
-	return n
-}
-
 func hostNames(n int) []string {
 	names := make([]string, n)
 	for i := range names {

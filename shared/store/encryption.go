@@ -80,6 +80,9 @@ func (k Keys) encrypt(row, secret string) (string, error) {
 }
 
 // newestPrefix is how a value begins that the first key encrypted.
+// isEmpty reports whether no key is set.
+func (k Keys) isEmpty() bool { return len(k.ids) == 0 }
+
 func (k Keys) newestPrefix() string { return encryptedPrefix + k.ids[0] + "." }
 
 // decrypt reverses encrypt. Rows that were written before there was encryption hold

@@ -9,17 +9,6 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// keepHouse keeps house now, whenever that was done before.
-func (db *DB) keepHouse(t *testing.T) {
-	t.Helper()
-	db.exec(t, `update upkeep set begun_at = '-infinity' where what = 'house'`)
-	for more := true; more; {
-		var err error
-		_, more, err = db.RunMaintenance(t.Context())
-		require.NoError(t, err)
-	}
-}
-
 func TestHouseIsKeptOnceAmongAllInstances(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)

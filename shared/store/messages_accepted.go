@@ -56,7 +56,7 @@ func isPoison(err error) bool {
 // buryAccepted keeps a message that the database will never take as a dead
 // letter, and has its sender told.
 func (db *DB) buryAccepted(ctx context.Context, m *NewMessage, reason string) error {
-	notifier := &commitNotifier{db: db}
+	notifier := db.newNotifier()
 	err := pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		var batch pgx.Batch
 		queueDeadLetter(&batch, DeadLetter{
@@ -99,7 +99,7 @@ func (db *DB) saveAccepted(ctx context.Context, rows []*NewMessage) (out []Savin
 	for i, m := range rows {
 		m.ahead = time.Duration(len(rows)-1-i) * time.Microsecond
 	}
-	notifier := &commitNotifier{db: db}
+	notifier := db.newNotifier()
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		inserted := map[task.ID]time.Time{}
 		fresh := freshMessages(rows)

@@ -154,3 +154,11 @@ func (db *DB) SettlePosts(ctx context.Context, posted []Posted) (again []time.Ti
 	})
 	return again, failed("settle posts", err)
 }
+
+// Places bounds what one process has under way of one kind.
+type Places struct {
+	All     int
+	Caller  int // of these for one caller
+	Lane    int // of these for one lane
+	Failing int // webhooks only: for endpoints that fail, with a quarter of them for one caller
+}

@@ -74,10 +74,6 @@ type DueMessage struct {
 	stream string
 }
 
-// settleLimit bounds the second half of a relay's transaction: what was
-// published is settled even when the relay's own time is up.
-const settleLimit = 5 * time.Second
-
 // RelayMessages sends about limit due messages of the broker, of each caller and
 // stream the earliest, and settles all of them in one transaction. publish is called with
 // their locks held: it gives one result per message, in their order, and must

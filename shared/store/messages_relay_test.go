@@ -16,52 +16,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// broker is a publisher that remembers what it was given.
-type broker struct {
-	mu    sync.Mutex
-	sends []DueMessage
-	say   func(DueMessage) msg.Result
-}
-
-func (b *broker) publish(_ context.Context, due []DueMessage) ([]msg.Result, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.sends = append(b.sends, due...)
-	return column(due, b.say), nil
-}
-
-func (b *broker) msgIDs() []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return column(b.sends, func(d DueMessage) string { return d.MsgID })
-}
-
-func always(r msg.Result) *broker {
-	return &broker{say: func(DueMessage) msg.Result { return r }}
-}
-
 var (
-	takes   = msg.Result{Outcome: msg.Taken}
 	refuses = msg.Result{Outcome: msg.Refused, Reason: "no stream listens on orders.paid"}
-	isAway  = msg.Result{Outcome: msg.Away, Reason: "no more of this subject"}
-	isFull  = msg.Result{Outcome: msg.Away, Reason: "the stream is full", Scope: msg.OneStream}
-	nobody  = msg.Result{Outcome: msg.Away, Reason: "no connection", Scope: msg.AllStreams}
 )
-
-// relay makes everything due and lets one relay send it.
-func (db *DB) relay(t *testing.T, b *broker) Relayed {
-	t.Helper()
-	db.makeDue(t)
-	relayed, err := db.RelayMessages(t.Context(), 100, b.publish)
-	require.NoError(t, err)
-	return relayed
-}
-
-func (db *DB) makeDue(t *testing.T) {
-	t.Helper()
-	_, err := db.owner(t).Exec(t.Context(), `update message_live set next_at = now() - interval '1 second' where remaining_sends > 0`)
-	require.NoError(t, err)
-}
 
 func TestAConfirmationCountsOnceTheSendIsRecorded(t *testing.T) {
 	t.Parallel()
@@ -122,11 +79,6 @@ func TestABrokerThatIsAwayUsesNothingUp(t *testing.T) {
 	require.EqualValues(t, 2, d.Remaining)
 	require.Equal(t, isAway.Reason, d.LastError)
 	require.Equal(t, "sending", d.State())
-}
-
-// send is the MsgID of a send, given as <epoch>.<number>.
-func (m *NewMessage) send(name string) string {
-	return fmt.Sprintf("%v.%x.%s", m.ID, m.Fingerprint[:4], name)
 }
 
 func TestWhatMetNobodyKeepsItsPlaceAheadOfWhatWasSavedLater(t *testing.T) {
@@ -246,12 +198,6 @@ func TestTwoRelaysAtOnceSendEachMessageOnce(t *testing.T) {
 		require.Equal(t, want.remaining, d.Remaining)
 		require.Equal(t, want.err, d.LastError)
 	}
-}
-
-func (b *broker) sent() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.sends)
 }
 
 func TestACallersManyStreamsLeaveTheRoomOfOthers(t *testing.T) {

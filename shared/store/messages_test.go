@@ -15,48 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// reliable is a message to a subject that waits for one confirmation; change
-// edits it.
-func reliable(key string, change ...func(*NewMessage)) *NewMessage {
-	m := &NewMessage{
-		CallID: task.NewID(), From: "shop", ClientMsgID: key, To: msg.Address{Kind: msg.Subject, Name: "orders.paid"},
-		Type: "order.paid.v1", Data: []byte(`{"order": 7, "b":1e400}`), Confirm: true, MaxSends: 2, ExpectedReceipts: 1,
-	}
-	for _, c := range change {
-		c(m)
-	}
-	m.ID = task.ID(msg.ID(m.CallerID, m.From, m.ClientMsgID))
-	m.Fingerprint, _ = task.Fingerprint(string(m.Data))
-	return m
-}
-
 func data(text string) func(*NewMessage) { return func(m *NewMessage) { m.Data = []byte(text) } }
-
-// mustSave gives the answers without their times, which it holds to the rows.
-func (db *DB) mustSave(t *testing.T, rows ...*NewMessage) []SavedMessage {
-	t.Helper()
-	outs, errs := db.SubmitMessages(rows)
-	for i, err := range errs {
-		require.NoError(t, err)
-		if outs[i].Refused == nil {
-			require.True(t, outs[i].SavedAt.Equal(db.mustMessage(t, rows[i].ID).CreatedAt))
-		}
-		outs[i].SavedAt = time.Time{}
-	}
-	return outs
-}
-
-// addressee is the word of one that the message is for.
-func addressee(consumer string) Confirmation {
-	return Confirmation{Consumer: consumer, Ground: msg.IsAddressee}
-}
-
-func (db *DB) mustMessage(t *testing.T, id task.ID) MessageDetail {
-	t.Helper()
-	m, err := db.Message(t.Context(), id)
-	require.NoError(t, err)
-	return m
-}
 
 func TestAMessageLivesFromSubmitThroughTheRelayToItsConfirmation(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,14 @@
 package store
 
 import (
+	"context"
 	"crypto/sha256"
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -39,4 +43,47 @@ end $$`)
 		require.NoError(t, db.read.QueryRow(ctx, "select 1::float8 / 3").Scan(&third))
 		require.Equal(t, 1.0/3, third)
 	}
+}
+
+// The role's own transactions are read-only, so that it finds no server that
+// takes writes, and must not look for one.
+func TestWhereAPrimaryIsAskedForTheReadRoleFindsItToo(t *testing.T) {
+	t.Parallel()
+	for _, wanted := range []string{"read-write", "primary", "any"} {
+		t.Run(wanted, func(t *testing.T) {
+			t.Parallel()
+			config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
+			require.NoError(t, err)
+			url := fmt.Sprintf("host=%s port=%d user=%s password='%s' dbname=%s target_session_attrs=%s",
+				config.Host, config.Port, config.User, config.Password, config.Database, wanted)
+			_, err = openAt(t, url).Statistics(t.Context())
+			require.NoError(t, err)
+		})
+	}
+}
+
+// A host that loses its power ends no connection.
+func TestIdleConnectionsToAHostThatVanishedAreGivenUpBeforeTheCallIs(t *testing.T) {
+	t.Parallel()
+	onlyWithFaults(t)
+	config, err := pgx.ParseConfig(sandbox.NewDatabase(t))
+	require.NoError(t, err)
+	lost, other := sandbox.NewProxy(t, config.ConnString()), sandbox.NewProxy(t, config.ConnString())
+	a, err := pgx.ParseConfig(lost.URL())
+	require.NoError(t, err)
+	b, err := pgx.ParseConfig(other.URL())
+	require.NoError(t, err)
+	db := openAt(t, fmt.Sprintf("host=%s,%s port=%d,%d user=%s password='%s' dbname=%s sslmode=disable", a.Host, b.Host, a.Port, b.Port, a.User, a.Password, a.Database))
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() { _, _ = db.hot.Exec(t.Context(), "select pg_sleep(0.2)") })
+	}
+	all.Wait()
+	require.EqualValues(t, 2, db.hot.Stat().IdleConns())
+	<-time.After(1100 * time.Millisecond) // the pool trusts a younger one
+	lost.Stall()
+	defer lost.Resume()
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	defer cancel()
+	require.NoError(t, db.Ping(ctx))
 }

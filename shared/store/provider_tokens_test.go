@@ -18,13 +18,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (db *DB) mustToken(t *testing.T) ProviderToken {
-	t.Helper()
-	token, err := db.ProviderToken(t.Context(), "wechat", "app")
-	require.NoError(t, err)
-	return token
-}
-
 func TestATokenIsFetchedOnceForAllInstances(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

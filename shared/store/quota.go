@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	msg "github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -37,22 +36,6 @@ const (
 	maxUnsaved     = 64               // batches of accepted messages that are remembered for one caller
 	quotaCallers   = 4096             // callers that are remembered
 )
-
-// countMessagesSQL counts what a caller has waiting, at most $2 rows of each index,
-// and says up to which place accepted messages are saved. A stream holds a copy for
-// each send.
-const countMessagesSQL = `
-with w as (
-    (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = $1 limit $2)
-    union all
-    (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = $1 limit $2)
-    union all
-    (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = $1 limit $2)
-)
-select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
-    (select accept_seq from accepted_messages where accept_seq is not null order by accept_seq desc limit 1),
-    (select accept_seq from accepted_checked), 0)
-from w`
 
 // quotas keeps, for each caller that submits here, an estimate of what it has
 // waiting: a recent count of the database plus what this process has taken in
@@ -108,65 +91,40 @@ func (e *estimate) total() Waiting {
 // idle says that losing the estimate costs one count.
 func (e *estimate) idle() bool { return !e.counting && e.underWay == Waiting{} && len(e.unsaved) == 0 }
 
+// newQuotas counts each caller for itself.
+func newQuotas(byDefault Waiting, count func(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error)) *quotas {
+	return &quotas{byDefault: byDefault, count: count}
+}
+
+// newJointQuotas counts all callers together.
+func newJointQuotas(byDefault Waiting, count func(ctx context.Context) (map[int64]Waiting, error)) *quotas {
+	return &quotas{byDefault: byDefault, together: &counter{}, count: func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
+		of, err := count(ctx)
+		return of, 0, err
+	}}
+}
+
+// saved counts what a caller had saved without an admission.
+func (q *quotas) saved(caller int64, w Waiting) {
+	Admission{quotas: q, caller: caller, waiting: w}.Saved()
+}
+
+// countedAt is when the last count of a caller ended.
+func (q *quotas) countedAt(caller int64) time.Time {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.of[caller].ended
+}
+
+// items is how many were admitted.
+func (a Admission) items() int { return int(a.waiting.Items) }
+
 // Admission is a message, or some tasks, counted for their caller before they were
 // taken in. End must follow; Saved or Accepted before it keep the count.
 type Admission struct {
 	quotas  *quotas
 	caller  int64
 	waiting Waiting
-	inbox   *inboxPlace // of a message to a user
-}
-
-// AdmitMessage counts a message of a caller before it is saved, or accepted by a
-// stream first. The refusal (task.CodeQuota) says that the caller would have more
-// waiting than its quota, took more than its share of a stream, or sent more than a
-// quarter of an inbox to its user within 15 minutes; it must not keep a replay from
-// its answer.
-//
-// The count is at most 1 s old (10 s below a tenth of the quota, and longer where
-// counting itself takes more than 50 ms), and knows of other processes only what
-// was committed before it. So a caller may exceed its quota by what the other
-// processes take in within that time; in one process it does not.
-func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, accepted bool) (Admission, *task.Error) {
-	q := &db.messageQuotas
-	limit := q.byDefault
-	if caller.MaxWaitingMessages != nil {
-		limit.Items = *caller.MaxWaitingMessages
-	}
-	if caller.MaxWaitingBytes != nil {
-		limit.Bytes = *caller.MaxWaitingBytes
-	}
-	streams := []string{m.To.Stream()}
-	if accepted {
-		streams = append(streams, StreamAccepted)
-	}
-	if caller.ID == 0 { // the operator's own pair
-		return Admission{}, nil
-	}
-	if db.shares.exceeded(caller.ID, streams) {
-		return Admission{}, tooMuch(shareRetry,
-			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
-	}
-	var inbox *inboxPlace
-	if m.To.Kind == msg.User && db.inboxes.limit > 0 {
-		inbox = db.inboxes.admit(inboxPair{m.From, m.To.Name})
-		if inbox == nil {
-			return Admission{}, tooMuch(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
-				"messages to this user are accepted again as these get older", m.From, db.inboxes.limit))
-		}
-	}
-	if limit == (Waiting{}) {
-		return Admission{inbox: inbox}, nil
-	}
-	q.awaitCount(ctx, caller.ID, limit)
-	admission, has := q.admit(caller.ID, limit, Waiting{1, int64(len(m.Data))}, 1)
-	if admission.waiting.Items == 0 {
-		inbox.release()
-		return admission, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
-			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
-	}
-	admission.inbox = inbox
-	return admission, nil
 }
 
 func tooMuch(retry time.Duration, message string) *task.Error {
@@ -301,13 +259,11 @@ func (e *estimate) forgetSaved(to int64) {
 
 // Saved says that what was admitted is committed and was not before.
 func (a Admission) Saved() {
-	a.inbox.keep()
 	a.change(func(e *estimate) { e.saved = e.saved.plus(a.waiting) })
 }
 
 // Accepted says that a stream took the message at this place, and had not before.
 func (a Admission) Accepted(seq int64) {
-	a.inbox.keep()
 	a.change(func(e *estimate) {
 		last := len(e.unsaved) - 1
 		if last < 0 || time.Since(e.unsaved[last].begun) > countEvery && last+1 < maxUnsaved {
@@ -321,7 +277,6 @@ func (a Admission) Accepted(seq int64) {
 
 // End says that the call that brought it is over.
 func (a Admission) End() {
-	a.inbox.release()
 	a.change(func(e *estimate) { e.underWay = e.underWay.minus(a.waiting) })
 }
 
@@ -332,11 +287,4 @@ func (a Admission) change(change func(*estimate)) {
 	a.quotas.mu.Lock()
 	defer a.quotas.mu.Unlock()
 	change(a.quotas.of[a.caller]) // which stays there while something of it is under way
-}
-
-// countMessages is quotas.count of messages.
-func (db *DB) countMessages(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error) {
-	var w Waiting
-	err = db.hot.QueryRow(ctx, countMessagesSQL, unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)
-	return map[int64]Waiting{caller: w}, savedTo, failed("count waiting messages", err)
 }

@@ -72,30 +72,11 @@ func (db *DB) SubmitWithinQuota(caller Caller, rows []*Submission) (outs []Submi
 	return outs, errs
 }
 
-// SubscribeWithinQuota is Subscribe for such a caller. An order that is skipped is
-// answered all the same.
-func (db *DB) SubscribeWithinQuota(ctx context.Context, caller Caller, s *Subscription) (out Subscribed, err error) {
-	if s.Refused != nil {
-		return db.Subscribe(ctx, s)
-	}
-	db.withinQuota(caller, 1, func(fit int, refusal *task.Error) (saved int) {
-		if fit == 0 {
-			s.Refused = refusal
-		}
-		out, err = db.Subscribe(ctx, s)
-		if err == nil && !out.Skipped {
-			saved = 1
-		}
-		return saved
-	})
-	return out, err
-}
-
 // withinQuota calls submit with the number of n new tasks that the caller has room for,
 // and with what refuses the others. submit returns how many tasks were saved; those that
 // may have been, on an error, are in the next count.
 func (db *DB) withinQuota(caller Caller, n int, submit func(fit int, refusal *task.Error) (saved int)) {
-	q := &db.taskQuotas
+	q := db.taskQuotas
 	limit := q.byDefault
 	if caller.MaxWaitingTasks != nil {
 		limit.Items = *caller.MaxWaitingTasks
@@ -107,12 +88,12 @@ func (db *DB) withinQuota(caller Caller, n int, submit func(fit int, refusal *ta
 	defer q.refresh(caller.ID, limit) // at the end: the first call of a process must not share its start with a count
 	admission, had := q.admit(caller.ID, limit, Waiting{Items: 1}, n)
 	defer admission.End()
-	fit := int(admission.waiting.Items)
+	fit := admission.items()
 	var refusal *task.Error
 	if fit < n {
 		refusal = tooMuch(quotaRetry, fmt.Sprintf("this caller has %d tasks that are not finished, and may have %d: "+
-			"tasks are accepted again when some of these are finished", had.plus(admission.waiting).Items, limit.Items))
+			"tasks are accepted again when some of these are finished", had.Items+int64(fit), limit.Items))
 	}
 	saved := submit(fit, refusal)
-	Admission{quotas: q, caller: caller.ID, waiting: Waiting{Items: int64(saved)}}.Saved()
+	q.saved(caller.ID, Waiting{Items: int64(saved)})
 }

@@ -38,7 +38,7 @@ where e.id = n.id`
 // none, or that is bound to the id of its row alone. Run it after a new first key is set everywhere; when it reports no failure
 // the older keys can be removed. It may be broken off and run again.
 func (db *DB) Reencrypt(ctx context.Context) (done Reencrypted, err error) {
-	if len(db.keys.ids) == 0 {
+	if db.keys.isEmpty() {
 		return done, errors.New("no encryption key is set")
 	}
 	for after := (task.ID{}); err == nil; {

@@ -45,7 +45,9 @@ type DB struct {
 	submits                   *coalescer[*Submission, Submitted]
 	reports                   *coalescer[*Report, Reported]
 	messages                  *coalescer[*NewMessage, SavedMessage]
-	messageQuotas, taskQuotas quotas
+	messageQuotas, taskQuotas *quotas
+	hooks                     Hooks
+	blockedWords              func(context.Context) (func(string) bool, error)
 	shares                    streamShares
 	inboxes                   inboxShares
 	blocked                   blockedWords
@@ -61,7 +63,7 @@ type DB struct {
 	alerts                    task.AlertRules
 	nextAlertCheck            atomic.Int64 // when CheckAlerts may run again in this process, in Unix nanoseconds
 	backoff                   task.Backoff
-	phones                    task.Country
+	phones, country           task.Country
 	keep                      Retention
 	keys                      Keys
 	countTime                 time.Duration // see countTime
@@ -76,7 +78,7 @@ func Open(cfg Config) (*DB, error) {
 		return nil, err
 	}
 	db := &DB{
-		pools: pools, salt: newSalt(), statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts, operatorCallers: cfg.OperatorCallers,
+		pools: pools, salt: newSalt(), statusOf: cfg.StatusOf, events: cfg.Events, backoff: cfg.Backoff, phones: cfg.PhoneCountry, country: cfg.PhoneCountry, keep: cfg.Keep, keys: cfg.Keys, alerts: cfg.Alerts, operatorCallers: cfg.OperatorCallers,
 		onEvents: orNoop(cfg.OnEvents), onFailed: orNoop(cfg.OnFailed), onAlert: cfg.OnAlert,
 		countTime: countTime, refreshing: make(chan struct{}, 1), hotHasRole: cfg.Roles.Hot != "",
 	}
@@ -86,12 +88,9 @@ func Open(cfg Config) (*DB, error) {
 	db.submits = newCoalescer(func(s *Submission) int64 { return s.CallerID }, db.flushSubmissions)
 	db.reports = newCoalescer(func(r *Report) int64 { return r.CallerID }, db.flushReports)
 	db.messages = newCoalescer(func(m *NewMessage) int64 { return m.CallerID }, db.flushMessages)
-	db.messageQuotas = quotas{byDefault: cfg.Waiting, count: db.countMessages}
-	db.taskQuotas = quotas{byDefault: Waiting{Items: cfg.WaitingTasks}, together: &counter{}}
-	db.taskQuotas.count = func(ctx context.Context, _, _ int64) (map[int64]Waiting, int64, error) {
-		of, err := db.countTasks(ctx, taskSample)
-		return of, 0, err
-	}
+	db.messageQuotas = newQuotas(cfg.Waiting, db.countMessages)
+	db.hooks, db.blockedWords = TaskHooks(), db.WordMatcher
+	db.taskQuotas = newJointQuotas(Waiting{Items: cfg.WaitingTasks}, func(ctx context.Context) (map[int64]Waiting, error) { return db.countTasks(ctx, taskSample) })
 	db.shares.look = db.sharesExceeded(cfg.StreamBytes)
 	db.inboxes = inboxShares{limit: cfg.Inbox / inboxPart, saved: db.sentToUser}
 	return db, nil

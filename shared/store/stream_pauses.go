@@ -1,7 +1,6 @@
 package store
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -151,28 +150,6 @@ func (s streamStates) queue(batch *pgx.Batch, relayed *Relayed) {
 	}
 }
 
-// nextRelaySQL is when something is due for the broker next. A stream is due when
-// its pause is over. Of events only those count that wait by themselves or whose
-// stream is paused: the others were announced by whoever wrote them.
-const nextRelaySQL = messageStreams + `, ` + eventCallers + `
-select least(
-    (select min(greatest(s.next_at, p.until)) from s` + pausedStreams + `),
-    (select min(greatest(s.next_at, p.until)) from e s` + pausedStreams + `where greatest(s.next_at, p.until) > now()))`
-
-// NextRelay is when something is due for the broker next; zero = nothing is.
-func (db *DB) NextRelay(ctx context.Context) (time.Time, error) {
-	at, err := db.instant(ctx, nextRelaySQL)
-	return at, failed("next relay", err)
-}
-
-const pausedSQL = `select stream from stream_pauses where failures > 0 order by stream`
-
-// PausedStreams returns the streams that took nothing when they were last tried.
-func (db *DB) PausedStreams(ctx context.Context) ([]string, error) {
-	rows, err := db.hot.Query(ctx, pausedSQL)
-	if err != nil {
-		return nil, failed("list paused streams", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	return names, failed("list paused streams", err)
-}
+// settleLimit bounds the second half of a relay's transaction: what was
+// published is settled even when the relay's own time is up.
+const settleLimit = 5 * time.Second

@@ -93,11 +93,11 @@ func (db *DB) Submit(rows []*Submission) ([]Submitted, []error) {
 // the same ids are inserted again and the primary key decides. An error after the commit fails
 // only rows that are replays.
 func (db *DB) flushSubmissions(ctx context.Context, rows []*Submission, alone bool) ([]Submitted, error) {
-	blocked, err := db.blocked.list(ctx, db.hot)
+	blocked, err := db.blockedWords(ctx)
 	if err != nil {
 		return nil, err
 	}
-	f := &submitFlush{db: db, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
+	f := &submitFlush{store: db, rows: rows, alone: alone, blocked: blocked, out: make([]Submitted, len(rows)), act: make([]action, len(rows))}
 	again := slices.ContainsFunc(rows, func(s *Submission) bool { return s.tried })
 	if err := db.retryLostCommit(ctx, func(lost bool) error { return f.commit(ctx, again || lost) }); err != nil {
 		return nil, err
@@ -122,14 +122,14 @@ const (
 )
 
 type submitFlush struct {
-	db      *DB
+	store   *DB
 	rows    []*Submission
 	alone   bool
 	act     []action
 	out     []Submitted
 	final   []task.Composed
 	taken   []*task.DefaultContent // the default content that a row uses up
-	blocked wordList
+	blocked func(text string) bool
 }
 
 // commit inserts or refuses every row except those left to resolve.
@@ -141,7 +141,7 @@ func (f *submitFlush) commit(ctx context.Context, again bool) error {
 		f.act[i], f.out[i] = insert, Submitted{ID: s.ID}
 		query = f.start(i, s) || query
 	}
-	conn, err := f.db.hot.Acquire(ctx)
+	conn, err := f.store.hot.Acquire(ctx)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (f *submitFlush) start(i int, s *Submission) (query bool) {
 // compose makes the final text. If it refuses the row, it returns false.
 func (f *submitFlush) compose(i int, draft task.Draft, tmpl *task.StoredTemplate) bool {
 	composed, err := draft.Compose(tmpl)
-	if err == nil && f.blocked.match(composed.Text) {
+	if err == nil && f.blocked(composed.Text) {
 		err = task.Refuse(task.CodeBlocked, "the content contains a blocked word; change the text")
 	}
 	if err != nil {
@@ -251,11 +251,11 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 	if len(ids)+len(keys) == 0 {
 		return nil
 	}
-	known, err := firstCalls(ctx, f.db.hot, ids, keys)
+	known, err := firstCalls(ctx, f.store.hot, ids, keys)
 	if err != nil {
 		return err
 	}
-	logs := newReceiveLogs(f.db.statusOf)
+	logs := newReceiveLogs(f.store.statusOf)
 	for i, s := range f.rows {
 		if f.act[i] != resolve {
 			continue
@@ -272,5 +272,5 @@ func (f *submitFlush) resolve(ctx context.Context) error {
 			logs.add(s, f.out[i])
 		}
 	}
-	return logs.write(ctx, f.db.hot)
+	return logs.write(ctx, f.store.hot)
 }

@@ -11,13 +11,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// How long an insert waits for another instance's uncommitted key before it fails with
-// idempotency_in_flight. A row that is run alone has waited before.
-const (
-	keyTimeout      = "250ms"
-	keyTimeoutAlone = "20ms"
-)
-
 // queueLockTimeout limits the lock waits of a flush that has keys. Without keys the timeout of
 // the role applies.
 func (f *submitFlush) queueLockTimeout(batch *pgx.Batch) {
@@ -69,7 +62,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 	var ids []task.ID
 	for _, s := range f.rows {
 		if s.Draft.NeedsDefault() {
-			phones = append(phones, f.db.phones.Spellings(s.Phone)...)
+			phones = append(phones, f.store.phones.Spellings(s.Phone)...)
 		}
 		if s.Draft.TemplateID != 0 {
 			templateIDs = append(templateIDs, s.Draft.TemplateID)
@@ -92,7 +85,7 @@ func (f *submitFlush) lookUp(ctx context.Context, conn *pgx.Conn, again bool) (*
 		var phone string
 		var d task.DefaultContent
 		_, err := pgx.ForEachRow(rows, []any{&d.ID, &phone, &d.Content, &d.UseTemplate, &d.Sent}, func() error {
-			number, _ := f.db.phones.Phone(phone)
+			number, _ := f.store.phones.Phone(phone)
 			if older := found.defaults[number]; older == nil || d.ID < older.ID {
 				row := d
 				found.defaults[number] = &row
@@ -210,7 +203,7 @@ const (
 // transaction of its own.
 func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) error {
 	var order []int
-	logs := newReceiveLogs(f.db.statusOf)
+	logs := newReceiveLogs(f.store.statusOf)
 	for i, s := range f.rows {
 		switch f.act[i] {
 		case insert:
@@ -252,8 +245,8 @@ func (f *submitFlush) insert(ctx context.Context, conn *pgx.Conn, inTx bool) err
 	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("insert: %w", err)
 	}
-	if f.db.events == AllEvents && len(states) > 0 {
-		f.db.onEvents()
+	if f.store.events == AllEvents && len(states) > 0 {
+		f.store.onEvents()
 	}
 	for _, i := range order {
 		state, inserted := states[f.rows[i].ID]
@@ -316,7 +309,7 @@ func (f *submitFlush) statement(order []int) (sql string, columns []any) {
 	columns = []any{ids, callers, queues, priorities, retries, policies, phones, contents, sources, callbacks, metadata,
 		sendAt, expiresAt, ttls, requestIDs, useTemplate, sourceIPs, userAgents, requests}
 	if plain {
-		return f.db.events.pick(insertPlainSQL, insertPlainWithEventsSQL), columns
+		return f.store.events.pick(insertPlainSQL, insertPlainWithEventsSQL), columns
 	}
-	return f.db.events.pick(insertKeyedSQL, insertKeyedWithEventsSQL), append(columns, keys, prints, defaults)
+	return f.store.events.pick(insertKeyedSQL, insertKeyedWithEventsSQL), append(columns, keys, prints, defaults)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -190,13 +191,15 @@ func TestACommitThatIsStillUnderWayIsWaitedFor(t *testing.T) {
 	_, err = tx.Exec(t.Context(), `insert into task_live (id, state, queue, priority, max_retries, on_unknown) values ($1, 1, 'default', 5, 3, 0)`, s.ID)
 	require.NoError(t, err)
 
+	broken := owner(t, url)
+	require.NoError(t, broken.Close(t.Context()))
 	answered := make(chan Submitted, 1)
 	tries := 0
 	go func() {
-		f := &submitFlush{db: db, rows: []*Submission{s}, out: make([]Submitted, 1), act: make([]action, 1)}
+		f := &submitFlush{store: db, rows: []*Submission{s}, blocked: func(string) bool { return false }, out: make([]Submitted, 1), act: make([]action, 1)}
 		err := db.retryLostCommit(t.Context(), func(again bool) error {
 			if tries++; tries == 1 {
-				return lostAnswer{io.ErrUnexpectedEOF}
+				return markLost(broken, io.ErrUnexpectedEOF)
 			}
 			return f.commit(t.Context(), again)
 		})
@@ -318,7 +321,7 @@ func TestWhatWasAcceptedOnceStaysAccepted(t *testing.T) {
 	require.Nil(t, first.Refused)
 	_, err := owner(t, url).Exec(t.Context(), `insert into blocked_words (word, folded) values ('badword', 'badword')`)
 	require.NoError(t, err)
-	db.blocked.forget()
+	db = openAt(t, url) // which reads the words anew
 
 	require.Equal(t, task.CodeBlocked, db.mustSubmit(t, message(keyed("l", "ＢＡＤword")))[0].Refused.Code, "in any case and width")
 	require.Equal(t, task.CodeBlocked, db.mustSubmit(t, message(keyed("", "badword"), func(s *Submission) { s.Key = nil }))[0].Refused.Code)
@@ -393,4 +396,50 @@ func TestScheduledTasksWaitAndExpiredOnesAreNeverHandedOut(t *testing.T) {
 	d := db.mustTask(t, short.ID)
 	require.Equal(t, task.Failed, d.State, "the claim promoted what was due and so expired it")
 	require.Equal(t, task.Expired, d.Reason)
+}
+
+// Two flushes with the same keys in opposite order wait for each other in one
+// direction only, and nobody else's message fails by it.
+func TestEqualKeysInOppositeOrderFailNobody(t *testing.T) {
+	t.Parallel()
+	db := open(t)
+	batch := func(reverse bool) []*Submission {
+		subs := make([]*Submission, 300)
+		for i := range subs {
+			subs[i] = message(func(s *Submission) { s.CallerID = greedy }, keyed(fmt.Sprint(i), "x"))
+		}
+		if reverse {
+			slices.Reverse(subs)
+		}
+		return subs
+	}
+	var all sync.WaitGroup
+	for i := range 6 {
+		all.Go(func() {
+			outs, errs := db.Submit(batch(i%2 == 0))
+			for n, err := range errs {
+				if err == nil && outs[n].Refused != nil {
+					t.Error(outs[n].Refused)
+				} else if err != nil && task.CodeOf(err) != task.CodeKeyInFlight && task.CodeOf(err) != task.CodeServerBusy {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	over := make(chan struct{})
+	go func() {
+		all.Wait()
+		close(over)
+	}()
+	for going := true; going; {
+		_, errs := db.Submit([]*Submission{message(func(s *Submission) { s.CallerID = modest })})
+		require.NoError(t, errs[0])
+		select {
+		case <-over:
+			going = false
+		default:
+		}
+	}
+	require.Equal(t, 300, db.count(t, `select count(*) from submission_keys`))
+	require.Equal(t, 300, db.count(t, `select count(*) from tasks where caller_id = $1`, greedy))
 }

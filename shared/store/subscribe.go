@@ -177,7 +177,7 @@ func (s *Subscription) name() []any {
 func (db *DB) Subscribe(ctx context.Context, s *Subscription) (out Subscribed, err error) {
 	claimID := int64(0)
 	if s.Lease > 0 {
-		if claimID, err = db.claimIDs.next(ctx, db.hot); err != nil {
+		if claimID, err = db.nextClaimID(ctx); err != nil {
 			return out, failed("subscribe", err)
 		}
 	}
@@ -345,9 +345,9 @@ func (db *DB) sendAgain(ctx context.Context, conn *pgx.Conn, s *Subscription, id
 
 // ordered is what subscribeTold tells.
 func (db *DB) ordered() *commitNotifier {
-	n := &commitNotifier{db: db}
+	n := db.newNotifier()
 	if db.events == AllEvents {
-		n.rows = 1 // if anybody listens
+		n.countEvents(1) // if anybody listens
 	}
 	return n
 }

@@ -4,11 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/sendonce/sendonce/shared/task"
 )
+
+// TaskHooks keep the rows of subscribe messages equal to the tasks that send them.
+func TaskHooks() Hooks { return Hooks{Changed: queueSubscriptions, MayRevive: mayRevive} }
 
 // settleLogsSQL takes over into the rows what became of their tasks. A message
 // that is sent stays so, whichever of its sends it was: a late success may be that
@@ -37,7 +41,7 @@ func queueSubscriptions(batch *pgx.Batch, changes []change) {
 		return
 	}
 	failed := func(t task.Task) bool { return t.SendStatus() == task.SubscribeFailed }
-	batch.Queue(settleLogsSQL, column(changed, taskID), column(changed, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(changed, retryCount),
+	batch.Queue(settleLogsSQL, column(changed, func(t task.Task) task.ID { return t.ID }), column(changed, func(t task.Task) int16 { return int16(t.SendStatus()) }), column(changed, func(t task.Task) int16 { return t.RetryCount }),
 		doubtful,
 		column(changed, func(t task.Task) string {
 			if failed(t) && (t.ErrorCode == "" || t.ErrorCode == t.Reason.String()) {
@@ -50,7 +54,7 @@ func queueSubscriptions(batch *pgx.Batch, changes []change) {
 				return cmp.Or(t.Result, task.SendFailedMessage)
 			}
 			return t.Result
-		}), column(changed, sentAt))
+		}), column(changed, func(t task.Task) *time.Time { return timeOrNull(t.SentAt) }))
 }
 
 // lockNewestSQL locks the row of a send, after its task.

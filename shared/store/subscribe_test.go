@@ -12,34 +12,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// booking is the order for the confirmation of a booking.
-func booking(id uint64, data string) *Subscription {
-	return &Subscription{
-		TaskID: task.NewID(), TemplateID: "tmpl", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: id, ReceiverUserID: 9,
-		ReceiverOpenID: "openid", Data: []byte(data), Page: "pages/booking", CallerID: 7, Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
-	}
-}
-
-func (db *DB) subscribe(t *testing.T, s *Subscription) Subscribed {
-	t.Helper()
-	out, err := db.Subscribe(t.Context(), s)
-	require.NoError(t, err)
-	return out
-}
-
-// try claims the only pending subscribe message and reports on it.
-func (db *DB) try(t *testing.T, r task.Report) task.Task {
-	t.Helper()
-	claimed, _, err := db.Claim(t.Context(), ClaimRequest{Queue: task.WeChatQueue, AppID: "wechat", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true})
-	require.NoError(t, err)
-	require.Len(t, claimed, 1)
-	r.TaskID, r.AppID, r.ClaimID = claimed[0].ID, "wechat", claimed[0].ClaimID
-	outs, errs := db.Report([]*Report{{Request: []byte(`{}`), Report: r}})
-	require.NoError(t, errs[0])
-	require.Equal(t, task.Applied, outs[0].Verdict)
-	return outs[0].Task
-}
-
 func (db *DB) mustLog(t *testing.T, id int64) SubscribeLog {
 	t.Helper()
 	l, err := db.SubscribeLog(t.Context(), id)

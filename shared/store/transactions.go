@@ -106,3 +106,10 @@ func rollback(conn *pgx.Conn) {
 	defer cancel()
 	_, _ = conn.Exec(ctx, "rollback")
 }
+
+// How long an insert waits for another instance's uncommitted key before it fails with
+// idempotency_in_flight. A row that is run alone has waited before.
+const (
+	keyTimeout      = "250ms"
+	keyTimeoutAlone = "20ms"
+)

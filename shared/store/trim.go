@@ -18,6 +18,14 @@ type Trim struct {
 	Refused []string // the streams that took nothing when they were last tried
 }
 
+const (
+	trimEvery      = 5 * time.Minute
+	trimEveryWhile = 15 * time.Second // while a stream is full
+
+	// TrimEveryAlert is how often streams are trimmed while one has an alert.
+	TrimEveryAlert = time.Minute
+)
+
 // recentlyPaused are the streams that took nothing lately.
 const recentlyPaused = `from stream_pauses where failures > 0 and until > now() - interval '5 minutes'`
 
@@ -67,7 +75,7 @@ func (db *DB) BeginTrim(ctx context.Context) (t Trim, due bool, err error) {
 // EndTrim says where the next look at the stream of messages begins, and which
 // streams have room again.
 func (db *DB) EndTrim(ctx context.Context, next uint64, freed []string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maintenanceSaveTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 	_, err := db.hot.Exec(ctx, endTrimSQL, unprepared, int64(next))
 	if err == nil {

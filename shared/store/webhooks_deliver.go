@@ -121,19 +121,11 @@ const claimDeliveriesSQL = deliverySources +
 update webhook_deliveries w set claims = w.claims + 1, next_at = now() + make_interval(secs => $9)
 from claimed, webhook_endpoints s
 where w.id = claimed.id and s.id = w.endpoint_id
-returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, ` + payloadSQL + `, w.claims, s.failing_since is not null,
+returning w.id, w.caller_id, w.endpoint_id, w.lane, w.event_id, w.url, ` + deliveryPayload + `, w.claims, s.failing_since is not null,
     s.caller_id, coalesce(s.url, ''), s.secret, case when s.old_secret_until > now() then s.old_secret end`
 
-// payloadSQL is what the delivery w sends.
-const payloadSQL = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id))`
-
-// Places bounds what one process has under way of one kind.
-type Places struct {
-	All     int
-	Caller  int // of these for one caller
-	Lane    int // of these for one lane
-	Failing int // webhooks only: for endpoints that fail, with a quarter of them for one caller
-}
+// deliveryPayload is what the delivery w sends.
+const deliveryPayload = `coalesce(w.own_payload, (select payload from webhook_events where id = w.event_id))`
 
 // DueDelivery is an event to be told to an endpoint now, in the hands of one
 // until its lease ends.
@@ -264,7 +256,7 @@ func (db *DB) SettleDeliveries(ctx context.Context, tried []Tried, patience time
 	if len(tried) == 0 {
 		return Settled{}, nil
 	}
-	notifier := &commitNotifier{db: db}
+	notifier := db.newNotifier()
 	err = pgx.BeginFunc(ctx, db.hot, func(tx pgx.Tx) error {
 		s, err := lockTried(ctx, tx, tried)
 		if err != nil {

@@ -61,7 +61,7 @@ func (db *DB) Deliveries(ctx context.Context, f DeliveryFilter) (page []Delivery
 }
 
 const deliverySQL = `
-select ` + deliveryColumns + `, ` + payloadSQL + `
+select ` + deliveryColumns + `, ` + deliveryPayload + `
 from webhook_deliveries w
 where w.id = $1 and ($2::bigint is null or w.caller_id = $2)`
 

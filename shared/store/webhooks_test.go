@@ -14,26 +14,6 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func fresh() string { return "whsec_fresh" }
-
-// told records the n-th event of a task.
-func (db *DB) told(t *testing.T, subject task.ID, n int, kind string) int {
-	t.Helper()
-	heard, unknown, err := db.RecordEvents(t.Context(), []RecordedEvent{{
-		ID: fmt.Sprintf("%s-%d", subject, n), Kind: kind, Type: "sendonce." + kind + ".v1", Subject: subject, Payload: `{}`,
-	}}, fresh)
-	require.NoError(t, err)
-	require.Empty(t, unknown)
-	return heard
-}
-
-func (db *DB) mustClaimDeliveries(t *testing.T, inHand ...DueDelivery) []DueDelivery {
-	t.Helper()
-	due, err := db.ClaimDeliveries(t.Context(), Places{All: 100, Caller: 100, Lane: 3, Failing: 100}, inHand, time.Minute)
-	require.NoError(t, err)
-	return due
-}
-
 // settle answers all deliveries with one status.
 func (db *DB) settle(t *testing.T, status int, due ...DueDelivery) []time.Time {
 	t.Helper()
@@ -44,12 +24,6 @@ func (db *DB) settle(t *testing.T, status int, due ...DueDelivery) []time.Time {
 	settled, err := db.SettleDeliveries(t.Context(), tried, 120*time.Hour)
 	require.NoError(t, err)
 	return settled.Again
-}
-
-func (db *DB) exec(t *testing.T, sql string, args ...any) {
-	t.Helper()
-	_, err := db.owner(t).Exec(t.Context(), sql, args...)
-	require.NoError(t, err)
 }
 
 func (db *DB) mustDeliveries(t *testing.T, f DeliveryFilter) []Delivery {

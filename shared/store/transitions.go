@@ -139,6 +139,15 @@ type change struct {
 	before, after task.Task
 }
 
+// Hooks are what another subject does in the transaction that changes tasks. Package subscribe
+// keeps the rows of its messages equal to their tasks with them.
+type Hooks struct {
+	// Changed adds statements to the batch that applies the changes.
+	Changed func(batch *pgx.Batch, changes []change)
+	// MayRevive returns an error if the finished task, which is locked, must not be sent again.
+	MayRevive func(ctx context.Context, conn *pgx.Conn, t task.Task) error
+}
+
 // verdictLog is one row of report_logs.
 type verdictLog struct {
 	id        task.ID
@@ -246,7 +255,7 @@ func (db *DB) queueChanges(batch *pgx.Batch, changes []change) *commitNotifier {
 			column(revive, claimID), column(revive, appID), column(revive, ended), column(revive, result), column(revive, errorCode),
 			column(revive, callerID), column(revive, callback), column(revive, claimedBy))
 	}
-	queueSubscriptions(batch, changes)
+	db.hooks.Changed(batch, changes)
 	return db.queueEvents(batch, changes)
 }
 
@@ -348,7 +357,7 @@ func (db *DB) decideOne(ctx context.Context, conn *pgx.Conn, held locked, id tas
 	}
 	after, err := how(before, held.now)
 	if err == nil && before.State.Final() && !after.State.Final() {
-		err = mayRevive(ctx, conn, before)
+		err = db.hooks.MayRevive(ctx, conn, before)
 	}
 	if err != nil {
 		return before, err

@@ -1,0 +1,28 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/stretchr/testify/require"
+)
+
+func TestWhatMayBeCommittedIsNotWhatTheServerRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		err  error
+		want bool
+	}{
+		{&pgconn.PgError{SeverityUnlocalized: "ERROR", Code: codeLockTimeout}, false},
+		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: "57P01"}, true},
+		{&pgconn.PgError{SeverityUnlocalized: "FATAL", Code: codeProtocolViolation, Message: "query_wait_timeout"}, false},
+		{errBusy(), false},
+		{io.ErrUnexpectedEOF, true},
+		{context.DeadlineExceeded, true},
+	} {
+		require.Equal(t, c.want, mayBeCommitted(fmt.Errorf("commit: %w", c.err)), c.err)
+	}
+}

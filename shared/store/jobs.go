@@ -1,0 +1,42 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const (
+	// A begun_at far in the future comes from a clock that was set back since, or from another
+	// primary.
+	beginJobSQL = `
+update upkeep set begun_at = now()
+where what = $1 and begun_at not between now() - make_interval(secs => $2) and now() + interval '1 minute'
+returning place::text`
+
+	endJobSQL = `update upkeep set place = $2::text::jsonb, begun_at = case when $3 then '-infinity' else begun_at end where what = $1`
+)
+
+// beginJob reports whether a job is due, and where its last run stopped. If due is
+// true, no other instance starts the job for the time every.
+func (db *DB) beginJob(ctx context.Context, what string, every time.Duration) (place *string, due bool, err error) {
+	err = db.hot.QueryRow(ctx, beginJobSQL, unprepared, what, every.Seconds()).Scan(&place)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, false, nil
+	}
+	return place, err == nil, err
+}
+
+// saveTimeout limits saving the progress of a job, also after its caller has left.
+const saveTimeout = 3 * time.Second
+
+// endJob saves where the next run continues. If again is true, that run may start at
+// once.
+func (db *DB) endJob(ctx context.Context, what string, place *string, again bool) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+	defer cancel()
+	_, err := db.hot.Exec(ctx, endJobSQL, unprepared, what, place, again)
+	return err
+}

@@ -1,0 +1,108 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	msg "github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// countMessagesSQL counts what a caller has waiting, at most $2 rows of each index,
+// and says up to which place accepted messages are saved. A stream holds a copy for
+// each send.
+const countMessagesSQL = `
+with w as (
+    (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = $1 limit $2)
+    union all
+    (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = $1 limit $2)
+    union all
+    (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = $1 limit $2)
+)
+select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
+    (select accept_seq from accepted_messages where accept_seq is not null order by accept_seq desc limit 1),
+    (select accept_seq from accepted_checked), 0)
+from w`
+
+// MessageAdmission is a message that is counted for its caller, and for the inbox of its user,
+// before it is saved or accepted. End must follow; Saved or Accepted before it keep the count.
+type MessageAdmission struct {
+	Admission
+	inbox *inboxPlace // of a message to a user
+}
+
+// Saved reports that the message is committed and was not before.
+func (a MessageAdmission) Saved() {
+	a.inbox.keep()
+	a.Admission.Saved()
+}
+
+// Accepted reports that a stream stored the message at this place, and had not before.
+func (a MessageAdmission) Accepted(seq int64) {
+	a.inbox.keep()
+	a.Admission.Accepted(seq)
+}
+
+// End reports that the call that brought the message has ended.
+func (a MessageAdmission) End() {
+	a.inbox.release()
+	a.Admission.End()
+}
+
+// AdmitMessage counts a message of a caller before it is saved, or accepted by a
+// stream first. The refusal (task.CodeQuota) says that the caller would have more
+// waiting than its quota, took more than its share of a stream, or sent more than a
+// quarter of an inbox to its user within 15 minutes; it must not keep a replay from
+// its answer.
+//
+// The count is at most 1 s old (10 s below a tenth of the quota, and longer where
+// counting itself takes more than 50 ms), and knows of other processes only what
+// was committed before it. So a caller may exceed its quota by what the other
+// processes take in within that time; in one process it does not.
+func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, accepted bool) (MessageAdmission, *task.Error) {
+	q := db.messageQuotas
+	limit := q.byDefault
+	if caller.MaxWaitingMessages != nil {
+		limit.Items = *caller.MaxWaitingMessages
+	}
+	if caller.MaxWaitingBytes != nil {
+		limit.Bytes = *caller.MaxWaitingBytes
+	}
+	streams := []string{m.To.Stream()}
+	if accepted {
+		streams = append(streams, StreamAccepted)
+	}
+	if caller.ID == 0 { // the operator's own pair
+		return MessageAdmission{}, nil
+	}
+	if db.shares.exceeded(caller.ID, streams) {
+		return MessageAdmission{}, tooMuch(shareRetry,
+			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
+	}
+	var inbox *inboxPlace
+	if m.To.Kind == msg.User && db.inboxes.limit > 0 {
+		inbox = db.inboxes.admit(inboxPair{m.From, m.To.Name})
+		if inbox == nil {
+			return MessageAdmission{}, tooMuch(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
+				"messages to this user are accepted again as these get older", m.From, db.inboxes.limit))
+		}
+	}
+	if limit == (Waiting{}) {
+		return MessageAdmission{inbox: inbox}, nil
+	}
+	q.awaitCount(ctx, caller.ID, limit)
+	admission, has := q.admit(caller.ID, limit, Waiting{1, int64(len(m.Data))}, 1)
+	if admission.items() == 0 {
+		inbox.release()
+		return MessageAdmission{}, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+
+			"messages are accepted again when some of these are delivered, confirmed or abandoned", has.Items, has.Bytes, limit))
+	}
+	return MessageAdmission{admission, inbox}, nil
+}
+
+// countMessages is quotas.count of messages.
+func (db *DB) countMessages(ctx context.Context, caller, rows int64) (of map[int64]Waiting, savedTo int64, err error) {
+	var w Waiting
+	err = db.hot.QueryRow(ctx, countMessagesSQL, unprepared, caller, rows).Scan(&w.Items, &w.Bytes, &savedTo)
+	return map[int64]Waiting{caller: w}, savedTo, failed("count waiting messages", err)
+}
