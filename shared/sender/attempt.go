@@ -11,74 +11,75 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// attempt is a claimed task on its way to a report.
+// attempt is a claimed task until its report is answered.
 type attempt struct {
-	task  api.ClaimedTask
-	ctx   context.Context // ends when the claim or the grace period does
-	lose  context.CancelCauseFunc
-	life  context.Context // ends when the attempt needs its lease no more
-	over  func()
-	lapse *time.Timer // loses the claim when its lease is nearly over
+	task     api.ClaimedTask
+	ctx      context.Context // of the send; ends when the claim is lost or expires, and with the grace period
+	cancel   context.CancelCauseFunc
+	lifetime context.Context // ends when done is called; until then the lease is extended
+	done     func()          // ends the lifetime and frees the slot
+	expiry   *time.Timer     // cancels ctx before the lease ends
 }
 
 var (
 	errLost    = errors.New("the claim is no longer this sender's")
-	errLapsed  = errors.New("the lease could not be extended in time")
+	errExpired = errors.New("the lease could not be extended in time")
 	errStopped = errors.New("the sender is stopping")
 )
 
-// take holds the lease of a task until its attempt is over.
-func (r *run) take(t api.ClaimedTask) *attempt {
+// newAttempt makes an attempt and extends its lease in the background until it is done.
+func (r *run) newAttempt(t api.ClaimedTask) *attempt {
 	a := &attempt{task: t}
-	a.ctx, a.lose = context.WithCancelCause(r.sending)
-	life, end := context.WithCancel(context.WithoutCancel(r.running))
-	a.life, a.over = life, func() {
+	a.ctx, a.cancel = context.WithCancelCause(r.sending)
+	lifetime, end := context.WithCancel(context.WithoutCancel(r.running))
+	a.lifetime, a.done = lifetime, func() {
 		end()
-		r.hand <- struct{}{}
+		r.slots <- struct{}{}
 	}
-	a.lapse = time.AfterFunc(r.safely(), func() { a.lose(errLapsed) })
-	r.leases.Go(func() { r.keep(a) })
+	a.expiry = time.AfterFunc(r.usableLease(), func() { a.cancel(errExpired) })
+	r.leases.Go(func() { r.extendLease(a) })
 	return a
 }
 
-// safely is how much of a lease may be used: what is under way shall end before
-// the server gives the task to somebody else.
-func (r *run) safely() time.Duration { return r.Lease * 9 / 10 }
+// usableLease is the part of a lease during which a send may run: it must end before the server gives the task
+// to another sender.
+func (r *run) usableLease() time.Duration { return r.Lease * 9 / 10 }
 
-// keep extends the lease until the attempt is over or the claim is lost.
-func (r *run) keep(a *attempt) {
-	defer a.lapse.Stop()
-	defer a.lose(nil)
+// extendLease extends the lease until the attempt is done or the claim is lost.
+func (r *run) extendLease(a *attempt) {
+	defer a.expiry.Stop()
+	defer a.cancel(nil)
 	tick := time.NewTicker(r.Lease / 3)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-		case <-a.life.Done():
+		case <-a.lifetime.Done():
 			return
 		}
-		ctx, cancel := context.WithTimeout(a.life, r.Lease/3)
+		ctx, cancel := context.WithTimeout(a.lifetime, r.Lease/3)
 		err := r.extend(ctx, a, false)
 		cancel()
 		if errors.Is(err, errLost) {
-			a.lose(err)
-			<-a.life.Done()
+			a.cancel(err)
+			<-a.lifetime.Done()
 			return
 		}
-		if err != nil && a.life.Err() == nil {
+		if err != nil && a.lifetime.Err() == nil {
 			r.Log.WarnContext(ctx, "sender: lease not extended", "task_id", a.task.TaskID, "error", err)
 		}
 	}
 }
 
-// extend gives errLost when the server says that the claim is not ours.
+// extend extends the lease once, and with sending marks the task. It returns errLost if the claim is no longer
+// this sender's.
 func (r *run) extend(ctx context.Context, a *attempt, sending bool) error {
-	asked := time.Now() // the server counts from later on
+	started := time.Now() // the server's lease starts later than this
 	_, err := r.Client.Extend(ctx, a.task.TaskID, api.ExtendRequest{
 		AppID: r.AppID, ClaimID: a.task.ClaimID, LeaseSeconds: &r.lease, Sending: sending,
 	})
 	if err == nil {
-		a.lapse.Reset(time.Until(asked.Add(r.safely())))
+		a.expiry.Reset(time.Until(started.Add(r.usableLease())))
 		return nil
 	}
 	var refused *api.Error
@@ -88,27 +89,27 @@ func (r *run) extend(ctx context.Context, a *attempt, sending bool) error {
 	return err
 }
 
-// carry brings a task from its claim to a report.
-func (r *run) carry(a *attempt) {
+// process sends a task and queues its report.
+func (r *run) process(a *attempt) {
 	err := r.prepare(a)
-	if errors.Is(err, errLost) { // nobody asks for our word any more
-		r.Log.WarnContext(a.life, "sender: not sent", "task_id", a.task.TaskID, "error", err)
-		a.over()
+	if errors.Is(err, errLost) { // a report would be refused as stale
+		r.Log.WarnContext(a.lifetime, "sender: not sent", "task_id", a.task.TaskID, "error", err)
+		a.done()
 		return
 	}
 	if err != nil {
-		r.reporter.add(pending{report: reportOf(a.task, notSent(err), time.Now()), over: a.over})
+		r.reporter.add(pendingReport{report: reportOf(a.task, notSent(err), time.Now()), done: a.done})
 		return
 	}
-	r.conclude(a, r.send(a))
+	r.finish(a, r.send(a))
 }
 
-// prepare does all that comes before a send. Once it has returned nil the
-// attempt is in the journal as unknown, and the server knows that it begins.
+// prepare waits for the interval, marks the task as sending and writes it to the journal as unknown. After an
+// error the message must not be sent.
 func (r *run) prepare(a *attempt) error {
-	ctx, cancel := r.unlessStopped(a)
+	ctx, cancel := r.untilStopped(a)
 	defer cancel()
-	if err := r.early.wait(ctx); err != nil {
+	if err := r.markPace.wait(ctx); err != nil {
 		return err
 	}
 	if err := r.extend(ctx, a, true); err != nil {
@@ -117,7 +118,7 @@ func (r *run) prepare(a *attempt) error {
 		}
 		if !errors.Is(err, errLost) {
 			r.Log.WarnContext(ctx, "sender: not marked as sending", "task_id", a.task.TaskID, "error", err)
-			r.early.hold(time.Second)
+			r.markPace.delay(time.Second)
 		}
 		return err
 	}
@@ -128,56 +129,56 @@ func (r *run) prepare(a *attempt) error {
 	return nil
 }
 
-// unlessStopped is the ctx of what need not be done when nothing more is begun.
-func (r *run) unlessStopped(a *attempt) (context.Context, func()) {
+// untilStopped returns a context that also ends when the run stops to begin attempts.
+func (r *run) untilStopped(a *attempt) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a.ctx)
-	forget := context.AfterFunc(r.running, func() { cancel(errStopped) })
+	unregister := context.AfterFunc(r.running, func() { cancel(errStopped) })
 	if r.running.Err() != nil {
-		cancel(errStopped) // now, where AfterFunc would take its time
+		cancel(errStopped) // at once; AfterFunc calls its function a moment later
 	}
 	return ctx, func() {
-		forget()
+		unregister()
 		cancel(nil)
 	}
 }
 
-// send gives the message to the gateway, at its time.
+// send waits for the interval and calls the gateway.
 func (r *run) send(a *attempt) Result {
-	if err := r.pass(a); err != nil {
+	if err := r.waitToSend(a); err != nil {
 		return notSent(err)
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, r.Timeout)
 	defer cancel()
 	results := make(chan Result, 1)
-	go func() { results <- r.try(ctx, messageOf(a.task)) }()
+	go func() { results <- r.callGateway(ctx, messageOf(a.task)) }()
 	select {
 	case result := <-results:
 		return result
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(lateLimit)
+	late := time.NewTimer(lateReturnTime)
 	defer late.Stop()
 	select {
 	case result := <-results:
 		return result
 	case <-late.C:
-		r.Log.ErrorContext(ctx, "sender: the gateway did not return when its time was over", "task_id", a.task.TaskID)
+		r.Log.ErrorContext(ctx, "sender: the gateway did not return after its context ended", "task_id", a.task.TaskID)
 		return Result{Message: "the gateway did not return"}
 	}
 }
 
-func (r *run) pass(a *attempt) error {
-	ctx, cancel := r.unlessStopped(a)
+func (r *run) waitToSend(a *attempt) error {
+	ctx, cancel := r.untilStopped(a)
 	defer cancel()
-	return r.gate.wait(ctx)
+	return r.sendPace.wait(ctx)
 }
 
 func notSent(why error) Result {
 	return Result{Outcome: Released, Message: "not sent: " + why.Error()}
 }
 
-// try makes a panic of the gateway an unknown outcome.
-func (r *run) try(ctx context.Context, m Message) (result Result) {
+// callGateway converts a panic of the gateway to an unknown outcome.
+func (r *run) callGateway(ctx context.Context, m Message) (result Result) {
 	defer func() {
 		if p := recover(); p != nil {
 			r.Log.ErrorContext(ctx, "sender: the gateway panicked", "task_id", m.TaskID, "panic", p, "stack", string(debug.Stack()))
@@ -187,10 +188,10 @@ func (r *run) try(ctx context.Context, m Message) (result Result) {
 	return r.Gateway.Send(ctx, m)
 }
 
-// conclude puts a result on disk and has it reported.
-func (r *run) conclude(a *attempt, result Result) {
+// finish writes a result to the journal and queues its report.
+func (r *run) finish(a *attempt, result Result) {
 	if result.Outcome == Released {
-		r.early.hold(min(result.RetryAfter, longestHold))
+		r.markPace.delay(min(result.RetryAfter, maxDelay))
 	}
 	r.Log.DebugContext(r.running, LogSent, "task_id", a.task.TaskID, "phone", mask(a.task.PhoneNumber),
 		"outcome", result.Outcome.String(), "code", result.Code, "message", result.Message)
@@ -198,5 +199,5 @@ func (r *run) conclude(a *attempt, result Result) {
 	if err := r.journal.put(report); err != nil {
 		r.fail(err)
 	}
-	r.reporter.add(pending{report: report, journaled: true, over: a.over})
+	r.reporter.add(pendingReport{report: report, journaled: true, done: a.done})
 }

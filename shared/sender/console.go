@@ -9,18 +9,18 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// NewConsole makes a Gateway that prints each message on a line of its own
-// instead of sending it, with the middle of the number hidden.
+// NewConsole makes a Gateway that prints each message on one line instead of sending it. The middle of the
+// phone number is masked.
 func NewConsole(w io.Writer) Gateway {
-	var turn sync.Mutex
+	var mu sync.Mutex
 	return GatewayFunc(func(ctx context.Context, m Message) Result {
-		turn.Lock()
-		defer turn.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
 		if err := ctx.Err(); err != nil {
 			return notSent(err)
 		}
 		if _, err := fmt.Fprintf(w, "sent to %s: %s\n", mask(m.PhoneNumber), text.Printable(m.Content, ' ')); err != nil {
-			return Result{Message: err.Error()} // part of the line may show
+			return Result{Message: err.Error()} // a part of the line may have been printed
 		}
 		return Result{Outcome: OK}
 	})

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestAPhoneNumberIsMasked(t *testing.T) {
+func TestMask(t *testing.T) {
 	t.Parallel()
 	for phone, want := range map[string]string{
 		"13800138000": "138****8000", "+8613800138000": "+86****8000", "12345678": "123****5678",
@@ -18,7 +18,7 @@ func TestAPhoneNumberIsMasked(t *testing.T) {
 	}
 }
 
-func TestAMessageDoesNotMoveTheCursor(t *testing.T) {
+func TestConsoleRemovesControlCharacters(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	result := NewConsole(&out).Send(t.Context(), Message{PhoneNumber: "13800138000", Content: "你好\n\x1b[2Jworld\u202e👍"})
@@ -30,7 +30,7 @@ type closedPipe struct{}
 
 func (closedPipe) Write([]byte) (int, error) { return 0, errors.New("closed pipe") }
 
-func TestAConsoleThatIsGoneIsNotSaidToHavePrinted(t *testing.T) {
+func TestConsoleReportsWriteErrorsAsUnknown(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, Result{Outcome: Unknown, Message: "closed pipe"}, NewConsole(closedPipe{}).Send(t.Context(), Message{}))
 }

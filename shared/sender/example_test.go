@@ -11,17 +11,16 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// A sender app: what it is called, how it sends, and where it remembers what it
-// began.
+// A sender app needs a client, a name, a gateway and a journal.
 func Example() {
-	service, journal, end := aService("0198c0de-0000-7000-8000-000000000001")
+	service, journal, end := startService("0198c0de-0000-7000-8000-000000000001")
 	defer end()
-	ctx, stop := context.WithCancel(context.Background()) // an app takes signal.NotifyContext
+	ctx, stop := context.WithCancel(context.Background()) // an app uses signal.NotifyContext
 	defer stop()
 
 	modem := sender.GatewayFunc(func(_ context.Context, m sender.Message) sender.Result {
 		fmt.Println("sending to", m.PhoneNumber)
-		stop() // an app goes on
+		stop() // an app would continue
 		return sender.Result{Outcome: sender.OK}
 	})
 	app, err := sender.New(sender.Config{
@@ -40,15 +39,15 @@ func Example() {
 	// ended: <nil>
 }
 
-// aService has one task, and a place for a journal beside it.
-func aService(task string) (url, journal string, end func()) {
+// startService starts a service with one task, and makes a directory for the journal.
+func startService(task string) (url, journal string, end func()) {
 	dir, err := os.MkdirTemp("", "so-sender-")
 	if err != nil {
 		panic(err)
 	}
-	door := httptest.NewServer(newDesk(task))
-	return door.URL, filepath.Join(dir, "journal"), func() {
-		door.Close()
+	server := httptest.NewServer(newTestService(task))
+	return server.URL, filepath.Join(dir, "journal"), func() {
+		server.Close()
 		if err := os.RemoveAll(dir); err != nil {
 			panic(err)
 		}

@@ -11,56 +11,54 @@ import (
 	"sync"
 )
 
-// The moods of a Flaky gateway beside the words of the outcomes.
+// The behaviours of a Flaky gateway, in addition to the names of the outcomes.
 const (
-	moodPanic = "panic" // it panics after the message has left
-	moodHang  = "hang"  // the message has left, and no answer comes
+	behaviourPanic = "panic" // it sends the message and panics
+	behaviourHang  = "hang"  // it sends the message and waits until ctx ends
 )
 
-// FlakyConfig says how a Flaky gateway fails. Its words are those of the
-// outcomes (ok, failed, retryable, released, unknown), panic and hang.
+// FlakyConfig configures how a Flaky gateway fails. Its behaviours are the outcomes (ok, failed, retryable,
+// released, unknown), panic and hang.
 type FlakyConfig struct {
-	Script []string           // what happens to the first messages, in this order
-	Shares map[string]float64 // of those after them; what is left of 1 is ok
-	Seed   uint64             // the same seed makes the same choices
+	Script []string           // the behaviours for the first messages, in this order
+	Shares map[string]float64 // the probability of each behaviour for later messages; the rest is ok
+	Seed   uint64             // of the random numbers: the same seed makes the same choices
 }
 
-// Flaky is a Gateway that fails on demand, and whose provider remembers what
-// reached it.
+// Flaky is a Gateway for tests that fails as configured and records which messages were sent.
 type Flaky struct {
-	cfg   FlakyConfig
-	words []string // of the shares
+	cfg    FlakyConfig
+	shares []string // the behaviours in cfg.Shares, sorted
 
 	mu     sync.Mutex
 	script []string
-	chance *rand.Rand
+	random *rand.Rand
 	ledger map[Sent]int
 }
 
-// Sent names an attempt at a task.
+// Sent identifies an attempt at a task.
 type Sent struct {
 	TaskID  string
 	ClaimID int64
 }
 
-// NewFlaky makes a flaky gateway. The error names everything that is wrong with
-// cfg.
+// NewFlaky makes a flaky gateway. The error names everything that is wrong with cfg.
 func NewFlaky(cfg FlakyConfig) (*Flaky, error) {
 	var bad []error
-	check := func(word string) {
-		if _, known := ParseOutcome(word); !known && word != moodPanic && word != moodHang {
-			bad = append(bad, fmt.Errorf("%q is none of %s, %s, %s", word, strings.Join(outcomeWords, ", "), moodPanic, moodHang))
+	check := func(name string) {
+		if _, known := ParseOutcome(name); !known && name != behaviourPanic && name != behaviourHang {
+			bad = append(bad, fmt.Errorf("%q is none of %s, %s, %s", name, strings.Join(outcomeNames, ", "), behaviourPanic, behaviourHang))
 		}
 	}
-	for _, word := range cfg.Script {
-		check(word)
+	for _, name := range cfg.Script {
+		check(name)
 	}
-	words, sum := slices.Sorted(maps.Keys(cfg.Shares)), 0.0
-	for _, word := range words {
-		check(word)
-		share := cfg.Shares[word]
+	shares, sum := slices.Sorted(maps.Keys(cfg.Shares)), 0.0
+	for _, name := range shares {
+		check(name)
+		share := cfg.Shares[name]
 		if !(share >= 0 && share <= 1) {
-			bad = append(bad, fmt.Errorf("the share of %s must be from 0 to 1", word))
+			bad = append(bad, fmt.Errorf("the share of %s must be from 0 to 1", name))
 		}
 		sum += share
 	}
@@ -71,56 +69,56 @@ func NewFlaky(cfg FlakyConfig) (*Flaky, error) {
 		return nil, errors.Join(bad...)
 	}
 	return &Flaky{
-		cfg: cfg, words: words, script: cfg.Script, chance: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: map[Sent]int{},
+		cfg: cfg, shares: shares, script: cfg.Script, random: rand.New(rand.NewPCG(cfg.Seed, 0)), ledger: map[Sent]int{},
 	}, nil
 }
 
-// Send does what is next.
+// Send implements Gateway.
 func (f *Flaky) Send(ctx context.Context, m Message) Result {
 	if err := ctx.Err(); err != nil {
 		return notSent(err)
 	}
-	switch mood := f.next(m); mood {
-	case moodPanic:
+	switch behaviour := f.next(m); behaviour {
+	case behaviourPanic:
 		panic("flaky: on demand")
-	case moodHang:
+	case behaviourHang:
 		<-ctx.Done()
 		return Result{Message: "no answer: " + context.Cause(ctx).Error()}
 	default:
-		outcome, _ := ParseOutcome(mood)
+		outcome, _ := ParseOutcome(behaviour)
 		return Result{Outcome: outcome}
 	}
 }
 
-// next picks a mood, and remembers a message that leaves.
+// next picks a behaviour, and records the message in the ledger if it is sent.
 func (f *Flaky) next(m Message) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	mood := f.pick()
-	switch mood {
+	behaviour := f.pick()
+	switch behaviour {
 	case Failed.String(), Retryable.String(), Released.String():
 	default:
 		f.ledger[Sent{m.TaskID, m.ClaimID}]++
 	}
-	return mood
+	return behaviour
 }
 
 func (f *Flaky) pick() string {
 	if len(f.script) > 0 {
-		mood := f.script[0]
+		behaviour := f.script[0]
 		f.script = f.script[1:]
-		return mood
+		return behaviour
 	}
-	at := f.chance.Float64()
-	for _, word := range f.words {
-		if at -= f.cfg.Shares[word]; at < 0 {
-			return word
+	at := f.random.Float64()
+	for _, name := range f.shares {
+		if at -= f.cfg.Shares[name]; at < 0 {
+			return name
 		}
 	}
 	return OK.String()
 }
 
-// Ledger is how often each attempt reached the provider, so far.
+// Ledger returns how often the message of each attempt was sent.
 func (f *Flaky) Ledger() map[Sent]int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

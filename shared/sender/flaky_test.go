@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-func TestAFlakyGatewayFollowsItsScript(t *testing.T) {
+func TestFlakyGatewayFollowsItsScript(t *testing.T) {
 	t.Parallel()
 	f, err := sender.NewFlaky(sender.FlakyConfig{Script: []string{"ok", "failed", "retryable", "released", "unknown", "hang", "panic"}})
 	require.NoError(t, err)
@@ -23,10 +23,10 @@ func TestAFlakyGatewayFollowsItsScript(t *testing.T) {
 	require.Equal(t, sender.OK, f.Send(t.Context(), sender.Message{TaskID: "t", ClaimID: 7}).Outcome, "after the script")
 	require.Equal(t, map[sender.Sent]int{
 		{TaskID: "t", ClaimID: 0}: 1, {TaskID: "t", ClaimID: 4}: 1, {TaskID: "t", ClaimID: 5}: 1, {TaskID: "t", ClaimID: 6}: 1, {TaskID: "t", ClaimID: 7}: 1,
-	}, f.Ledger(), "what left, or may have left")
+	}, f.Ledger(), "what was sent, or may have been sent")
 }
 
-func TestAFlakyGatewayFailsInItsShares(t *testing.T) {
+func TestFlakyGatewayFollowsItsShares(t *testing.T) {
 	t.Parallel()
 	run := func(seed uint64) (outcomes []sender.Outcome) {
 		f, err := sender.NewFlaky(sender.FlakyConfig{Shares: map[string]float64{"failed": 0.2, "retryable": 0.3}, Seed: seed})
@@ -48,10 +48,10 @@ func TestAFlakyGatewayFailsInItsShares(t *testing.T) {
 	require.NotEqual(t, run(1), run(2))
 }
 
-func TestAFlakyGatewayNamesAllThatIsWrong(t *testing.T) {
+func TestNewFlakyNamesAllErrors(t *testing.T) {
 	t.Parallel()
 	_, err := sender.NewFlaky(sender.FlakyConfig{Script: []string{"okay"}, Shares: map[string]float64{"fail": 0.1, "ok": 0.9, "hang": 2}})
-	for _, word := range []string{`"okay"`, `"fail"`, "share of hang", "more than 1 together"} {
-		require.ErrorContains(t, err, word)
+	for _, text := range []string{`"okay"`, `"fail"`, "share of hang", "more than 1 together"} {
+		require.ErrorContains(t, err, text)
 	}
 }

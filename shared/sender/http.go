@@ -1,6 +1,7 @@
 package sender
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -14,13 +15,12 @@ import (
 	"github.com/sendonce/sendonce/shared/text"
 )
 
-// HTTPConfig says how a provider is called and how its answer is understood.
+// HTTPConfig configures the request to a provider and what its answers mean.
 //
-// URL, the values of Header, and Body are templates of package text/template,
-// with the fields of Message as text: {{.TaskID}}, {{.ClaimID}},
-// {{.PhoneNumber}}, {{.Content}}, {{.RetryCount}}. They come escaped for their
-// place: percent-encoded in the URL and in a form, and in a JSON body as a string
-// is between its quotes, which the template has:
+// URL, the values of Header, and Body are templates of package text/template with the fields of Message:
+// {{.TaskID}}, {{.ClaimID}}, {{.PhoneNumber}}, {{.Content}}, {{.RetryCount}}. The values are escaped:
+// percent-encoded in the URL and in a form, and for a JSON string in a JSON body, where the template has the
+// quotes:
 //
 //	{"to": "{{.PhoneNumber}}", "text": "{{.Content}}"}
 type HTTPConfig struct {
@@ -29,30 +29,29 @@ type HTTPConfig struct {
 	Header map[string]string // Content-Type decides how Body is escaped; without it Body is JSON
 	Body   string
 
-	// Outcomes says what an answer means: by its status ("404"), else by its class
-	// ("5xx"), or that the request did not leave at all ("unreachable"). It goes
-	// before
+	// Outcomes maps a status ("404"), a class of them ("5xx"), or "unreachable", if no request could be sent,
+	// to an outcome. A status is more specific than its class. Without an entry, the outcome is
 	//
-	//	unreachable released: a provider that is away uses up no retry
+	//	unreachable released: no retry is used while the provider is unavailable
 	//	2xx         ok
 	//	3xx         unknown; redirects are not followed
-	//	401, 407    released: the credentials are at fault, not the message
+	//	401, 407    released: the credentials are wrong, not the message
 	//	408         retryable
 	//	429         released
 	//	4xx         failed
 	//	5xx         unknown; released for a 503 with Retry-After
 	Outcomes map[string]Outcome
 
-	// OKField is a field of the JSON answer, as "result.code" or "messages.0.status",
-	// that must be OKValue, as it is written in the answer, for OK. Another value is
-	// Failed with that value as its code; without the field the outcome is Unknown.
+	// OKField is the path of a field of the JSON answer, such as "result.code" or "messages.0.status". The
+	// outcome is OK only if the field's text is OKValue. Any other value is Failed with that value as Code;
+	// without the field the outcome is Unknown.
 	OKField, OKValue string
 }
 
 const (
-	unreachable = "unreachable"
-	releasedFor = 30 * time.Second // when the provider does not say for how long
-	mostAnswer  = 1 << 20          // bytes
+	unreachable       = "unreachable"
+	defaultRetryAfter = 30 * time.Second // if the answer has no Retry-After
+	maxAnswer         = 1 << 20          // bytes
 )
 
 // httpGateway calls a provider over HTTP.
@@ -62,9 +61,8 @@ type httpGateway struct {
 	client  *http.Client
 }
 
-// NewHTTP makes a Gateway that calls a provider once for each message. What goes
-// wrong before the request leaves is told from what goes wrong afterwards: only
-// the latter is Unknown. The error names everything that is wrong with cfg.
+// NewHTTP makes a Gateway that calls a provider once for each message. Of requests without an answer only those
+// of which a part was sent are Unknown. The error names everything that is wrong with cfg.
 func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 	request, badRequest := parseRequest(cfg)
 	rules, badRules := parseRules(cfg)
@@ -72,16 +70,15 @@ func NewHTTP(cfg HTTPConfig) (Gateway, error) {
 		return nil, err
 	}
 	return &httpGateway{request: request, rules: rules, client: &http.Client{
-		Transport:     onceTransport(),
+		Transport:     newTransport(),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
 }
 
-// onceTransport never repeats a request. On a connection that was used before,
-// net/http repeats some by itself, and a server that closes it just then makes
-// others unknown; so each message has its own. With HTTP/1 the trace tells
-// reliably whether anything was written.
-func onceTransport() *http.Transport {
+// newTransport returns a transport that never repeats a request. On a kept connection net/http repeats some
+// requests by itself, and others are unknown if the server closes it at that moment, so each message has its own
+// connection. With HTTP/1 the trace reports reliably whether a byte was written.
+func newTransport() *http.Transport {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.DisableKeepAlives = true
 	t.ForceAttemptHTTP2 = false
@@ -92,49 +89,46 @@ func onceTransport() *http.Transport {
 
 // Send makes one request.
 func (g *httpGateway) Send(ctx context.Context, m Message) Result {
-	var left atomic.Bool
+	var written atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		WroteRequest: func(httptrace.WroteRequestInfo) { left.Store(true) },
+		WroteRequest: func(httptrace.WroteRequestInfo) { written.Store(true) },
 	})
-	req, err := g.request.of(ctx, m)
+	req, err := g.request.request(ctx, m)
 	if err != nil {
 		return Result{Outcome: Failed, Code: "template", Message: err.Error()}
 	}
 	res, err := g.client.Do(req)
 	if err != nil {
-		return g.broken(err, left.Load())
+		return g.noAnswer(err, written.Load())
 	}
 	defer res.Body.Close()
-	// What the status alone decides does not need the whole body.
-	body, err := io.ReadAll(io.LimitReader(res.Body, mostAnswer))
-	return g.rules.judge(res, body, err)
+	// If the status alone decides, an incomplete body is no error.
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	return g.rules.result(res, body, err)
 }
 
-// broken is what a call without an answer means.
-func (g *httpGateway) broken(err error, left bool) Result {
-	// The URL in a url.Error may hold a number and a token.
+// noAnswer is the result of a request without an answer.
+func (g *httpGateway) noAnswer(err error, written bool) Result {
+	// The URL in a url.Error may contain a phone number and a token.
 	var withURL *url.Error
 	if errors.As(err, &withURL) {
 		err = withURL.Err
 	}
-	if left {
+	if written {
 		return Result{Message: "no answer: " + err.Error()}
 	}
-	return released(Result{Outcome: g.rules.outcomes[unreachable], Code: unreachable, Message: err.Error()}, 0)
+	return withRetryAfter(Result{Outcome: g.rules.outcomes[unreachable], Code: unreachable, Message: err.Error()}, 0)
 }
 
-// released gives a Released result a time to stay away.
-func released(r Result, asked time.Duration) Result {
+// withRetryAfter sets RetryAfter if the outcome is Released.
+func withRetryAfter(r Result, after time.Duration) Result {
 	if r.Outcome == Released {
-		r.RetryAfter = asked
-		if asked <= 0 {
-			r.RetryAfter = releasedFor
-		}
+		r.RetryAfter = cmp.Or(after, defaultRetryAfter)
 	}
 	return r
 }
 
-// excerpt is the beginning of an answer, for people.
+// excerpt returns the beginning of an answer, for people.
 func excerpt(body []byte) string {
-	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*mostMessage)]), ' '), mostMessage))
+	return strings.TrimSpace(text.Cut(text.Printable(string(body[:min(len(body), 4*maxMessage)]), ' '), maxMessage))
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/sendonce/sendonce/shared/retry"
 )
 
-// answerRules says what an answer means.
+// answerRules decides the outcome of an answer.
 type answerRules struct {
 	outcomes map[string]Outcome
-	path     []string // of the field that must be value; empty = the status alone decides
+	path     []string // of the field that must have value; empty = the status alone decides
 	value    string
 }
 
@@ -33,26 +33,26 @@ func parseRules(cfg HTTPConfig) (answerRules, error) {
 	status := regexp.MustCompile(`^([2-5]xx|[2-5][0-9][0-9])$`)
 	for _, on := range slices.Sorted(maps.Keys(cfg.Outcomes)) {
 		if on != unreachable && !status.MatchString(on) {
-			bad = append(bad, fmt.Errorf("%q is no status, as 404, no class, as 5xx, and not %s", on, unreachable))
+			bad = append(bad, fmt.Errorf("%q must be a status such as 404, a class such as 5xx, or %s", on, unreachable))
 		}
 		if on == unreachable && cfg.Outcomes[on] == OK {
-			bad = append(bad, errors.New("what did not leave cannot be ok"))
+			bad = append(bad, errors.New("the outcome of unreachable must not be ok: nothing was sent"))
 		}
 		rules.outcomes[on] = cfg.Outcomes[on]
 	}
 	if cfg.OKField != "" {
 		rules.path = strings.Split(cfg.OKField, ".")
 	} else if cfg.OKValue != "" {
-		bad = append(bad, errors.New("a value for ok needs the field that has it"))
+		bad = append(bad, errors.New("OKValue needs OKField"))
 	}
 	return rules, errors.Join(bad...)
 }
 
-// outcome is that of the status, or of its class.
-func (r answerRules) outcome(res *http.Response, away time.Duration) Outcome {
+// outcome returns the outcome of a status, or of its class.
+func (r answerRules) outcome(res *http.Response, retryAfter time.Duration) Outcome {
 	on := strconv.Itoa(res.StatusCode)
 	outcome, known := r.outcomes[on]
-	if !known && res.StatusCode == http.StatusServiceUnavailable && away > 0 {
+	if !known && res.StatusCode == http.StatusServiceUnavailable && retryAfter > 0 {
 		return Released
 	}
 	if !known {
@@ -61,12 +61,12 @@ func (r answerRules) outcome(res *http.Response, away time.Duration) Outcome {
 	return outcome
 }
 
-// judge reads an answer; unread is why its body may not be whole.
-func (r answerRules) judge(res *http.Response, body []byte, unread error) Result {
-	away := retry.After(res.Header, time.Now(), longestAway)
-	outcome := r.outcome(res, away)
+// result returns the result of an answer; readErr is the error of reading its body.
+func (r answerRules) result(res *http.Response, body []byte, readErr error) Result {
+	retryAfter := retry.After(res.Header, time.Now(), maxRetryAfter)
+	outcome := r.outcome(res, retryAfter)
 	if outcome == OK && len(r.path) > 0 {
-		return r.judgeField(body, unread)
+		return r.fieldResult(body, readErr)
 	}
 	if outcome == OK {
 		return Result{Outcome: OK}
@@ -75,24 +75,24 @@ func (r answerRules) judge(res *http.Response, body []byte, unread error) Result
 	if text := excerpt(body); text != "" {
 		message += ": " + text
 	}
-	return released(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, away)
+	return withRetryAfter(Result{Outcome: outcome, Code: strconv.Itoa(res.StatusCode), Message: message}, retryAfter)
 }
 
-func (r answerRules) judgeField(body []byte, unread error) Result {
+func (r answerRules) fieldResult(body []byte, readErr error) Result {
 	value, found := lookUp(body, r.path)
 	switch {
 	case found && value == r.value:
 		return Result{Outcome: OK}
 	case found:
 		return Result{Outcome: Failed, Code: value, Message: excerpt(body)}
-	case unread != nil:
-		return Result{Message: "the answer was cut off: " + unread.Error()}
+	case readErr != nil:
+		return Result{Message: "the answer is incomplete: " + readErr.Error()}
 	default:
 		return Result{Message: "the answer has no " + strings.Join(r.path, ".") + ": " + excerpt(body)}
 	}
 }
 
-// lookUp finds a text, number, truth value or null in JSON.
+// lookUp returns the string, number, boolean or null at a path in JSON, as text.
 func lookUp(body []byte, path []string) (value string, found bool) {
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()

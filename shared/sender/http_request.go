@@ -24,7 +24,7 @@ type requestTemplate struct {
 	escape func(string) string
 }
 
-// fields is what templates see.
+// fields are the values for templates.
 type fields struct{ TaskID, ClaimID, PhoneNumber, Content, RetryCount string }
 
 func fieldsOf(m Message, escape func(string) string) fields {
@@ -64,8 +64,8 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 	if err := errors.Join(bad...); err != nil {
 		return r, err
 	}
-	// A sample shows what is wrong with a template before a message meets it.
-	req, err := r.of(context.Background(), Message{TaskID: "t", ClaimID: 1, PhoneNumber: "+8613800138000", Content: "hello"})
+	// Expand the templates with a sample, to find their errors at the start.
+	req, err := r.request(context.Background(), Message{TaskID: "t", ClaimID: 1, PhoneNumber: "+8613800138000", Content: "hello"})
 	if err != nil {
 		return r, err
 	}
@@ -75,7 +75,8 @@ func parseRequest(cfg HTTPConfig) (requestTemplate, error) {
 	return r, nil
 }
 
-// escapeFor keeps a field from ending its place in a body.
+// escapeFor returns the function that escapes fields in a body of a media type, so that a field cannot end the
+// string or value that it is in.
 func escapeFor(media string) (func(string) string, error) {
 	kind, _, err := mime.ParseMediaType(media)
 	switch {
@@ -98,11 +99,11 @@ func jsonEscape(text string) string {
 	return string(quoted[1 : len(quoted)-1])
 }
 
-// percent escapes for a path as well as for a query.
-func percent(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
+// pathEscape escapes text for a path and for a query.
+func pathEscape(text string) string { return strings.ReplaceAll(url.QueryEscape(text), "+", "%20") }
 
-func (r requestTemplate) of(ctx context.Context, m Message) (*http.Request, error) {
-	address, err := expand(r.url, m, percent)
+func (r requestTemplate) request(ctx context.Context, m Message) (*http.Request, error) {
+	address, err := expand(r.url, m, pathEscape)
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ func httpGateway(t *testing.T, cfg sender.HTTPConfig) sender.Gateway {
 
 var hello = sender.Message{TaskID: "id-1", ClaimID: 7, PhoneNumber: "+8613800138000", Content: "hello", RetryCount: 2}
 
-func TestTheStatusDecides(t *testing.T) {
+func TestHTTPStatusDecidesOutcome(t *testing.T) {
 	t.Parallel()
 	own := map[string]sender.Outcome{"404": sender.Retryable, "5xx": sender.Retryable, "500": sender.Failed, "401": sender.Failed}
 	for _, c := range []struct {
@@ -36,27 +36,27 @@ func TestTheStatusDecides(t *testing.T) {
 		retryAfter string
 		outcomes   map[string]sender.Outcome
 		want       sender.Outcome
-		away       time.Duration
+		after      time.Duration
 	}{
 		{status: 200, want: sender.OK},
 		{status: 204, want: sender.OK},
 		{status: 303, want: sender.Unknown},
 		{status: 400, want: sender.Failed},
-		{status: 401, want: sender.Released, away: 30 * time.Second},
+		{status: 401, want: sender.Released, after: 30 * time.Second},
 		{status: 408, want: sender.Retryable},
-		{status: 429, want: sender.Released, away: 30 * time.Second},
-		{status: 429, retryAfter: "7", want: sender.Released, away: 7 * time.Second},
+		{status: 429, want: sender.Released, after: 30 * time.Second},
+		{status: 429, retryAfter: "7", want: sender.Released, after: 7 * time.Second},
 		{status: 500, want: sender.Unknown},
 		{status: 500, retryAfter: "7", want: sender.Unknown},
 		{status: 503, want: sender.Unknown},
-		{status: 503, retryAfter: "7", want: sender.Released, away: 7 * time.Second},
-		{status: 503, retryAfter: "99999999999", want: sender.Released, away: 7 * 24 * time.Hour},
+		{status: 503, retryAfter: "7", want: sender.Released, after: 7 * time.Second},
+		{status: 503, retryAfter: "99999999999", want: sender.Released, after: 7 * 24 * time.Hour},
 		{status: 401, outcomes: own, want: sender.Failed},
 		{status: 404, outcomes: own, want: sender.Retryable},
 		{status: 410, outcomes: own, want: sender.Failed},
 		{status: 500, outcomes: own, want: sender.Failed},
 		{status: 502, outcomes: own, want: sender.Retryable},
-		{status: 503, retryAfter: "7", outcomes: own, want: sender.Released, away: 7 * time.Second},
+		{status: 503, retryAfter: "7", outcomes: own, want: sender.Released, after: 7 * time.Second},
 	} {
 		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			if c.retryAfter != "" {
@@ -70,7 +70,7 @@ func TestTheStatusDecides(t *testing.T) {
 		result := httpGateway(t, sender.HTTPConfig{URL: provider.URL, Outcomes: c.outcomes}).Send(t.Context(), hello)
 		provider.Close()
 		require.Equal(t, c.want, result.Outcome, c)
-		require.Equal(t, c.away, result.RetryAfter, c)
+		require.Equal(t, c.after, result.RetryAfter, c)
 		if c.want != sender.OK {
 			require.Equal(t, fmt.Sprint(c.status), result.Code)
 			require.Contains(t, result.Message, "because")
@@ -78,7 +78,7 @@ func TestTheStatusDecides(t *testing.T) {
 	}
 }
 
-func TestADateTellsForHowLongToStayAway(t *testing.T) {
+func TestHTTPRetryAfterDate(t *testing.T) {
 	t.Parallel()
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", time.Now().Add(time.Hour).UTC().Format(http.TimeFormat))
@@ -89,7 +89,7 @@ func TestADateTellsForHowLongToStayAway(t *testing.T) {
 	require.InDelta(t, time.Hour, result.RetryAfter, float64(time.Minute))
 }
 
-func TestAFieldOfTheAnswerDecides(t *testing.T) {
+func TestHTTPAnswerFieldDecidesOutcome(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]sender.Result{
 		`{"result":{"code":0}}`:            {Outcome: sender.OK},
@@ -116,13 +116,13 @@ func TestAFieldOfTheAnswerDecides(t *testing.T) {
 	require.Equal(t, sender.OK, g.Send(t.Context(), hello).Outcome)
 }
 
-// request is what a provider was asked.
+// request is a request that a provider received.
 type request struct {
 	method, path, query, body string
 	header                    http.Header
 }
 
-func asked(t *testing.T, cfg sender.HTTPConfig, m sender.Message) request {
+func sendAndCapture(t *testing.T, cfg sender.HTTPConfig, m sender.Message) request {
 	t.Helper()
 	requests := make(chan request, 1)
 	provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -138,11 +138,11 @@ func asked(t *testing.T, cfg sender.HTTPConfig, m sender.Message) request {
 	return <-requests
 }
 
-func TestAMessageIsEscapedForItsPlace(t *testing.T) {
+func TestHTTPFieldsAreEscaped(t *testing.T) {
 	t.Parallel()
 	m := hello
 	m.Content = "a \"b\"\r\nX-Evil: 1&c=d+e/../你"
-	r := asked(t, sender.HTTPConfig{
+	r := sendAndCapture(t, sender.HTTPConfig{
 		URL: "/send/{{.Content}}?to={{.PhoneNumber}}&text={{.Content}}", Body: jsonBody,
 		Header: map[string]string{"Idempotency-Key": "{{.TaskID}}-{{.ClaimID}}-{{.RetryCount}}", "X-Text": "{{.Content}}"},
 	}, m)
@@ -155,16 +155,16 @@ func TestAMessageIsEscapedForItsPlace(t *testing.T) {
 	require.Empty(t, r.header.Get("X-Evil"))
 	require.Equal(t, m.Content, strings.Replace(r.header.Get("X-Text"), "  ", "\r\n", 1))
 
-	r = asked(t, sender.HTTPConfig{Body: "text={{.Content}}", Header: map[string]string{"content-type": "application/x-www-form-urlencoded; charset=utf-8"}}, m)
+	r = sendAndCapture(t, sender.HTTPConfig{Body: "text={{.Content}}", Header: map[string]string{"content-type": "application/x-www-form-urlencoded; charset=utf-8"}}, m)
 	require.Equal(t, "text=a+%22b%22%0D%0AX-Evil%3A+1%26c%3Dd%2Be%2F..%2F%E4%BD%A0", r.body)
-	r = asked(t, sender.HTTPConfig{Body: "{{.Content}}", Header: map[string]string{"Content-Type": "text/plain"}}, m)
+	r = sendAndCapture(t, sender.HTTPConfig{Body: "{{.Content}}", Header: map[string]string{"Content-Type": "text/plain"}}, m)
 	require.Equal(t, m.Content, r.body)
-	r = asked(t, sender.HTTPConfig{Method: "GET", URL: "/?t={{.Content}}"}, m)
+	r = sendAndCapture(t, sender.HTTPConfig{Method: "GET", URL: "/?t={{.Content}}"}, m)
 	require.Equal(t, "GET", r.method)
 	require.Empty(t, r.body)
 }
 
-func TestWhatDidNotLeaveMayBeTriedAgain(t *testing.T) {
+func TestHTTPUnreachableProviderIsReleased(t *testing.T) {
 	t.Parallel()
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -172,7 +172,7 @@ func TestWhatDidNotLeaveMayBeTriedAgain(t *testing.T) {
 	defer secure.Close()
 	for _, at := range []string{"http://127.0.0.1:1/?token=secret", secure.URL + "/?token=secret", "http://no.such.host.invalid/?token=secret"} {
 		result := httpGateway(t, sender.HTTPConfig{URL: at}).Send(t.Context(), hello)
-		require.Equal(t, sender.Released, result.Outcome, "a provider that is away uses up no retry: %s", result.Message)
+		require.Equal(t, sender.Released, result.Outcome, "an unavailable provider uses no retry: %s", result.Message)
 		require.Equal(t, "unreachable", result.Code)
 		require.Equal(t, 30*time.Second, result.RetryAfter)
 		require.NotContains(t, result.Message, "secret")
@@ -182,13 +182,13 @@ func TestWhatDidNotLeaveMayBeTriedAgain(t *testing.T) {
 	}
 }
 
-func TestWhatLeftAndWasNotAnsweredIsUnknown(t *testing.T) {
+func TestHTTPWithoutAnswerIsUnknown(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"the connection breaks":     func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
-		"no answer comes":           func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-		"the answer is no HTTP":     func(w http.ResponseWriter, _ *http.Request) { hijack(w, "hello\r\n\r\n") },
-		"the answer's head is half": func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 200 OK\r\nContent-") },
+		"connection reset":           func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"no answer":                  func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"an answer that is not HTTP": func(w http.ResponseWriter, _ *http.Request) { hijack(w, "hello\r\n\r\n") },
+		"truncated header":           func(w http.ResponseWriter, _ *http.Request) { hijack(w, "HTTP/1.1 200 OK\r\nContent-") },
 	} {
 		for _, method := range []string{"POST", "GET"} {
 			t.Run(name+" after a "+method, func(t *testing.T) {
@@ -209,14 +209,14 @@ func TestWhatLeftAndWasNotAnsweredIsUnknown(t *testing.T) {
 					cancel()
 					require.Equal(t, sender.Unknown, result.Outcome)
 					require.NotContains(t, result.Message, "secret")
-					require.EqualValues(t, n+1, calls.Load(), "nothing is repeated on its own")
+					require.EqualValues(t, n+1, calls.Load(), "the transport repeats nothing")
 				}
 			})
 		}
 	}
 }
 
-// hijack answers with text that is not the server's own, and hangs up.
+// hijack writes text to the connection and closes it.
 func hijack(w http.ResponseWriter, text string) {
 	conn, _, err := w.(http.Hijacker).Hijack()
 	if err != nil {
@@ -226,7 +226,7 @@ func hijack(w http.ResponseWriter, text string) {
 	_ = conn.Close()
 }
 
-func TestAStatusWithoutItsBodyStillDecides(t *testing.T) {
+func TestHTTPStatusWithTruncatedBody(t *testing.T) {
 	t.Parallel()
 	provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		hijack(w, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"code\":")
@@ -235,17 +235,17 @@ func TestAStatusWithoutItsBodyStillDecides(t *testing.T) {
 	require.Equal(t, sender.OK, httpGateway(t, sender.HTTPConfig{URL: provider.URL}).Send(t.Context(), hello).Outcome)
 	result := httpGateway(t, sender.HTTPConfig{URL: provider.URL, OKField: "code", OKValue: "0"}).Send(t.Context(), hello)
 	require.Equal(t, sender.Unknown, result.Outcome)
-	require.Contains(t, result.Message, "cut off")
+	require.Contains(t, result.Message, "incomplete")
 }
 
-func TestAllThatIsWrongWithAProviderIsNamed(t *testing.T) {
+func TestNewHTTPNamesAllErrors(t *testing.T) {
 	t.Parallel()
 	_, err := sender.NewHTTP(sender.HTTPConfig{
 		URL: "http://x/{{.Phone", Header: map[string]string{"Content-Type": "application/xml", "A": "{{"}, Body: "{{end}}",
 		Outcomes: map[string]sender.Outcome{"6xx": sender.OK, "unreachable": sender.OK}, OKValue: "0",
 	})
-	for _, word := range []string{"URL", "header A", "body", "application/xml", `"6xx"`, "what did not leave", "needs the field"} {
-		require.ErrorContains(t, err, word)
+	for _, text := range []string{"URL", "header A", "body", "application/xml", `"6xx"`, "nothing was sent", "OKValue needs OKField"} {
+		require.ErrorContains(t, err, text)
 	}
 	for _, at := range []string{"", "/send", "ftp://x/", "http:///send", "http://x/{{.Phone}}", ":"} {
 		_, err := sender.NewHTTP(sender.HTTPConfig{URL: at})

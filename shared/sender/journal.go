@@ -18,45 +18,44 @@ import (
 )
 
 const (
-	compactAt = 1 << 20 // bytes
-	gathered  = 1000    // entries of one sync, at most
+	compactSize = 1 << 20 // bytes
+	maxBatch    = 1000    // entries with one sync
 )
 
-// journal holds on disk what would have to be reported if the process died now:
-// for each attempt that was begun and whose report is not answered, that report.
+// journal has on disk the report of each attempt that was begun and whose report is not answered: what the next
+// start must report if the process dies now.
 //
-// It is a log of such reports, of which the last one of an attempt counts. Each
-// line has a checksum, as a crash may leave anything behind the last sync; what
-// was written since then was never acted upon. The log is rewritten when it has
-// grown, so its size is bounded by the attempts in hand.
+// It is a log of reports, of which the last one for an attempt is valid. Each line has a checksum, as the data
+// after the last sync is undefined after a crash; nothing is sent or reported before its line is synced. The log
+// is rewritten when it has grown, so its size is bounded by the number of open attempts.
 type journal struct {
 	path   string
 	app    string
 	lock   *os.File
 	writes chan write
-	ended  sync.WaitGroup
+	writer sync.WaitGroup
 
-	// The rest is the writer's own.
+	// The fields below belong to the goroutine run.
 	file    *os.File
 	open    map[attemptID]api.ReportRequest
 	size    int
 	compact int   // the size at which to rewrite
-	err     error // once a write has failed nobody knows what the file holds
+	err     error // of the first failed write; after it the content of the file is unknown
 }
 
-// attemptID names an attempt: tasks claimed together share a claim_id.
+// attemptID identifies an attempt. Tasks claimed together share a claim_id.
 type attemptID struct {
 	task  string
 	claim int64
 }
 
-// entry is a line of the log: the report to make of an attempt, or none any more.
+// entry is a line of the log: the report of an attempt, or that it is answered.
 type entry struct {
 	Report  api.ReportRequest `json:"report"`
 	Settled bool              `json:"settled,omitempty"`
 }
 
-// header is the first line.
+// header is the first line of the log.
 type header struct {
 	Journal int    `json:"sendonce_journal"` // the format's version
 	AppID   string `json:"app_id"`
@@ -66,28 +65,28 @@ const journalVersion = 1
 
 type write struct {
 	entry
-	synced chan<- error // nil = nobody waits
+	synced chan<- error // gets the result after the sync; nil = the entry may be lost
 }
 
-// openJournal opens or makes the journal of an app, for this process alone.
-// spoilt is how many lines could not be read.
-func openJournal(path, app string) (j *journal, spoilt int, err error) {
+// openJournal opens or creates the journal of an app, and locks it for this process. corrupt is the number of
+// lines that could not be read.
+func openJournal(path, app string) (j *journal, corrupt int, err error) {
 	j = &journal{path: path, app: app, open: map[attemptID]api.ReportRequest{}, writes: make(chan write)}
 	if j.lock, err = lockFile(path + ".lock"); err != nil {
 		return nil, 0, fmt.Errorf("journal %s: %w", path, err)
 	}
-	if spoilt, err = j.read(); err == nil {
+	if corrupt, err = j.read(); err == nil {
 		err = j.rewrite()
 	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("journal %s: %w", path, errors.Join(err, unlockFile(j.lock)))
 	}
-	j.ended.Go(j.run)
-	return j, spoilt, nil
+	j.writer.Go(j.run)
+	return j, corrupt, nil
 }
 
-// lockFile holds a lock that ends with the process. The file stays: a lock on
-// one that was removed would keep nobody out.
+// lockFile takes a lock that ends with the process. The file must not be removed: another process could then
+// create and lock a new one.
 func lockFile(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
@@ -103,15 +102,14 @@ func lockFile(path string) (*os.File, error) {
 	return file, nil
 }
 
-// unlockFile lets go of a lock at once. Closing the file would not: a child that
-// was forked and has not come to its exec still has it open, and so holds the lock.
+// unlockFile releases a lock at once. Closing the file is not enough: a child process between fork and exec has
+// a copy of the descriptor, which keeps the lock.
 func unlockFile(file *os.File) error {
 	return errors.Join(syscall.Flock(int(file.Fd()), syscall.LOCK_UN), file.Close())
 }
 
-// read fills j.open. Lines that a crash spoilt are left out: an attempt whose
-// entry is lost is settled by the server, when its lease ends.
-func (j *journal) read() (spoilt int, err error) {
+// read fills j.open. It skips corrupt lines: the server settles such an attempt when its lease ends.
+func (j *journal) read() (corrupt int, err error) {
 	raw, err := os.ReadFile(j.path)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(raw) == 0 {
 		return 0, nil
@@ -122,7 +120,7 @@ func (j *journal) read() (spoilt int, err error) {
 	first, rest, _ := bytes.Cut(raw, []byte("\n"))
 	var h header
 	if !decodeLine(first, &h) || h.Journal != journalVersion {
-		return 0, errors.New("the file is no sender's journal, or one of another version")
+		return 0, errors.New("the file is not a journal of a sender, or of another version")
 	}
 	if h.AppID != j.app {
 		return 0, fmt.Errorf("it belongs to the app %q: give each app its own", h.AppID)
@@ -130,15 +128,15 @@ func (j *journal) read() (spoilt int, err error) {
 	for line := range bytes.Lines(rest) {
 		var e entry
 		if !decodeLine(bytes.TrimSuffix(line, []byte("\n")), &e) {
-			spoilt++
+			corrupt++
 			continue
 		}
-		j.note(e)
+		j.apply(e)
 	}
-	return spoilt, nil
+	return corrupt, nil
 }
 
-func (j *journal) note(e entry) {
+func (j *journal) apply(e entry) {
 	id := attemptID{e.Report.TaskID, int64(e.Report.ClaimID)}
 	if e.Settled {
 		delete(j.open, id)
@@ -147,9 +145,8 @@ func (j *journal) note(e entry) {
 	}
 }
 
-// left gives the reports that were to be made when the journal was opened. It
-// must be called before anything is put.
-func (j *journal) left() []api.ReportRequest {
+// openReports returns the reports that were open when the journal was opened. It must be called before put.
+func (j *journal) openReports() []api.ReportRequest {
 	reports := make([]api.ReportRequest, 0, len(j.open))
 	for _, r := range j.open {
 		reports = append(reports, r)
@@ -160,8 +157,7 @@ func (j *journal) left() []api.ReportRequest {
 	return reports
 }
 
-// put returns once the report is on disk, in the place of an earlier one of the
-// same attempt.
+// put replaces the report of an attempt, and returns once it is on disk.
 func (j *journal) put(r api.ReportRequest) error {
 	synced := make(chan error, 1)
 	j.writes <- write{entry{Report: r}, synced}
@@ -171,23 +167,22 @@ func (j *journal) put(r api.ReportRequest) error {
 	return nil
 }
 
-// strike forgets an attempt. That may be lost in a crash: then it is reported
-// once more.
-func (j *journal) strike(r api.ReportRequest) {
+// remove removes an attempt. A crash may undo that: then the attempt is reported once more.
+func (j *journal) remove(r api.ReportRequest) {
 	j.writes <- write{entry: entry{Report: api.ReportRequest{TaskID: r.TaskID, ClaimID: r.ClaimID}, Settled: true}}
 }
 
-// close must come after all else.
+// close must be called last.
 func (j *journal) close() error {
 	close(j.writes)
-	j.ended.Wait()
+	j.writer.Wait()
 	if err := errors.Join(j.file.Close(), unlockFile(j.lock)); err != nil {
 		return fmt.Errorf("journal %s: %w", j.path, err)
 	}
 	return nil
 }
 
-// run writes whatever has come in since the last sync with one sync.
+// run writes entries to the log. All entries that arrive during a sync share the next one.
 func (j *journal) run() {
 	for first := range j.writes {
 		batch := j.gather(first)
@@ -204,7 +199,7 @@ func (j *journal) run() {
 
 func (j *journal) gather(first write) []write {
 	batch := []write{first}
-	for len(batch) < gathered {
+	for len(batch) < maxBatch {
 		select {
 		case w, more := <-j.writes:
 			if !more {
@@ -220,15 +215,15 @@ func (j *journal) gather(first write) []write {
 
 func (j *journal) flush(batch []write) error {
 	var lines []byte
-	wanted := false
+	mustSync := false
 	for _, w := range batch {
 		line, err := encodeLine(w.entry)
 		if err != nil {
 			return err
 		}
 		lines = append(lines, line...)
-		wanted = wanted || w.synced != nil
-		j.note(w.entry)
+		mustSync = mustSync || w.synced != nil
+		j.apply(w.entry)
 	}
 	if j.size+len(lines) > j.compact {
 		return j.rewrite()
@@ -237,13 +232,13 @@ func (j *journal) flush(batch []write) error {
 		return err
 	}
 	j.size += len(lines)
-	if wanted {
+	if mustSync {
 		return j.file.Sync()
 	}
 	return nil
 }
 
-// rewrite puts a file with what is open in the place of the log.
+// rewrite replaces the log by one with the open reports only.
 func (j *journal) rewrite() error {
 	lines, err := encodeLine(header{journalVersion, j.app})
 	if err != nil {
@@ -261,18 +256,17 @@ func (j *journal) rewrite() error {
 		return err
 	}
 	old := j.file
-	j.file, j.size, j.compact = file, len(lines), max(compactAt, 2*len(lines))
+	j.file, j.size, j.compact = file, len(lines), max(compactSize, 2*len(lines))
 	if old != nil {
 		return old.Close()
 	}
 	return nil
 }
 
-// replaceFile puts a file of the given text at path, durably and at once, and
-// gives it open for appending.
+// replaceFile replaces the file at path atomically and durably, and returns it open for appending.
 func replaceFile(path string, text []byte) (*os.File, error) {
-	fresh := path + ".new"
-	file, err := os.OpenFile(fresh, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
+	temporary := path + ".new"
+	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +275,7 @@ func replaceFile(path string, text []byte) (*os.File, error) {
 		err = file.Sync()
 	}
 	if err == nil {
-		err = os.Rename(fresh, path)
+		err = os.Rename(temporary, path)
 	}
 	if err == nil {
 		err = syncDir(filepath.Dir(path))
@@ -314,7 +308,7 @@ func encodeLine(v any) ([]byte, error) {
 	return []byte(checksum(text) + " " + string(text) + "\n"), nil
 }
 
-// decodeLine tells whether a line is whole.
+// decodeLine decodes a line, and reports whether it is complete and correct.
 func decodeLine(line []byte, v any) bool {
 	sum, text, found := bytes.Cut(line, []byte(" "))
 	return found && string(sum) == checksum(text) && json.Unmarshal(text, v) == nil

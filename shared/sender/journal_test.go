@@ -3,7 +3,10 @@ package sender
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,47 +22,47 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func open(t *testing.T, path string) *journal {
+func openTestJournal(t *testing.T, path string) *journal {
 	t.Helper()
-	j, spoilt, err := openJournal(path, "app")
+	j, corrupt, err := openJournal(path, "app")
 	require.NoError(t, err)
-	require.Zero(t, spoilt)
+	require.Zero(t, corrupt)
 	return j
 }
 
-func unknown(task string, claim api.ID) api.ReportRequest {
+func unknownReport(task string, claim api.ID) api.ReportRequest {
 	return reportOf(api.ClaimedTask{TaskID: task, ClaimID: claim}, Result{}, time.Time{})
 }
 
-func sent(task string, claim api.ID) api.ReportRequest {
+func sentReport(task string, claim api.ID) api.ReportRequest {
 	return reportOf(api.ClaimedTask{TaskID: task, ClaimID: claim}, Result{Outcome: OK}, time.Date(2026, 1, 2, 3, 4, 5, 6, time.UTC))
 }
 
-func TestTheJournalKeepsTheLastReportOfEachAttempt(t *testing.T) {
+func TestJournalKeepsTheLastReportOfEachAttempt(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
-	require.Empty(t, j.left())
-	for _, r := range []api.ReportRequest{unknown("a", 1), unknown("b", 1), unknown("c", 1), unknown("a", 2), sent("b", 1), sent("c", 1)} {
+	j := openTestJournal(t, path)
+	require.Empty(t, j.openReports())
+	for _, r := range []api.ReportRequest{unknownReport("a", 1), unknownReport("b", 1), unknownReport("c", 1), unknownReport("a", 2), sentReport("b", 1), sentReport("c", 1)} {
 		require.NoError(t, j.put(r))
 	}
-	j.strike(unknown("c", 1))
+	j.remove(unknownReport("c", 1))
 	require.NoError(t, j.close())
 
 	for range 2 {
-		j = open(t, path)
-		require.Equal(t, []api.ReportRequest{unknown("a", 1), unknown("a", 2), sent("b", 1)}, j.left())
+		j = openTestJournal(t, path)
+		require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("a", 2), sentReport("b", 1)}, j.openReports())
 		require.NoError(t, j.close())
 	}
 }
 
-func TestAJournalThatIsCutAnywhereIsReadUpToThere(t *testing.T) {
+func TestTruncatedJournalKeepsWholeLines(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
+	j := openTestJournal(t, path)
 	ends := []int{j.size}
 	for _, task := range []string{"a", "b", "c"} {
-		require.NoError(t, j.put(unknown(task, 1)))
+		require.NoError(t, j.put(unknownReport(task, 1)))
 		ends = append(ends, j.size)
 	}
 	require.NoError(t, j.close())
@@ -68,96 +71,96 @@ func TestAJournalThatIsCutAnywhereIsReadUpToThere(t *testing.T) {
 	require.Len(t, whole, ends[3])
 	for size := ends[0]; size <= len(whole); size++ {
 		require.NoError(t, os.WriteFile(path, whole[:size], 0o600))
-		j, spoilt, err := openJournal(path, "app")
+		j, corrupt, err := openJournal(path, "app")
 		require.NoError(t, err)
 		entries := 0
 		for size >= ends[entries]-1 && entries < 3 && size >= ends[entries+1]-1 {
-			entries++ // the line is whole without its end
+			entries++ // a line is complete without its line break
 		}
-		require.Len(t, j.left(), entries, size)
-		require.LessOrEqual(t, spoilt, 1)
-		require.NoError(t, j.put(unknown("next", 1)), "it goes on behind what is whole")
+		require.Len(t, j.openReports(), entries, size)
+		require.LessOrEqual(t, corrupt, 1)
+		require.NoError(t, j.put(unknownReport("next", 1)), "new entries follow the complete lines")
 		require.NoError(t, j.close())
-		j = open(t, path)
-		require.Len(t, j.left(), entries+1)
+		j = openTestJournal(t, path)
+		require.Len(t, j.openReports(), entries+1)
 		require.NoError(t, j.close())
 	}
 }
 
-func TestASpoiltLineCostsNoOther(t *testing.T) {
+func TestCorruptJournalLineIsSkipped(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
+	j := openTestJournal(t, path)
 	for _, task := range []string{"a", "b", "c"} {
-		require.NoError(t, j.put(unknown(task, 1)))
+		require.NoError(t, j.put(unknownReport(task, 1)))
 	}
 	require.NoError(t, j.close())
 	whole, err := os.ReadFile(path)
 	require.NoError(t, err)
 	whole = bytes.Replace(whole, []byte(`"b"`), []byte(`"B"`), 1)
 	require.NoError(t, os.WriteFile(path, append(whole, make([]byte, 5000)...), 0o600))
-	j, spoilt, err := openJournal(path, "app")
+	j, corrupt, err := openJournal(path, "app")
 	require.NoError(t, err)
-	require.Equal(t, 2, spoilt, "the changed one, and the zeros that a power cut leaves")
-	require.Equal(t, []api.ReportRequest{unknown("a", 1), unknown("c", 1)}, j.left())
+	require.Equal(t, 2, corrupt, "the changed one, and the zeros, as after a power failure")
+	require.Equal(t, []api.ReportRequest{unknownReport("a", 1), unknownReport("c", 1)}, j.openReports())
 	require.NoError(t, j.close())
 }
 
-func TestAJournalBelongsToOneAppAndOneProcess(t *testing.T) {
+func TestJournalBelongsToOneAppAndProcess(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
+	j := openTestJournal(t, path)
 	_, _, err := openJournal(path, "app")
 	require.ErrorContains(t, err, "another sender is using it")
 	require.NoError(t, j.close())
 	_, _, err = openJournal(path, "other")
 	require.ErrorContains(t, err, `belongs to the app "app"`)
-	require.NoError(t, open(t, path).close())
+	require.NoError(t, openTestJournal(t, path).close())
 }
 
-func TestAClosedJournalIsFreeThoughAForkedChildHasItOpenStill(t *testing.T) {
+func TestClosedJournalIsUnlockedDespiteForkedChild(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
-	child, err := syscall.Dup(int(j.lock.Fd())) // what a child has between its fork and its exec
+	j := openTestJournal(t, path)
+	child, err := syscall.Dup(int(j.lock.Fd())) // as a child process has between fork and exec
 	require.NoError(t, err)
 	defer func() { require.NoError(t, syscall.Close(child)) }()
 	require.NoError(t, j.close())
 	_, _, err = openJournal(path, "other")
 	require.ErrorContains(t, err, `belongs to the app "app"`)
-	require.NoError(t, open(t, path).close())
+	require.NoError(t, openTestJournal(t, path).close())
 }
 
-func TestAFileThatIsNoJournalIsLeftAlone(t *testing.T) {
+func TestOtherFilesAreNotOverwritten(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "letter")
-	for _, text := range []string{"Dear Sir,\n", "\x00\x00\x00"} {
+	path := filepath.Join(t.TempDir(), "text")
+	for _, text := range []string{"some text\n", "\x00\x00\x00"} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 		_, _, err := openJournal(path, "app")
-		require.ErrorContains(t, err, "no sender's journal")
+		require.ErrorContains(t, err, "not a journal of a sender")
 		after, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, text, string(after))
 	}
 }
 
-func TestTheJournalDoesNotGrow(t *testing.T) {
+func TestJournalIsCompacted(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
-	require.NoError(t, j.put(unknown("stays", 1)))
+	j := openTestJournal(t, path)
+	require.NoError(t, j.put(unknownReport("stays", 1)))
 	var all sync.WaitGroup
 	errs := make(chan error, 64)
 	for n := range cap(errs) {
 		all.Go(func() {
 			for i := range 40 {
-				r := unknown(fmt.Sprintf("%d-%d", n, i), 1)
+				r := unknownReport(fmt.Sprintf("%d-%d", n, i), 1)
 				r.ErrorMessage = strings.Repeat("x", 500)
 				if err := j.put(r); err != nil {
 					errs <- err
 					return
 				}
-				j.strike(r)
+				j.remove(r)
 			}
 		})
 	}
@@ -165,20 +168,20 @@ func TestTheJournalDoesNotGrow(t *testing.T) {
 	require.Empty(t, errs)
 	info, err := os.Stat(path)
 	require.NoError(t, err)
-	require.LessOrEqual(t, info.Size(), int64(compactAt))
+	require.LessOrEqual(t, info.Size(), int64(compactSize))
 	require.NoError(t, j.close())
-	j = open(t, path)
-	require.Equal(t, []api.ReportRequest{unknown("stays", 1)}, j.left())
+	j = openTestJournal(t, path)
+	require.Equal(t, []api.ReportRequest{unknownReport("stays", 1)}, j.openReports())
 	require.NoError(t, j.close())
 }
 
-func TestAttemptsThatBeginAtOnceShareASync(t *testing.T) {
+func TestConcurrentPutsShareASync(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		j := &journal{writes: make(chan write)} // nobody writes yet
+		j := &journal{writes: make(chan write)} // its goroutine run is not started
 		for n := range 10 {
 			go func() {
-				if err := j.put(unknown("a", api.ID(n))); err != nil {
+				if err := j.put(unknownReport("a", api.ID(n))); err != nil {
 					t.Error(err)
 				}
 			}()
@@ -192,24 +195,60 @@ func TestAttemptsThatBeginAtOnceShareASync(t *testing.T) {
 	})
 }
 
-func TestASenderWhoseJournalFailsSendsNothingMore(t *testing.T) {
+func TestSenderWithAFailedJournalSendsNothing(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "journal")
-	j := open(t, path)
-	require.NoError(t, j.file.Close()) // as a disk that is full: every write fails
+	j := openTestJournal(t, path)
+	require.NoError(t, j.file.Close()) // every write fails, as on a full disk
 	reported := make(chan []api.ReportRequest, 10)
-	service := newLastDesk(t, reported)
+	service := newSingleTaskService(t, reported)
 	s, err := New(Config{
 		Client: service, AppID: "app", Journal: path, Log: sandbox.Log(t),
 		Gateway: GatewayFunc(func(context.Context, Message) Result {
-			t.Error("it was sent, and a restart would not know")
+			t.Error("sent without an entry in the journal")
 			return Result{}
 		}),
 	})
 	require.NoError(t, err)
-	err = newRun(t.Context(), s.cfg, j).work(nil)
+	err = newRun(t.Context(), s.cfg, j).do(nil)
 	require.ErrorIs(t, err, os.ErrClosed)
 	reports := <-reported
 	require.Len(t, reports, 1)
 	require.Equal(t, "released", reports[0].Outcome)
+}
+
+// newSingleTaskService starts a service with one task, and sends the reports that it gets to a channel.
+func newSingleTaskService(t *testing.T, reported chan<- []api.ReportRequest) *api.Client {
+	t.Helper()
+	var once sync.Once
+	answer := func(w http.ResponseWriter, data any) {
+		if err := json.NewEncoder(w).Encode(api.Envelope{Code: http.StatusOK, Data: data}); err != nil {
+			t.Error(err)
+		}
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /api/v1/sms/tasks/pending", func(w http.ResponseWriter, _ *http.Request) {
+		tasks := []api.ClaimedTask{}
+		once.Do(func() { tasks = append(tasks, api.ClaimedTask{TaskID: "a", ClaimID: 1}) })
+		answer(w, tasks)
+	})
+	mux.HandleFunc("POST /api/v1/sms/tasks/{id}/extend", func(w http.ResponseWriter, _ *http.Request) { answer(w, api.ExtendResponse{}) })
+	mux.HandleFunc("POST /api/v1/sms/report/batch", func(w http.ResponseWriter, r *http.Request) {
+		var batch api.ReportBatchRequest
+		if err := json.NewDecoder(r.Body).Decode(&batch); err != nil {
+			t.Error(err)
+		}
+		reports, items := make([]api.ReportRequest, len(batch.Items)), make([]api.BatchItem, len(batch.Items))
+		for i, raw := range batch.Items {
+			items[i].Code = http.StatusOK
+			if err := json.Unmarshal(raw, &reports[i]); err != nil {
+				t.Error(err)
+			}
+		}
+		reported <- reports
+		answer(w, api.BatchResponse{Items: items})
+	})
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	return api.NewClient(server.URL, "u", "p")
 }

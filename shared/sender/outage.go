@@ -11,34 +11,34 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Messages of Config.Log that a program may show in words of its own.
+// Messages of Config.Log that a program may replace with its own text.
 const (
-	// LogConnected (info) follows the first claim that the service answers, and the
-	// first one after an outage; then it has "away", how long that was.
+	// LogConnected (info) is logged after the first successful claim, and after the first one after an outage,
+	// then with "away", the duration of the outage.
 	LogConnected = "sender: connected"
-	// LogNotClaimed (warning) follows a claim that failed, once for each kind of
-	// failure of an outage; it has the "error".
+	// LogNotClaimed (warning) is logged after a failed claim, once for each kind of error in an outage, with
+	// the "error".
 	LogNotClaimed = "sender: nothing claimed"
 	// LogNotReported is LogNotClaimed for reports.
 	LogNotReported = "sender: not reported"
-	// LogSent (debug) follows each send: "task_id", "phone" with its middle hidden,
-	// "outcome", and "code" and "message" as the gateway gave them.
+	// LogSent (debug) is logged after each send, with "task_id", "phone" with its middle masked, "outcome",
+	// and the gateway's "code" and "message".
 	LogSent = "sender: sent"
 )
 
-// outage says which failures of calls that are repeated are worth a log line:
-// the first of each kind. It is not safe for concurrent use.
+// outage selects which errors of repeated calls are logged: the first of each kind. It is not safe for
+// concurrent use.
 type outage struct {
-	since time.Time // zero = there is none
+	since time.Time // zero = the last call succeeded
 	seen  map[string]bool
 }
 
-// isNew notes a failed call and says whether it should be logged.
-func (o *outage) isNew(err error) bool {
+// shouldLog records a failed call and reports whether it should be logged.
+func (o *outage) shouldLog(err error) bool {
 	if o.since.IsZero() {
 		o.since, o.seen = time.Now(), map[string]bool{}
 	}
-	kind := kindOf(err)
+	kind := errorKind(err)
 	if o.seen[kind] {
 		return false
 	}
@@ -46,8 +46,7 @@ func (o *outage) isNew(err error) bool {
 	return true
 }
 
-// end notes a call that succeeded, and returns how long the outage took; zero
-// when there was none.
+// end records a successful call, and returns the duration of the outage that it ended, or zero.
 func (o *outage) end() (lasted time.Duration) {
 	if !o.since.IsZero() {
 		lasted = time.Since(o.since)
@@ -56,8 +55,8 @@ func (o *outage) end() (lasted time.Duration) {
 	return lasted
 }
 
-// kindOf is equal for failures that differ in a port or an address only.
-func kindOf(err error) string {
+// errorKind is equal for errors that differ only in an address or a port.
+func errorKind(err error) string {
 	var refused *api.Error
 	var errno syscall.Errno
 	var network net.Error

@@ -6,21 +6,20 @@ import (
 	"time"
 )
 
-// pace lets callers through one by one, at least interval apart, in the order
-// in which they came.
+// pace limits the rate of callers: wait returns for one after another, in order, at least interval apart.
 type pace struct {
 	interval time.Duration
 	mu       sync.Mutex
 	next     time.Time
 }
 
-// wait returns at the caller's turn, or with the reason why ctx ended first.
+// wait returns at the caller's turn, or the cause if ctx ends first.
 func (p *pace) wait(ctx context.Context) error {
-	sleep(ctx, time.Until(p.turn()))
+	sleep(ctx, time.Until(p.nextTurn()))
 	return context.Cause(ctx)
 }
 
-func (p *pace) turn() time.Time {
+func (p *pace) nextTurn() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	at := later(p.next, time.Now())
@@ -28,8 +27,8 @@ func (p *pace) turn() time.Time {
 	return at
 }
 
-// hold lets nobody through for d who has not got a turn yet.
-func (p *pace) hold(d time.Duration) {
+// delay postpones the turns of later callers by at least d from now.
+func (p *pace) delay(d time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.next = later(p.next, time.Now().Add(d))

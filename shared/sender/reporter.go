@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	reportBatch  = 500 // reports of one call, at most
-	mostCode     = 50  // characters
-	mostMessage  = 500
-	longestAway  = 7 * 24 * time.Hour
-	statusSent   = 2
-	statusFailed = 3
+	reportBatch   = 500 // reports of one call, at most
+	maxCode       = 50  // characters
+	maxMessage    = 500
+	maxRetryAfter = 7 * 24 * time.Hour
+	statusSent    = 2
+	statusFailed  = 3
 )
 
-// reportOf is what the server is told of an attempt that ended at the given time.
+// reportOf is the report of an attempt that ended at the given time.
 func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest {
 	status, at := func(s int) *int { return &s }, at.UTC()
 	report := api.ReportRequest{
-		TaskID: t.TaskID, ClaimID: t.ClaimID, ErrorCode: text.Cut(text.Printable(result.Code, ' '), mostCode), ErrorMessage: text.Cut(result.Message, mostMessage),
+		TaskID: t.TaskID, ClaimID: t.ClaimID, ErrorCode: text.Cut(text.Printable(result.Code, ' '), maxCode), ErrorMessage: text.Cut(result.Message, maxMessage),
 	}
 	switch result.Outcome {
 	case OK:
@@ -35,7 +35,7 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 	case Retryable:
 		report.Status, report.ShouldRetry = status(statusFailed), true
 	case Released:
-		seconds := retry.Seconds(min(result.RetryAfter, longestAway))
+		seconds := retry.Seconds(min(result.RetryAfter, maxRetryAfter))
 		report.Outcome, report.RetryAfterSeconds = "released", &seconds
 	default:
 		report.Outcome = "unknown"
@@ -43,21 +43,20 @@ func reportOf(t api.ClaimedTask, result Result, at time.Time) api.ReportRequest 
 	return report
 }
 
-// pending is a report that the server has not answered.
-type pending struct {
+// pendingReport is a report that the server has not yet answered.
+type pendingReport struct {
 	report    api.ReportRequest
 	journaled bool
-	over      func() // to be called once nothing more is to be said
+	done      func() // called when the report is answered or given up
 }
 
-// reporter tells the server what became of attempts. A call carries whatever
-// has come in during the call before.
+// reporter sends reports to the server. Each call has all reports that were added during the call before.
 type reporter struct {
 	Config
 	journal *journal
 
 	mu      sync.Mutex
-	waiting []pending
+	waiting []pendingReport
 	closed  bool
 	wake    chan struct{}
 }
@@ -66,9 +65,9 @@ func newReporter(cfg Config, j *journal) *reporter {
 	return &reporter{Config: cfg, journal: j, wake: make(chan struct{}, 1)}
 }
 
-func (r *reporter) add(p ...pending) { r.change(func() { r.waiting = append(r.waiting, p...) }) }
+func (r *reporter) add(p ...pendingReport) { r.change(func() { r.waiting = append(r.waiting, p...) }) }
 
-// close says that nothing more will be added.
+// close declares that no more reports will be added.
 func (r *reporter) close() { r.change(func() { r.closed = true }) }
 
 func (r *reporter) change(do func()) {
@@ -81,8 +80,8 @@ func (r *reporter) change(do func()) {
 	}
 }
 
-// next takes what is waiting; last says that nothing more will come.
-func (r *reporter) next() (batch []pending, last bool) {
+// next removes a batch of waiting reports; last reports that none are left and the reporter is closed.
+func (r *reporter) next() (batch []pendingReport, last bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := min(len(r.waiting), reportBatch)
@@ -90,10 +89,10 @@ func (r *reporter) next() (batch []pending, last bool) {
 	return batch, r.closed && n == 0
 }
 
-// run reports until it is closed and all is said, or ctx ends: what is then
-// left stays in the journal.
+// run reports until the reporter is closed and empty, or ctx ends: then the remaining reports stay in the
+// journal.
 func (r *reporter) run(ctx context.Context) {
-	rest, away := firstPause, outage{}
+	pause, down := minPause, outage{}
 	for ctx.Err() == nil {
 		batch, last := r.next()
 		if last {
@@ -109,23 +108,23 @@ func (r *reporter) run(ctx context.Context) {
 		kept, err := r.report(ctx, batch)
 		r.add(kept...)
 		if err == nil {
-			rest = firstPause
-			if lasted := away.end(); lasted > 0 {
+			pause = minPause
+			if lasted := down.end(); lasted > 0 {
 				r.Log.InfoContext(ctx, "sender: reported again", "away", lasted.Round(time.Second).String())
 			}
 			continue
 		}
-		if away.isNew(err) {
+		if down.shouldLog(err) {
 			r.Log.WarnContext(ctx, LogNotReported, "reports", len(kept), "error", err)
 		}
-		sleep(ctx, rest)
-		rest = min(2*rest, longestRest)
+		sleep(ctx, pause)
+		pause = min(2*pause, maxPause)
 	}
 	r.giveUp(ctx)
 }
 
-// report makes one call, and gives the reports that must be made again and why.
-func (r *reporter) report(ctx context.Context, batch []pending) (kept []pending, why error) {
+// report makes one call. It returns the reports that must be repeated, and the error that is the reason.
+func (r *reporter) report(ctx context.Context, batch []pendingReport) (kept []pendingReport, err error) {
 	reports := make([]api.ReportRequest, len(batch))
 	for i, p := range batch {
 		reports[i] = p.report
@@ -136,29 +135,28 @@ func (r *reporter) report(ctx context.Context, batch []pending) (kept []pending,
 	}
 	for i, p := range batch {
 		if i >= len(results) {
-			return append(kept, batch[i:]...), errShort
+			return append(kept, batch[i:]...), errMissingItems
 		}
 		refused := results[i].Err
-		if refused != nil && !settles(refused.Status) {
-			kept, why = append(kept, p), refused
+		if refused != nil && !isFinal(refused.Status) {
+			kept, err = append(kept, p), refused
 			continue
 		}
 		if refused != nil {
 			r.Log.WarnContext(ctx, "sender: report refused", "task_id", p.report.TaskID, "claim_id", p.report.ClaimID, "error", refused)
 		}
 		if p.journaled {
-			r.journal.strike(p.report)
+			r.journal.remove(p.report)
 		}
-		p.over()
+		p.done()
 	}
-	return kept, why
+	return kept, err
 }
 
-var errShort = errors.New("the answer has fewer items than the call")
+var errMissingItems = errors.New("the answer has fewer items than the call")
 
-// settles tells whether a refusal is the last word on a report: the same report
-// would be refused in the same way.
-func settles(status int) bool {
+// isFinal reports whether a refused report must not be repeated, as it would be refused again.
+func isFinal(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusConflict, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return true
@@ -166,7 +164,7 @@ func settles(status int) bool {
 	return false
 }
 
-// giveUp lets go of what could not be reported.
+// giveUp ends the attempts that could not be reported.
 func (r *reporter) giveUp(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +173,7 @@ func (r *reporter) giveUp(ctx context.Context) {
 		if p.journaled {
 			journaled++
 		}
-		p.over()
+		p.done()
 	}
-	r.Log.WarnContext(ctx, "sender: ended before all was reported", "in_journal", journaled, "released", len(r.waiting)-journaled)
+	r.Log.WarnContext(ctx, "sender: stopped before all outcomes were reported", "in_journal", journaled, "released", len(r.waiting)-journaled)
 }

@@ -9,67 +9,67 @@ import (
 )
 
 const (
-	handPerSend = 3                // one waits, one is sent, one is reported
-	claimWait   = 20               // seconds that a claim waits for work
-	firstPause  = time.Second / 2  // between two claims without work, whatever the server answers
-	longestRest = 10 * time.Second // between two calls that fail
-	reportLimit = 10 * time.Second // for what is to be reported after the last send
-	lateLimit   = 5 * time.Second  // that Send has to notice that its ctx ended
-	longestHold = time.Minute      // of all sends, because the provider had enough of one
+	tasksPerSend     = 3                // one is waiting, one is being sent, one is being reported
+	claimWaitSeconds = 20               // how long a claim waits for tasks
+	minPause         = time.Second / 2  // between claims without tasks, and after the first failed call
+	maxPause         = 10 * time.Second // between calls that fail repeatedly
+	finalReportTime  = 10 * time.Second // for reports after the last send
+	lateReturnTime   = 5 * time.Second  // for Send to return after its ctx has ended
+	maxDelay         = time.Minute      // of all sends, because of the RetryAfter of one
 )
 
-// run is one Run of a sender.
+// run is the state of one Run of a sender.
 type run struct {
 	Config
 	journal  *journal
 	reporter *reporter
 	lease    int // seconds
 
-	running context.Context // ends when nothing more is to be begun
-	stop    context.CancelFunc
-	broken  chan error      // why it ends by itself
-	sending context.Context // ends the grace period later
-	cut     context.CancelCauseFunc
+	running     context.Context // ends when no more attempts are to begin
+	stop        context.CancelFunc
+	failed      chan error      // the error that ended the run
+	sending     context.Context // ends a grace period after running
+	cancelSends context.CancelCauseFunc
 
-	hand   chan struct{} // a place for each task that may be in hand
-	queue  chan *attempt // claimed, in the server's order
-	early  pace          // keeps tasks waiting while they are not yet marked as sending
-	gate   pace          // spaces the sends, which the marks have put out of step
-	leases sync.WaitGroup
+	slots    chan struct{} // has an element for each task that may still be claimed
+	queue    chan *attempt // claimed, in the server's order
+	markPace pace          // applies Interval before tasks are marked as sending
+	sendPace pace          // applies Interval again before the send, as marking takes varying time
+	leases   sync.WaitGroup
 }
 
 func newRun(ctx context.Context, cfg Config, j *journal) *run {
-	r := &run{Config: cfg, journal: j, lease: int(cfg.Lease / time.Second), broken: make(chan error, 1)}
+	r := &run{Config: cfg, journal: j, lease: int(cfg.Lease / time.Second), failed: make(chan error, 1)}
 	r.running, r.stop = context.WithCancel(ctx)
-	r.sending, r.cut = context.WithCancelCause(context.WithoutCancel(ctx))
-	places := handPerSend * cfg.Concurrency
-	r.hand, r.queue = make(chan struct{}, places), make(chan *attempt, places)
-	for range places {
-		r.hand <- struct{}{}
+	r.sending, r.cancelSends = context.WithCancelCause(context.WithoutCancel(ctx))
+	slots := tasksPerSend * cfg.Concurrency
+	r.slots, r.queue = make(chan struct{}, slots), make(chan *attempt, slots)
+	for range slots {
+		r.slots <- struct{}{}
 	}
-	r.early.interval, r.gate.interval = cfg.Interval, cfg.Interval
+	r.markPace.interval, r.sendPace.interval = cfg.Interval, cfg.Interval
 	r.reporter = newReporter(cfg, j)
 	return r
 }
 
-// work gives the journal's error, if that is what ended it.
-func (r *run) work(left []api.ReportRequest) error {
+// do runs until the run is stopped. It returns the journal's error if that stopped it.
+func (r *run) do(left []api.ReportRequest) error {
 	defer r.stop()
-	defer r.cut(nil)
-	grace := context.AfterFunc(r.running, func() { time.AfterFunc(r.Grace, func() { r.cut(errStopped) }) })
+	defer r.cancelSends(nil)
+	grace := context.AfterFunc(r.running, func() { time.AfterFunc(r.Grace, func() { r.cancelSends(errStopped) }) })
 	defer grace()
 
-	speaking, hush := context.WithCancel(context.WithoutCancel(r.running))
-	defer hush()
+	mayReport, stopReports := context.WithCancel(context.WithoutCancel(r.running))
+	defer stopReports()
 	var reporting, workers sync.WaitGroup
-	reporting.Go(func() { r.reporter.run(speaking) })
+	reporting.Go(func() { r.reporter.run(mayReport) })
 	for _, report := range left {
-		r.reporter.add(pending{report: report, journaled: true, over: r.place()})
+		r.reporter.add(pendingReport{report: report, journaled: true, done: r.trySlot()})
 	}
 	for range r.Concurrency {
 		workers.Go(func() {
 			for a := range r.queue {
-				r.carry(a)
+				r.process(a)
 			}
 		})
 	}
@@ -77,25 +77,24 @@ func (r *run) work(left []api.ReportRequest) error {
 	close(r.queue)
 	workers.Wait()
 	r.reporter.close()
-	last := time.AfterFunc(reportLimit, hush)
-	defer last.Stop()
+	timeout := time.AfterFunc(finalReportTime, stopReports)
+	defer timeout.Stop()
 	reporting.Wait()
 	r.leases.Wait()
 	select {
-	case err := <-r.broken:
+	case err := <-r.failed:
 		return err
 	default:
 		return nil
 	}
 }
 
-// place takes a place in hand for a report of the last run, if there is one,
-// and gives what frees it: reports that are never taken must not pile up from
-// run to run.
-func (r *run) place() (free func()) {
+// trySlot takes a slot for a report of the last run, if one is free, and returns a function that frees it. It
+// limits the reports that accumulate over several runs without a server.
+func (r *run) trySlot() (free func()) {
 	select {
-	case <-r.hand:
-		return func() { r.hand <- struct{}{} }
+	case <-r.slots:
+		return func() { r.slots <- struct{}{} }
 	default:
 		return func() {}
 	}
@@ -104,45 +103,45 @@ func (r *run) place() (free func()) {
 // fail ends the run because of err.
 func (r *run) fail(err error) {
 	select {
-	case r.broken <- err:
-	default: // one reason is enough
+	case r.failed <- err:
+	default: // the first error is kept
 	}
 	r.stop()
 }
 
-// claim keeps the hand full until nothing more is to be begun.
+// claim claims tasks for all free slots until the run stops.
 func (r *run) claim() {
-	rest := firstPause
-	connected, away := false, outage{}
-	for places := r.places(0); places > 0; places = r.places(places) {
-		asked, wait := time.Now(), claimWait
+	pause := minPause
+	connected, down := false, outage{}
+	for slots := r.waitForSlots(0); slots > 0; slots = r.waitForSlots(slots) {
+		started, wait := time.Now(), claimWaitSeconds
 		if !connected {
-			wait = 0 // an answer at once tells that the service is there
+			wait = 0 // to log at once that the service can be reached
 		}
 		tasks, err := r.Client.Claim(r.running, api.ClaimRequest{
-			AppID: r.AppID, Queue: r.Queue, Limit: &places, LeaseSeconds: &r.lease, MarksSending: true, Wait: &wait,
+			AppID: r.AppID, Queue: r.Queue, Limit: &slots, LeaseSeconds: &r.lease, MarksSending: true, Wait: &wait,
 		})
 		for _, t := range tasks {
-			r.queue <- r.take(t)
+			r.queue <- r.newAttempt(t)
 		}
-		places -= len(tasks)
+		slots -= len(tasks)
 		if err == nil && !connected {
 			connected = true
-			r.logConnected(away.end())
+			r.logConnected(down.end())
 		}
 		switch {
 		case err != nil && r.running.Err() == nil:
 			connected = false
-			if away.isNew(err) {
+			if down.shouldLog(err) {
 				r.Log.WarnContext(r.running, LogNotClaimed, "error", err)
 			}
-			sleep(r.running, rest)
-			rest = min(2*rest, longestRest)
+			sleep(r.running, pause)
+			pause = min(2*pause, maxPause)
 		case len(tasks) == 0:
-			sleep(r.running, time.Until(asked.Add(firstPause)))
-			rest = firstPause
+			sleep(r.running, time.Until(started.Add(minPause)))
+			pause = minPause
 		default:
-			rest = firstPause
+			pause = minPause
 		}
 	}
 }
@@ -155,22 +154,22 @@ func (r *run) logConnected(away time.Duration) {
 	r.Log.InfoContext(r.running, LogConnected, "away", away.Round(time.Second).String())
 }
 
-// places waits for a free place and gives how many there are, with those had
-// before; 0 when nothing more is to be begun.
-func (r *run) places(had int) int {
-	if had == 0 {
+// waitForSlots takes all free slots and returns how many the caller has now, held of them from before. It waits
+// until there is one, and returns 0 when the run stops.
+func (r *run) waitForSlots(held int) int {
+	if held == 0 {
 		select {
-		case <-r.hand:
-			had++
+		case <-r.slots:
+			held++
 		case <-r.running.Done():
 		}
 	}
 	for r.running.Err() == nil {
 		select {
-		case <-r.hand:
-			had++
+		case <-r.slots:
+			held++
 		default:
-			return had
+			return held
 		}
 	}
 	return 0

@@ -13,84 +13,82 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// Config says what a Sender does and with what. Client, AppID, Gateway and
-// Journal are needed.
+// Config is the configuration of a Sender. Client, AppID, Gateway and Journal are required.
 type Config struct {
 	Client  *api.Client
 	AppID   string // the app's name, 1 to 50 characters
-	Queue   string // where to claim from; "" = the server's default queue
+	Queue   string // to claim from; "" = the server's default queue
 	Gateway Gateway
-	Journal string // a file on a disk that outlives the process; beside it a lock is kept
+	Journal string // path of a file on a persistent disk; a lock file is created beside it
 
-	Concurrency int           // sends at once; 0 = 4, at most 300
-	Interval    time.Duration // between the starts of two sends, at least; 0 = none
+	Concurrency int           // concurrent sends; 0 = 4, at most 300
+	Interval    time.Duration // minimum time between the starts of two sends; 0 = none
 	Timeout     time.Duration // of one Send; 0 = 30 s
-	Lease       time.Duration // how long a claim outlives its sender, 10 s to 1 h in whole seconds; 0 = 1 min
-	Grace       time.Duration // that sends under way have when Run is asked to stop; 0 = 20 s
-	Log         *slog.Logger  // nil = slog.Default(); its messages are LogConnected and others
+	Lease       time.Duration // of claims, extended while the sender runs; 10 s to 1 h in whole seconds; 0 = 1 min
+	Grace       time.Duration // for running sends after the ctx of Run has ended; 0 = 20 s
+	Log         *slog.Logger  // nil = slog.Default(); for its messages see LogConnected
 }
 
 const (
 	defaultConcurrency = 4
-	mostConcurrency    = 300 // three tasks each, and a claim gives at most 1000
+	maxConcurrency     = 300 // three tasks each, and a claim returns at most 1000
 	defaultTimeout     = 30 * time.Second
 	defaultLease       = time.Minute
-	shortestLease      = 10 * time.Second
-	longestLease       = time.Hour
+	minLease           = 10 * time.Second
+	maxLease           = time.Hour
 	defaultGrace       = 20 * time.Second
-	mostAppID          = 50
+	maxAppID           = 50
 )
 
-// Sender carries tasks from a Sendonce service to a Gateway.
+// Sender sends the tasks of a Sendonce service through a Gateway.
 type Sender struct {
 	cfg Config
 }
 
-// New makes a sender. The error names everything that is wrong with cfg.
+// New makes a sender. The error names every bad field of cfg.
 func New(cfg Config) (*Sender, error) {
 	var bad []error
-	want := func(is bool, message string) {
-		if !is {
+	require := func(valid bool, message string) {
+		if !valid {
 			bad = append(bad, errors.New(message))
 		}
 	}
-	want(cfg.Client != nil, "the client is missing")
-	want(cfg.Gateway != nil, "the gateway is missing")
-	want(cfg.Journal != "", "the journal's path is missing")
-	want(strings.TrimSpace(cfg.AppID) != "" && utf8.RuneCountInString(cfg.AppID) <= mostAppID,
-		fmt.Sprintf("the app id must have 1 to %d characters", mostAppID))
+	require(cfg.Client != nil, "the client is missing")
+	require(cfg.Gateway != nil, "the gateway is missing")
+	require(cfg.Journal != "", "the journal's path is missing")
+	require(strings.TrimSpace(cfg.AppID) != "" && utf8.RuneCountInString(cfg.AppID) <= maxAppID,
+		fmt.Sprintf("the app id must have 1 to %d characters", maxAppID))
 
 	cfg.Concurrency = cmp.Or(cfg.Concurrency, defaultConcurrency)
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.Lease = cmp.Or(cfg.Lease, defaultLease)
 	cfg.Grace = cmp.Or(cfg.Grace, defaultGrace)
 	cfg.Log = cmp.Or(cfg.Log, slog.Default())
-	want(cfg.Concurrency > 0 && cfg.Concurrency <= mostConcurrency, fmt.Sprintf("the concurrency must be 1 to %d", mostConcurrency))
-	want(cfg.Interval >= 0, "the interval must not be negative")
-	want(cfg.Timeout > 0, "the timeout must not be negative")
-	want(cfg.Grace > 0, "the grace period must not be negative")
-	want(cfg.Lease >= shortestLease && cfg.Lease <= longestLease && cfg.Lease%time.Second == 0,
-		fmt.Sprintf("the lease must be whole seconds from %s to %s", shortestLease, longestLease))
+	require(cfg.Concurrency > 0 && cfg.Concurrency <= maxConcurrency, fmt.Sprintf("the concurrency must be 1 to %d", maxConcurrency))
+	require(cfg.Interval >= 0, "the interval must not be negative")
+	require(cfg.Timeout > 0, "the timeout must not be negative")
+	require(cfg.Grace > 0, "the grace period must not be negative")
+	require(cfg.Lease >= minLease && cfg.Lease <= maxLease && cfg.Lease%time.Second == 0,
+		fmt.Sprintf("the lease must be whole seconds from %s to %s", minLease, maxLease))
 	if len(bad) > 0 {
 		return nil, errors.Join(bad...)
 	}
 	return &Sender{cfg}, nil
 }
 
-// Run works until ctx ends, which is no error, or the journal fails, which is:
-// without it nothing may be sent. It returns when all that it began is settled
-// or left in the journal: about the grace period and 20 s later, at the latest.
-// While the service is away it tries again for ever.
+// Run claims and sends tasks until ctx ends; then it returns nil. It returns an error if the journal fails, as
+// nothing may be sent without it. Either way it returns when all attempts are reported or in the journal:
+// within the grace period and about 20 s. While the service is unavailable it keeps trying.
 func (s *Sender) Run(ctx context.Context) error {
-	j, spoilt, err := openJournal(s.cfg.Journal, s.cfg.AppID)
+	j, corrupt, err := openJournal(s.cfg.Journal, s.cfg.AppID)
 	if err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}
-	left := j.left()
-	if spoilt > 0 || len(left) > 0 {
-		s.cfg.Log.WarnContext(ctx, "sender: the last run left reports to make", "reports", len(left), "spoilt_lines", spoilt)
+	open := j.openReports()
+	if corrupt > 0 || len(open) > 0 {
+		s.cfg.Log.WarnContext(ctx, "sender: the journal has reports of the last run", "reports", len(open), "corrupt_lines", corrupt)
 	}
-	err = newRun(ctx, s.cfg, j).work(left)
+	err = newRun(ctx, s.cfg, j).do(open)
 	if err = errors.Join(err, j.close()); err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}

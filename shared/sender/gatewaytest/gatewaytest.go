@@ -1,4 +1,4 @@
-// Package gatewaytest holds a sender.Gateway to what its interface says.
+// Package gatewaytest tests that an implementation of sender.Gateway follows the rules of the interface.
 //
 //	func TestTheGatewayConforms(t *testing.T) {
 //		gatewaytest.Run(t, func(t *testing.T) gatewaytest.Subject { … })
@@ -17,35 +17,43 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// Subject is a gateway whose provider takes every message.
+// Subject is a gateway whose provider accepts every message.
 type Subject struct {
 	Gateway sender.Gateway
 
-	// Sent tells how often the provider took a message.
+	// Sent returns how often the provider accepted a message.
 	Sent func(m sender.Message) int
 
-	// Stall makes the provider stop answering, for as long as the test lasts. nil =
-	// it always answers at once.
+	// Stall makes the provider stop answering until the test ends. nil = the provider always answers at once.
 	Stall func()
 }
 
 const (
-	// soon is how late a gateway may notice that its ctx ended; half of what a
-	// sender allows.
-	soon      = 2500 * time.Millisecond
-	workLimit = 30 * time.Second
-	atOnce    = 32
+	// returnTime limits how long after the end of ctx Send may return: half of what a sender allows.
+	returnTime = 2500 * time.Millisecond
+	workLimit  = 30 * time.Second
+	concurrent = 32
 )
 
-// Run makes a fresh subject for each rule and tests it.
+// The rules, which are the names of Run's subtests.
+const (
+	SentOnce         = "a message is sent once"
+	SentConcurrently = "concurrent messages are each sent once"
+	AnyContent       = "any content is sent as data"
+	CancelledBefore  = "the outcome is true if ctx has ended before"
+	CancelledDuring  = "the outcome is true whenever ctx ends"
+	NoAnswer         = "Send returns when ctx ends without an answer"
+)
+
+// Run tests each rule with a new subject.
 func Run(t *testing.T, subject func(t *testing.T) Subject) {
 	for name, rule := range map[string]func(*testing.T, Subject){
-		"a message is sent once":                                           sendsOnce,
-		"many messages at once are each sent once":                         sendsAtOnce,
-		"whatever a message says is sent as data":                          sendsAnything,
-		"what begins after ctx has ended says no untruth":                  beginsTooLate,
-		"ctx that ends at any instant makes no untruth":                    endsAnytime,
-		"a provider that does not answer is waited for no longer than ctx": heedsContext,
+		SentOnce:         sendsOnce,
+		SentConcurrently: sendsConcurrently,
+		AnyContent:       sendsAnything,
+		CancelledBefore:  startsAfterCancel,
+		CancelledDuring:  cancelledAnytime,
+		NoAnswer:         returnsAfterContext,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -60,7 +68,7 @@ func message(n int) sender.Message {
 	}
 }
 
-func working(t *testing.T) context.Context {
+func workContext(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), workLimit)
 	t.Cleanup(cancel)
 	return ctx
@@ -70,9 +78,9 @@ func sendsOnce(t *testing.T, s Subject) {
 	s.mustSend(t, message(0))
 }
 
-func sendsAtOnce(t *testing.T, s Subject) {
+func sendsConcurrently(t *testing.T, s Subject) {
 	var all sync.WaitGroup
-	for n := range atOnce {
+	for n := range concurrent {
 		all.Go(func() { s.mustSend(t, message(n)) })
 	}
 	all.Wait()
@@ -91,75 +99,74 @@ func sendsAnything(t *testing.T, s Subject) {
 
 func (s Subject) mustSend(t *testing.T, m sender.Message) {
 	t.Helper()
-	if result := s.Gateway.Send(working(t), m); result.Outcome != sender.OK {
-		t.Errorf("%q: the provider takes everything, but the result is %s %q %q", m.Content, result.Outcome, result.Code, result.Message)
+	if result := s.Gateway.Send(workContext(t), m); result.Outcome != sender.OK {
+		t.Errorf("%q: the provider accepts everything, but the result is %s %q %q", m.Content, result.Outcome, result.Code, result.Message)
 	}
 	if n := s.Sent(m); n != 1 {
-		t.Errorf("%q: the provider took the message %d times", m.Content, n)
+		t.Errorf("%q: the provider accepted the message %d times", m.Content, n)
 	}
 }
 
-func beginsTooLate(t *testing.T, s Subject) {
+func startsAfterCancel(t *testing.T, s Subject) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	s.truthful(t, ctx, message(0))
+	s.requireTrue(t, ctx, message(0))
 }
 
-func endsAnytime(t *testing.T, s Subject) {
+func cancelledAnytime(t *testing.T, s Subject) {
 	var all sync.WaitGroup
-	for n := range 4 * atOnce {
-		// From nothing to more than a call on this machine takes.
+	for n := range 4 * concurrent {
+		// From zero to longer than a call takes.
 		limit := time.Duration(n) * 50 * time.Microsecond
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), limit)
 			defer cancel()
-			s.truthful(t, ctx, message(n))
+			s.requireTrue(t, ctx, message(n))
 		})
 	}
 	all.Wait()
 }
 
-func heedsContext(t *testing.T, s Subject) {
+func returnsAfterContext(t *testing.T, s Subject) {
 	if s.Stall == nil {
 		t.Skip("this provider always answers")
 	}
 	s.Stall()
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	s.truthful(t, ctx, message(0))
+	s.requireTrue(t, ctx, message(0))
 }
 
-// truthful sends with a ctx that ends, and compares the result with what the
-// provider knows.
-func (s Subject) truthful(t *testing.T, ctx context.Context, m sender.Message) {
+// requireTrue sends with a ctx that ends, and requires an outcome that agrees with what the provider accepted.
+func (s Subject) requireTrue(t *testing.T, ctx context.Context, m sender.Message) {
 	t.Helper()
 	results := make(chan sender.Result, 1)
 	go func() { results <- s.Gateway.Send(ctx, m) }()
 	var result sender.Result
 	select {
 	case result = <-results:
-	case <-after(ctx, soon):
-		t.Errorf("Send did not return within %s of the end of its ctx", soon)
+	case <-after(ctx, returnTime):
+		t.Errorf("Send did not return within %s of the end of its ctx", returnTime)
 		return
 	}
 	sent := s.Sent(m)
 	switch result.Outcome {
 	case sender.OK:
 		if sent != 1 {
-			t.Errorf("the result is ok, and the provider took the message %d times", sent)
+			t.Errorf("the outcome is ok, and the provider accepted the message %d times", sent)
 		}
 	case sender.Unknown:
 		if sent > 1 {
-			t.Errorf("the provider took the message %d times", sent)
+			t.Errorf("the provider accepted the message %d times", sent)
 		}
 	default:
 		if sent != 0 {
-			t.Errorf("the result is %s, which says that nothing was sent, and the provider took the message %d times", result.Outcome, sent)
+			t.Errorf("the outcome is %s, so nothing must be sent, but the provider accepted the message %d times", result.Outcome, sent)
 		}
 	}
 }
 
-// after is closed some time after ctx ends.
+// after returns a channel that is closed a time d after ctx ends.
 func after(ctx context.Context, d time.Duration) <-chan struct{} {
 	late := make(chan struct{})
 	context.AfterFunc(ctx, func() { time.AfterFunc(d, func() { close(late) }) })

@@ -18,52 +18,52 @@ import (
 	"github.com/sendonce/sendonce/shared/sender/gatewaytest"
 )
 
-// ledger is what a provider took.
+// ledger counts the messages that a provider accepted.
 type ledger struct {
-	mu    sync.Mutex
-	taken map[string]int
+	mu       sync.Mutex
+	accepted map[string]int
 }
 
-func newLedger() *ledger { return &ledger{taken: map[string]int{}} }
+func newLedger() *ledger { return &ledger{accepted: map[string]int{}} }
 
-func (l *ledger) take(task string) {
+func (l *ledger) add(task string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.taken[task]++
+	l.accepted[task]++
 }
 
 func (l *ledger) sent(m sender.Message) int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.taken[m.TaskID]
+	return l.accepted[m.TaskID]
 }
 
-// screen is where a console prints.
-type screen struct {
+// buffer is a bytes.Buffer that is safe for concurrent use.
+type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (s *screen) Write(b []byte) (int, error) {
+func (s *buffer) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.Write(b)
 }
 
-func (s *screen) String() string {
+func (s *buffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.text.String()
 }
 
-func TestTheConsoleConforms(t *testing.T) {
+func TestConsoleConforms(t *testing.T) {
 	t.Parallel()
 	gatewaytest.Run(t, func(*testing.T) gatewaytest.Subject {
-		// A line does not tell its task, so each task has a screen.
-		var screens sync.Map
-		of := func(m sender.Message) *screen {
-			s, _ := screens.LoadOrStore(m.TaskID, &screen{})
-			return s.(*screen)
+		// A line does not have the task's id, so each task has its own output.
+		var outputs sync.Map
+		of := func(m sender.Message) *buffer {
+			b, _ := outputs.LoadOrStore(m.TaskID, &buffer{})
+			return b.(*buffer)
 		}
 		return gatewaytest.Subject{
 			Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
@@ -74,9 +74,9 @@ func TestTheConsoleConforms(t *testing.T) {
 	})
 }
 
-func TestOneConsoleConformsWithManySenders(t *testing.T) {
+func TestConsoleIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
-	var out screen
+	var out buffer
 	console := sender.NewConsole(&out)
 	var all sync.WaitGroup
 	for range 50 {
@@ -86,16 +86,16 @@ func TestOneConsoleConformsWithManySenders(t *testing.T) {
 	require.Equal(t, strings.Repeat("sent to +86****8000: hello\n", 50), out.String())
 }
 
-func TestTheHTTPGatewayConforms(t *testing.T) {
+func TestHTTPGatewayConforms(t *testing.T) {
 	t.Parallel()
 	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Subject {
-		taken, stalled := newLedger(), make(chan struct{})
+		accepted, stalled := newLedger(), make(chan struct{})
 		provider := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			var m struct{ ID, To, Text string }
 			if err := json.NewDecoder(r.Body).Decode(&m); err != nil {
-				return // what was cut short is not taken
+				return // an incomplete request is not accepted
 			}
-			taken.take(m.ID)
+			accepted.add(m.ID)
 			select {
 			case <-stalled:
 				<-r.Context().Done()
@@ -105,16 +105,16 @@ func TestTheHTTPGatewayConforms(t *testing.T) {
 		t.Cleanup(provider.Close)
 		g, err := sender.NewHTTP(sender.HTTPConfig{URL: provider.URL, Body: `{"id":"{{.TaskID}}","to":"{{.PhoneNumber}}","text":"{{.Content}}"}`})
 		require.NoError(t, err)
-		return gatewaytest.Subject{Gateway: g, Sent: taken.sent, Stall: func() { close(stalled) }}
+		return gatewaytest.Subject{Gateway: g, Sent: accepted.sent, Stall: func() { close(stalled) }}
 	})
 }
 
-func TestTheFlakyGatewayConformsWhileItWorks(t *testing.T) {
+func TestFlakyGatewayConforms(t *testing.T) {
 	t.Parallel()
 	gatewaytest.Run(t, func(t *testing.T) gatewaytest.Subject { return flakySubject(t, sender.FlakyConfig{}) })
 }
 
-func TestTheFlakyGatewayHeedsItsTimeWhileItHangs(t *testing.T) {
+func TestHangingFlakyGatewayReturnsWhenCancelled(t *testing.T) {
 	t.Parallel()
 	s := flakySubject(t, sender.FlakyConfig{Shares: map[string]float64{"hang": 1}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -130,64 +130,66 @@ func flakySubject(t *testing.T, cfg sender.FlakyConfig) gatewaytest.Subject {
 	return gatewaytest.Subject{Gateway: f, Sent: func(m sender.Message) int { return f.Ledger()[sender.Sent{TaskID: m.TaskID, ClaimID: m.ClaimID}] }}
 }
 
-// The gateways that break a rule, each in its way, and the rule.
-var liars = map[string]struct {
+// badGateways violate one rule each.
+var badGateways = map[string]struct {
 	rule string
 	send func(ctx context.Context, m sender.Message, provider *ledger) sender.Result
 }{
-	"sends nothing": {"a message is sent once", func(context.Context, sender.Message, *ledger) sender.Result {
+	"sends nothing": {gatewaytest.SentOnce, func(context.Context, sender.Message, *ledger) sender.Result {
 		return sender.Result{Outcome: sender.OK}
 	}},
-	"sends twice": {"many messages at once are each sent once", func(_ context.Context, m sender.Message, p *ledger) sender.Result {
-		p.take(m.TaskID)
-		p.take(m.TaskID)
+	"sends twice": {gatewaytest.SentConcurrently, func(_ context.Context, m sender.Message, p *ledger) sender.Result {
+		p.add(m.TaskID)
+		p.add(m.TaskID)
 		return sender.Result{Outcome: sender.OK}
 	}},
-	"chokes on a quote": {"whatever a message says is sent as data", func(_ context.Context, m sender.Message, p *ledger) sender.Result {
+	"refuses a quote": {gatewaytest.AnyContent, func(_ context.Context, m sender.Message, p *ledger) sender.Result {
 		if strings.Contains(m.Content, `"`) {
 			return sender.Result{Outcome: sender.Failed}
 		}
-		p.take(m.TaskID)
+		p.add(m.TaskID)
 		return sender.Result{Outcome: sender.OK}
 	}},
-	"says ok too late": {"what begins after ctx has ended says no untruth", func(ctx context.Context, m sender.Message, p *ledger) sender.Result {
+	"returns ok after cancel": {gatewaytest.CancelledBefore, func(ctx context.Context, m sender.Message, p *ledger) sender.Result {
 		if ctx.Err() == nil {
-			p.take(m.TaskID)
+			p.add(m.TaskID)
 		}
 		return sender.Result{Outcome: sender.OK}
 	}},
-	"releases what it sent": {"ctx that ends at any instant makes no untruth", func(ctx context.Context, m sender.Message, p *ledger) sender.Result {
-		p.take(m.TaskID)
+	"releases a sent message": {gatewaytest.CancelledDuring, func(ctx context.Context, m sender.Message, p *ledger) sender.Result {
+		p.add(m.TaskID)
 		<-ctx.Done()
 		return sender.Result{Outcome: sender.Released}
 	}},
-	"waits for ever": {"a provider that does not answer is waited for no longer than ctx", func(context.Context, sender.Message, *ledger) sender.Result {
+	"never returns": {gatewaytest.NoAnswer, func(context.Context, sender.Message, *ledger) sender.Result {
 		select {}
 	}},
 }
 
-// A test that must fail runs in a process of its own.
-func TestTheSuiteCatchesALiar(t *testing.T) {
+// A test that must fail runs in a process of its own. The rule's test must be the one that fails.
+func TestSuiteFailsForBadGateways(t *testing.T) {
 	t.Parallel()
-	if name := os.Getenv("GATEWAYTEST_LIAR"); name != "" {
+	if name := os.Getenv("BAD_GATEWAY"); name != "" {
 		gatewaytest.Run(t, func(*testing.T) gatewaytest.Subject {
 			provider := newLedger()
 			return gatewaytest.Subject{
-				Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result { return liars[name].send(ctx, m, provider) }),
-				Sent:    provider.sent, Stall: func() {},
+				Gateway: sender.GatewayFunc(func(ctx context.Context, m sender.Message) sender.Result {
+					return badGateways[name].send(ctx, m, provider)
+				}),
+				Sent: provider.sent, Stall: func() {},
 			}
 		})
 		return
 	}
-	for name, liar := range liars {
+	for name, gateway := range badGateways {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			rule := strings.ReplaceAll(liar.rule, " ", "_")
-			again := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestTheSuiteCatchesALiar$/^"+rule+"$")
-			again.Env = append(os.Environ(), "GATEWAYTEST_LIAR="+name)
-			out, err := again.CombinedOutput()
+			rule := strings.ReplaceAll(gateway.rule, " ", "_")
+			test := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestSuiteFailsForBadGateways$/^"+rule+"$")
+			test.Env = append(os.Environ(), "BAD_GATEWAY="+name)
+			out, err := test.CombinedOutput()
 			require.Error(t, err, string(out))
-			require.Contains(t, string(out), "--- FAIL: TestTheSuiteCatchesALiar/"+rule)
+			require.Contains(t, string(out), "--- FAIL: TestSuiteFailsForBadGateways/"+rule)
 		})
 	}
 }

@@ -14,21 +14,21 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// desk is the service as a sender sees it, without a socket, so that time can
-// be made up. It watches over the rules that a sender must keep.
-type desk struct {
+// testService is a service without a socket, so that tests can use synctest. It records which rules a sender
+// violates.
+type testService struct {
 	mu      sync.Mutex
-	work    chan struct{} // closed when there is some
+	work    chan struct{} // closed and replaced when tasks are submitted
 	pending []string
 	live    map[string]*lease
 	claims  api.ID
 	claimed map[string]int
 	reports []api.ReportRequest
-	wrong   []string // rules that were broken
+	broken  []string // rules that were violated
 
-	// refuse makes a call fail before it has an effect: 0 = do not. word is claim,
-	// mark, extend or report.
-	refuse func(word, task string) (status int)
+	// refuse returns the status with which a call fails without effect, or 0. call is claim, mark, extend or
+	// report.
+	refuse func(call, task string) (status int)
 }
 
 type lease struct {
@@ -37,13 +37,13 @@ type lease struct {
 	sends bool
 }
 
-func newDesk(tasks ...string) *desk {
-	d := &desk{live: map[string]*lease{}, claimed: map[string]int{}, work: make(chan struct{}), refuse: func(string, string) int { return 0 }}
+func newTestService(tasks ...string) *testService {
+	d := &testService{live: map[string]*lease{}, claimed: map[string]int{}, work: make(chan struct{}), refuse: func(string, string) int { return 0 }}
 	d.submit(tasks...)
 	return d
 }
 
-func (d *desk) submit(tasks ...string) {
+func (d *testService) submit(tasks ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.pending = append(d.pending, tasks...)
@@ -53,22 +53,22 @@ func (d *desk) submit(tasks ...string) {
 	}
 }
 
-// refusing sets what fails from now on.
-func (d *desk) refusing(rule func(word, task string) (status int)) {
+// setRefusal sets which calls fail.
+func (d *testService) setRefusal(rule func(call, task string) (status int)) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.refuse = rule
 }
 
-func never(string, string) int { return 0 }
+func refuseNothing(string, string) int { return 0 }
 
-// client reaches the desk without a network.
-func (d *desk) client() *api.Client {
-	return &api.Client{BaseURL: "http://desk", User: "u", Password: "p", HTTP: &http.Client{Transport: d}, Tries: 1}
+// client returns a client that calls the service without a network.
+func (d *testService) client() *api.Client {
+	return &api.Client{BaseURL: "http://service", User: "u", Password: "p", HTTP: &http.Client{Transport: d}, Tries: 1}
 }
 
-// RoundTrip answers a call, unless its ctx ends first.
-func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
+// RoundTrip implements http.RoundTripper.
+func (d *testService) RoundTrip(r *http.Request) (*http.Response, error) {
 	w := httptest.NewRecorder()
 	d.ServeHTTP(w, r)
 	if err := r.Context().Err(); err != nil {
@@ -77,8 +77,8 @@ func (d *desk) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// ServeHTTP answers a call.
-func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP implements http.Handler.
+func (d *testService) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	raw, err := io.ReadAll(r.Body)
 	if err != nil {
 		panic(err)
@@ -95,7 +95,7 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer.Data, status = d.extend(task, decode[api.ExtendRequest](raw))
 	}
 	if status != 0 {
-		answer = api.Envelope{Code: status, Error: wordOf(status), Message: "no"}
+		answer = api.Envelope{Code: status, Error: errorCode(status), Message: "no"}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(answer.Code)
@@ -111,19 +111,19 @@ func decode[T any](raw []byte) (v T) {
 	return v
 }
 
-func wordOf(status int) string {
+func errorCode(status int) string {
 	return map[int]string{400: "invalid_request", 404: "not_found", 409: "stale_claim", 500: "internal", 503: "server_busy"}[status]
 }
 
-func (d *desk) claim(r *http.Request, req api.ClaimRequest) (any, int) {
-	patience := time.After(time.Duration(*req.Wait) * time.Second)
+func (d *testService) claim(r *http.Request, req api.ClaimRequest) (any, int) {
+	timeout := time.After(time.Duration(*req.Wait) * time.Second)
 	for {
 		d.mu.Lock()
 		if status := d.refuse("claim", ""); status != 0 {
 			d.mu.Unlock()
 			return nil, status
 		}
-		if tasks := d.hand(req); len(tasks) > 0 {
+		if tasks := d.claimPending(req); len(tasks) > 0 {
 			d.mu.Unlock()
 			return tasks, 0
 		}
@@ -131,7 +131,7 @@ func (d *desk) claim(r *http.Request, req api.ClaimRequest) (any, int) {
 		d.mu.Unlock()
 		select {
 		case <-work:
-		case <-patience:
+		case <-timeout:
 			return []api.ClaimedTask{}, 0
 		case <-r.Context().Done():
 			return nil, http.StatusServiceUnavailable
@@ -139,9 +139,9 @@ func (d *desk) claim(r *http.Request, req api.ClaimRequest) (any, int) {
 	}
 }
 
-func (d *desk) hand(req api.ClaimRequest) []api.ClaimedTask {
+func (d *testService) claimPending(req api.ClaimRequest) []api.ClaimedTask {
 	if !req.MarksSending {
-		d.wrong = append(d.wrong, "a claim does not promise to mark")
+		d.broken = append(d.broken, "a claim without marks_sending")
 	}
 	d.claims++
 	var tasks []api.ClaimedTask
@@ -156,14 +156,14 @@ func (d *desk) hand(req api.ClaimRequest) []api.ClaimedTask {
 	return tasks
 }
 
-func (d *desk) extend(task string, req api.ExtendRequest) (any, int) {
+func (d *testService) extend(task string, req api.ExtendRequest) (any, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	word := "extend"
+	call := "extend"
 	if req.Sending {
-		word = "mark"
+		call = "mark"
 	}
-	if status := d.refuse(word, task); status != 0 {
+	if status := d.refuse(call, task); status != 0 {
 		return nil, status
 	}
 	l := d.live[task]
@@ -175,7 +175,7 @@ func (d *desk) extend(task string, req api.ExtendRequest) (any, int) {
 	return api.ExtendResponse{TaskID: task, ClaimID: l.claim, LeaseUntil: l.until, Sending: l.sends}, 0
 }
 
-func (d *desk) report(req api.ReportBatchRequest) (any, int) {
+func (d *testService) report(req api.ReportBatchRequest) (any, int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if status := d.refuse("report", ""); status != 0 {
@@ -186,7 +186,7 @@ func (d *desk) report(req api.ReportBatchRequest) (any, int) {
 		r := decode[api.ReportRequest](raw)
 		item := api.BatchItem{Code: http.StatusOK, Message: "success"}
 		if status := d.refuse("report", r.TaskID); status != 0 {
-			item = api.BatchItem{Code: status, Error: wordOf(status), Message: "no"}
+			item = api.BatchItem{Code: status, Error: errorCode(status), Message: "no"}
 		} else {
 			d.settle(r)
 		}
@@ -195,51 +195,51 @@ func (d *desk) report(req api.ReportBatchRequest) (any, int) {
 	return answer, 0
 }
 
-func (d *desk) settle(r api.ReportRequest) {
+func (d *testService) settle(r api.ReportRequest) {
 	d.reports = append(d.reports, r)
 	if l := d.live[r.TaskID]; l != nil && l.claim == r.ClaimID {
 		if time.Now().After(l.until) {
-			d.wrong = append(d.wrong, "the lease of "+r.TaskID+" ran out before its report")
+			d.broken = append(d.broken, "the lease of "+r.TaskID+" ended before its report")
 		}
 		delete(d.live, r.TaskID)
 	}
 }
 
-// sendMay notes a send that the rules forbid.
-func (d *desk) sendMay(task string, claim api.ID) {
+// checkSend records a violation if the task must not be sent.
+func (d *testService) checkSend(task string, claim api.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	l := d.live[task]
 	if l == nil || l.claim != claim || !l.sends || time.Now().After(l.until) {
-		d.wrong = append(d.wrong, fmt.Sprintf("%s was sent without a marked claim", task))
+		d.broken = append(d.broken, fmt.Sprintf("%s was sent without a marked claim", task))
 	}
 }
 
-// told gives what was reported so far, by task.
-func (d *desk) told() map[string][]string {
+// outcomes returns the reported outcomes by task: a status, "3 retry", released or unknown.
+func (d *testService) outcomes() map[string][]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	told := map[string][]string{}
+	outcomes := map[string][]string{}
 	for _, r := range d.reports {
-		word := r.Outcome
+		outcome := r.Outcome
 		if r.Status != nil {
-			word = fmt.Sprintf("%d", *r.Status)
+			outcome = fmt.Sprintf("%d", *r.Status)
 		}
 		if r.ShouldRetry {
-			word += " retry"
+			outcome += " retry"
 		}
-		told[r.TaskID] = append(told[r.TaskID], word)
+		outcomes[r.TaskID] = append(outcomes[r.TaskID], outcome)
 	}
-	return told
+	return outcomes
 }
 
-func (d *desk) broken() []string {
+func (d *testService) violations() []string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return slices.Clone(d.wrong)
+	return slices.Clone(d.broken)
 }
 
-func (d *desk) inHand() int {
+func (d *testService) claimedCount() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.live)
