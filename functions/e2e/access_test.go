@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -25,25 +26,25 @@ import (
 func TestEveryRouteLetsInItsRolesAndNoOther(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	env, h := environment(t, url)
-	builtIn := serveHandler(t, h).connect(url)
+	env, h := cluster.NewEnv(t, url)
+	builtIn := cluster.ServeHandler(t, h).Connect(url)
 	patterns, err := fn.Patterns(env, functions.Catalogue()...)
 	require.NoError(t, err)
 
 	roles := map[string]fn.Role{"a-submitter": fn.Submitter, "a-sender": fn.Sender, "a-receiver": fn.Receiver, "a-trigger": fn.Trigger, "an-admin": fn.Admin}
-	callers := map[string]*server{}
+	callers := map[string]*cluster.Client{}
 	for name, role := range roles {
-		callers[name] = builtIn.caller(name, string(role))
+		callers[name] = builtIn.NewCaller(name, string(role))
 	}
 	roles["without-a-role"] = "" // as its row may be after a change by hand
-	callers["without-a-role"] = builtIn.caller("without-a-role", "sender")
-	builtIn.exec(`update callers set roles = '{}' where name = 'without-a-role'`)
-	revoked := builtIn.caller("revoked", "admin")
-	require.Equal(t, 200, builtIn.post("/api/v1/admin/callers/"+builtIn.text(`select id::text from callers where name = 'revoked'`)+"/revoke", "").status)
-	strangers := map[string]*server{"revoked": revoked}
+	callers["without-a-role"] = builtIn.NewCaller("without-a-role", "sender")
+	builtIn.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
+	revoked := builtIn.NewCaller("revoked", "admin")
+	require.Equal(t, 200, builtIn.Post("/api/v1/admin/callers/"+builtIn.QueryText(`select id::text from callers where name = 'revoked'`)+"/revoke", "").Status)
+	strangers := map[string]*cluster.Client{"revoked": revoked}
 	for name, pair := range map[string][2]string{"nobody": {"", ""}, "unknown": {"nobody", "x"}, "a wrong password": {"a-sender", "x"}, "the name of the built-in admin": {"admin", "x"}} {
 		one := *builtIn
-		one.user, one.password = pair[0], pair[1]
+		one.User, one.Password = pair[0], pair[1]
 		strangers[name] = &one
 	}
 
@@ -56,23 +57,23 @@ func TestEveryRouteLetsInItsRolesAndNoOther(t *testing.T) {
 			body = `{"unknown_field":1}` // which no route accepts, so nothing is done
 		}
 		for name, caller := range callers {
-			answer := caller.do(method, path+refused(method), body)
+			answer := caller.Do(method, path+refused(method), body)
 			allowed := roles[name] == fn.Admin || slices.Contains(patterns[pattern], roles[name])
 			if allowed {
-				assert.NotContains(t, []int{200, 401, 403, 500}, answer.status, "%s as %s: %s", pattern, name, answer.text)
+				assert.NotContains(t, []int{200, 401, 403, 500}, answer.Status, "%s as %s: %s", pattern, name, answer.Text)
 			} else {
-				assert.Equal(t, 403, answer.status, "%s as %s: %s", pattern, name, answer.text)
+				assert.Equal(t, 403, answer.Status, "%s as %s: %s", pattern, name, answer.Text)
 			}
 		}
 		for name, stranger := range strangers {
 			attempts.Go(func() { // each waits as long as any failure does
-				answer := stranger.do(method, path, body)
-				assert.Contains(t, []int{401, 429}, answer.status, "%s as %s: %s", pattern, name, answer.text)
+				answer := stranger.Do(method, path, body)
+				assert.Contains(t, []int{401, 429}, answer.Status, "%s as %s: %s", pattern, name, answer.Text)
 			})
 		}
 	}
 	attempts.Wait()
-	require.Zero(t, builtIn.count(`select count(*) from tasks`)+builtIn.count(`select count(*) from messages`), "nothing was done")
+	require.Zero(t, builtIn.Count(`select count(*) from tasks`)+builtIn.Count(`select count(*) from messages`), "nothing was done")
 }
 
 // TestACallerOfAnotherQueueReachesNothingElsewhere calls each operation of the contract,
@@ -81,25 +82,25 @@ func TestEveryRouteLetsInItsRolesAndNoOther(t *testing.T) {
 func TestACallerOfAnotherQueueReachesNothingElsewhere(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
-	s := serve(t)
+	s := cluster.Serve(t)
 	owner := newCaller(s, "owner", `"roles":["submitter","sender"],"queues":["default","wechat"]`)
 	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","sender","receiver"],"queues":["elsewhere"],"business_types":[]`)
 	send := `{"phone_number":"13912345678","content":"` + mark + `","idempotency_key":"order-4711"}`
-	claimed := owner.post(sms+"send", send).data("task_id").(string)
+	claimed := owner.Post(sms+"send", send).Data("task_id").(string)
 	_, claim := claimOne(owner, "their-app")
-	pending := owner.post(sms+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).data("task_id").(string)
+	pending := owner.Post(sms+"send", strings.ReplaceAll(send, "order-4711", "order-4712")).Data("task_id").(string)
 	orderMessage(owner, strings.ReplaceAll(booking(1, ""), "瑜伽课", mark))
-	message := owner.post(post, `{"client_msg_id":"order-4711","to":"user:bob","data":"`+mark+`"}`).data("server_msg_id").(string)
-	endpoint := fmt.Sprint(owner.post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/`+mark+`"}`).data("id"))
-	s.post(adminRoot+"queues/third/pause", `{"reason":"`+mark+`"}`)
+	message := owner.Post(cluster.MessagesPath, `{"client_msg_id":"order-4711","to":"user:bob","data":"`+mark+`"}`).Data("server_msg_id").(string)
+	endpoint := fmt.Sprint(owner.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/`+mark+`"}`).Data("id"))
+	s.Post(adminRoot+"queues/third/pause", `{"reason":"`+mark+`"}`)
 
 	var tables []string
 	for _, name := range []string{"tasks", "task_live", "task_done", "submission_keys", "subscribe_message_logs", "messages", "message_live", "message_cursors",
 		"callers", "webhook_endpoints", "webhook_deliveries", "webhook_events", "queue_pauses", "sms_templates", "default_sms_data", "blocked_words"} {
 		tables = append(tables, `select '`+name+`' || t::text as line from `+name+` t`)
 	}
-	s.exec(`create table before as ` + strings.Join(tables, " union all "))
-	require.Less(t, 10, s.count(`select count(*) from before`))
+	s.Exec(`create table before as ` + strings.Join(tables, " union all "))
+	require.Less(t, 10, s.Count(`select count(*) from before`))
 	c := readContract(t)
 	ids := []string{endpoint, message, claimed, "1"}
 	theirs := regexp.MustCompile(`"(task_id|app_id|claim_id|server_msg_id|queue|from)": ?"[^"]*"`)
@@ -135,16 +136,16 @@ func TestACallerOfAnotherQueueReachesNothingElsewhere(t *testing.T) {
 						name := theirs.FindStringSubmatch(field)[1]
 						return fmt.Sprintf("%q:%q", name, cmp.Or(values[name], task))
 					})
-					answer := hostile.do(method, at, body)
-					require.Less(t, answer.status, 500, "%s %s %s: %s", method, at, body, answer.text)
-					require.NotContains(t, answer.text, mark, "%s %s %s", method, at, body)
-					require.NotContains(t, answer.text, "13912345678", "%s %s %s", method, at, body)
+					answer := hostile.Do(method, at, body)
+					require.Less(t, answer.Status, 500, "%s %s %s: %s", method, at, body, answer.Text)
+					require.NotContains(t, answer.Text, mark, "%s %s %s", method, at, body)
+					require.NotContains(t, answer.Text, "13912345678", "%s %s %s", method, at, body)
 				}
 			}
 		}
 	}
-	require.Empty(t, s.text(`select coalesce(string_agg(line, E'\n'), '') from (select line from before except (`+strings.Join(tables, " union all ")+`)) changed`))
-	require.Equal(t, 200, owner.post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).status, "its owner goes on")
+	require.Empty(t, s.QueryText(`select coalesce(string_agg(line, E'\n'), '') from (select line from before except (`+strings.Join(tables, " union all ")+`)) changed`))
+	require.Equal(t, 200, owner.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"their-app","claim_id":%q,"status":2}`, claimed, claim)).Status, "its owner goes on")
 }
 
 // refused is a query that no route accepts: it shows that a caller was let in, and

@@ -15,36 +15,37 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // sendTasks has n tasks sent.
-func sendTasks(s *server, n int) {
-	s.t.Helper()
+func sendTasks(s *cluster.Client, n int) {
+	s.T.Helper()
 	items := strings.Repeat(`,{"phone_number":"13800138000","content":"x"}`, n)[1:]
-	sent := s.post("/api/v1/sms/send/batch", `{"items":[`+items+`]}`)
-	require.Equal(s.t, 200, sent.status, sent.text)
+	sent := s.Post("/api/v1/sms/send/batch", `{"items":[`+items+`]}`)
+	require.Equal(s.T, 200, sent.Status, sent.Text)
 }
 
 // failTasks has n tasks sent and reported as failed for good.
-func failTasks(s *server, n int, errorCode string) {
-	s.t.Helper()
+func failTasks(s *cluster.Client, n int, errorCode string) {
+	s.T.Helper()
 	sendTasks(s, n)
 	var reports []string
-	for _, task := range s.get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").list() {
+	for _, task := range s.Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List() {
 		reports = append(reports, fmt.Sprintf(`{"task_id":%q,"status":3,"error_code":%q}`, task["task_id"], errorCode))
 	}
-	require.Len(s.t, reports, n)
-	done := s.post("/api/v1/sms/report/batch", `{"app_id":"app","items":[`+strings.Join(reports, ",")+`]}`)
-	require.Equal(s.t, 200, done.status, done.text)
-	require.NotContains(s.t, done.text, `"error":`)
+	require.Len(s.T, reports, n)
+	done := s.Post("/api/v1/sms/report/batch", `{"app_id":"app","items":[`+strings.Join(reports, ",")+`]}`)
+	require.Equal(s.T, 200, done.Status, done.Text)
+	require.NotContains(s.T, done.Text, `"error":`)
 }
 
 // alertEvent reads the n-th call as the event of an alert.
-func alertEvent(v *receiver, t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
+func alertEvent(v *cluster.Receiver, t *testing.T, n int, secret string) (api.WebhookEvent, api.AlertEventData) {
 	t.Helper()
-	e := v.event(t, n, secret)
+	e := v.Event(t, n, secret)
 	var data api.AlertEventData
 	require.NoError(t, json.Unmarshal(e.Data, &data))
 	require.Equal(t, e.Subject, data.AlertID)
@@ -53,30 +54,30 @@ func alertEvent(v *receiver, t *testing.T, n int, secret string) (api.WebhookEve
 
 // startThree are three processes with all functions, and a door that leads the
 // trigger to them in turn.
-func startThree(o *postOffice, env ...string) (houses []*server) {
-	o.t.Helper()
+func startThree(o *cluster.Cluster, env ...string) (houses []*cluster.Client) {
+	o.T.Helper()
 	for range 3 {
-		houses = append(houses, o.at(o.start("", env...)))
+		houses = append(houses, o.At(o.Start("", env...)))
 	}
 	var n atomic.Uint64
 	door := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		if to, err := url.Parse(houses[n.Add(1)%3].url); err == nil {
+		if to, err := url.Parse(houses[n.Add(1)%3].URL); err == nil {
 			r.SetURL(to)
 		}
 	}})
-	o.t.Cleanup(door.Close)
-	o.trigger(door.URL)
+	o.T.Cleanup(door.Close)
+	o.StartTrigger(door.URL)
 	return houses
 }
 
 func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
-	houses := startThree(o, allowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
-	shop := newReceiver(t, nil)
-	made := houses[0].post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
-	require.Equal(t, 200, made.status, made.text)
-	secret := made.data("secret").(string)
+	o := cluster.New(t)
+	houses := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	shop := cluster.NewReceiver(t, nil)
+	made := houses[0].Post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
+	require.Equal(t, 200, made.Status, made.Text)
+	secret := made.Data("secret").(string)
 
 	var incidents []string
 	for n := range 2 {
@@ -90,8 +91,8 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 					case <-stop:
 						return
 					case <-time.After(50 * time.Millisecond):
-						if r := h.tick("sweep"); r.status != 204 {
-							t.Error(r.text)
+						if r := h.Tick("sweep"); r.Status != 204 {
+							t.Error(r.Text)
 						}
 					}
 				}
@@ -105,7 +106,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 		close(stop)
 		looks.Wait()
 		incidents = append(incidents, raised.Subject)
-		open := houses[1].get("/api/v1/admin/alerts").data("items").([]any)
+		open := houses[1].Get("/api/v1/admin/alerts").Data("items").([]any)
 		require.Len(t, open, n+1)
 		require.Equal(t, raised.Subject, open[0].(map[string]any)["id"], "the open one is the first")
 		require.NotContains(t, open[0], "cleared_at")
@@ -119,9 +120,9 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 		require.Zero(t, data.Value)
 	}
 	require.NotEqual(t, incidents[0], incidents[1], "a second burst is a second incident")
-	require.Equal(t, 2, o.looker.count(`select count(*) from alerts where cleared_at is not null`))
-	require.Equal(t, 4, shop.got())
-	events, err := o.jetStream().Stream(t.Context(), "EVENTS")
+	require.Equal(t, 2, o.Admin.Count(`select count(*) from alerts where cleared_at is not null`))
+	require.Equal(t, 4, shop.Calls())
+	events, err := o.JetStream().Stream(t.Context(), "EVENTS")
 	require.NoError(t, err)
 	info, err := events.Info(t.Context())
 	require.NoError(t, err)
@@ -130,21 +131,21 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 
 func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
-	proxy := sandbox.NewProxy(t, o.url)
+	o := cluster.New(t)
+	proxy := sandbox.NewProxy(t, o.DatabaseURL)
 	asked := watch(proxy)
-	c := o.grow(allowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s", "TASK_EVENTS=none")
-	shop := newReceiver(t, nil)
-	secret := c.endpoint(shop.URL).Secret
+	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=bulk=1;*=5", "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	shop := cluster.NewReceiver(t, nil)
+	secret := c.AddEndpoint(shop.URL).Secret
 
 	send := slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, 6)
-	_, err := c.api("submit").SendBatch(t.Context(), send)
+	_, err := c.API("submit").SendBatch(t.Context(), send)
 	require.NoError(t, err)
 	raised, data := alertEvent(shop, t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 	require.Equal(t, api.AlertEventData{AlertID: raised.Subject, Kind: "backlog", Queue: "default", Value: 6, Threshold: 5, Since: data.Since}, data)
 
-	ids, err := claimAll(c.api("claim"))
+	ids, err := cluster.ClaimAll(c.API("claim"))
 	require.NoError(t, err)
 	require.Len(t, ids, 6)
 	cleared, _ := alertEvent(shop, t, 2, secret)
@@ -154,19 +155,19 @@ func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
 	for i, id := range ids {
 		reports[i] = api.ReportRequest{TaskID: id, Status: &succeeded}
 	}
-	_, err = c.api("report").ReportBatch(t.Context(), "app", reports)
+	_, err = c.API("report").ReportBatch(t.Context(), "app", reports)
 	require.NoError(t, err)
 	waitDelivered(c, 2)
 	require.NotZero(t, waitIdle(c, asked)["sweep"])
-	require.Equal(t, 2, shop.got())
+	require.Equal(t, 2, shop.Calls())
 }
 
 // serverWithoutNATS is all functions in one process without NATS: it looks when it is told to.
-func serverWithoutNATS(t *testing.T, env ...string) *server {
+func serverWithoutNATS(t *testing.T, env ...string) *cluster.Client {
 	t.Helper()
-	url, bin := sandbox.NewDatabase(t), binary(t)
-	p := startProcess(t, bin, settings(url, append(env, "ALERT_WINDOW=10s")...))
-	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
+	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
+	p := cluster.StartProcess(t, bin, cluster.Settings(url, append(env, "ALERT_WINDOW=10s")...))
+	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
 }
 
 func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
@@ -174,43 +175,43 @@ func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
 	h := serverWithoutNATS(t, "ALERT_FAILURE_RATE=0", "ALERT_BACKLOG=0")
 	failTasks(h, 50, "E")
 	sendTasks(h, 50)
-	require.Equal(t, 204, h.tick("sweep").status, "the first look of a process is at once")
-	require.Zero(t, h.count(`select count(*) from alerts`))
+	require.Equal(t, 204, h.Tick("sweep").Status, "the first look of a process is at once")
+	require.Zero(t, h.Count(`select count(*) from alerts`))
 }
 
 func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
 	t.Parallel()
 	h := serverWithoutNATS(t)
 	failTasks(h, 50, "43101")
-	require.Equal(t, 204, h.tick("sweep").status, "the first look of a process is at once")
-	require.Zero(t, h.count(`select count(*) from alerts`))
+	require.Equal(t, 204, h.Tick("sweep").Status, "the first look of a process is at once")
+	require.Zero(t, h.Count(`select count(*) from alerts`))
 	failTasks(h, 20, "40003")
-	require.Eventually(t, func() bool {
-		require.Equal(t, 204, h.tick("sweep").status)
-		return h.count(`select count(*) from alerts where kind = 'failure_rate' and value = 1`) == 1
-	}, waitLimit, 100*time.Millisecond)
+	cluster.Eventually(t, func() bool {
+		require.Equal(t, 204, h.Tick("sweep").Status)
+		return h.Count(`select count(*) from alerts where kind = 'failure_rate' and value = 1`) == 1
+	})
 }
 
 func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	refused := s.caller("shop", "submitter").post(endpoints, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
-	require.Equal(t, 400, refused.status)
-	require.Equal(t, []string{"events[1]"}, refused.fields())
-	require.Contains(t, refused.text, "only admins are told of alerts")
-	require.Equal(t, 200, s.caller("ops", "admin").post(endpoints, `{"url":"https://ops.test/","events":["alert.cleared"]}`).status)
-	require.Equal(t, 403, s.caller("app", "sender").get("/api/v1/admin/alerts").status)
+	s := cluster.Serve(t)
+	refused := s.NewCaller("shop", "submitter").Post(endpoints, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
+	require.Equal(t, 400, refused.Status)
+	require.Equal(t, []string{"events[1]"}, refused.Fields())
+	require.Contains(t, refused.Text, "only admins are told of alerts")
+	require.Equal(t, 200, s.NewCaller("ops", "admin").Post(endpoints, `{"url":"https://ops.test/","events":["alert.cleared"]}`).Status)
+	require.Equal(t, 403, s.NewCaller("app", "sender").Get("/api/v1/admin/alerts").Status)
 }
 
 func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), binary(t)
+	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	var processes []*sandbox.Process
-	var houses []*server
+	var houses []*cluster.Client
 	for range 2 {
-		p := startProcess(t, bin, settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
+		p := cluster.StartProcess(t, bin, cluster.Settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
 		processes = append(processes, p)
-		houses = append(houses, (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url))
+		houses = append(houses, cluster.NewClient(t, cluster.Address(t, p)).Connect(url))
 	}
 	type line struct {
 		Level, Msg, Kind, Queue string
@@ -230,24 +231,24 @@ func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
 	}
 	look := func(n int) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		cluster.Eventually(t, func() bool {
 			for _, h := range houses {
-				require.Equal(t, 204, h.tick("sweep").status)
+				require.Equal(t, 204, h.Tick("sweep").Status)
 			}
 			return len(logged()) >= n
-		}, waitLimit, 100*time.Millisecond)
+		})
 	}
 	sendTasks(houses[0], 6)
 	look(1)
 	sendTasks(houses[1], 1) // it stays open, and is no other
-	require.Len(t, houses[0].get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").list(), 7)
+	require.Len(t, houses[0].Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List(), 7)
 	look(2)
 	lines := logged()
 	require.Len(t, lines, 2)
 	if lines[0].Level == "INFO" { // of the first process, which cleared what the other raised
 		lines[0], lines[1] = lines[1], lines[0]
 	}
-	id := houses[0].text(`select id::text from alerts`)
+	id := houses[0].QueryText(`select id::text from alerts`)
 	require.Equal(t, line{Level: "WARN", Msg: "alert raised", Kind: "backlog", Queue: "default", ID: id, Value: 6, Threshold: 5}, lines[0])
 	require.Equal(t, line{Level: "INFO", Msg: "alert cleared", Kind: "backlog", Queue: "default", ID: id, Value: 0, Threshold: 5}, lines[1])
 }

@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
 // What a stranger would try. Each gets its clear 4xx, and nothing is stored
 // but the log line.
 func TestBadInputIsNamedAndNothingIsStored(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	const send, report, pending = "/api/v1/sms/send", "/api/v1/sms/report", "/api/v1/sms/tasks/pending"
 	sql := `'; drop table tasks; --`
 	for _, c := range []struct {
@@ -82,34 +84,34 @@ func TestBadInputIsNamedAndNothingIsStored(t *testing.T) {
 		{"POST", "/events/sweep", `{}`, 400, nil},
 	} {
 		name := c.method + " " + c.path[:min(len(c.path), 60)] + " " + c.body[:min(len(c.body), 120)]
-		got := s.do(c.method, c.path, c.body)
-		require.Equal(t, c.status, got.status, "%s\n%s", name, got.text)
+		got := s.Do(c.method, c.path, c.body)
+		require.Equal(t, c.status, got.Status, "%s\n%s", name, got.Text)
 		if c.method != "HEAD" {
-			require.EqualValues(t, c.status, got.body["code"], name)
-			require.NotEmpty(t, got.body["error"], name)
-			require.NotEmpty(t, got.body["message"], name)
+			require.EqualValues(t, c.status, got.Body["code"], name)
+			require.NotEmpty(t, got.Body["error"], name)
+			require.NotEmpty(t, got.Body["message"], name)
 		}
 		if c.fields != nil {
-			require.ElementsMatch(t, c.fields, got.fields(), "%s\n%s", name, got.text)
+			require.ElementsMatch(t, c.fields, got.Fields(), "%s\n%s", name, got.Text)
 		}
 	}
-	plain := s.do("POST", send, `phone_number=1`, "Content-Type", "application/x-www-form-urlencoded")
-	require.Equal(t, 415, plain.status)
+	plain := s.Do("POST", send, `phone_number=1`, "Content-Type", "application/x-www-form-urlencoded")
+	require.Equal(t, 415, plain.Status)
 	for _, table := range []string{"tasks", "task_live", "task_done", "submission_keys", "send_logs", "report_logs"} {
-		require.Zero(t, s.count(`select count(*) from `+table), table)
+		require.Zero(t, s.Count(`select count(*) from `+table), table)
 	}
-	require.Positive(t, s.count(`select count(*) from receive_logs where status_code = 400 and request_data is not null`))
-	require.Positive(t, s.count(`select count(*) from receive_logs where status_code = 404 and phone_number = '13800138000'`))
+	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 400 and request_data is not null`))
+	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 404 and phone_number = '13800138000'`))
 }
 
 func TestNobodyIsLetInWithoutCredentials(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	for _, who := range []server{{user: "admin", password: "wrong"}, {user: "nobody", password: "secret"}, {}, {user: "\x00", password: "'; --"}} {
-		stranger := &server{t: t, url: s.url, user: who.user, password: who.password}
-		got := stranger.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
-		require.Equal(t, 401, got.status)
-		require.Contains(t, got.header.Get("WWW-Authenticate"), "Basic")
+	s := cluster.Serve(t)
+	for _, who := range []cluster.Client{{User: "admin", Password: "wrong"}, {User: "nobody", Password: "secret"}, {}, {User: "\x00", Password: "'; --"}} {
+		stranger := &cluster.Client{T: t, URL: s.URL, User: who.User, Password: who.Password}
+		got := stranger.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+		require.Equal(t, 401, got.Status)
+		require.Contains(t, got.Header.Get("WWW-Authenticate"), "Basic")
 	}
-	require.Zero(t, s.count(`select count(*) from receive_logs`), "a stranger leaves nothing behind")
+	require.Zero(t, s.Count(`select count(*) from receive_logs`), "a stranger leaves nothing behind")
 }

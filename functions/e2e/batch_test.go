@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
 // longestSubmit is an item whose fields are as long as they may be.
@@ -22,48 +24,48 @@ func longestSubmit(n int) string {
 
 func TestABatchOfTheLongestItemsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	s.exec(`insert into sms_templates (template_name, template_content) values (repeat('😀', 100), 'hi {{name}}')`)
+	s := cluster.Serve(t)
+	s.Exec(`insert into sms_templates (template_name, template_content) values (repeat('😀', 100), 'hi {{name}}')`)
 	items := make([]string, 1000)
 	for i := range items {
 		items[i] = longestSubmit(i)
 	}
-	answer := s.post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, answer.status, "%.300s", answer.text)
-	for i, item := range answer.data("items").([]any) {
+	answer := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
+	for i, item := range answer.Data("items").([]any) {
 		require.EqualValues(t, 200, item.(map[string]any)["code"], "item %d of %d bytes: %v", i, len(items[i]), item)
 	}
-	require.Equal(t, 1000, s.count(`select count(*) from tasks`))
+	require.Equal(t, 1000, s.Count(`select count(*) from tasks`))
 }
 
 // Only the length of the whole batch is bounded: error_message is cut, never refused.
 func TestABatchOfLongReportsIsAccepted(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
-	answer := s.post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
-	require.Equal(t, 200, answer.status, "%.300s", answer.text)
-	one := s.post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}]}`, strings.Repeat("e", 4<<20)))
-	require.Equal(t, 200, one.status, "%.300s", one.text)
+	answer := s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(slices.Repeat([]string{report}, 1000), ",")+`]}`)
+	require.Equal(t, 200, answer.Status, "%.300s", answer.Text)
+	one := s.Post("/api/v1/sms/report/batch", fmt.Sprintf(`{"app_id":"a","items":[{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}]}`, strings.Repeat("e", 4<<20)))
+	require.Equal(t, 200, one.Status, "%.300s", one.Text)
 }
 
 // Whatever an item is, it is refused alone.
 func TestABadItemFailsAlone(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	bad := []string{`null`, `1`, `"x"`, `[]`, `{}`, `{"a":1}`, `{"phone_number":"\u0000"}`, `{"\ud800":1}`, strings.Repeat("[", 30) + strings.Repeat("]", 30)}
 	items := []string{`{"phone_number":"13800138000","content":"first"}`}
 	items = append(items, bad...)
 	items = append(items, `{"phone_number":"13800138000","content":"last"}`)
-	answer := s.post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, answer.status, answer.text)
-	sent := answer.data("items").([]any)
+	answer := s.Post("/api/v1/sms/send/batch", `{"items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, answer.Status, answer.Text)
+	sent := answer.Data("items").([]any)
 	require.Len(t, sent, len(items))
 	last := len(items) - 1
 	items[0], items[last] = `{"task_id":"01890000-0000-7000-8000-000000000000","status":3}`, `{"task_id":"01890000-0000-7000-8000-000000000001","status":3}`
-	answer = s.post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`)
-	require.Equal(t, 200, answer.status, answer.text)
-	reported := answer.data("items").([]any)
+	answer = s.Post("/api/v1/sms/report/batch", `{"app_id":"a","items":[`+strings.Join(items, ",")+`]}`)
+	require.Equal(t, 200, answer.Status, answer.Text)
+	reported := answer.Data("items").([]any)
 	for i, item := range items {
 		want := [2]int{400, 400}
 		if i == 0 || i == last {
@@ -72,6 +74,6 @@ func TestABadItemFailsAlone(t *testing.T) {
 		require.EqualValues(t, want[0], sent[i].(map[string]any)["code"], "%s: %v", item, sent[i])
 		require.EqualValues(t, want[1], reported[i].(map[string]any)["code"], "%s: %v", item, reported[i])
 	}
-	require.Equal(t, 2, s.count(`select count(*) from tasks`))
-	require.Equal(t, len(items), s.count(`select count(*) from receive_logs`), "each is in the log")
+	require.Equal(t, 2, s.Count(`select count(*) from tasks`))
+	require.Equal(t, len(items), s.Count(`select count(*) from receive_logs`), "each is in the log")
 }

@@ -4,10 +4,10 @@ import (
 	"os"
 	"regexp"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -21,24 +21,24 @@ var internals = regexp.MustCompile(`(?i:nats|jetstream|err_code|no responders|ma
 func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas string, makeTrouble func()) {
 	t.Helper()
 	w, _ := twoPhaseAt(t, servers.URL(), "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_NATS_REPLICAS="+replicas)
-	shop := w.looker.caller("shop", "submitter")
-	fine := shop.post(post, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
-	require.Equal(t, 202, fine.status, fine.text)
+	shop := w.Admin.NewCaller("shop", "submitter")
+	fine := shop.Post(cluster.MessagesPath, `{"client_msg_id":"0","to":"user:bob","data":"x","ack":"accepted"}`)
+	require.Equal(t, 202, fine.Status, fine.Text)
 	makeTrouble()
 
-	refused := shop.post(post, `{"client_msg_id":"1","to":"user:bob","data":"x","ack":"accepted"}`)
-	require.Equal(t, 503, refused.status, refused.text)
-	require.NotEmpty(t, refused.header.Get("Retry-After"))
-	require.NotRegexp(t, internals, refused.text)
+	refused := shop.Post(cluster.MessagesPath, `{"client_msg_id":"1","to":"user:bob","data":"x","ack":"accepted"}`)
+	require.Equal(t, 503, refused.Status, refused.Text)
+	require.NotEmpty(t, refused.Header.Get("Retry-After"))
+	require.NotRegexp(t, internals, refused.Text)
 	for key, to := range map[string]string{"3": "user:bob", "4": "msg.orders.paid"} {
-		saved := shop.post(post, `{"client_msg_id":"`+key+`","to":"`+to+`","data":"x"}`)
-		require.Equal(t, 200, saved.status, "what is saved waits: %s", saved.text)
+		saved := shop.Post(cluster.MessagesPath, `{"client_msg_id":"`+key+`","to":"`+to+`","data":"x"}`)
+		require.Equal(t, 200, saved.Status, "what is saved waits: %s", saved.Text)
 		var shown any
-		require.Eventually(t, func() bool {
-			w.looker.tick("relay") // no wake-up comes through a broker that is away
-			shown = shop.get(saved.header.Get("Location")).data("last_error")
+		cluster.Eventually(t, func() bool {
+			w.Admin.Tick("relay") // no wake-up comes through a broker that is away
+			shown = shop.Get(saved.Header.Get("Location")).Data("last_error")
 			return shown != nil
-		}, waitLimit, 100*time.Millisecond)
+		})
 		t.Logf("%s: %s", to, shown)
 		require.NotRegexp(t, internals, shown)
 	}

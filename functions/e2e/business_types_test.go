@@ -7,16 +7,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // newCaller makes a caller from the rest of its request, and acts as it.
-func newCaller(s *server, name, rest string) *server {
-	s.t.Helper()
-	made := s.post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,%s}`, name, rest))
-	require.Equal(s.t, 200, made.status, made.text)
+func newCaller(s *cluster.Client, name, rest string) *cluster.Client {
+	s.T.Helper()
+	made := s.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,%s}`, name, rest))
+	require.Equal(s.T, 200, made.Status, made.Text)
 	as := *s
-	as.user, as.password = name, made.data("token").(string)
+	as.User, as.Password = name, made.Data("token").(string)
 	return &as
 }
 
@@ -24,100 +25,100 @@ const sentBooking = subscriptions + "sent?business_type=course_booking&template_
 
 func TestACallerUsesTheBusinessTypesItWasGranted(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	shop := newCaller(s, "shop", `"roles":["submitter"],"business_types":["course_booking"]`)
 	hostile := newCaller(s, "hostile", `"roles":["submitter"],"business_types":["coupon"]`)
 
-	refused := func(r reply) {
+	refused := func(r cluster.Reply) {
 		t.Helper()
-		require.Equal(t, 403, r.status, r.text)
-		require.Equal(t, []string{"business_type"}, r.fields())
-		require.Contains(t, r.text, "coupon", "it names what is granted")
+		require.Equal(t, 403, r.Status, r.Text)
+		require.Equal(t, []string{"business_type"}, r.Fields())
+		require.Contains(t, r.Text, "coupon", "it names what is granted")
 	}
 	for round, status := range []string{"not ordered", "pending", "sent"} {
-		refused(hostile.post(subscriptions+"send", booking(1, "")))
-		refused(hostile.post(subscriptions+"record", recording(1, "")))
-		refused(hostile.get(sentBooking + "1"))
-		refused(hostile.get(subscriptions + "logs?business_type=course_booking&business_id=1"))
+		refused(hostile.Post(subscriptions+"send", booking(1, "")))
+		refused(hostile.Post(subscriptions+"record", recording(1, "")))
+		refused(hostile.Get(sentBooking + "1"))
+		refused(hostile.Get(subscriptions + "logs?business_type=course_booking&business_id=1"))
 		switch round {
 		case 0:
-			require.NotContains(t, orderMessage(shop, booking(1, "")).text, "skipped", "nobody took the key: %s", status)
+			require.NotContains(t, orderMessage(shop, booking(1, "")).Text, "skipped", "nobody took the key: %s", status)
 		case 1:
 			newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
 		}
 	}
-	require.Equal(t, true, shop.get(sentBooking+"1").data("sent"))
-	require.Equal(t, 1, s.count(`select count(*) from subscribe_message_logs`))
+	require.Equal(t, true, shop.Get(sentBooking+"1").Data("sent"))
+	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs`))
 	coupon := strings.Replace(booking(1, ""), "course_booking", "coupon", 1)
-	require.NotContains(t, orderMessage(hostile, coupon).text, "skipped", "its own type is open to it")
+	require.NotContains(t, orderMessage(hostile, coupon).Text, "skipped", "its own type is open to it")
 }
 
 func TestAGrantedCallerIsToldNothingOfAnothersMessage(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
 	shop, hostile := newCaller(s, "shop", grant), newCaller(s, "hostile", grant)
 	var told []string
 	ask := func() {
 		t.Helper()
-		for _, r := range []reply{
-			hostile.post(subscriptions+"send", booking(1, "")),
-			hostile.post(subscriptions+"send", strings.Replace(booking(1, ""), "瑜伽课", "茶", 1)),
-			hostile.post(subscriptions+"record", recording(1, "")),
-			hostile.get(sentBooking + "1"),
+		for _, r := range []cluster.Reply{
+			hostile.Post(subscriptions+"send", booking(1, "")),
+			hostile.Post(subscriptions+"send", strings.Replace(booking(1, ""), "瑜伽课", "茶", 1)),
+			hostile.Post(subscriptions+"record", recording(1, "")),
+			hostile.Get(sentBooking + "1"),
 		} {
-			require.Equal(t, 403, r.status, r.text)
-			require.Empty(t, r.header.Get("Location"))
-			told = append(told, fmt.Sprint(r.body["error"], r.body["message"], r.body["fields"]))
+			require.Equal(t, 403, r.Status, r.Text)
+			require.Empty(t, r.Header.Get("Location"))
+			told = append(told, fmt.Sprint(r.Body["error"], r.Body["message"], r.Body["fields"]))
 		}
 	}
-	at := orderMessage(shop, booking(1, "")).header.Get("Location")
+	at := orderMessage(shop, booking(1, "")).Header.Get("Location")
 	ask() // it is pending
 	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
 	ask() // it failed
-	require.Equal(t, true, orderMessage(shop, booking(1, "")).data("again"))
+	require.Equal(t, true, orderMessage(shop, booking(1, "")).Data("again"))
 	newWeChatSender(s).send(task.Report{Outcome: task.SentOK})
 	ask() // it is sent
-	require.Equal(t, 404, hostile.get(at).status)
-	require.Equal(t, 404, hostile.post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).status)
+	require.Equal(t, 404, hostile.Get(at).Status)
+	require.Equal(t, 404, hostile.Post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).Status)
 	for _, text := range told {
 		require.Equal(t, told[0], text, "whatever became of the message")
 	}
-	require.Equal(t, "瑜伽课", shop.get(at).data("message_data").(map[string]any)["thing1"].(map[string]any)["value"])
-	require.EqualValues(t, 1, shop.get(at).data("send_status"))
+	require.Equal(t, "瑜伽课", shop.Get(at).Data("message_data").(map[string]any)["thing1"].(map[string]any)["value"])
+	require.EqualValues(t, 1, shop.Get(at).Data("send_status"))
 }
 
 func TestACallerWithoutBusinessTypesLearnsNoOthersData(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, other := s.caller("shop", "submitter"), s.caller("other", "submitter")
-	at := orderMessage(shop, booking(1, "")).header.Get("Location")
+	s := cluster.Serve(t)
+	shop, other := s.NewCaller("shop", "submitter"), s.NewCaller("other", "submitter")
+	at := orderMessage(shop, booking(1, "")).Header.Get("Location")
 	differs := strings.Replace(booking(1, ""), "瑜伽课", "茶", 1)
-	require.Equal(t, true, orderMessage(shop, differs).data("data_differs"))
+	require.Equal(t, true, orderMessage(shop, differs).Data("data_differs"))
 	skipped := orderMessage(other, differs)
-	require.Equal(t, true, skipped.data("skipped"), "a user must not get it twice")
-	require.Nil(t, skipped.data("data_differs"), "or the data could be guessed")
-	require.Equal(t, false, other.get(sentBooking+"1").data("sent"))
+	require.Equal(t, true, skipped.Data("skipped"), "a user must not get it twice")
+	require.Nil(t, skipped.Data("data_differs"), "or the data could be guessed")
+	require.Equal(t, false, other.Get(sentBooking+"1").Data("sent"))
 	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, other.post(subscriptions+"send", differs).status, "it replaces no data of another caller")
-	require.Contains(t, shop.get(at).text, "瑜伽课")
-	require.Equal(t, true, orderMessage(s, differs).data("again"), "an admin may")
+	require.Equal(t, 403, other.Post(subscriptions+"send", differs).Status, "it replaces no data of another caller")
+	require.Contains(t, shop.Get(at).Text, "瑜伽课")
+	require.Equal(t, true, orderMessage(s, differs).Data("again"), "an admin may")
 }
 
 func TestAdminsHaveNoBusinessTypes(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	const callers = "/api/v1/admin/callers"
-	made := s.post(callers, `{"name":"boss","roles":["admin"],"business_types":["coupon"]}`)
-	require.Equal(t, 400, made.status, made.text)
-	require.Equal(t, []string{"business_types"}, made.fields())
-	bad := s.post(callers, `{"name":"shop","roles":["submitter"],"business_types":[""," ","a","a"]}`)
-	require.Equal(t, []string{"business_types[0]", "business_types[1]", "business_types[3]"}, bad.fields())
-	shop := s.post(callers, `{"name":"shop","roles":["submitter"],"business_types":["coupon"]}`)
-	at := fmt.Sprintf("%s/%v", callers, shop.data("id"))
-	promoted := s.do("PUT", at, `{"roles":["admin"]}`)
-	require.Equal(t, 400, promoted.status, promoted.text)
-	require.Equal(t, []string{"business_types"}, promoted.fields())
-	require.Equal(t, []any{"coupon"}, s.get(at).data("business_types"), "nothing was changed")
-	require.Equal(t, []any{}, s.do("PUT", at, `{"roles":["admin"],"business_types":[]}`).data("business_types"))
+	made := s.Post(callers, `{"name":"boss","roles":["admin"],"business_types":["coupon"]}`)
+	require.Equal(t, 400, made.Status, made.Text)
+	require.Equal(t, []string{"business_types"}, made.Fields())
+	bad := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":[""," ","a","a"]}`)
+	require.Equal(t, []string{"business_types[0]", "business_types[1]", "business_types[3]"}, bad.Fields())
+	shop := s.Post(callers, `{"name":"shop","roles":["submitter"],"business_types":["coupon"]}`)
+	at := fmt.Sprintf("%s/%v", callers, shop.Data("id"))
+	promoted := s.Do("PUT", at, `{"roles":["admin"]}`)
+	require.Equal(t, 400, promoted.Status, promoted.Text)
+	require.Equal(t, []string{"business_types"}, promoted.Fields())
+	require.Equal(t, []any{"coupon"}, s.Get(at).Data("business_types"), "nothing was changed")
+	require.Equal(t, []any{}, s.Do("PUT", at, `{"roles":["admin"],"business_types":[]}`).Data("business_types"))
 }

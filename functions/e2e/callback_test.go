@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
 func TestACallbackURLIsHeldToTheRulesOfEndpoints(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	urls := map[string]bool{
 		"https://hook.example.com/a?b=c":                       true,
 		"http://hook.example.com:65535":                        true,
@@ -30,21 +32,21 @@ func TestACallbackURLIsHeldToTheRulesOfEndpoints(t *testing.T) {
 	for url, valid := range urls {
 		n++
 		task := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","callback_url":%q}`, url)
-		for name, got := range map[string]reply{
-			"an endpoint":  s.post("/api/v1/webhooks/endpoints", fmt.Sprintf(`{"url":%q}`, url)),
-			"a task":       s.post("/api/v1/sms/send", task),
-			"a batch":      s.post("/api/v1/sms/send/batch", `{"items":[`+task+`]}`),
-			"a subscribed": s.post(subscriptions+"send", booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
-			"a recorded":   s.post(subscriptions+"record", recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
+		for name, got := range map[string]cluster.Reply{
+			"an endpoint":  s.Post("/api/v1/webhooks/endpoints", fmt.Sprintf(`{"url":%q}`, url)),
+			"a task":       s.Post("/api/v1/sms/send", task),
+			"a batch":      s.Post("/api/v1/sms/send/batch", `{"items":[`+task+`]}`),
+			"a subscribed": s.Post(subscriptions+"send", booking(n, fmt.Sprintf(`"callback_url":%q`, url))),
+			"a recorded":   s.Post(subscriptions+"record", recording(n+100, fmt.Sprintf(`"callback_url":%q`, url))),
 		} {
 			if valid {
-				require.Less(t, got.status, 300, "%s to %s: %s", name, url, got.text)
+				require.Less(t, got.Status, 300, "%s to %s: %s", name, url, got.Text)
 				continue
 			}
-			require.Contains(t, got.text, "an https or http URL without user name, fragment and blanks", "%s to %s", name, url)
-			require.Contains(t, got.text, "url", name)
+			require.Contains(t, got.Text, "an https or http URL without user name, fragment and blanks", "%s to %s", name, url)
+			require.Contains(t, got.Text, "url", name)
 			if name != "a batch" {
-				require.Equal(t, 400, got.status)
+				require.Equal(t, 400, got.Status)
 			}
 		}
 	}

@@ -1,36 +1,25 @@
 package e2e
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// receiver makes a caller that may confirm messages to subjects, and acts as it.
-func (s *server) receiver(name string, receives ...string) *server {
-	secret := sha256.Sum256([]byte(name))
-	s.exec(`insert into callers (name, token_hash, roles, queues, receives) values ($1, $2, '{receiver}', '{}', $3)`,
-		name, secret[:], append([]string{}, receives...))
-	as := *s
-	as.user, as.password = name, name
-	return &as
-}
-
 // confirmMessage confirms a message.
-func confirmMessage(s *server, id, body string) reply {
-	return s.post(post+"/"+id+"/received", body)
+func confirmMessage(s *cluster.Client, id, body string) cluster.Reply {
+	return s.Post(cluster.MessagesPath+"/"+id+"/received", body)
 }
 
 // ledgerOfMessages is all that a confirmation may change.
@@ -40,24 +29,24 @@ const ledgerOfMessages = `select concat(
 
 func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	t.Parallel()
-	w := openWebhooks(t)
-	admin := w.looker
-	shop := admin.caller("shop", "submitter")
-	points, bob := admin.receiver("points", "msg.orders.>", "ordres.>"), admin.receiver("bob")
-	eve := admin.receiver("eve", "msg.bills.>")
+	w := cluster.Open(t, cluster.AllowLoopback)
+	admin := w.Admin
+	shop := admin.NewCaller("shop", "submitter")
+	points, bob := admin.NewMessageReceiver("points", "msg.orders.>", "ordres.>"), admin.NewMessageReceiver("bob")
+	eve := admin.NewMessageReceiver("eve", "msg.bills.>")
 	token := ""
-	web := newReceiver(t, nil)
+	web := cluster.NewReceiver(t, nil)
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	dead := fmt.Sprintf("http://127.0.0.1:%d/", port)
 
 	var shopID int64
-	require.NoError(t, admin.owner.QueryRow(t.Context(), `select id from callers where name = 'shop'`).Scan(&shopID))
+	require.NoError(t, admin.Owner.QueryRow(t.Context(), `select id from callers where name = 'shop'`).Scan(&shopID))
 	submit := func(key, fields string) string {
-		saved := shop.post(post, fmt.Sprintf(`{"client_msg_id":%q,"data":1,%s}`, key, fields))
-		require.Equal(t, 200, saved.status, saved.text)
+		saved := shop.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"data":1,%s}`, key, fields))
+		require.Equal(t, 200, saved.Status, saved.Text)
 		computed := task.ID(message.ID(shopID, "shop", key)).String()
-		require.Equal(t, computed, saved.data("server_msg_id"), "anybody can compute it")
+		require.Equal(t, computed, saved.Data("server_msg_id"), "anybody can compute it")
 		return computed
 	}
 	ids := map[string]string{
@@ -70,29 +59,29 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 		"a subject of no stream":       submit("7", `"to":"ordres.late"`),
 		"a subject of no stream, over": submit("8", `"to":"ordres.never","max_sends":1`),
 	}
-	require.Eventually(t, func() bool {
-		return admin.count(`select count(*) from message_live where send_no = 1`)+admin.count(`select count(*) from message_done where send_no = 1`) == len(ids)
-	}, waitLimit, 10*time.Millisecond, "each had its first send")
+	cluster.Eventually(t, func() bool {
+		return admin.Count(`select count(*) from message_live where send_no = 1`)+admin.Count(`select count(*) from message_done where send_no = 1`) == len(ids)
+	}, "each had its first send")
 	var delivered map[string]any
-	require.NoError(t, json.Unmarshal(web.bodies[0], &delivered))
+	require.NoError(t, json.Unmarshal(web.Bodies[0], &delivered))
 	require.Equal(t, ids["a URL"], delivered["id"])
 	token = delivered["confirmtoken"].(string)
 	require.Len(t, token, 43)
 
-	before := admin.text(ledgerOfMessages)
+	before := admin.QueryText(ledgerOfMessages)
 	unknown := confirmMessage(eve, task.NewID().String(), `{}`)
-	require.Equal(t, 404, unknown.status)
-	alike := func(name string, got reply) {
-		delete(got.body, "request_id")
-		delete(unknown.body, "request_id")
-		require.Equal(t, unknown.status, got.status, "%s: %s", name, got.text)
-		require.Equal(t, unknown.body, got.body, name)
+	require.Equal(t, 404, unknown.Status)
+	alike := func(name string, got cluster.Reply) {
+		delete(got.Body, "request_id")
+		delete(unknown.Body, "request_id")
+		require.Equal(t, unknown.Status, got.Status, "%s: %s", name, got.Text)
+		require.Equal(t, unknown.Body, got.Body, name)
 	}
 	for name, id := range ids {
 		for _, body := range []string{`{}`, `{"consumer":"eve"}`, `{"token":"x"}`} {
 			alike(name, confirmMessage(eve, id, body))
 		}
-		require.Equal(t, 403, confirmMessage(eve, id, `{"consumer":"points"}`).status, name)
+		require.Equal(t, 403, confirmMessage(eve, id, `{"consumer":"points"}`).Status, name)
 		if name != "a URL" {
 			alike(name, confirmMessage(eve, id, fmt.Sprintf(`{"token":%q}`, token)))
 		}
@@ -100,136 +89,136 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	alike("another's user", confirmMessage(points, ids["a user"], `{}`))
 	alike("another's subject", confirmMessage(bob, ids["a subject"], `{}`))
 	alike("never sent", confirmMessage(points, ids["a subject of no stream, over"], `{}`))
-	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).status, "it will be sent again; its receiver may repeat this")
-	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).status)
-	require.Equal(t, before, admin.text(ledgerOfMessages), "nothing changed")
+	require.Equal(t, 503, confirmMessage(points, ids["a subject of no stream"], `{}`).Status, "it will be sent again; its receiver may repeat this")
+	require.Equal(t, 403, confirmMessage(shop, ids["a subject"], `{}`).Status)
+	require.Equal(t, before, admin.QueryText(ledgerOfMessages), "nothing changed")
 
 	for range 2 {
-		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).status)
-		require.Equal(t, "sent", admin.get(post+"/"+ids["a subject"]).data("state"), "a caller counts once")
+		require.Equal(t, 204, confirmMessage(points, ids["a subject"], `{}`).Status)
+		require.Equal(t, "sent", admin.Get(cluster.MessagesPath+"/"+ids["a subject"]).Data("state"), "a caller counts once")
 	}
-	require.Equal(t, 204, confirmMessage(admin.receiver("stock", "*.orders.paid"), ids["a subject"], `{}`).status)
-	require.Equal(t, 204, confirmMessage(points, ids["a subject, confirm false"], `{}`).status)
-	require.Equal(t, 204, confirmMessage(bob, ids["a user"], `{}`).status)
-	require.Equal(t, 204, confirmMessage(bob, ids["a URL"], fmt.Sprintf(`{"token":%q}`, token)).status, "who has the token has the message")
+	require.Equal(t, 204, confirmMessage(admin.NewMessageReceiver("stock", "*.orders.paid"), ids["a subject"], `{}`).Status)
+	require.Equal(t, 204, confirmMessage(points, ids["a subject, confirm false"], `{}`).Status)
+	require.Equal(t, 204, confirmMessage(bob, ids["a user"], `{}`).Status)
+	require.Equal(t, 204, confirmMessage(bob, ids["a URL"], fmt.Sprintf(`{"token":%q}`, token)).Status, "who has the token has the message")
 	for _, name := range []string{"a subject", "a subject, confirm false", "a user", "a URL"} {
-		require.Equal(t, "received", admin.get(post+"/"+ids[name]).data("state"), name)
+		require.Equal(t, "received", admin.Get(cluster.MessagesPath+"/"+ids[name]).Data("state"), name)
 	}
-	require.Zero(t, admin.count(`select count(*) from operator_actions where action = 'message.receive'`))
+	require.Zero(t, admin.Count(`select count(*) from operator_actions where action = 'message.receive'`))
 
 	by := ids["a dead URL, confirm true"]
-	require.Equal(t, 204, confirmMessage(admin, by, `{"consumer":"bob"}`).status, "an admin may, by hand")
-	require.Equal(t, 1, admin.count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
+	require.Equal(t, 204, confirmMessage(admin, by, `{"consumer":"bob"}`).Status, "an admin may, by hand")
+	require.Equal(t, 1, admin.Count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
 		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, by))
-	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).status, "not even an admin confirms what was never sent")
+	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin confirms what was never sent")
 }
 
 func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
 	t.Parallel()
-	w := openWebhooks(t)
-	door := w.looker.receiver("door")
+	w := cluster.Open(t, cluster.AllowLoopback)
+	door := w.Admin.NewMessageReceiver("door")
 	statuses := make(chan int, 1)
-	web := newReceiver(t, nil)
-	web.answer = func(_ int, answer http.ResponseWriter, _ *http.Request) {
+	web := cluster.NewReceiver(t, nil)
+	web.Answer = func(_ int, answer http.ResponseWriter, _ *http.Request) {
 		var e struct{ ID, ConfirmToken string }
-		web.mu.Lock()
-		err := json.Unmarshal(web.bodies[0], &e)
-		web.mu.Unlock()
+		web.Mu.Lock()
+		err := json.Unmarshal(web.Bodies[0], &e)
+		web.Mu.Unlock()
 		if err == nil {
-			statuses <- confirmMessage(door, e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).status
+			statuses <- confirmMessage(door, e.ID, fmt.Sprintf(`{"token":%q}`, e.ConfirmToken)).Status
 		}
 		answer.WriteHeader(http.StatusInternalServerError) // it is received all the same
 	}
 	confirm := true
-	saved, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "k", To: web.URL, Data: []byte(`1`), Confirm: &confirm})
+	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "k", To: web.URL, Data: []byte(`1`), Confirm: &confirm})
 	require.NoError(t, err)
 	require.Equal(t, 204, <-statuses)
-	m, err := w.client.Message(t.Context(), saved.ServerMsgID)
+	m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
 	require.NoError(t, err)
 	require.Equal(t, []any{"received", "door"}, []any{m.State, m.FinishedBy})
 }
 
 func TestAReceiverThatConfirmsAtOnceIsNeverRefused(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	o.startRelay()
-	o.until(o.save("msg.orders.paid", once), "sent") // all is up
-	messages, err := url.Parse(o.client.BaseURL)
+	o := cluster.OpenMessages(t)
+	o.StartRelay()
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
+	messages, err := url.Parse(o.Client.BaseURL)
 	require.NoError(t, err)
-	admin := o.at(messages.String())
-	admin.owner = o.looker.owner
-	points := admin.receiver("points", "msg.orders.>")
-	consumer, err := o.jetStream().CreateConsumer(t.Context(), "MESSAGES", jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
+	admin := o.At(messages.String())
+	admin.Owner = o.Admin.Owner
+	points := admin.NewMessageReceiver("points", "msg.orders.>")
+	consumer, err := o.JetStream().CreateConsumer(t.Context(), "MESSAGES", jetstream.ConsumerConfig{DeliverPolicy: jetstream.DeliverNewPolicy})
 	require.NoError(t, err)
 	statuses := make(chan int, 100)
 	running, err := consumer.Consume(func(m jetstream.Msg) {
-		statuses <- confirmMessage(points, m.Headers().Get("ce-id"), `{}`).status
+		statuses <- confirmMessage(points, m.Headers().Get("ce-id"), `{}`).Status
 	})
 	require.NoError(t, err)
 	t.Cleanup(running.Stop)
 	for range 30 {
-		id := o.save("msg.orders.paid")
+		id := o.Save("msg.orders.paid")
 		require.Equal(t, 204, <-statuses)
-		require.Equal(t, "received", o.state(id).State)
+		require.Equal(t, "received", o.Message(id).State)
 	}
 }
 
 func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	bob, eve := w.looker.receiver("bob"), w.looker.receiver("eve")
-	hand, err := w.looker.owner.Begin(t.Context())
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	bob, eve := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve")
+	hand, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = hand.Exec(t.Context(), `lock table messages in exclusive mode`) // nothing is saved, and all is read
 	require.NoError(t, err)
-	w.trigger(w.at)
-	id := w.accept("c-1", `1`).ServerMsgID
-	require.Eventually(t, func() bool { return len(w.inbox("bob")) == 1 }, waitLimit, 5*time.Millisecond, "it is delivered")
+	w.StartTrigger(w.Client.BaseURL)
+	id := w.Accept("c-1", `1`).ServerMsgID
+	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 1 }, "it is delivered")
 	early := confirmMessage(bob, id, `{}`)
-	require.Equal(t, 503, early.status, early.text)
-	require.Equal(t, "1", early.header.Get("Retry-After"))
+	require.Equal(t, 503, early.Status, early.Text)
+	require.Equal(t, "1", early.Header.Get("Retry-After"))
 	unknown, foreign := confirmMessage(eve, task.NewID().String(), `{}`), confirmMessage(eve, id, `{}`)
-	require.Equal(t, []int{404, 404}, []int{unknown.status, foreign.status})
-	require.Equal(t, unknown.body["message"], foreign.body["message"])
-	read := func(as *server) int {
-		return as.post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.user, id)).status
+	require.Equal(t, []int{404, 404}, []int{unknown.Status, foreign.Status})
+	require.Equal(t, unknown.Body["message"], foreign.Body["message"])
+	read := func(as *cluster.Client) int {
+		return as.Post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, id)).Status
 	}
 	require.Equal(t, []int{503, 404}, []int{read(bob), read(eve)})
 	require.NoError(t, hand.Commit(t.Context()))
-	require.Eventually(t, func() bool {
-		status := confirmMessage(bob, id, `{}`).status
+	cluster.Eventually(t, func() bool {
+		status := confirmMessage(bob, id, `{}`).Status
 		require.Contains(t, []int{204, 503}, status, "never as if there were no such message")
 		return status == 204
-	}, waitLimit, 5*time.Millisecond)
-	require.Equal(t, "received", w.townState(id))
-	require.Equal(t, 404, confirmMessage(eve, id, `{}`).status)
+	})
+	require.Equal(t, "received", w.Message(id).State)
+	require.Equal(t, 404, confirmMessage(eve, id, `{}`).Status)
 }
 
 func TestNobodyWaitsForAMessageWhoseIDIsThatOfAnotherSavedOne(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	bob, eve, orders := w.looker.receiver("bob"), w.looker.receiver("eve"), w.looker.receiver("orders", "msg.orders.>")
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	bob, eve, orders := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve"), w.Admin.NewMessageReceiver("orders", "msg.orders.>")
 	send := func(key, to, ack string) string {
-		sent := w.looker.post(post, fmt.Sprintf(`{"client_msg_id":%q,"to":%q,"data":1,"ack":%q}`, key, to, ack))
-		require.Contains(t, []int{200, 202}, sent.status, sent.text)
-		return sent.data("server_msg_id").(string)
+		sent := w.Admin.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":%q,"to":%q,"data":1,"ack":%q}`, key, to, ack))
+		require.Contains(t, []int{200, 202}, sent.Status, sent.Text)
+		return sent.Data("server_msg_id").(string)
 	}
-	read := func(as *server, id string) int {
-		return as.post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.user, id)).status
+	read := func(as *cluster.Client, id string) int {
+		return as.Post("/api/v1/messages/read", fmt.Sprintf(`{"between":"admin,%s","up_to":%q}`, as.User, id)).Status
 	}
 	unknown := confirmMessage(orders, task.NewID().String(), `{}`)
-	require.Equal(t, 404, unknown.status)
+	require.Equal(t, 404, unknown.Status)
 
 	order := send("k-1", "user:bob", "saved")
 	require.Equal(t, order, send("k-1", "msg.orders.paid", "accepted"))
 	refused := confirmMessage(orders, order, `{}`)
-	require.Equal(t, []any{404, unknown.body["message"]}, []any{refused.status, refused.body["message"]}, "it will be rejected, not saved")
+	require.Equal(t, []any{404, unknown.Body["message"]}, []any{refused.Status, refused.Body["message"]}, "it will be rejected, not saved")
 	require.Equal(t, 204, read(bob, order))
 
 	chat := send("k-2", "user:eve", "saved")
 	require.Equal(t, chat, send("k-2", "user:bob", "accepted"))
-	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), confirmMessage(bob, chat, `{}`).status, read(eve, chat)})
+	require.Equal(t, []int{404, 404, 204}, []int{read(bob, chat), confirmMessage(bob, chat, `{}`).Status, read(eve, chat)})
 
-	require.Equal(t, 503, confirmMessage(orders, send("k-3", "msg.orders.paid", "accepted"), `{}`).status, "this one will be saved")
+	require.Equal(t, 503, confirmMessage(orders, send("k-3", "msg.orders.paid", "accepted"), `{}`).Status, "this one will be saved")
 	require.Equal(t, 503, read(bob, send("k-4", "user:bob", "accepted")))
 }

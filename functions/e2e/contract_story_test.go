@@ -12,24 +12,25 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // story makes the calls of a story as one caller, before a witness.
 type story struct {
-	*server
+	*cluster.Client
 	witness *witness
 }
 
-func (s story) as(caller *server) story { return story{caller, s.witness} }
+func (s story) as(caller *cluster.Client) story { return story{caller, s.witness} }
 
 // call makes one call and demands its status; header holds names and values in
 // turn.
-func (s story) call(status int, method, path, body string, header ...string) reply {
-	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
-	require.NoError(s.t, err)
-	req.SetBasicAuth(s.user, s.password)
+func (s story) call(status int, method, path, body string, header ...string) cluster.Reply {
+	s.T.Helper()
+	req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, strings.NewReader(body))
+	require.NoError(s.T, err)
+	req.SetBasicAuth(s.User, s.Password)
 	if body != "" {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -39,42 +40,42 @@ func (s story) call(status int, method, path, body string, header ...string) rep
 	return s.send(req, status)
 }
 
-func (s story) send(req *http.Request, status int) reply {
-	s.t.Helper()
+func (s story) send(req *http.Request, status int) cluster.Reply {
+	s.T.Helper()
 	res, err := s.witness.RoundTrip(req)
-	require.NoError(s.t, err)
+	require.NoError(s.T, err)
 	text, err := io.ReadAll(res.Body)
-	require.NoError(s.t, err)
-	r := reply{t: s.t, status: res.StatusCode, header: res.Header, text: string(text)}
-	require.Equal(s.t, status, r.status, "%s %s: %s", req.Method, req.URL, text)
+	require.NoError(s.T, err)
+	r := cluster.Reply{T: s.T, Status: res.StatusCode, Header: res.Header, Text: string(text)}
+	require.Equal(s.T, status, r.Status, "%s %s: %s", req.Method, req.URL, text)
 	if len(text) > 0 && !strings.HasPrefix(res.Header.Get("Content-Type"), "text/") {
-		require.NoError(s.t, json.Unmarshal(text, &r.body))
+		require.NoError(s.T, json.Unmarshal(text, &r.Body))
 	}
 	return r
 }
 
-func (s story) get(status int, path string) reply {
-	s.t.Helper()
+func (s story) get(status int, path string) cluster.Reply {
+	s.T.Helper()
 	return s.call(status, "GET", path, "")
 }
 
-func (s story) post(status int, path, body string, header ...string) reply {
-	s.t.Helper()
+func (s story) post(status int, path, body string, header ...string) cluster.Reply {
+	s.T.Helper()
 	return s.call(status, "POST", path, body, header...)
 }
 
 // submit sends a message and gives its task's id.
 func (s story) submit(body string) string {
-	s.t.Helper()
-	return s.post(200, "/api/v1/sms/send", body).data("task_id").(string)
+	s.T.Helper()
+	return s.post(200, "/api/v1/sms/send", body).Data("task_id").(string)
 }
 
 // claim takes the one task that waits and gives its id. It waits, as a task of
 // some age that is pending again may be seen a little late.
 func (s story) claim() string {
-	s.t.Helper()
-	tasks := s.post(200, "/api/v1/sms/tasks/pending", `{"app_id":"app","limit":1,"wait":10}`).list()
-	require.Len(s.t, tasks, 1)
+	s.T.Helper()
+	tasks := s.post(200, "/api/v1/sms/tasks/pending", `{"app_id":"app","limit":1,"wait":10}`).List()
+	require.Len(s.T, tasks, 1)
 	return tasks[0]["task_id"].(string)
 }
 
@@ -109,8 +110,8 @@ func (s story) tellAll() {
 // calls to meet.
 func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, func(t *testing.T, h host) {
-		s := story{h.serve(t), newWitness(t)}
+	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
+		s := story{h.Serve(t), newWitness(t)}
 		s.tellAll()
 
 		c := s.witness.contract
@@ -130,11 +131,11 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 }
 
 func (s story) tellOfTemplates() {
-	s.t.Helper()
+	s.T.Helper()
 	made := s.post(200, root+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
-	at := fmt.Sprintf("%stemplate/%v", root, made.data("id"))
+	at := fmt.Sprintf("%stemplate/%v", root, made.Data("id"))
 	s.post(200, root+"template", `{"template_name":"第二","template_content":"{a}"}`)
-	require.Equal(s.t, "1", s.get(200, root+"template?limit=1&active=true").data("next_after"))
+	require.Equal(s.T, "1", s.get(200, root+"template?limit=1&active=true").Data("next_after"))
 	s.get(200, root+"template?after=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"template_name":"验证码"}`)
@@ -156,20 +157,20 @@ func (s story) tellOfTemplates() {
 }
 
 func (s story) tellOfDefaults() {
-	s.t.Helper()
+	s.T.Helper()
 	made := s.post(200, root+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
-	at := fmt.Sprintf("%sdefault-sms/%v", root, made.data("id"))
+	at := fmt.Sprintf("%sdefault-sms/%v", root, made.Data("id"))
 	s.post(409, root+"default-sms", `{"phone_number":"13800138000","content":"x"}`)
 	s.post(400, root+"default-sms", `{"phone_number":"x"}`)
 	s.post(200, root+"default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
-	require.Len(s.t, s.get(200, root+"default-sms?phone_number=%2B8613800138000&is_sent=false").data("items"), 1)
+	require.Len(s.T, s.get(200, root+"default-sms?phone_number=%2B8613800138000&is_sent=false").Data("items"), 1)
 	s.get(200, root+"default-sms?limit=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"content":"欢迎"}`)
 	s.call(400, "PUT", at, `{"content":" "}`)
 
 	first := s.submit(`{"phone_number":"13800138000"}`)
-	require.Equal(s.t, "欢迎", s.get(200, "/api/v1/sms/task/"+first).data("content"))
+	require.Equal(s.T, "欢迎", s.get(200, "/api/v1/sms/task/"+first).Data("content"))
 	s.post(409, "/api/v1/sms/send", `{"phone_number":"13800138000"}`)
 	s.post(200, at+"/reset", "")
 	s.call(200, "DELETE", at, "")
@@ -182,17 +183,17 @@ func (s story) tellOfDefaults() {
 }
 
 func (s story) tellOfSubmitting() {
-	s.t.Helper()
+	s.T.Helper()
 	const send = "/api/v1/sms/send"
 	keyed := `{"phone_number":"13800138000","content":"code=123456&name=张三&x=1","use_template":true,"source":"system_a"}`
 	s.post(200, send, keyed, "Idempotency-Key", "order-1", "X-Request-Id", "req-1")
 	again := s.post(200, send, keyed, "Idempotency-Key", "order-1")
-	require.Equal(s.t, "true", again.header.Get("Idempotency-Replayed"))
+	require.Equal(s.T, "true", again.Header.Get("Idempotency-Replayed"))
 	s.post(422, send, `{"phone_number":"13800138000","content":"other"}`, "Idempotency-Key", "order-1")
 	s.get(200, "/api/v1/sms/by-key/order-1")
 	s.get(404, "/api/v1/sms/by-key/order-2")
 	s.get(400, "/api/v1/sms/by-key/order%20")
-	id := again.data("task_id").(string)
+	id := again.Data("task_id").(string)
 	s.post(200, "/api/v1/sms/task/"+id+"/cancel", "{}")
 	s.post(400, "/api/v1/sms/task/"+id+"/cancel", `{"reason":"x"}`)
 	s.post(404, "/api/v1/sms/task"+nowhere+"/cancel", "")
@@ -205,25 +206,25 @@ func (s story) tellOfSubmitting() {
 	s.post(200, "/api/v1/sms/task/"+full+"/cancel", "")
 
 	// Another call holds the key and does not end.
-	s.exec("begin")
-	s.exec("insert into submission_keys (key, fingerprint, id) values ($1, $1, $1)", task.KeyHash(0, "sms", "order-3"))
+	s.Exec("begin")
+	s.Exec("insert into submission_keys (key, fingerprint, id) values ($1, $1, $1)", task.KeyHash(0, "sms", "order-3"))
 	s.post(409, send, `{"phone_number":"13800138000","content":"x"}`, "Idempotency-Key", "order-3")
-	s.exec("rollback")
+	s.Exec("rollback")
 
 	batch := s.post(200, send+"/batch", `{"items":[{"phone_number":"13800138000","content":"x","queue":"q"},{"content":"x"},
 		{"phone_number":"13800138000","content":"code=1&name=b","use_template":true,"idempotency_key":"order-1"},7]}`)
-	require.Len(s.t, batch.data("items"), 4)
+	require.Len(s.T, batch.Data("items"), 4)
 	s.post(400, send+"/batch", `{"items":[]}`)
 	s.post(400, send+"/batch", `{"items":[{}]}`, "Idempotency-Key", "order-1")
 }
 
 func (s story) tellOfSending() {
-	s.t.Helper()
+	s.T.Helper()
 	const pending, report = "/api/v1/sms/tasks/pending", "/api/v1/sms/report"
 	s.post(200, "/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"one"},{"phone_number":"13800138000","content":"two"}]}`)
-	tasks := s.get(200, pending+"?app_id=app&limit=10&queue=default&lease_seconds=60&marks_sending=true&wait=0").list()
-	require.Len(s.t, tasks, 2)
-	require.Empty(s.t, s.get(200, pending+"?app_id=app").list())
+	tasks := s.get(200, pending+"?app_id=app&limit=10&queue=default&lease_seconds=60&marks_sending=true&wait=0").List()
+	require.Len(s.T, tasks, 2)
+	require.Empty(s.T, s.get(200, pending+"?app_id=app").List())
 	s.get(400, pending)
 	s.post(400, pending, `{"app_id":"app","limit":0}`)
 
@@ -237,25 +238,25 @@ func (s story) tellOfSending() {
 
 	done := fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":2,"error_message":"","should_retry":false}`, id)
 	s.post(200, report, done)
-	require.Equal(s.t, true, s.post(200, report, done).data("already"))
+	require.Equal(s.T, true, s.post(200, report, done).Data("already"))
 	s.post(409, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%s,"status":3}`, id, claim))
 	s.post(404, report, strings.Replace(done, id, nowhere[1:], 1))
 	s.post(400, report, `{"task_id":"x","app_id":"app"}`)
 	other := tasks[1]["task_id"].(string)
 	batch := s.post(200, report+"/batch", fmt.Sprintf(`{"app_id":"app","items":[
 		{"task_id":%q,"status":3,"error_code":"X","error_message":"no carrier","should_retry":true},{"task_id":%q,"status":3},{}]}`, other, id))
-	require.Len(s.t, batch.data("items"), 3)
+	require.Len(s.T, batch.Data("items"), 3)
 	s.post(400, report+"/batch", `{"app_id":"app","items":[]}`)
 
-	require.Equal(s.t, other, s.claim())
+	require.Equal(s.T, other, s.claim())
 	s.post(200, report, fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"released","retry_after_seconds":86400}`, other))
 	s.get(200, "/api/v1/sms/task/"+other)
 }
 
 func (s story) tellOfRepair() {
-	s.t.Helper()
+	s.T.Helper()
 	held := s.submit(`{"phone_number":"13800138001","content":"x","on_unknown":"hold"}`)
-	require.Equal(s.t, held, s.claim())
+	require.Equal(s.T, held, s.claim())
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"unknown"}`, held))
 	at := root + "tasks/"
 	s.get(200, at+held)
@@ -266,11 +267,11 @@ func (s story) tellOfRepair() {
 	s.post(409, at+held+"/cancel", "")
 
 	failed := s.submit(`{"phone_number":"13800138001","content":"x"}`)
-	require.Equal(s.t, failed, s.claim())
+	require.Equal(s.T, failed, s.claim())
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"error_code":"E","error_message":"refused"}`, failed))
 	s.get(200, root+"tasks?state=failed&reason=rejected&phone_number=13800138001&caller_id=0&from=2020-01-01T00:00:00Z&to=2099-01-01T00:00:00Z&limit=5")
 	s.post(200, at+failed+"/retry", `{"reason":"the gateway was down"}`)
-	require.Equal(s.t, failed, s.claim())
+	require.Equal(s.T, failed, s.claim())
 	s.get(200, root+"tasks?state=processing&queue=default")
 	s.get(200, root+"statistics")
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"should_retry":true}`, failed))
@@ -282,7 +283,7 @@ func (s story) tellOfRepair() {
 		s.post(404, root+"tasks"+nowhere+deed, "")
 	}
 	s.post(404, root+"tasks"+nowhere+"/resolve", `{"outcome":"failed","reason":"x"}`)
-	after := s.get(200, root+"tasks?limit=1").data("next_after")
+	after := s.get(200, root+"tasks?limit=1").Data("next_after")
 	s.get(200, fmt.Sprintf("%stasks?source=system_a&after=%v", root, after))
 	s.get(400, root+"tasks?state=lost&phone_number=+86138")
 	s.get(200, root+"actions?limit=2")
@@ -290,25 +291,25 @@ func (s story) tellOfRepair() {
 }
 
 func (s story) tellOfCallersAndWords() {
-	s.t.Helper()
+	s.T.Helper()
 	word := s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
 	s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
 	s.post(400, root+"blocked-words", `{"word":""}`)
 	s.post(400, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"免费贷款！"}`)
 	s.post(200, root+"template/preview", `{"template_content":"免费贷款"}`)
 	s.get(200, root+"blocked-words?limit=1")
-	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.data("id")), "")
+	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.Data("id")), "")
 	s.call(404, "DELETE", root+"blocked-words/99", "")
 
 	made := s.post(200, root+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
 	s.post(409, root+"callers", `{"name":"system_a","roles":["sender"]}`)
 	s.post(400, root+"callers", `{"name":"ä","roles":[]}`)
-	bound := *s.server
-	bound.user, bound.password = "system_a", made.data("token").(string)
+	bound := *s.Client
+	bound.User, bound.Password = "system_a", made.Data("token").(string)
 	theirs := s.as(&bound)
 	theirs.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
 	theirs.post(403, "/api/v1/sms/tasks/pending", `{"app_id":"app"}`)
-	at := fmt.Sprintf("%scallers/%v", root, made.data("id"))
+	at := fmt.Sprintf("%scallers/%v", root, made.Data("id"))
 	s.get(200, root+"callers?limit=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"queues":[]}`)
@@ -326,7 +327,7 @@ func (s story) tellOfCallersAndWords() {
 }
 
 func (s story) tellOfEventsAndHealth() {
-	s.t.Helper()
+	s.T.Helper()
 	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save", "/events/wechat"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
 		s.post(204, event, "", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -337,7 +338,7 @@ func (s story) tellOfEventsAndHealth() {
 	s.get(200, "/metrics")
 	s.get(200, "/readyz")
 	s.get(404, "/api/v1/sms/nowhere")
-	if s.host.name == ownServer.name { // the framework's answers by itself
+	if s.Host.Name == cluster.OwnServer.Name { // the framework's answers by itself
 		s.get(404, "/api/v1/sms//send")
 	}
 	s.call(405, "PUT", "/api/v1/sms/send", "{}")
@@ -347,13 +348,13 @@ func (s story) tellOfEventsAndHealth() {
 
 // tellOfRefusals calls each operation in the ways that all refuse alike.
 func (s story) tellOfRefusals() {
-	s.t.Helper()
+	s.T.Helper()
 	others := map[any]story{}
 	for _, role := range []string{"receiver", "submitter", "sender"} {
-		others[role] = s.as(s.caller("only-"+role, role))
+		others[role] = s.as(s.NewCaller("only-"+role, role))
 	}
-	stranger := *s.server
-	stranger.password = "guess"
+	stranger := *s.Client
+	stranger.Password = "guess"
 	undecoded := []string{"sweep", "relay", "deliver"} // they read no query string
 	for pattern, operation := range s.witness.contract.operations {
 		if operation.node["security"] != nil {
@@ -371,9 +372,9 @@ func (s story) tellOfRefusals() {
 		if !slices.Contains(undecoded, operation.node["operationId"].(string)) {
 			s.call(400, method, path+"?surprise=1", "")
 		}
-		req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, bytes.NewReader(make([]byte, 17<<20)))
-		require.NoError(s.t, err)
-		req.SetBasicAuth(s.user, s.password)
+		req, err := http.NewRequestWithContext(s.T.Context(), method, s.URL+path, bytes.NewReader(make([]byte, 17<<20)))
+		require.NoError(s.T, err)
+		req.SetBasicAuth(s.User, s.Password)
 		req.Header.Set("Expect", "100-continue") // the body is refused before it is sent
 		s.send(req, 413)
 	}
@@ -381,8 +382,8 @@ func (s story) tellOfRefusals() {
 
 func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, func(t *testing.T, h host) {
-		s := story{h.at(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
+	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
+		s := story{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
 		// They answer each item, judge a text that lacks a parameter, or need no database.
 		others := map[string]int{"sendBatch": 200, "reportBatch": 200, "previewText": 200, "healthz": 200, "metrics": 200, "save": 204, "wechat": 204}
 		for pattern, operation := range s.witness.contract.operations {
@@ -390,8 +391,8 @@ func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) 
 			if !other {
 				want = 503
 			}
-			req := s.witness.contract.exampleCall(t, s.url, pattern)
-			req.SetBasicAuth(s.user, s.password)
+			req := s.witness.contract.exampleCall(t, s.URL, pattern)
+			req.SetBasicAuth(s.User, s.Password)
 			s.send(req, want)
 		}
 	})
@@ -399,9 +400,9 @@ func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) 
 
 func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, func(t *testing.T, h host) {
-		s := story{h.serve(t), newWitness(t)}
-		s.exec("alter table callers rename column name to another")
-		require.Equal(t, "internal", s.get(500, root+"callers").body["error"])
+	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
+		s := story{h.Serve(t), newWitness(t)}
+		s.Exec("alter table callers rename column name to another")
+		require.Equal(t, "internal", s.get(500, root+"callers").Body["error"])
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
@@ -21,9 +22,9 @@ const (
 
 // insertDelivery makes a delivery as it is when the event of a task has just been
 // recorded for an endpoint, and gives its id.
-func insertDelivery(s *server, endpoint, taskID any) string {
+func insertDelivery(s *cluster.Client, endpoint, taskID any) string {
 	id := task.NewID()
-	s.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
+	s.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
 		select $1, $3::text || '-7', e.id, e.caller_id, 'sendonce.task.succeeded.v1', $3::uuid, coalesce(e.url, 'https://shop.test/callback'), format(
 			'{"specversion":"1.0","id":"%1$s-7","source":"/sendonce","type":"sendonce.task.succeeded.v1","subject":"%1$s",'
 			'"time":"2023-12-01T10:01:00Z","datacontenttype":"application/json","sequence":"00000000000000000007",'
@@ -33,28 +34,28 @@ func insertDelivery(s *server, endpoint, taskID any) string {
 }
 
 // insertAttempt makes a delivery as it is after one failed and one successful try.
-func insertAttempt(s *server, delivery string) {
-	s.exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
+func insertAttempt(s *cluster.Client, delivery string) {
+	s.Exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
 		jsonb_build_object('at', now() - interval '5 s', 'duration_ms', 10000, 'error', 'timed out after 10s'),
 		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
 }
 
 func (s story) tellOfWebhooks() {
-	s.t.Helper()
-	shop, bank := s.as(s.caller("hooks", "submitter")), s.as(s.caller("bank", "submitter"))
+	s.T.Helper()
+	shop, bank := s.as(s.NewCaller("hooks", "submitter")), s.as(s.NewCaller("bank", "submitter"))
 	made := shop.post(200, endpoints, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
-	id := made.data("id").(string)
+	id := made.Data("id").(string)
 	at := endpoints + "/" + id
 	shop.post(400, endpoints, `{"url":"ftp://shop.test/","events":["task.lost"]}`)
 	for range 19 {
 		shop.post(200, endpoints, `{"url":"http://shop.test/events"}`)
 	}
 	shop.post(409, endpoints, `{"url":"https://shop.test/events"}`)
-	after := shop.get(200, endpoints+"?limit=1").data("next_after")
-	require.Equal(s.t, id, after)
-	require.Len(s.t, shop.get(200, fmt.Sprintf("%s?after=%v", endpoints, after)).data("items"), 19)
-	s.get(200, fmt.Sprintf("%s?caller_id=%v", endpoints, made.data("caller_id")))
-	bank.get(403, fmt.Sprintf("%s?caller_id=%v", endpoints, made.data("caller_id")))
+	after := shop.get(200, endpoints+"?limit=1").Data("next_after")
+	require.Equal(s.T, id, after)
+	require.Len(s.T, shop.get(200, fmt.Sprintf("%s?after=%v", endpoints, after)).Data("items"), 19)
+	s.get(200, fmt.Sprintf("%s?caller_id=%v", endpoints, made.Data("caller_id")))
+	bank.get(403, fmt.Sprintf("%s?caller_id=%v", endpoints, made.Data("caller_id")))
 	shop.get(200, at)
 	shop.post(200, at+"/disable", "")
 	shop.post(200, at+"/enable", `{}`)
@@ -68,12 +69,12 @@ func (s story) tellOfWebhooks() {
 	shop.post(200, secret+"/rotate", "")
 	shop.get(200, secret)
 
-	delivery := insertDelivery(s.server, id, nowhere[1:])
+	delivery := insertDelivery(s.Client, id, nowhere[1:])
 	shop.get(200, deliveries+"?state=pending")
-	insertAttempt(s.server, delivery)
-	insertDelivery(s.server, id, task.NewID())
+	insertAttempt(s.Client, delivery)
+	insertDelivery(s.Client, id, task.NewID())
 	shop.get(200, deliveries+"?limit=1")
-	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", deliveries, id, nowhere[1:], made.data("caller_id")))
+	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", deliveries, id, nowhere[1:], made.Data("caller_id")))
 	shop.get(400, deliveries+"?state=lost")
 	bank.get(403, deliveries+"?caller_id=0")
 	shop.get(200, deliveries+"/"+delivery)
@@ -81,89 +82,89 @@ func (s story) tellOfWebhooks() {
 	shop.post(200, deliveries+"/"+delivery+"/resend", "")
 	bank.post(404, deliveries+"/"+delivery+"/resend", "")
 	shop.call(204, "DELETE", at, "")
-	require.Equal(s.t, "failed", shop.get(200, deliveries+"/"+delivery).data("state"))
+	require.Equal(s.T, "failed", shop.get(200, deliveries+"/"+delivery).Data("state"))
 	shop.post(409, deliveries+"/"+delivery+"/resend", "")
 	s.get(200, root+"actions?subject=webhook/"+id)
 
 	closed := bank.post(200, endpoints, `{"url":"https://bank.test/events"}`)
-	s.post(200, fmt.Sprintf("%scallers/%v/revoke", root, closed.data("caller_id")), "")
-	s.post(409, fmt.Sprintf("%s/%v/enable", endpoints, closed.data("id")), "")
+	s.post(200, fmt.Sprintf("%scallers/%v/revoke", root, closed.Data("caller_id")), "")
+	s.post(409, fmt.Sprintf("%s/%v/enable", endpoints, closed.Data("id")), "")
 }
 
 // insertIncident makes an alert that is over, or is still open, and gives its id.
-func insertIncident(s *server, queue string, over bool) task.ID {
+func insertIncident(s *cluster.Client, queue string, over bool) task.ID {
 	id := task.NewID()
-	s.exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
+	s.Exec(`insert into alerts (id, kind, queue, value, threshold, cleared_at, cleared_value)
 		values ($1, 'failure_rate', $2, 0.35, 0.2, case when $3 then now() end, case when $3 then 0.04 end)`, id, queue, over)
 	return id
 }
 
 func (s story) tellOfAlerts() {
-	s.t.Helper()
-	insertIncident(s.server, "wechat", true)
-	insertIncident(s.server, "wechat", false)
+	s.T.Helper()
+	insertIncident(s.Client, "wechat", true)
+	insertIncident(s.Client, "wechat", false)
 	page := s.get(200, root+"alerts?limit=1")
-	s.get(200, fmt.Sprintf("%salerts?after=%v", root, page.data("next_after")))
+	s.get(200, fmt.Sprintf("%salerts?after=%v", root, page.Data("next_after")))
 	s.get(400, root+"alerts?after=closed.7")
 }
 
 func (s story) tellOfDeadLetters() {
-	s.t.Helper()
-	s.exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
+	s.T.Helper()
+	s.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
 		select 'deliver', 'evt-' || n, 'sendonce.task.succeeded.v1', '{"state":"succeeded"}', 'has no subject', n from generate_series(1, 2) n`)
 	page := s.get(200, root+"dead-letters?limit=1")
-	s.get(200, fmt.Sprintf("%sdead-letters?after=%v", root, page.data("next_after")))
-	at := fmt.Sprintf("%sdead-letters/%v/dismiss", root, page.data("next_after"))
+	s.get(200, fmt.Sprintf("%sdead-letters?after=%v", root, page.Data("next_after")))
+	at := fmt.Sprintf("%sdead-letters/%v/dismiss", root, page.Data("next_after"))
 	s.post(400, at, `{"reason":" "}`)
 	s.post(204, at, `{"reason":"told by phone"}`)
 	s.post(404, at, `{"reason":"told by phone"}`)
-	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", root, page.data("next_after")))
+	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", root, page.Data("next_after")))
 }
 
 // relayEvent takes the n events of the stream to deliver, as a trigger would.
-func relayEvent(s *server, nc *nats.Conn, n uint64) {
-	s.t.Helper()
+func relayEvent(s *cluster.Client, nc *nats.Conn, n uint64) {
+	s.T.Helper()
 	js, err := jetstream.New(nc)
-	require.NoError(s.t, err)
-	events, err := js.Stream(s.t.Context(), bus.StreamEvents)
-	require.NoError(s.t, err)
-	info, err := events.Info(s.t.Context())
-	require.NoError(s.t, err)
-	require.Equal(s.t, n, info.State.Msgs)
+	require.NoError(s.T, err)
+	events, err := js.Stream(s.T.Context(), bus.StreamEvents)
+	require.NoError(s.T, err)
+	info, err := events.Info(s.T.Context())
+	require.NoError(s.T, err)
+	require.Equal(s.T, n, info.State.Msgs)
 	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
-		m, err := events.GetMsg(s.t.Context(), seq)
-		require.NoError(s.t, err)
+		m, err := events.GetMsg(s.T.Context(), seq)
+		require.NoError(s.T, err)
 		var header []string
 		for name := range m.Header {
 			header = append(header, name, m.Header.Get(name))
 		}
-		taken := s.do("POST", "/events/deliver", string(m.Data), header...)
-		require.Equal(s.t, 204, taken.status, taken.text)
+		taken := s.Do("POST", "/events/deliver", string(m.Data), header...)
+		require.Equal(s.T, 204, taken.Status, taken.Text)
 	}
 }
 
 func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, func(t *testing.T, h host) {
-		s, nc := h.serveWithNATS(t)
+	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
+		s, nc := h.ServeWithNATS(t)
 		addEndpoint(s, shopURL)
 		gone, _ := addEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
 		for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
-			sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
-			require.Equal(t, 200, sent.status, sent.text)
-			require.Len(t, s.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
-			done := s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.data("task_id"), report))
-			require.Equal(t, 200, done.status, "%d: %s", i, done.text)
+			sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
+			require.Equal(t, 200, sent.Status, sent.Text)
+			require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
+			done := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.Data("task_id"), report))
+			require.Equal(t, 200, done.Status, "%d: %s", i, done.Text)
 		}
-		s.exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
-		s.exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
-		s.exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
+		s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
+		s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
+		s.Exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
 			insertIncident(s, "wechat", true), insertIncident(s, "default", false))
-		require.Equal(t, 204, s.tick("relay").status)
+		require.Equal(t, 204, s.Tick("relay").Status)
 		relayEvent(s, nc, 6)
 
 		c, told := readContract(t), map[string]int{}
-		rows, err := s.owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
+		rows, err := s.Owner.Query(t.Context(), `select w.event_type, e.payload from webhook_deliveries w join webhook_events e on e.id = w.event_id`)
 		require.NoError(t, err)
 		defer rows.Close()
 		for rows.Next() {

@@ -4,49 +4,49 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 )
 
 func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 	t.Parallel()
-	w := openCluster(t, allowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
-	mallory := w.looker.caller("mallory", "submitter")
+	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
+	mallory := w.Admin.NewCaller("mallory", "submitter")
 	hang := make(chan struct{})
 	slow := func(int, http.ResponseWriter, *http.Request) { <-hang } // and then 2xx: it never fails
-	endpoint, hosts := newReceiver(t, slow), make([]*receiver, 9)
+	endpoint, hosts := cluster.NewReceiver(t, slow), make([]*cluster.Receiver, 9)
 	for i := range hosts {
-		hosts[i] = newReceiver(t, slow)
-		require.Equal(t, 200, mallory.post(endpoints, fmt.Sprintf(`{"url":"%s/%d"}`, endpoint.URL, i)).status)
-		w.looker.exec(`with m as (
+		hosts[i] = cluster.NewReceiver(t, slow)
+		require.Equal(t, 200, mallory.Post(endpoints, fmt.Sprintf(`{"url":"%s/%d"}`, endpoint.URL, i)).Status)
+		w.Admin.Exec(`with m as (
 				insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
 				select gen_random_uuid(), gen_random_uuid(), c.id, 'mallory', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
 				from callers c, generate_series(1, 20) where name = 'mallory' returning id, caller_id)
 			insert into message_live (id, caller_id, kind, lane, remaining_sends) select id, caller_id, 1, caller_id || ' ' || substr($1, 8), 5 from m`, hosts[i].URL)
 	}
 	t.Cleanup(func() { close(hang) }) // before the servers wait for their calls
-	w.looker.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
+	w.Admin.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
 		select gen_random_uuid(), n::text, id, caller_id, 'x', id, url, '{}' from webhook_endpoints, generate_series(1, 20) n where url is not null`)
 	inHand := func() (webhooks, messages int) {
 		for _, host := range hosts {
-			messages += host.got()
+			messages += host.Calls()
 		}
-		return endpoint.got(), messages
+		return endpoint.Calls(), messages
 	}
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		webhooks, messages := inHand()
 		return webhooks >= 32 && messages >= 32
-	}, waitLimit, 10*time.Millisecond)
+	})
 
-	well := newReceiver(t, nil)
-	w.endpoint(well.URL)
-	w.finishOne()
-	_, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: well.URL, Type: "order.paid.v1", Data: []byte(`1`)})
+	well := cluster.NewReceiver(t, nil)
+	w.AddEndpoint(well.URL)
+	w.FinishTask()
+	_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: well.URL, Type: "order.paid.v1", Data: []byte(`1`)})
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return well.got() == 2 }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return well.Calls() == 2 })
 	webhooks, messages := inHand()
 	require.Equal(t, 32, webhooks, "a quarter of the places, and none of these calls has ended")
 	require.Equal(t, 32, messages)
@@ -56,13 +56,13 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 // no other one waiting, and is more than the stream has room for at a time.
 func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
 	t.Parallel()
-	w := openCluster(t, allowLoopback, "SENDONCE_STREAM_EVENTS_MB=4")
-	mallory := w.looker.caller("mallory", "submitter")
-	require.Equal(t, 200, mallory.post(endpoints, `{"url":"http://127.0.0.1:1/"}`).status)
-	well := newReceiver(t, nil)
-	w.endpoint(well.URL)
+	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_STREAM_EVENTS_MB=4")
+	mallory := w.Admin.NewCaller("mallory", "submitter")
+	require.Equal(t, 200, mallory.Post(endpoints, `{"url":"http://127.0.0.1:1/"}`).Status)
+	well := cluster.NewReceiver(t, nil)
+	w.AddEndpoint(well.URL)
 	const flood = 3000
-	w.looker.exec(`with t as (
+	w.Admin.Exec(`with t as (
 			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, metadata)
 			select gen_random_uuid(), c.id, 'default', 5, 3, 0, '13800138000', 'x', jsonb_build_object('m', repeat('x', 1000))
 			from callers c, generate_series(1, $1) where name = 'mallory' returning id, caller_id
@@ -74,8 +74,8 @@ func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
 			values (gen_random_uuid(), 0, 'default', 5, 3, 0, '13800138000', 'x') returning id
 		)
 		insert into event_outbox (kind, ids) select 'task.failed', array[id] from v`, flood)
-	require.Eventually(t, func() bool { return well.got() == 1 }, waitLimit, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from webhook_deliveries`) == flood+1 }, waitLimit, 20*time.Millisecond)
-	ahead := w.looker.count(`select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 0)`)
+	cluster.Eventually(t, func() bool { return well.Calls() == 1 })
+	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from webhook_deliveries`) == flood+1 })
+	ahead := w.Admin.Count(`select count(*) from webhook_deliveries where id < (select id from webhook_deliveries where caller_id = 0)`)
 	require.Less(t, ahead, 500)
 }

@@ -8,37 +8,38 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 	t.Parallel()
-	bin, nats := binary(t), newNATS(t)
+	bin, nats := cluster.Binary(t), cluster.NewNATS(t)
 	start := func(more ...string) *sandbox.Process {
-		return startProcess(t, bin, settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
+		return cluster.StartProcess(t, bin, cluster.Settings("postgres://u@127.0.0.1:1/x", append(more, "NATS_URL="+nats.URL())...))
 	}
-	require.NoError(t, ensureStreams(t, nats.URL()))
-	address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
+	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
+	cluster.Address(t, start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process"))
 	for asked, remedy := range map[string]string{
 		"host":            `gives process: set sync_interval: always`,
 		"replicated":      `gives process: keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream), or ask for less`,
 		"replicated-host": `or edit the stream) and set sync_interval: always`,
 	} {
 		p := start("TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY="+asked)
-		exited(t, p)
+		cluster.WaitExit(t, p)
 		require.Equal(t, 2, p.ExitCode(), p.Output())
 		require.Contains(t, p.Output(), `  TWO_PHASE_DURABILITY is "`+asked+`" but the stream ACCEPTED gives process: `)
 		require.Contains(t, p.Output(), remedy)
 		require.NotContains(t, p.Output(), `"listening"`)
 	}
-	address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // nothing is accepted, so nothing is claimed
+	cluster.Address(t, start("TWO_PHASE_DURABILITY=replicated-host")) // nothing is accepted, so nothing is claimed
 
 	wrong := start("TWO_PHASE_DURABILITY=much", "TWO_PHASE_NATS_MONITOR_URL=nats:8222")
-	exited(t, wrong)
+	cluster.WaitExit(t, wrong)
 	require.Equal(t, 2, wrong.ExitCode())
 	require.Contains(t, wrong.Output(), `TWO_PHASE_DURABILITY is "much" but must be process, host, replicated or replicated-host`)
 	both := start("TWO_PHASE_NATS_MONITOR_URL=nats:8222")
-	exited(t, both)
+	cluster.WaitExit(t, both)
 	require.Contains(t, both.Output(), `TWO_PHASE_NATS_MONITOR_URL is "nats:8222" but must be URLs such as http://host:8222`)
 }
 
@@ -53,12 +54,11 @@ func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	require.True(t, s.ReadyForConnections(20*time.Second))
-	require.NoError(t, ensureStreams(t, s.ClientURL()))
-	w := &town{t: t, url: sandbox.NewDatabase(t), bin: binary(t)}
-	w.env = settings(w.url, "NATS_URL="+s.ClientURL(), "TWO_PHASE_ENABLED=true",
+	require.NoError(t, cluster.EnsureStreams(t, s.ClientURL()))
+	w := cluster.NewAt(t, sandbox.NewDatabase(t), s.ClientURL(), "TWO_PHASE_ENABLED=true",
 		"TWO_PHASE_DURABILITY=host", "TWO_PHASE_NATS_MONITOR_URL=http://"+s.MonitorAddr().String())
-	w.restart()
-	require.Equal(t, "host", w.accept("c-1", `1`).Durability)
+	w.Restart()
+	require.Equal(t, "host", w.Accept("c-1", `1`).Durability)
 }
 
 func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
@@ -73,24 +73,23 @@ func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			broker := sandbox.NATSOptions{Dir: t.TempDir()}
-			nats := natsIn(t, broker)
+			nats := cluster.NATSIn(t, broker)
 			broker.Port = nats.Port()
 			require.NoError(t, nats.Stop())
-			w := &town{t: t, url: sandbox.NewDatabase(t), bin: binary(t)}
-			w.env = settings(w.url, "NATS_URL="+nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process", "TWO_PHASE_FAIL_OPEN="+c.open)
-			w.restart()
-			require.Contains(t, w.process.Output(), "nothing is accepted before it is saved until the stream is known")
-			answer := w.looker.post(post, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
-			require.Equal(t, c.status, answer.status, answer.text)
+			w := cluster.NewAt(t, sandbox.NewDatabase(t), nats.URL(), "TWO_PHASE_ENABLED=true", "TWO_PHASE_DURABILITY=process", "TWO_PHASE_FAIL_OPEN="+c.open)
+			w.Restart()
+			require.Contains(t, w.Process(cluster.All).Output(), "nothing is accepted before it is saved until the stream is known")
+			answer := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"early","to":"user:bob","data":1,"ack":"accepted"}`)
+			require.Equal(t, c.status, answer.Status, answer.Text)
 			if c.before != "" {
-				require.Equal(t, c.before, answer.data("ack"))
+				require.Equal(t, c.before, answer.Data("ack"))
 			}
-			natsIn(t, broker)
-			require.NoError(t, ensureStreams(t, nats.URL()))
-			require.Eventually(t, func() bool {
-				return w.looker.post(post, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).status == 202
-			}, waitLimit, 100*time.Millisecond)
-			require.Equal(t, "process", w.accept("late", `1`).Durability)
+			cluster.NATSIn(t, broker)
+			require.NoError(t, cluster.EnsureStreams(t, nats.URL()))
+			cluster.Eventually(t, func() bool {
+				return w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"late","to":"user:bob","data":1,"ack":"accepted"}`).Status == 202
+			})
+			require.Equal(t, "process", w.Accept("late", `1`).Durability)
 		})
 	}
 }

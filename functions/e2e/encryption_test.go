@@ -7,40 +7,41 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	w := openWebhooks(t)
-	locked, other := newReceiver(t, nil), newReceiver(t, nil)
-	secret := w.endpoint(locked.URL).Secret
-	neighbour := w.endpoint(other.URL)
-	w.looker.exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, locked.URL)
+	w := cluster.Open(t, cluster.AllowLoopback)
+	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
+	secret := w.AddEndpoint(locked.URL).Secret
+	neighbour := w.AddEndpoint(other.URL)
+	w.Admin.Exec(`update webhook_endpoints set description = secret, secret = 'enc2.00000000.AAAA' where url = $1`, locked.URL)
 
-	w.finishOne()
-	other.event(t, 1, neighbour.Secret)
-	require.NoError(t, w.process.WaitFor(t.Context(), "signing secret cannot be decrypted"))
-	require.Zero(t, locked.got())
+	w.FinishTask()
+	other.Event(t, 1, neighbour.Secret)
+	require.NoError(t, w.Process(cluster.All).WaitFor(t.Context(), "signing secret cannot be decrypted"))
+	require.Zero(t, locked.Calls())
 	waiting := waitDeliveries(w, "pending", 1)
 	require.Zero(t, waiting[0].Attempts, "no try is used up")
 	require.Empty(t, waiting[0].Tries)
 
-	w.looker.exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
+	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
 	makeDue(w)
-	locked.event(t, 1, secret)
+	locked.Event(t, 1, secret)
 }
 
 func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), binary(t)
-	s := serveHandler(t, handler(t, url)).connect(url)
+	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
+	s := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
 	_, secret := addEndpoint(s, `{"url":"https://shop.example/hook"}`)
 	const another = "YW5vdGhlci1rZXktb2YtdGhpcnR5LXR3by1ieXRlcyE="
 
 	reencrypt := func(keys string) (code int, says string) {
-		env := append(settings(url), "SENDONCE_ENCRYPTION_KEYS="+keys) // the last one counts
-		p := startProcess(t, bin, env, "reencrypt")
+		env := append(cluster.Settings(url), "SENDONCE_ENCRYPTION_KEYS="+keys) // the last one counts
+		p := cluster.StartProcess(t, bin, env, "reencrypt")
 		<-p.Exited()
 		return p.ExitCode(), p.Output()
 	}
@@ -58,15 +59,15 @@ func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
 
 func TestAFunctionThatStoresSecretsDoesNotStartWithoutAKey(t *testing.T) {
 	t.Parallel()
-	bin := binary(t)
+	bin := cluster.Binary(t)
 	for target, starts := range map[string]bool{"webhooks": false, "deliver": false, "wechat": false, "": false, "claim": true} {
 		env := []string{}
-		for _, pair := range settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET="+target) {
+		for _, pair := range cluster.Settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET="+target) {
 			if !strings.HasPrefix(pair, "SENDONCE_ENCRYPTION_KEYS=") {
 				env = append(env, pair)
 			}
 		}
-		p := startProcess(t, bin, env)
+		p := cluster.StartProcess(t, bin, env)
 		if starts {
 			require.NoError(t, p.WaitFor(t.Context(), `"listening"`))
 			_, err := p.Terminate(time.Second)

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/inbox"
 )
@@ -25,7 +26,7 @@ import (
 // answered.
 type ledger2 struct {
 	t     *testing.T
-	c     *city
+	c     *cluster.Cluster
 	ctx   context.Context // of the callers, not of a call
 	stop  context.CancelFunc
 	all   sync.WaitGroup
@@ -54,14 +55,14 @@ type numberedMessage struct {
 }
 
 // startLedger2 begins the calls.
-func startLedger2(c *city) *ledger2 {
-	c.t.Helper()
+func startLedger2(c *cluster.Cluster) *ledger2 {
+	c.T.Helper()
 	l := &ledger2{
-		t: c.t, c: c, accepted: map[string]bool{}, claims: map[string][]api.ID{}, reported: map[string]bool{}, sent: map[string]int{},
+		t: c.T, c: c, accepted: map[string]bool{}, claims: map[string][]api.ID{}, reported: map[string]bool{}, sent: map[string]int{},
 		answered: map[string]int{}, refused: map[string]int{}, first: map[string]time.Duration{},
 	}
-	l.ctx, l.stop = context.WithCancel(c.t.Context())
-	l.calls = context.WithoutCancel(c.t.Context())
+	l.ctx, l.stop = context.WithCancel(c.T.Context())
+	l.calls = context.WithoutCancel(c.T.Context())
 	l.receive()
 	for range 4 {
 		l.keep("submit", l.submitter())
@@ -74,13 +75,13 @@ func startLedger2(c *city) *ledger2 {
 		l.keep("saved message", l.author(fmt.Sprint("saved-", n), "saved"))
 		l.keep("accepted message", l.author(fmt.Sprint("accepted-", n), "accepted"))
 	}
-	c.t.Cleanup(l.close)
+	c.T.Cleanup(l.close)
 	return l
 }
 
 // of is a function as one who never repeats a call by itself.
 func (l *ledger2) of(function string) *api.Client {
-	client := l.c.api(function)
+	client := l.c.API(function)
 	client.Tries = 1
 	return client
 }
@@ -142,7 +143,7 @@ func (l *ledger2) author(name, ack string) func() error {
 
 // receive has a receiver act on each message and confirm it.
 func (l *ledger2) receive() {
-	receiver, _ := newPointsService(l.c.postOffice)
+	receiver, _ := newPointsService(l.c)
 	act := receiver.Effect
 	receiver.Effect = func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 		var e numberedMessage
@@ -155,7 +156,7 @@ func (l *ledger2) receive() {
 		l.done("receive")
 		return act(ctx, tx, m)
 	}
-	consume(l.c.postOffice, receiver, jetstream.DeliverNewPolicy)
+	consume(l.c, receiver, jetstream.DeliverNewPolicy)
 }
 
 // keep makes a call every 20 ms until the end, and until the last is answered.
@@ -244,7 +245,7 @@ func (l *ledger2) until(counts map[string]int, n int, kinds ...string) {
 		now := now()
 		return slices.DeleteFunc(slices.Clone(kinds), func(kind string) bool { return now[kind] >= before[kind]+n })
 	}
-	require.Eventually(l.t, func() bool { return len(lacking()) == 0 }, waitLimit, 5*time.Millisecond)
+	cluster.Eventually(l.t, func() bool { return len(lacking()) == 0 })
 	require.Empty(l.t, lacking())
 }
 
@@ -256,8 +257,8 @@ func (l *ledger2) close() {
 
 // balance says that the database and the receiver have what callers were told,
 // once, and nothing else.
-func (l *ledger2) balance(shop *receiver) {
-	t, has := l.t, l.c.looker.count
+func (l *ledger2) balance(shop *cluster.Receiver) {
+	t, has := l.t, l.c.Admin.Count
 	t.Helper()
 	l.close()
 	require.Empty(t, l.strange, "every refusal is 503 with Retry-After")
@@ -278,7 +279,7 @@ func (l *ledger2) balance(shop *receiver) {
 	require.Equal(t, len(l.reported), has(`select count(*) from task_done`), "and nothing else")
 	require.Zero(t, has(`select count(*) from (select task_id from report_logs where verdict = 'applied' group by 1 having count(*) > 1) twice`))
 	l.balanceMessages()
-	require.Eventually(t, func() bool { return len(subjectsOf(shop, t)) == len(l.reported) }, time.Minute, 20*time.Millisecond, "each outcome is told")
+	cluster.Eventually(t, func() bool { return len(subjectsOf(shop, t)) == len(l.reported) }, "each outcome is told")
 	t.Logf("%d accepted, %d claimed (%d more whose claim was never answered), %d reported, messages %v; 503s %v, slowest answer %v", len(l.accepted), len(l.claims),
 		has(`select count(*) from send_logs where app_id = 'app'`)-len(l.claims), len(l.reported), l.sent, l.refused, l.slowest.Round(time.Millisecond))
 }
@@ -292,17 +293,17 @@ func (l *ledger2) balanceMessages() {
 		total += n
 	}
 	received := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.received) }
-	require.Eventually(t, func() bool { return received() >= total }, time.Minute, 20*time.Millisecond, "%d of %d are received", received(), total)
+	cluster.Eventually(t, func() bool { return received() >= total }, "%d of %d are received", received(), total)
 	published := l.published()
 	for sender, n := range l.sent {
 		require.Equal(t, upTo(n), numbersOf(l.received, sender), "what %s sent is received once, in its order; published was %v", sender, numbersOf(published, sender))
 	}
-	require.Equal(t, total, l.c.looker.count(`select count(*) from messages where kind = 0 and sender ~ '^(saved|accepted)-'`))
+	require.Equal(t, total, l.c.Admin.Count(`select count(*) from messages where kind = 0 and sender ~ '^(saved|accepted)-'`))
 }
 
 // published is what the stream of messages has, oldest first, each once.
 func (l *ledger2) published() (first []numberedMessage) {
-	stream, err := l.c.jetStream().Stream(l.t.Context(), "MESSAGES")
+	stream, err := l.c.JetStream().Stream(l.t.Context(), "MESSAGES")
 	require.NoError(l.t, err)
 	known := map[numberedMessage]bool{{}: true} // that of who looks whether all is up
 	for seq := uint64(1); seq <= stream.CachedInfo().State.LastSeq; seq++ {
@@ -336,12 +337,12 @@ func upTo(n int) []int {
 }
 
 // subjectsOf are the tasks that v heard of.
-func subjectsOf(v *receiver, t *testing.T) map[string]bool {
+func subjectsOf(v *cluster.Receiver, t *testing.T) map[string]bool {
 	t.Helper()
-	v.mu.Lock()
-	defer v.mu.Unlock()
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
 	subjects := map[string]bool{}
-	for _, body := range v.bodies {
+	for _, body := range v.Bodies {
 		var e api.WebhookEvent
 		require.NoError(t, json.Unmarshal(body, &e))
 		subjects[e.Subject] = true
@@ -351,16 +352,16 @@ func subjectsOf(v *receiver, t *testing.T) map[string]bool {
 
 // requireNoErrors says that no function answered 500 or panicked, neither a caller nor
 // the trigger.
-func requireNoErrors(c *city) {
-	c.t.Helper()
-	for name, p := range c.processes {
+func requireNoErrors(c *cluster.Cluster) {
+	c.T.Helper()
+	for name, p := range c.Processes() {
 		for line := range strings.Lines(p.Output()) {
 			var entry struct {
 				Msg, Level string
 				Status     int
 			}
 			if json.Unmarshal([]byte(line), &entry) == nil {
-				require.False(c.t, entry.Status == 500 || entry.Level == "ERROR" && entry.Msg != "call", "%s: %s", name, line)
+				require.False(c.T, entry.Status == 500 || entry.Level == "ERROR" && entry.Msg != "call", "%s: %s", name, line)
 			}
 		}
 	}

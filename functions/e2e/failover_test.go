@@ -8,19 +8,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // growOn is a city on the database of a pair, which its functions reach by env.
-func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *city {
+func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
 	t.Helper()
-	url, bin := pair.URL("postgres"), binary(t)
-	migrate := startProcess(t, bin, settings(url), "migrate")
-	exited(t, migrate)
+	url, bin := pair.URL("postgres"), cluster.Binary(t)
+	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
+	cluster.WaitExit(t, migrate)
 	require.Zero(t, migrate.ExitCode(), migrate.Output())
 	// What is not accepted in its turn would be saved ahead of what was.
-	return newClusterOn(t, url).grow(append(env, allowLoopback, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
+	return cluster.NewOn(t, url).StartEach(append(env, cluster.AllowLoopback, "TWO_PHASE_ENABLED=true", "TWO_PHASE_FAIL_OPEN=false")...)
 }
 
 // throughPgBouncer is how functions find the primary of a pair through PgBouncer,
@@ -33,18 +34,18 @@ func throughPgBouncer(t *testing.T, pair *sandbox.Pair) []string {
 
 // callEach calls each function once; each must answer at its first call. The relay
 // has calls enough, and a second one at the same time would overtake it.
-func callEach(c *city) {
-	c.t.Helper()
+func callEach(c *cluster.Cluster) {
+	c.T.Helper()
 	for function, path := range map[string]string{
 		"submit": "/api/v1/sms/by-key/none", "admin": "/api/v1/admin/statistics", "webhooks": "/api/v1/webhooks/deliveries", "subscribe": "/api/v1/subscribe/failures",
-		"claim": "/api/v1/sms/tasks/pending?app_id=visitor&queue=visited", "messages": post + "/stuck?kind=sent",
+		"claim": "/api/v1/sms/tasks/pending?app_id=visitor&queue=visited", "messages": cluster.MessagesPath + "/stuck?kind=sent",
 	} {
-		got := c.at(c.addresses[function]).get(path)
-		require.Contains(c.t, []int{200, 404}, got.status, "%s: %s\n%s", function, got.text, c.processes[function].Output())
+		got := c.At(c.Address(function)).Get(path)
+		require.Contains(c.T, []int{200, 404}, got.Status, "%s: %s\n%s", function, got.Text, c.Process(function).Output())
 	}
 	for _, function := range []string{"sweep", "deliver", "save", "wechat"} {
-		got := c.at(c.addresses[function]).tick(function)
-		require.Equal(c.t, 204, got.status, "%s: %s", function, got.text)
+		got := c.At(c.Address(function)).Tick(function)
+		require.Equal(c.T, 204, got.Status, "%s: %s", function, got.Text)
 	}
 }
 
@@ -74,17 +75,17 @@ func TestNothingAnsweredIsLostOrDoneTwiceWhenAStandbyIsPromoted(t *testing.T) {
 }
 
 // failOver loses the primary of a city under load.
-func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair), refused []string) {
-	shop := newReceiver(t, nil)
-	c.until(c.save("msg.orders.paid", once), "sent") // all is up
-	c.endpoint(shop.URL)
+func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*sandbox.Pair), refused []string) {
+	shop := cluster.NewReceiver(t, nil)
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
+	c.AddEndpoint(shop.URL)
 	callEach(c)
 	l := startLedger2(c)
 	l.more(50)
 	woken := make(chan []api.ClaimedTask, 1)
 	go func() {
 		wait := 30
-		claim := c.api("claim")
+		claim := c.API("claim")
 		claim.Tries = 1
 		tasks, err := claim.Claim(context.WithoutCancel(t.Context()), api.ClaimRequest{AppID: "waiter", Queue: "quiet", Wait: &wait})
 		if err != nil {
@@ -104,12 +105,12 @@ func failOver(t *testing.T, pair *sandbox.Pair, c *city, lose func(*sandbox.Pair
 	t.Logf("away for %v; after the promotion the first answers came after %v", promoting.Sub(lost).Round(time.Millisecond), l.first)
 	l.mu.Unlock()
 	callEach(c)
-	sent, err := c.api("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
+	sent, err := c.API("submit").Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "hi", Queue: "quiet", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	tasks := <-woken
 	require.Len(t, tasks, 1, "the claim waits on across the failover")
 	require.Equal(t, sent.TaskID, tasks[0].TaskID)
 	l.more(50)
-	c.looker.connect(c.url)
+	c.Admin.Connect(c.DatabaseURL)
 	l.balance(shop)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -21,7 +22,7 @@ import (
 // hands over one message after the other to bob, and the same one again until
 // it is acknowledged.
 type ledger struct {
-	w       *town
+	w       *cluster.Cluster
 	ctx     context.Context // of the senders
 	stop    context.CancelFunc
 	senders sync.WaitGroup
@@ -42,14 +43,14 @@ type counts struct{ accepted, bestEffort, saved int }
 func (c counts) all() int { return c.accepted + c.bestEffort + c.saved }
 
 // startLedger has so many callers send.
-func startLedger(w *town, senders int) *ledger {
-	w.t.Helper()
-	l := &ledger{w: w, at: w.at, told: map[string][]api.MessageAck{}}
-	l.ctx, l.stop = context.WithCancel(w.t.Context())
-	w.t.Cleanup(l.senders.Wait) // Context has ended by then
+func startLedger(w *cluster.Cluster, senders int) *ledger {
+	w.T.Helper()
+	l := &ledger{w: w, at: w.Client.BaseURL, told: map[string][]api.MessageAck{}}
+	l.ctx, l.stop = context.WithCancel(w.T.Context())
+	w.T.Cleanup(l.senders.Wait) // Context has ended by then
 	for n := range senders {
-		caller := w.looker.caller(fmt.Sprint("sender-", n), "submitter")
-		client := *api.NewClient("", caller.user, caller.password)
+		caller := w.Admin.NewCaller(fmt.Sprint("sender-", n), "submitter")
+		client := *api.NewClient("", caller.User, caller.Password)
 		client.Tries = 1
 		l.senders.Go(func() { l.send(client) })
 	}
@@ -63,12 +64,12 @@ func (l *ledger) send(client api.Client) {
 		for acknowledged := false; !acknowledged; {
 			select {
 			case <-pace.C:
-			case <-l.w.t.Context().Done():
+			case <-l.w.T.Context().Done():
 				return
 			}
 			client.BaseURL = l.where()
 			began := time.Now()
-			ack, err := client.SubmitMessage(l.w.t.Context(), api.MessageRequest{
+			ack, err := client.SubmitMessage(l.w.T.Context(), api.MessageRequest{
 				ClientMsgID: strconv.Itoa(i), To: "user:bob", Data: api.JSON(strconv.Itoa(i)), Ack: "accepted",
 			})
 			l.note(client.User, ack, err, time.Since(began))
@@ -100,20 +101,20 @@ func (l *ledger) note(sender string, ack api.MessageAck, err error, took time.Du
 func (l *ledger) sum() counts { l.mu.Lock(); defer l.mu.Unlock(); return l.counts }
 
 // move has the senders go to where the functions are now.
-func (l *ledger) move() { l.mu.Lock(); defer l.mu.Unlock(); l.at = l.w.at }
+func (l *ledger) move() { l.mu.Lock(); defer l.mu.Unlock(); l.at = l.w.Client.BaseURL }
 
 // more waits until n more answers of a kind came.
 func (l *ledger) more(n int, of func(counts) int) {
-	l.w.t.Helper()
+	l.w.T.Helper()
 	want := of(l.sum()) + n
-	require.Eventually(l.w.t, func() bool { return of(l.sum()) >= want }, waitLimit, time.Millisecond)
+	cluster.Eventually(l.w.T, func() bool { return of(l.sum()) >= want })
 }
 
 // refused waits until n calls have failed.
 func (l *ledger) refused(n int) {
-	l.w.t.Helper()
+	l.w.T.Helper()
 	failed := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.failed) }
-	require.Eventually(l.w.t, func() bool { return failed() >= n }, waitLimit, time.Millisecond)
+	cluster.Eventually(l.w.T, func() bool { return failed() >= n })
 }
 
 func accepted(c counts) int    { return c.accepted }
@@ -124,15 +125,15 @@ func savedAtOnce(c counts) int { return c.saved }
 // and what bob gets: everything once, and in the stream in the order in which it
 // was sent if the answer did not say otherwise.
 func (l *ledger) holds(js jetstream.JetStream) {
-	t := l.w.t
+	t := l.w.T
 	t.Helper()
 	l.stop()
 	l.senders.Wait()
 	total, ended := l.counts.all(), time.Now()
-	require.Eventually(t, func() bool {
-		return l.w.saved() >= total && l.w.looker.count(`select count(*) from message_live`) == 0
-	}, waitLimit, 20*time.Millisecond, "all are saved and sent")
-	require.Equal(t, total, l.w.saved(), "and nothing else")
+	cluster.Eventually(t, func() bool {
+		return l.w.SavedMessages() >= total && l.w.Admin.Count(`select count(*) from message_live`) == 0
+	}, "all are saved and sent")
+	require.Equal(t, total, l.w.SavedMessages(), "and nothing else")
 	took := time.Since(ended)
 
 	rows, places := l.rows(), inboxPlaces(t, js, total)
@@ -166,10 +167,10 @@ type row struct {
 }
 
 func (l *ledger) rows() map[string]row {
-	found, err := l.w.looker.owner.Query(context.Background(), `select id::text, sender, client_msg_id, coalesce(accept_seq, 0) from messages`)
-	require.NoError(l.w.t, err)
+	found, err := l.w.Admin.Owner.Query(context.Background(), `select id::text, sender, client_msg_id, coalesce(accept_seq, 0) from messages`)
+	require.NoError(l.w.T, err)
 	all, err := pgx.CollectRows(found, pgx.RowToStructByPos[row])
-	require.NoError(l.w.t, err)
+	require.NoError(l.w.T, err)
 	rows := map[string]row{}
 	for _, r := range all {
 		rows[r.ID] = r
@@ -187,7 +188,7 @@ func inboxPlaces(t *testing.T, js jetstream.JetStream, n int) map[string]int {
 	defer all.Stop()
 	places, count := map[string]int{}, 0
 	for more := n > 0; more; {
-		m, err := all.Next(jetstream.NextMaxWait(waitLimit))
+		m, err := all.Next(jetstream.NextMaxWait(cluster.WaitLimit))
 		require.NoError(t, err)
 		count++
 		places[m.Headers().Get("ce-id")] = count
@@ -211,16 +212,14 @@ func jetStreamAt(t *testing.T, url string) jetstream.JetStream {
 }
 
 // twoPhaseAt is a town with its trigger that accepts at the NATS of url.
-func twoPhaseAt(t *testing.T, url string, more ...string) (*town, jetstream.JetStream) {
+func twoPhaseAt(t *testing.T, url string, more ...string) (*cluster.Cluster, jetstream.JetStream) {
 	t.Helper()
-	w := &town{t: t, bin: binary(t), url: sandbox.NewDatabase(t)}
-	w.env = settings(w.url, append([]string{"NATS_URL=" + url, "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
-	w.restart()
-	w.trigger(w.at)
+	w := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)
+	w.StartAll()
 	js := jetStreamAt(t, url)
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
-	}, waitLimit, 20*time.Millisecond, "the trigger has made all")
+	}, "the trigger has made all")
 	return w, js
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -47,23 +48,23 @@ func TestNothingAcceptedIsLostWhenTheNATSServerIsKilled(t *testing.T) {
 
 func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t)
-	proxy := sandbox.NewProxy(t, w.url)
-	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
-	w.restart()
-	w.trigger(w.at)
+	w := cluster.OpenTwoPhase(t)
+	proxy := sandbox.NewProxy(t, w.DatabaseURL)
+	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
+	w.Restart()
+	w.StartTrigger(w.Client.BaseURL)
 	l := startLedger(w, 4)
 	l.more(100, accepted)
 	proxy.Cut()
 	for began := time.Now(); time.Since(began) < outage(t); {
 		l.more(20, accepted)
 	}
-	away := w.saved()
+	away := w.SavedMessages()
 	l.more(20, accepted)
-	require.Equal(t, away, w.saved(), "Postgres is away")
+	require.Equal(t, away, w.SavedMessages(), "Postgres is away")
 	proxy.Restore()
 	l.more(20, accepted)
-	l.holds(w.jetStream())
+	l.holds(w.JetStream())
 	require.Zero(t, l.overtaken)
 	require.Empty(t, l.failed)
 	require.Equal(t, l.counts.accepted, l.counts.all())
@@ -71,15 +72,15 @@ func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
 
 // limitAccepted is how many messages the stream of accepted messages may have. A trigger
 // sets its bytes as the settings say.
-func limitAccepted(w *town, messages int64) {
-	w.t.Helper()
-	js := w.jetStream()
-	s, err := js.Stream(w.t.Context(), "ACCEPTED")
-	require.NoError(w.t, err)
+func limitAccepted(w *cluster.Cluster, messages int64) {
+	w.T.Helper()
+	js := w.JetStream()
+	s, err := js.Stream(w.T.Context(), "ACCEPTED")
+	require.NoError(w.T, err)
 	config := s.CachedInfo().Config
 	config.MaxMsgs = messages
-	_, err = js.UpdateStream(w.t.Context(), config)
-	require.NoError(w.t, err)
+	_, err = js.UpdateStream(w.T.Context(), config)
+	require.NoError(w.T, err)
 }
 
 func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
@@ -87,9 +88,9 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 	for _, open := range []bool{true, false} {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
 			t.Parallel()
-			w := twoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
+			w := cluster.OpenTwoPhase(t, fmt.Sprint("TWO_PHASE_FAIL_OPEN=", open))
 			limitAccepted(w, 80)
-			w.trigger(w.at)
+			w.StartTrigger(w.Client.BaseURL)
 			l := startLedger(w, 4)
 			if open {
 				l.more(50, bestEffort)
@@ -99,7 +100,7 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 			require.NotZero(t, l.sum().accepted, "while there was room")
 			limitAccepted(w, -1)
 			l.more(50, accepted)
-			l.holds(w.jetStream())
+			l.holds(w.JetStream())
 			require.Zero(t, l.overtaken)
 			require.Zero(t, l.counts.saved)
 			if open {
@@ -119,28 +120,28 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 
 func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t)
+	w := cluster.OpenTwoPhase(t)
 	l := startLedger(w, 4)
 	l.more(200, accepted) // without a trigger none of them is saved
 	restartWith(w, "TWO_PHASE_ENABLED=false", l)
 	l.more(50, savedAtOnce)
 	before := l.sum().accepted
-	trigger := startProcess(t, w.bin, append(append([]string{}, w.env...), "SENDONCE_FUNCTIONS_URL="+w.at), "trigger")
-	js := w.jetStream()
-	require.Eventually(t, func() bool {
+	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
+	js := w.JetStream()
+	cluster.Eventually(t, func() bool {
 		_, err := js.Consumer(t.Context(), "ACCEPTED", "save-1-of-1")
 		return err == nil
-	}, waitLimit, 10*time.Millisecond)
+	})
 	text, err := runDrain(w)
 	require.NoError(t, err, text)
 	require.Contains(t, text, "0 accepted messages are not saved")
-	require.GreaterOrEqual(t, w.looker.count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
+	require.GreaterOrEqual(t, w.Admin.Count(`select count(*) from accepted_messages`), before, "all that was accepted is saved")
 	l.more(50, savedAtOnce)
 	require.Equal(t, before, l.sum().accepted, "it is off")
-	_, err = trigger.Terminate(waitLimit)
+	_, err = trigger.Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
 	restartWith(w, "TWO_PHASE_ENABLED=true", l)
-	w.trigger(w.at)
+	w.StartTrigger(w.Client.BaseURL)
 	l.more(100, accepted)
 	l.holds(js)
 	require.Zero(t, l.overtaken)
@@ -148,25 +149,25 @@ func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
 }
 
 // runDrain runs the command and returns what it prints.
-func runDrain(w *town) (text string, err error) {
-	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), waitLimit)
+func runDrain(w *cluster.Cluster) (text string, err error) {
+	w.T.Helper()
+	ctx, cancel := context.WithTimeout(w.T.Context(), cluster.WaitLimit)
 	defer cancel()
-	drain := exec.CommandContext(ctx, w.bin, "drain")
-	drain.Env, drain.WaitDelay = asComponent(w.t, w.env, "drain"), time.Second
+	drain := exec.CommandContext(ctx, w.Bin, "drain")
+	drain.Env, drain.WaitDelay = cluster.AsComponent(w.T, w.Env, "drain"), time.Second
 	out, err := drain.CombinedOutput()
 	return string(out), err
 }
 
 // restartWith replaces the process by one with another setting, under the load of l.
-func restartWith(w *town, setting string, l *ledger) {
-	w.t.Helper()
-	old := w.process
-	w.env = append(w.env, setting)
-	w.restart()
+func restartWith(w *cluster.Cluster, setting string, l *ledger) {
+	w.T.Helper()
+	old := w.Process(cluster.All)
+	w.Env = append(w.Env, setting)
+	w.Restart()
 	l.move()
-	_, err := old.Terminate(waitLimit)
-	require.NoError(w.t, err)
+	_, err := old.Terminate(cluster.WaitLimit)
+	require.NoError(w.T, err)
 }
 
 // valve stands between a process and NATS and can hold back what NATS says.
@@ -218,17 +219,17 @@ func (v *valve) say(client io.Writer, server io.Reader) {
 func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testing.T) {
 	t.Parallel()
 	onlyWithFaults(t)
-	w := twoPhase(t)
-	direct, v := w.env, newValve(t, w.nats)
-	w.env = append(append([]string{}, direct...), "NATS_URL="+v.url)
-	w.restart()
-	w.accept("before", `0`)
-	stream, err := w.jetStream().Stream(t.Context(), "ACCEPTED")
+	w := cluster.OpenTwoPhase(t)
+	direct, v := w.Env, newValve(t, w.NATS)
+	w.Env = append(append([]string{}, direct...), "NATS_URL="+v.url)
+	w.Restart()
+	w.Accept("before", `0`)
+	stream, err := w.JetStream().Stream(t.Context(), "ACCEPTED")
 	require.NoError(t, err)
 
 	v.out.Lock()
 	defer v.out.Unlock()
-	client := *w.client
+	client := *w.Client
 	client.Tries = 1
 	answer := make(chan error, 1)
 	request := api.MessageRequest{ClientMsgID: "once", To: "user:bob", Data: api.JSON(`1`), Ack: "accepted"}
@@ -236,41 +237,41 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 		_, err := client.SubmitMessage(t.Context(), request)
 		answer <- err
 	}()
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		info, err := stream.Info(t.Context())
 		return err == nil && info.State.Msgs == 2
-	}, waitLimit, time.Millisecond, "the stream has it")
-	require.NoError(t, w.process.Kill())
+	}, "the stream has it")
+	require.NoError(t, w.Process(cluster.All).Kill())
 	require.Error(t, <-answer)
 
-	w.env = direct
-	w.restart()
-	again := w.looker.post(post, `{"client_msg_id":"once","to":"user:bob","data":1,"ack":"accepted"}`)
-	require.Equal(t, 202, again.status, again.text)
-	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
-	require.EqualValues(t, 2, again.data("accept_seq"))
-	w.trigger(w.at)
-	id := again.data("server_msg_id").(string)
-	require.Eventually(t, func() bool { return w.townState(id) == "sent" }, waitLimit, 10*time.Millisecond, "committed after bob has it")
-	require.Len(t, w.inbox("bob"), 2)
-	require.Equal(t, 2, w.saved())
+	w.Env = direct
+	w.Restart()
+	again := w.Admin.Post(cluster.MessagesPath, `{"client_msg_id":"once","to":"user:bob","data":1,"ack":"accepted"}`)
+	require.Equal(t, 202, again.Status, again.Text)
+	require.Equal(t, "true", again.Header.Get("Idempotency-Replayed"))
+	require.EqualValues(t, 2, again.Data("accept_seq"))
+	w.StartTrigger(w.Client.BaseURL)
+	id := again.Data("server_msg_id").(string)
+	cluster.Eventually(t, func() bool { return w.Message(id).State == "sent" }, "committed after bob has it")
+	require.Len(t, w.Inbox("bob"), 2)
+	require.Equal(t, 2, w.SavedMessages())
 }
 
 func TestABeforeSavedDeliveryReachesItsReceiverWhilePostgresIsAwayAndOnlyOnce(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	proxy := sandbox.NewProxy(t, w.url)
-	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
-	w.restart()
-	w.trigger(w.at)
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	proxy := sandbox.NewProxy(t, w.DatabaseURL)
+	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
+	w.Restart()
+	w.StartTrigger(w.Client.BaseURL)
 	l := startLedger(w, 4)
 	l.more(20, accepted)
 	proxy.Cut()
 	told := l.sum().all()
 	l.more(40, accepted)
-	js := w.jetStream()
-	require.Eventually(t, func() bool { return inboxHas(t, js) >= told+40 }, waitLimit, 20*time.Millisecond, "bob has them")
-	require.Less(t, w.saved(), told+40, "and they are not saved")
+	js := w.JetStream()
+	cluster.Eventually(t, func() bool { return inboxHas(t, js) >= told+40 }, "bob has them")
+	require.Less(t, w.SavedMessages(), told+40, "and they are not saved")
 	proxy.Restore()
 	l.more(20, accepted)
 	l.holds(js)
@@ -293,12 +294,12 @@ func TestAClusterThatLosesItsLeaderHasWhatItAccepted(t *testing.T) {
 		t.Skip("make cluster runs it")
 	}
 	t.Parallel()
-	cluster := sandbox.NewNATSCluster(t, 3)
-	w, js := twoPhaseAt(t, cluster.URL(), "SENDONCE_NATS_REPLICAS=3")
+	servers := sandbox.NewNATSCluster(t, 3)
+	w, js := twoPhaseAt(t, servers.URL(), "SENDONCE_NATS_REPLICAS=3")
 	l := startLedger(w, 8)
 	for range 2 {
 		l.more(200, accepted)
-		leader := leaderOf(t, js, cluster)
+		leader := leaderOf(t, js, servers)
 		leader.Kill()
 		l.more(200, accepted)
 		leader.Start()
@@ -315,20 +316,20 @@ func TestAClusterThatLosesItsLeaderHasWhatItAccepted(t *testing.T) {
 }
 
 // leaderOf is the server that leads the stream of accepted messages.
-func leaderOf(t *testing.T, js jetstream.JetStream, cluster sandbox.NATSCluster) (leader *sandbox.NATSServer) {
+func leaderOf(t *testing.T, js jetstream.JetStream, servers sandbox.NATSCluster) (leader *sandbox.NATSServer) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		s, err := js.Stream(t.Context(), "ACCEPTED")
 		if err != nil {
 			return false
 		}
-		for _, server := range cluster {
+		for _, server := range servers {
 			if server.Name == s.CachedInfo().Cluster.Leader {
 				leader = server
 			}
 		}
 		return leader != nil
-	}, waitLimit, 50*time.Millisecond)
+	})
 	return leader
 }
 
@@ -337,10 +338,10 @@ func TestWhatWasAcceptedAndNeverPostedIsFound(t *testing.T) {
 	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
 		t.Skip("it takes half a minute; make faults runs it")
 	}
-	w := twoPhase(t)
-	ack := w.accept("lost", `1`)
-	require.Equal(t, 204, w.looker.tick("save").status)
-	require.Zero(t, w.saved(), "it is too young to be missed")
-	require.Eventually(t, func() bool { return w.looker.tick("save").status == 204 && w.saved() == 1 }, time.Minute, time.Second)
-	require.NotEqual(t, "accepted", w.townState(ack.ServerMsgID))
+	w := cluster.OpenTwoPhase(t)
+	ack := w.Accept("lost", `1`)
+	require.Equal(t, 204, w.Admin.Tick("save").Status)
+	require.Zero(t, w.SavedMessages(), "it is too young to be missed")
+	require.Eventually(t, func() bool { return w.Admin.Tick("save").Status == 204 && w.SavedMessages() == 1 }, time.Minute, time.Second)
+	require.NotEqual(t, "accepted", w.Message(ack.ServerMsgID).State)
 }

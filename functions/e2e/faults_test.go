@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -50,13 +51,13 @@ type load struct {
 
 // startLoad has submits, claims and messages made all the time, each by processes of
 // their own. Nothing is tried twice.
-func startLoad(o *postOffice) *load {
-	l := &load{t: o.t, calls: map[string]int{}}
-	l.ctx, l.stop = context.WithCancel(o.t.Context())
-	submit, claim := api.NewClient(o.start("submit"), "admin", "secret"), api.NewClient(o.start("claim"), "admin", "secret")
-	messages := api.NewClient(o.client.BaseURL, "admin", "secret")
+func startLoad(o *cluster.Cluster) *load {
+	l := &load{t: o.T, calls: map[string]int{}}
+	l.ctx, l.stop = context.WithCancel(o.T.Context())
+	submit, claim := api.NewClient(o.Start("submit"), "admin", "secret"), api.NewClient(o.Start("claim"), "admin", "secret")
+	messages := api.NewClient(o.Client.BaseURL, "admin", "secret")
 	submit.Tries, claim.Tries, messages.Tries = 1, 1, 1
-	ctx := context.WithoutCancel(o.t.Context())
+	ctx := context.WithoutCancel(o.T.Context())
 	for range 2 {
 		l.keep("submit", func() error {
 			sent, err := submit.Send(ctx, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()})
@@ -64,7 +65,7 @@ func startLoad(o *postOffice) *load {
 		})
 		l.keep("message", func() error {
 			req := api.MessageRequest{ClientMsgID: api.NewKey(), To: "msg.orders.paid", Data: []byte(`{"order":4711}`)}
-			once(&req)
+			cluster.WithoutConfirm(&req)
 			_, err := messages.SubmitMessage(ctx, req)
 			return l.note(err, func() { l.saved++ })
 		})
@@ -124,7 +125,7 @@ func (l *load) lasts(d time.Duration) {
 	require.Eventually(l.t, func() bool {
 		now := answered()
 		return time.Since(began) >= d && min(now["submit"]-before["submit"], now["message"]-before["message"], now["claim"]-before["claim"]) >= 20
-	}, d+waitLimit, 5*time.Millisecond)
+	}, d+cluster.WaitLimit, 5*time.Millisecond)
 }
 
 // end stops the calls; none must have failed.
@@ -139,25 +140,25 @@ func (l *load) end() {
 // own look after the outage can bring what was saved in it.
 func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	o.startRelay()
+	o := cluster.OpenMessages(t)
+	o.StartRelay()
 	l := startLoad(o)
 	l.lasts(0)
-	require.NoError(t, o.nats.Stop())
+	require.NoError(t, o.NATS.Stop())
 	l.lasts(outage(t))
-	o.nats = natsIn(t, o.options)
+	o.StartNATS()
 	l.lasts(time.Second)
-	require.NoError(t, o.nats.Stop())
+	require.NoError(t, o.NATS.Stop())
 	l.lasts(0)
 	l.end() // so that no later call wakes anybody
-	waiting := o.looker.count(`select count(*) from message_live`)
+	waiting := o.Admin.Count(`select count(*) from message_live`)
 	require.NotZero(t, waiting)
-	o.nats = natsIn(t, o.options)
+	o.StartNATS()
 	back := time.Now()
 	requireSentOnce(o, l.saved)
 	t.Logf("%d messages, %d of them waiting when NATS came back for good, sent %v later", l.saved, waiting, time.Since(back).Round(time.Millisecond))
 
-	rest, err := claimAll(api.NewClient(o.start("claim"), "admin", "secret"))
+	rest, err := cluster.ClaimAll(api.NewClient(o.Start("claim"), "admin", "secret"))
 	require.NoError(t, err)
 	requireSame(t, l.accepted, append(l.claimed, rest...), "each accepted task was claimed once")
 }
@@ -169,130 +170,116 @@ func requireSame(t *testing.T, want, got []string, what string) {
 
 func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	o.startRelay()
-	id := o.save("msg.orders.paid")
-	for left := o.state(id).MaxSends - 1; left > 0; left-- {
-		require.Eventually(t, func() bool { return o.state(id).RemainingSends <= left }, waitLimit, 10*time.Millisecond, left)
-		o.looker.exec(`update message_live set next_at = now() where remaining_sends > 0`)
-		_, err := o.jetStream().Publish(t.Context(), "wake.relay", []byte("1"))
+	o := cluster.OpenMessages(t)
+	o.StartRelay()
+	id := o.Save("msg.orders.paid")
+	for left := o.Message(id).MaxSends - 1; left > 0; left-- {
+		cluster.Eventually(t, func() bool { return o.Message(id).RemainingSends <= left }, left)
+		o.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
+		_, err := o.JetStream().Publish(t.Context(), "wake.relay", []byte("1"))
 		require.NoError(t, err)
 	}
 	stuck := func() []any {
-		return o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sent").data("items").([]any)
+		return o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sent").Data("items").([]any)
 	}
-	require.Eventually(t, func() bool { return len(stuck()) == 1 }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return len(stuck()) == 1 })
 	require.Equal(t, id, stuck()[0].(map[string]any)["server_msg_id"])
-	require.Equal(t, "sent", o.state(id).State)
-	require.Empty(t, o.at(o.client.BaseURL).get("/api/v1/messages/stuck?kind=sending").data("items"))
+	require.Equal(t, "sent", o.Message(id).State)
+	require.Empty(t, o.At(o.Client.BaseURL).Get("/api/v1/messages/stuck?kind=sending").Data("items"))
 	storedMessages(o, 5)
 
 	points, effects := newPointsService(o)
 	consume(o, points, jetstream.DeliverNewPolicy)
-	require.Equal(t, 200, o.at(o.client.BaseURL).post("/api/v1/messages/"+id+"/redrive", "").status)
-	received := o.until(id, "received")
+	require.Equal(t, 200, o.At(o.Client.BaseURL).Post("/api/v1/messages/"+id+"/redrive", "").Status)
+	received := o.WaitMessage(id, "received")
 	require.Equal(t, 2, received.Epoch)
 	require.Equal(t, "points", received.FinishedBy)
 	require.Empty(t, stuck())
 	require.Regexp(t, id+`\.[0-9a-f]{8}\.2\.1$`, storedMessages(o, 6)[5].Header.Get("Nats-Msg-Id"), "a redrive has names that no stream has seen")
 
 	again := consume(o, points, jetstream.DeliverAllPolicy)
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		info, err := again.Info(t.Context())
 		return err == nil && info.AckFloor.Stream == 6
-	}, waitLimit, 10*time.Millisecond, "the sends that it slept through are taken too")
+	}, "the sends that it slept through are taken too")
 	require.Equal(t, 1, effects())
-	require.Equal(t, received, o.state(id))
+	require.Equal(t, received, o.Message(id))
 }
 
 func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
+	o := cluster.OpenMessages(t)
 	const n = 30
 	limits := jetstream.StreamConfig{
 		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 10, Duplicates: time.Minute,
 	}
-	_, err := o.jetStream().CreateStream(t.Context(), limits)
+	_, err := o.JetStream().CreateStream(t.Context(), limits)
 	require.NoError(t, err)
 	for range n {
-		o.save("msg.orders.paid", once)
+		o.Save("msg.orders.paid", cluster.WithoutConfirm)
 	}
-	o.startRelay()
+	o.StartRelay()
 	const full = `select count(*) from stream_pauses where stream = 'MESSAGES' and reason like '%no room%'`
-	fits := func() int { return o.looker.count(`select count(*) from message_done`) }
-	require.Eventually(t, func() bool { return o.looker.count(full) > 0 }, waitLimit, 10*time.Millisecond)
+	fits := func() int { return o.Admin.Count(`select count(*) from message_done`) }
+	cluster.Eventually(t, func() bool { return o.Admin.Count(full) > 0 })
 	before := fits()
 	require.NotZero(t, before)
-	o.until(o.save("user:bob"), "sent") // other streams go on
+	o.WaitMessage(o.Save("user:bob"), "sent") // other streams go on
 	require.Equal(t, before+1, fits())
-	require.Equal(t, n-before, o.looker.count(`select count(*) from message_live l join messages m using (id)
+	require.Equal(t, n-before, o.Admin.Count(`select count(*) from message_live l join messages m using (id)
 		where l.status = 0 and l.send_no = 0 and l.remaining_sends = m.max_sends and l.next_at is not null`))
 
 	limits.MaxMsgs = -1
-	_, err = o.jetStream().UpdateStream(t.Context(), limits)
+	_, err = o.JetStream().UpdateStream(t.Context(), limits)
 	require.NoError(t, err)
 	requireSentOnce(o, n)
 }
 
-// claimAll claims until nothing is left.
-func claimAll(c *api.Client) (ids []string, err error) {
-	limit := 1000
-	for {
-		tasks, err := c.Claim(context.Background(), api.ClaimRequest{AppID: "app", Limit: &limit})
-		if err != nil || len(tasks) == 0 {
-			return ids, err
-		}
-		for _, task := range tasks {
-			ids = append(ids, task.TaskID)
-		}
-	}
-}
-
 func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
+	o := cluster.OpenMessages(t)
 	const n = 600 // more than one takes in a batch
 	var hands [2]*api.Client
 	for i := range hands {
-		hands[i] = api.NewClient(o.start(""), "admin", "secret")
+		hands[i] = api.NewClient(o.Start(""), "admin", "secret")
 	}
 	zombies := make([]api.SendRequest, n)
 	for i := range zombies {
 		zombies[i] = api.SendRequest{PhoneNumber: "13800138000", Content: "hi"}
-		o.save("msg.orders.paid", once)
+		o.Save("msg.orders.paid", cluster.WithoutConfirm)
 	}
 	for batch := range slices.Chunk(zombies, 1000) {
 		_, err := hands[0].SendBatch(t.Context(), batch)
 		require.NoError(t, err)
 	}
-	tasks, err := claimAll(hands[0])
+	tasks, err := cluster.ClaimAll(hands[0])
 	require.NoError(t, err)
 	require.Len(t, tasks, n)
-	o.looker.exec(`update task_live set due_at = now() - interval '1 minute'`)
+	o.Admin.Exec(`update task_live set due_at = now() - interval '1 minute'`)
 
 	var all sync.WaitGroup
-	replies := make(chan reply, 100)
+	replies := make(chan cluster.Reply, 100)
 	for _, hand := range hands {
-		o.trigger(hand.BaseURL)
+		o.StartTrigger(hand.BaseURL)
 		for range 3 { // the triggers alone have one of each work at a time
-			all.Go(func() { replies <- o.at(hand.BaseURL).tick("relay") })
-			all.Go(func() { replies <- o.at(hand.BaseURL).tick("sweep") })
+			all.Go(func() { replies <- o.At(hand.BaseURL).Tick("relay") })
+			all.Go(func() { replies <- o.At(hand.BaseURL).Tick("sweep") })
 		}
 	}
 	all.Wait()
 	close(replies)
 	for r := range replies {
-		require.Equal(t, 204, r.status, r.text)
+		require.Equal(t, 204, r.Status, r.Text)
 	}
 	requireSentOnce(o, n)
-	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from task_live where state = 1`) == n }, waitLimit, 10*time.Millisecond)
-	require.Equal(t, n, o.looker.count(`select count(*) from task_live where retry_count = 1`))
-	require.Equal(t, n, o.looker.count(`select count(*) from report_logs where verdict = 'timeout_retry'`), "recovered once each")
+	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from task_live where state = 1`) == n })
+	require.Equal(t, n, o.Admin.Count(`select count(*) from task_live where retry_count = 1`))
+	require.Equal(t, n, o.Admin.Count(`select count(*) from report_logs where verdict = 'timeout_retry'`), "recovered once each")
 
 	var claimed [2][]string
 	var errs [2]error
 	for i, hand := range hands {
-		all.Go(func() { claimed[i], errs[i] = claimAll(hand) })
+		all.Go(func() { claimed[i], errs[i] = cluster.ClaimAll(hand) })
 	}
 	all.Wait()
 	require.NoError(t, errors.Join(errs[:]...))
@@ -328,11 +315,11 @@ func (s *statements) count() (all, looks int) {
 
 func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	proxy := sandbox.NewProxy(t, o.url)
+	o := cluster.OpenMessages(t)
+	proxy := sandbox.NewProxy(t, o.DatabaseURL)
 	asked := watch(proxy)
-	claim := api.NewClient(o.start("claim", "DATABASE_URL="+proxy.URL(), "SENDONCE_CALLER_SHARE=1"), "admin", "secret")
-	submit := api.NewClient(o.start("submit"), "admin", "secret")
+	claim := api.NewClient(o.Start("claim", "DATABASE_URL="+proxy.URL(), "SENDONCE_CALLER_SHARE=1"), "admin", "secret")
+	submit := api.NewClient(o.Start("submit"), "admin", "secret")
 
 	const polls, rounds = 1000, 5
 	type answer struct {
@@ -349,14 +336,14 @@ func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
 			answers <- answer{tasks, err}
 		}()
 	}
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		_, looks := asked.count()
-		return looks >= polls && time.Since(o.looker.lastStatement()) > time.Second
-	}, waitLimit, 5*time.Millisecond, "all have looked, and one perhaps again when the process began to hear of tasks")
+		return looks >= polls && time.Since(o.Admin.LastStatement()) > time.Second
+	}, "all have looked, and one perhaps again when the process began to hear of tasks")
 	_, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "for nobody who waits", Queue: "other", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	before, _ := asked.count()
-	require.Eventually(t, func() bool { return time.Since(o.looker.lastStatement()) > 3*time.Second }, waitLimit, 20*time.Millisecond, "quiet")
+	cluster.Eventually(t, func() bool { return time.Since(o.Admin.LastStatement()) > 3*time.Second }, "quiet")
 	after, looked := asked.count()
 	require.Equal(t, before, after, "nothing was asked")
 	require.LessOrEqual(t, looked, polls+1)

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
@@ -17,16 +18,18 @@ import (
 )
 
 // scheduleInAnHour schedules a task of each queue.
-func scheduleInAnHour(s *server, queues ...string) {
+func scheduleInAnHour(s *cluster.Client, queues ...string) {
 	at := time.Now().Add(time.Hour).UTC().Format(time.RFC3339)
 	for _, queue := range queues {
-		r := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
-		require.Equal(s.t, 200, r.status, r.text)
+		r := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","queue":"`+queue+`","send_at":"`+at+`"}`)
+		require.Equal(s.T, 200, r.Status, r.Text)
 	}
 }
 
 // makeTasksDue has the time of all that waits for one come.
-func makeTasksDue(s *server) { s.exec(`update task_live set due_at = now() - interval '1 second'`) }
+func makeTasksDue(s *cluster.Client) {
+	s.Exec(`update task_live set due_at = now() - interval '1 second'`)
+}
 
 // hears gives what is told to a subject from now on.
 func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
@@ -41,45 +44,45 @@ func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
 }
 
 // awaitTask is the answer to a poll that would wait for longer.
-func awaitTask(s *server, waits <-chan reply) reply {
-	s.t.Helper()
+func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
+	s.T.Helper()
 	select {
 	case r := <-waits:
 		return r
-	case <-time.After(waitLimit):
-		s.t.Fatal("nobody woke the poll")
+	case <-time.After(cluster.WaitLimit):
+		s.T.Fatal("nobody woke the poll")
 		panic("unreachable")
 	}
 }
 
 func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	scheduleInAnHour(s, "default", "other")
-	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
+	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&queue=other&wait=30")
 	makeTasksDue(s)
-	s.exec(`revoke insert on send_logs from sendonce_hot`)
-	require.Equal(t, 500, s.get("/api/v1/sms/tasks/pending?app_id=x").status)
-	s.exec(`grant insert on send_logs to sendonce_hot`)
+	s.Exec(`revoke insert on send_logs from sendonce_hot`)
+	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
+	s.Exec(`grant insert on send_logs to sendonce_hot`)
 	answer := awaitTask(s, waits)
-	if answer.status == 500 { // it was told so soon that it could not claim either
-		answer = s.get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
+	if answer.Status == 500 { // it was told so soon that it could not claim either
+		answer = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
-	require.Len(t, answer.list(), 1)
+	require.Len(t, answer.List(), 1)
 }
 
 // The trigger calls it again, later each time; a wake-up would take the place of that.
 func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
-	broker := newNATS(t)
+	broker := cluster.NewNATS(t)
 	c := startWeChat(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
 	nc, told := hears(t, broker.URL(), "wake.>")
 	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
-	makeTasksDue(c.server)
-	c.exec(`revoke insert on send_logs from sendonce_hot`)
-	require.Equal(t, 500, c.tick("wechat").status)
-	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err := c.at.Terminate(waitLimit) // what it holds is told first
+	makeTasksDue(c.Client)
+	c.Exec(`revoke insert on send_logs from sendonce_hot`)
+	require.Equal(t, 500, c.Tick("wechat").Status)
+	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
+	_, err := c.at.Terminate(cluster.WaitLimit) // what it holds is told first
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
 	for {
@@ -96,49 +99,51 @@ func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
-	s := serveHandler(t, handler(t, proxy.URL())).connect(url)
+	s := cluster.ServeHandler(t, cluster.Handler(t, proxy.URL())).Connect(url)
 	scheduleInAnHour(s, "default")
-	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
-	require.Equal(t, 503, s.tick("sweep").status)
-	require.Len(t, awaitTask(s, waits).list(), 1)
+	require.Equal(t, 503, s.Tick("sweep").Status)
+	require.Len(t, awaitTask(s, waits).List(), 1)
 }
 
 func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: newNATS(t).URL(), Replicas: 1}
-	_, failing := environment(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
-	_, waiting := environment(t, url, func(c *fn.Config) { c.Bus = nats })
-	fails, s := serveHandler(t, failing), serveHandler(t, waiting).connect(url)
-	require.Empty(t, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=1").list(), "it hears of tasks from now on")
+	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: cluster.NewNATS(t).URL(), Replicas: 1}
+	_, failing := cluster.NewEnv(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
+	_, waiting := cluster.NewEnv(t, url, func(c *fn.Config) { c.Bus = nats })
+	fails, s := cluster.ServeHandler(t, failing), cluster.ServeHandler(t, waiting).Connect(url)
+	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "it hears of tasks from now on")
 	scheduleInAnHour(s, "default")
-	waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
 	proxy.LoseAnswer(sandbox.Containing("update task_live"))
-	require.Equal(t, 503, fails.get("/api/v1/sms/tasks/pending?app_id=x&wait=30").status)
-	require.Len(t, awaitTask(s, waits).list(), 1)
+	require.Equal(t, 503, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=30").Status)
+	require.Len(t, awaitTask(s, waits).List(), 1)
 }
 
 func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 	t.Parallel()
-	url, broker := sandbox.NewDatabase(t), newNATS(t)
-	env, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
-	s := serveHandler(t, h).connect(url)
+	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
+	env, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
+	})
+	s := cluster.ServeHandler(t, h).Connect(url)
 	_, told := hears(t, broker.URL(), bus.QueueSubject("default"))
-	require.Empty(t, s.get("/api/v1/sms/tasks/pending?app_id=a&wait=1").list(), "the process hears of tasks from now on")
-	held, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
+	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "the process hears of tasks from now on")
+	held, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = held.Exec(t.Context(), `lock table task_live`)
 	require.NoError(t, err)
-	answer := make(chan reply, 1)
-	go func() { answer <- s.get("/api/v1/sms/tasks/pending?app_id=a") }()
-	require.Eventually(t, func() bool {
-		return s.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
-	}, waitLimit, time.Millisecond)
+	answer := make(chan cluster.Reply, 1)
+	go func() { answer <- s.Get("/api/v1/sms/tasks/pending?app_id=a") }()
+	cluster.Eventually(t, func() bool {
+		return s.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
+	})
 	env.WakeClaims("default", 1)
-	_, err = told.NextMsg(waitLimit)
+	_, err = told.NextMsg(cluster.WaitLimit)
 	require.NoError(t, err)
 	require.NoError(t, held.Rollback(t.Context()))
 	<-answer
@@ -148,22 +153,24 @@ func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	elsewhere := serveHandler(t, handler(t, url)).connect(url)
+	elsewhere := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
 	submit := func() {
-		r := elsewhere.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
-		require.Equal(t, 200, r.status, r.text)
+		r := elsewhere.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
+		require.Equal(t, 200, r.Status, r.Text)
 	}
 	broker := sandbox.NewNATSServer(t)
 	broker.Kill()
-	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
-	s := serveHandler(t, h).connect(url)
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
+	})
+	s := cluster.ServeHandler(t, h).Connect(url)
 
 	for _, when := range []string{"it listens for the first time", "NATS comes back"} {
-		waits := s.waiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
+		waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 		submit()
 		require.Empty(t, waits, when)
 		broker.Start()
-		require.Len(t, awaitTask(s, waits).list(), 1, when)
+		require.Len(t, awaitTask(s, waits).List(), 1, when)
 		broker.Kill()
 	}
 }
@@ -173,24 +180,24 @@ func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testi
 	told := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told <- true }))
 	t.Cleanup(shop.Close)
-	w := twoPhase(t, allowLoopback, "SENDONCE_SAFETY_TICK=1h")
-	proxy := sandbox.NewProxy(t, w.url)
-	w.env = append(w.env, "DATABASE_URL="+proxy.URL())
-	w.restart()
-	w.trigger(w.at)
+	w := cluster.OpenTwoPhase(t, cluster.AllowLoopback, "SENDONCE_SAFETY_TICK=1h")
+	proxy := sandbox.NewProxy(t, w.DatabaseURL)
+	w.Env = append(w.Env, "DATABASE_URL="+proxy.URL())
+	w.Restart()
+	w.StartTrigger(w.Client.BaseURL)
 	hand := func(key string) {
-		_, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: shop.URL, Data: api.JSON(`1`), Ack: "accepted"})
+		_, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: key, To: shop.URL, Data: api.JSON(`1`), Ack: "accepted"})
 		require.NoError(t, err)
 	}
 	hand("before")
 	<-told
-	require.Eventually(t, func() bool { return w.looker.count(`select count(*) from message_live`) == 0 }, waitLimit, 5*time.Millisecond)
+	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_live`) == 0 })
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
 	hand("lost")
 	<-fired
 	select {
 	case <-told:
-	case <-time.After(waitLimit):
+	case <-time.After(cluster.WaitLimit):
 		t.Fatal("it is saved, and nobody is told")
 	}
 }
@@ -198,22 +205,24 @@ func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testi
 // The first call of each was to a process that told nobody, as one that died at once.
 func TestARepeatTellsWhoIsToAct(t *testing.T) {
 	t.Parallel()
-	url, broker := sandbox.NewDatabase(t), newNATS(t)
-	dead := serveHandler(t, handler(t, url))
-	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
-	alive := serveHandler(t, h)
+	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
+	dead := cluster.ServeHandler(t, cluster.Handler(t, url))
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
+	})
+	alive := cluster.ServeHandler(t, h)
 	for _, c := range []struct{ path, body, wakes string }{
 		{"/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`, bus.QueueSubject("default")},
-		{post, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
-		{post, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
+		{cluster.MessagesPath, `{"client_msg_id":"inbox","to":"user:bob","data":1}`, bus.WakeRelay},
+		{cluster.MessagesPath, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
 		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
 	} {
 		_, told := hears(t, broker.URL(), c.wakes)
-		for _, s := range []*server{dead, alive} {
-			r := s.post(c.path, c.body)
-			require.Equal(t, 200, r.status, r.text)
+		for _, s := range []*cluster.Client{dead, alive} {
+			r := s.Post(c.path, c.body)
+			require.Equal(t, 200, r.Status, r.Text)
 		}
-		_, err := told.NextMsg(waitLimit)
+		_, err := told.NextMsg(cluster.WaitLimit)
 		require.NoError(t, err, c.wakes)
 	}
 }

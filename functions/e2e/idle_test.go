@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -32,9 +33,9 @@ func quietTime(t *testing.T) time.Duration {
 }
 
 // invocations counts the calls of event functions that the processes logged.
-func invocations(c *city) map[string]int {
+func invocations(c *cluster.Cluster) map[string]int {
 	calls := map[string]int{}
-	for _, p := range c.processes {
+	for _, p := range c.Processes() {
 		for line := range strings.Lines(p.Output()) {
 			var entry struct{ Msg, Function, Route string }
 			if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "call" && strings.HasPrefix(entry.Route, "POST /events/") {
@@ -47,58 +48,58 @@ func invocations(c *city) map[string]int {
 
 // isSettled tells whether no wake-up falls due by then, waits to be taken, or is
 // under way. It looks in the order in which a wake-up goes: none gets past it.
-func isSettled(c *city, wake jetstream.Stream, then time.Time) bool {
-	info, err := wake.Info(c.t.Context(), jetstream.WithSubjectFilter("sched.>"))
-	require.NoError(c.t, err)
+func isSettled(c *cluster.Cluster, wake jetstream.Stream, then time.Time) bool {
+	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))
+	require.NoError(c.T, err)
 	for subject := range info.State.Subjects {
 		due, err := strconv.ParseInt(subject[strings.LastIndexByte(subject, '.')+1:], 10, 64)
 		if err == nil && time.Unix(due, 0).Before(then) { // else it is a tick
 			return false
 		}
 	}
-	for consumer := range wake.ListConsumers(c.t.Context()).Info() {
+	for consumer := range wake.ListConsumers(c.T.Context()).Info() {
 		if consumer.NumPending > 0 || consumer.NumAckPending > 0 {
 			return false
 		}
 	}
 	// A newer wake-up takes the place of one that is being worked on.
-	return time.Since(c.looker.lastStatement()) > time.Second
+	return time.Since(c.Admin.LastStatement()) > time.Second
 }
 
 // waitIdle waits until all that was under way is over, and says that nothing happens
 // after that. It gives the calls of each event function before.
-func waitIdle(c *city, asked *statements) map[string]int {
-	c.t.Helper()
-	wake, err := c.jetStream().Stream(c.t.Context(), "WAKE")
-	require.NoError(c.t, err)
-	quiet := quietTime(c.t)
-	require.Eventually(c.t, func() bool { return isSettled(c, wake, time.Now().Add(quiet+time.Second)) }, waitLimit+lease, 100*time.Millisecond)
+func waitIdle(c *cluster.Cluster, asked *statements) map[string]int {
+	c.T.Helper()
+	wake, err := c.JetStream().Stream(c.T.Context(), "WAKE")
+	require.NoError(c.T, err)
+	quiet := quietTime(c.T)
+	require.Eventually(c.T, func() bool { return isSettled(c, wake, time.Now().Add(quiet+time.Second)) }, cluster.WaitLimit+lease, 100*time.Millisecond)
 	calls := invocations(c)
 	statements, _ := asked.count()
-	require.NotZero(c.t, statements)
+	require.NotZero(c.T, statements)
 
 	// That nothing happens is no condition that comes about: time must pass.
 	<-time.After(quiet)
 	after, _ := asked.count()
-	c.t.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
+	c.T.Logf("in %v: %d calls of event functions (%v before), %d statements (%d before)",
 		quiet, sum(invocations(c))-sum(calls), calls, after-statements, statements)
-	require.Equal(c.t, calls, invocations(c))
-	require.Equal(c.t, statements, after)
+	require.Equal(c.T, calls, invocations(c))
+	require.Equal(c.T, statements, after)
 	return calls
 }
 
 func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
-	proxy := sandbox.NewProxy(t, o.url)
+	o := cluster.New(t)
+	proxy := sandbox.NewProxy(t, o.DatabaseURL)
 	asked := watch(proxy)
 	wechat := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	c := o.grow(allowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
+	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+proxy.URL(), "ALERT_BACKLOG=1000", "ALERT_WINDOW=10s",
 		"WECHAT_BASE_URL="+wechat.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret)
-	shop := newReceiver(t, nil)
-	c.endpoint(shop.URL)
-	finished := c.finish(3)
-	c.until(c.save("msg.orders.paid", once), "sent")
+	shop := cluster.NewReceiver(t, nil)
+	c.AddEndpoint(shop.URL)
+	finished := c.FinishTasks(3)
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
 	waitDelivered(c, 3) // all is up, and nothing is outstanding
 	calls := waitIdle(c, asked)
 	for _, function := range []string{"sweep", "relay", "deliver", "wechat"} {
@@ -106,7 +107,7 @@ func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
 	}
 	require.Zero(t, wechat.TokenCalls(), "nothing was to be sent")
 
-	finished = append(finished, c.finish(1)...)
+	finished = append(finished, c.FinishTasks(1)...)
 	waitDelivered(c, 4) // it is not dead
 	requireEachOnce(shop, t, finished)
 }

@@ -6,13 +6,14 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestAProcessThatStartsForOneCallLogsInOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	operator := serveHandler(t, handler(t, url)).caller("operator", "admin")
+	operator := cluster.ServeHandler(t, cluster.Handler(t, url)).NewCaller("operator", "admin")
 	const anID = "018f0000-0000-7000-8000-000000000000"
 	ids := strings.NewReplacer(
 		"/webhooks/endpoints/{id}", "/webhooks/endpoints/"+anID, "/webhooks/deliveries/{id}", "/webhooks/deliveries/"+anID,
@@ -28,11 +29,11 @@ func TestAProcessThatStartsForOneCallLogsInOnce(t *testing.T) {
 		if method != "GET" || !strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/api/v1/stream/") {
 			continue
 		}
-		env, h := environment(t, url)
-		fresh := serveHandler(t, h)
-		fresh.user, fresh.password = operator.user, operator.password
-		answer := fresh.get(ids.Replace(path) + queries[path])
-		assert.Contains(t, []int{200, 404}, answer.status, "%s %s", pattern, answer.text)
+		env, h := cluster.NewEnv(t, url)
+		fresh := cluster.ServeHandler(t, h)
+		fresh.User, fresh.Password = operator.User, operator.Password
+		answer := fresh.Get(ids.Replace(path) + queries[path])
+		assert.Contains(t, []int{200, 404}, answer.Status, "%s %s", pattern, answer.Text)
 		var logins int32
 		for _, pool := range env.DB().Stats() {
 			logins += pool.TotalConns()

@@ -61,7 +61,7 @@ func attacks() []attack {
 			once: sends(func(o *attacker, _ int) call { return posting(batchPath, o.body) })},
 		{name: "batch of unused parameters", function: "submit", quiet: submitQuiet,
 			prepare: func(o *target) {
-				o.db.exec(`insert into sms_templates (template_name, template_content) values ('t', 'hi')`)
+				o.db.Exec(`insert into sms_templates (template_name, template_content) values ('t', 'hi')`)
 			},
 			body: func() string {
 				params := map[string]any{}
@@ -115,7 +115,7 @@ func attacks() []attack {
 		{name: "lists of subscribe messages", function: "subscribe",
 			quiet: alone(200, getting("/api/v1/subscribe/statistics")),
 			prepare: func(o *target) {
-				o.db.exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
+				o.db.Exec(`insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data,
 					send_status, caller_id, task_id) select 't', 't', 'b', 1, n, 'o', jsonb_build_object('thing1', jsonb_build_object('value', repeat(md5(n::text), 1900))), 2,
 					(select id from callers where name = 'mallory'), gen_random_uuid() from generate_series(1, 200) n`)
 			},
@@ -124,7 +124,7 @@ func attacks() []attack {
 			})},
 		{name: "lists of deliveries", function: "webhooks", quiet: alone(200, getting("/api/v1/webhooks/endpoints")),
 			prepare: func(o *target) {
-				o.db.exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, state, next_at, finished_at, tries)
+				o.db.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload, state, next_at, finished_at, tries)
 					select gen_random_uuid(), n::text, gen_random_uuid(), (select id from callers where name = 'mallory'), 'e', gen_random_uuid(), 'https://x', repeat('p', 60000), 1, null, now(), tries
 					from (select jsonb_agg(jsonb_build_object('at', now(), 'status', 500, 'duration_ms', 1, 'error', repeat(md5(i::text), 15), 'response', repeat(md5(i::text), 128))) tries
 					from generate_series(1, 50) i) t, generate_series(1, 200) n`)
@@ -132,17 +132,17 @@ func attacks() []attack {
 			once: sends(func(*attacker, int) call { return getting("/api/v1/webhooks/deliveries?limit=200") })},
 		{name: "lists of dead letters", function: "admin", role: "operator", quiet: alone(200, getting("/api/v1/admin/alerts")),
 			prepare: func(o *target) {
-				o.db.exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
-				o.db.exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
+				o.db.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts) select 'f', n::text, 't', repeat(md5(n::text), 2048), 'r', 1 from generate_series(1, 200) n`)
+				o.db.Exec(`insert into operator_actions (caller_id, caller_name, request_id, action, subject, before) select 1, 'c', 'r', 'a', 's', to_jsonb(repeat(md5(n::text), 2048)) from generate_series(1, 200) n`)
 			},
 			once: sends(func(_ *attacker, worker int) call {
 				return getting([]string{"/api/v1/admin/dead-letters?limit=200", "/api/v1/admin/actions?limit=200"}[worker%2])
 			})},
 		{name: "largest claims", function: "claim", quiet: alone(200, getting("/api/v1/sms/tasks/pending?app_id=n&queue=quiet")),
 			prepare: func(o *target) {
-				o.db.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+				o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 					select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', repeat('😀', 200) from generate_series(1, $1)`, 500*attackWidth)
-				o.db.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
+				o.db.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) select id, 1, 5, 3, 0, queue from tasks`)
 			},
 			once: sends(func(*attacker, int) call { return getting("/api/v1/sms/tasks/pending?app_id=a&limit=1000") })},
 		{name: "batches of events", function: "save", role: "trigger", quiet: alone(204, call{method: "POST", path: "/events/save", body: "[]", kind: "application/cloudevents-batch+json"}),
@@ -195,21 +195,21 @@ with m as (
 
 // conversation makes one of the largest messages.
 func (o *target) conversation() {
-	o.db.exec(insertMessages+`insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 0, 1, 1 from m`,
+	o.db.Exec(insertMessages+`insert into message_done (id, status, abandoned, remaining_sends, send_no, epoch) select id, 2, false, 0, 1, 1 from m`,
 		"mallory", 2, "bob", 400)
 }
 
 // due makes the largest messages that wait to be published.
 func (o *target) due() {
-	o.db.exec(insertMessages+`insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, "mallory", 0, "msg.orders.paid", 1500)
+	o.db.Exec(insertMessages+`insert into message_live (id, kind, stream, remaining_sends) select id, 0, 'MESSAGES', 5 from m`, "mallory", 0, "msg.orders.paid", 1500)
 }
 
 // events makes the largest events of tasks that wait to be published.
 func (o *target) events() {
-	o.db.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
+	o.db.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content, source, metadata)
 		select gen_random_uuid(), 1, 'default', 5, 3, 0, '13800138000', 'x', repeat('s', 50), jsonb_build_object('m', repeat('"', 2040)) from generate_series(1, 20000)`)
-	o.db.exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
-	o.db.exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
+	o.db.Exec(`insert into task_done (id, status, reason, result, retry_count, ended) select id, 2, 0, repeat('"', 500), 0, 0 from tasks`)
+	o.db.Exec(`insert into event_outbox (kind, ids) select 'task.succeeded', array_agg(id) from (select id, row_number() over () / 500 as n from tasks) t group by n`)
 }
 
 // dueToURL makes the largest messages that wait to be posted, to a receiver that is slow.
@@ -230,11 +230,11 @@ func (o *target) dueToURL() {
 	go func() { _ = receiver.Serve(l) }()
 	for n := range 16 {
 		sender := fmt.Sprint("mallory", n)
-		o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1::text, sha256(convert_to($1::text, 'UTF8')), '{submitter}', '{}')`, sender)
-		o.db.exec(insertMessages+`insert into message_live (id, kind, caller_id, lane, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
+		o.db.Exec(`insert into callers (name, token_hash, roles, queues) values ($1::text, sha256(convert_to($1::text, 'UTF8')), '{submitter}', '{}')`, sender)
+		o.db.Exec(insertMessages+`insert into message_live (id, kind, caller_id, lane, remaining_sends) select m.id, 1, c.id, c.id || ' a', 5 from m, callers c where c.name::text = $1::text`,
 			sender, 1, "http://"+l.Addr().String(), 40)
 	}
-	o.db.exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each may have a quarter of the places
+	o.db.Exec(`update messages m set caller_id = l.caller_id from message_live l where l.id = m.id`) // each may have a quarter of the places
 }
 
 // inbox fills a user's stream with the largest messages.
@@ -261,7 +261,7 @@ func (o *target) inbox() {
 // that is slow and answers as much as is read.
 func (o *target) subscribeMessages() {
 	o.wechat.InjectFault(sandbox.WeChatFault{Delay: 100 * time.Millisecond, Body: `{"errcode":0,"errmsg":"` + strings.Repeat("m", 65_000) + `"}`})
-	o.db.exec(`
+	o.db.Exec(`
 		with t as (
 			insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 			select gen_random_uuid(), 1, 'wechat', 5, 3, 0, '', 'x' from generate_series(1, 2000) returning id
@@ -270,6 +270,6 @@ func (o *target) subscribeMessages() {
 		)
 		insert into subscribe_message_logs (template_id, template_type, business_type, business_id, receiver_user_id, receiver_openid, message_data, send_status, caller_id, task_id)
 		select 't', 't', 'w', row_number() over (), 1, 'o', jsonb_build_object('thing1', jsonb_build_object('value', repeat(md5(id::text), 1900))), 0, 1, id from t`)
-	o.db.exec(`insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
+	o.db.Exec(`insert into subscribe_message_sends (task_id, log_id, template_id, receiver_openid, message_data)
 		select task_id, id, 't', 'o', message_data from subscribe_message_logs where business_type = 'w'`)
 }

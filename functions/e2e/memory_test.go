@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
@@ -76,7 +77,7 @@ type call struct {
 type target struct {
 	t       *testing.T
 	url     string
-	db      *server // looks into its database
+	db      *cluster.Client // looks into its database
 	process *sandbox.Process
 	nats    *sandbox.NATS
 	wechat  *sandbox.WeChat // nil where it is not needed
@@ -116,14 +117,14 @@ func TestMemoryStaysBoundedUnderAttack(t *testing.T) {
 func start(t *testing.T, a attack) *target {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	o := &target{t: t, nats: sandbox.NewNATS(t), db: (&server{t: t}).connect(url)}
+	o := &target{t: t, nats: sandbox.NewNATS(t), db: cluster.NewClient(t, "").Connect(url)}
 	hash := sha256.Sum256([]byte("secret"))
 	for role, roles := range rolesOf {
 		for _, who := range []string{"mallory", "ann"} {
-			o.db.exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, '{}')`, nameOf(who, role), hash[:], roles)
+			o.db.Exec(`insert into callers (name, token_hash, roles, queues) values ($1, $2, $3, '{}')`, nameOf(who, role), hash[:], roles)
 		}
 	}
-	env := settings(url, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8")
+	env := cluster.Settings(url, "NATS_URL="+o.nats.URL(), "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8")
 	if a.function != "" {
 		env = append(env, "FUNCTION_TARGET="+a.function)
 	}
@@ -136,8 +137,8 @@ func start(t *testing.T, a attack) *target {
 			kind.prepare(o)
 		}
 	}
-	o.process = sandbox.StartProcess(t, binary(t), env)
-	o.url = address(t, o.process)
+	o.process = sandbox.StartProcess(t, cluster.Binary(t), env)
+	o.url = cluster.Address(t, o.process)
 	o.client = &http.Client{Timeout: 30 * time.Second}
 	return o
 }
@@ -183,7 +184,7 @@ func (o *target) attack(a attack) *sandbox.Process {
 		niceness = "19"
 	}
 	p := sandbox.StartProcess(o.t, "nice", env, "-n", niceness, program)
-	ctx, cancel := context.WithTimeout(o.t.Context(), waitLimit)
+	ctx, cancel := context.WithTimeout(o.t.Context(), cluster.WaitLimit)
 	defer cancel()
 	require.NoError(o.t, p.WaitFor(ctx, attacking), p.Output())
 	return p

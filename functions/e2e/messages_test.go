@@ -8,48 +8,49 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/message"
 )
 
 func TestAMessageIsSavedOnceAndReadByItsSenderAlone(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, bank := s.caller("shop", "submitter"), s.caller("bank", "submitter")
+	s := cluster.Serve(t)
+	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
 	const body = `{"client_msg_id":"order-1","to":"orders.paid","data":{"z":1.0,"a":"<你好>","n":1e30}}`
-	saved := shop.post(post, body)
-	require.Equal(t, 200, saved.status, saved.text)
-	require.Equal(t, "saved", saved.data("ack"))
-	require.Equal(t, "shop", saved.data("from"))
-	require.EqualValues(t, 0, saved.data("status"))
-	id := saved.data("server_msg_id").(string)
-	require.Equal(t, "/api/v1/messages/"+id, saved.header.Get("Location"))
-	require.Empty(t, saved.header.Get("Idempotency-Replayed"))
+	saved := shop.Post(cluster.MessagesPath, body)
+	require.Equal(t, 200, saved.Status, saved.Text)
+	require.Equal(t, "saved", saved.Data("ack"))
+	require.Equal(t, "shop", saved.Data("from"))
+	require.EqualValues(t, 0, saved.Data("status"))
+	id := saved.Data("server_msg_id").(string)
+	require.Equal(t, "/api/v1/messages/"+id, saved.Header.Get("Location"))
+	require.Empty(t, saved.Header.Get("Idempotency-Replayed"))
 
-	again := shop.post(post, `{"data":{ "n":1e30, "a":"<你\u597d>", "z":1.0 },"to":"orders.paid","from":"shop","ack":"saved","client_msg_id":"order-1"}`)
-	require.Equal(t, 200, again.status, again.text)
-	require.Equal(t, id, again.data("server_msg_id"))
-	require.Equal(t, "true", again.header.Get("Idempotency-Replayed"))
-	other := shop.post(post, strings.Replace(body, "orders.paid", "orders.unpaid", 1))
-	require.Equal(t, 422, other.status)
-	require.Equal(t, "idempotency_key_reused", other.body["error"])
-	require.NotEqual(t, id, bank.post(post, body).data("server_msg_id"), "another sender's is another message")
+	again := shop.Post(cluster.MessagesPath, `{"data":{ "n":1e30, "a":"<你\u597d>", "z":1.0 },"to":"orders.paid","from":"shop","ack":"saved","client_msg_id":"order-1"}`)
+	require.Equal(t, 200, again.Status, again.Text)
+	require.Equal(t, id, again.Data("server_msg_id"))
+	require.Equal(t, "true", again.Header.Get("Idempotency-Replayed"))
+	other := shop.Post(cluster.MessagesPath, strings.Replace(body, "orders.paid", "orders.unpaid", 1))
+	require.Equal(t, 422, other.Status)
+	require.Equal(t, "idempotency_key_reused", other.Body["error"])
+	require.NotEqual(t, id, bank.Post(cluster.MessagesPath, body).Data("server_msg_id"), "another sender's is another message")
 
-	got := shop.get(post + "/" + id)
-	require.Equal(t, 200, got.status)
-	require.Contains(t, got.text, `"data":{"z":1.0,"a":"<你好>","n":1e30}`, "as it was written")
-	require.Equal(t, "sendonce.message.v1", got.data("type"))
-	require.EqualValues(t, 5, got.data("remaining_sends"))
-	require.NotEmpty(t, got.data("next_send_at"), "due at once")
-	require.Equal(t, id, shop.get(post+"/by-key/order-1").data("server_msg_id"))
-	require.Equal(t, 404, bank.get(post+"/"+id).status)
-	require.Equal(t, 200, s.get(post+"/"+id).status, "an admin sees all")
-	require.Equal(t, 404, s.get(post+"/by-key/order-1").status, "it was not the admin who handed it over")
-	require.Equal(t, 2, s.count(`select count(*) from message_live`))
+	got := shop.Get(cluster.MessagesPath + "/" + id)
+	require.Equal(t, 200, got.Status)
+	require.Contains(t, got.Text, `"data":{"z":1.0,"a":"<你好>","n":1e30}`, "as it was written")
+	require.Equal(t, "sendonce.message.v1", got.Data("type"))
+	require.EqualValues(t, 5, got.Data("remaining_sends"))
+	require.NotEmpty(t, got.Data("next_send_at"), "due at once")
+	require.Equal(t, id, shop.Get(cluster.MessagesPath+"/by-key/order-1").Data("server_msg_id"))
+	require.Equal(t, 404, bank.Get(cluster.MessagesPath+"/"+id).Status)
+	require.Equal(t, 200, s.Get(cluster.MessagesPath+"/"+id).Status, "an admin sees all")
+	require.Equal(t, 404, s.Get(cluster.MessagesPath+"/by-key/order-1").Status, "it was not the admin who handed it over")
+	require.Equal(t, 2, s.Count(`select count(*) from message_live`))
 }
 
 func TestWhatIsNoMessageIsNamedAndNotSaved(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	long := strings.Repeat("x", message.MaxData)
 	for _, c := range []struct {
 		body   string
@@ -74,108 +75,108 @@ func TestWhatIsNoMessageIsNamedAndNotSaved(t *testing.T) {
 		{`{"client_msg_id":"k","to":"a","data":"` + long + `"}`, 413, nil},
 		{`{"client_msg_id":"k","to":"a","data":"` + long + long + `"}`, 413, nil},
 	} {
-		got := s.post(post, c.body)
+		got := s.Post(cluster.MessagesPath, c.body)
 		name := c.body[:min(len(c.body), 100)]
-		require.Equal(t, c.status, got.status, "%s\n%s", name, got.text)
-		require.ElementsMatch(t, c.fields, got.fields(), "%s\n%s", name, got.text)
+		require.Equal(t, c.status, got.Status, "%s\n%s", name, got.Text)
+		require.ElementsMatch(t, c.fields, got.Fields(), "%s\n%s", name, got.Text)
 	}
-	require.Zero(t, s.count(`select count(*) from messages`))
-	full := s.post(post, `{"client_msg_id":"k","to":"a","data": "`+long[2:]+`"}`)
-	require.Equal(t, 200, full.status, full.text)
+	require.Zero(t, s.Count(`select count(*) from messages`))
+	full := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data": "`+long[2:]+`"}`)
+	require.Equal(t, 200, full.Status, full.Text)
 }
 
 func TestAMessageKeepsToItsBlockedWordsUnlessItWasSavedBefore(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	body := func(key string) string {
 		return fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":{"lines":["hi",{"\u514d费贷款":1}]}}`, key)
 	}
-	require.Equal(t, 200, s.post(post, body("k")).status)
-	require.Equal(t, 200, s.post(root+"blocked-words", `{"word":"免费贷款"}`).status)
-	refused := s.post(post, body("l"))
-	require.Equal(t, 400, refused.status)
-	require.Equal(t, "content_blocked", refused.body["error"])
-	require.Equal(t, 200, s.post(post, body("k")).status, "what was once accepted stays accepted")
+	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status)
+	require.Equal(t, 200, s.Post(root+"blocked-words", `{"word":"免费贷款"}`).Status)
+	refused := s.Post(cluster.MessagesPath, body("l"))
+	require.Equal(t, 400, refused.Status)
+	require.Equal(t, "content_blocked", refused.Body["error"])
+	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "what was once accepted stays accepted")
 }
 
 func TestOnlyAnAdminActsForAnother(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, points := s.caller("shop", "submitter"), s.caller("points", "receiver")
+	s := cluster.Serve(t)
+	shop, points := s.NewCaller("shop", "submitter"), s.NewCaller("points", "receiver")
 	const body = `{"from":"ann","client_msg_id":"k","to":"a","data":1}`
-	require.Equal(t, 403, shop.post(post, body).status)
-	saved := s.post(post, body)
-	require.Equal(t, "ann", saved.data("from"))
-	require.Equal(t, 200, s.get(post+"/by-key/k?from=ann").status)
-	at := fmt.Sprintf("%s/%v", post, saved.data("server_msg_id"))
-	require.Equal(t, 403, points.post(at+"/received", `{"consumer":"stock"}`).status)
-	require.Equal(t, 403, shop.post(at+"/received", `{"consumer":"shop"}`).status)
-	require.Equal(t, 403, points.post(post, body).status)
-	require.Equal(t, 403, shop.post(at+"/redrive", "").status)
-	require.Equal(t, 403, shop.get(post+"/stuck?kind=sent").status)
+	require.Equal(t, 403, shop.Post(cluster.MessagesPath, body).Status)
+	saved := s.Post(cluster.MessagesPath, body)
+	require.Equal(t, "ann", saved.Data("from"))
+	require.Equal(t, 200, s.Get(cluster.MessagesPath+"/by-key/k?from=ann").Status)
+	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
+	require.Equal(t, 403, points.Post(at+"/received", `{"consumer":"stock"}`).Status)
+	require.Equal(t, 403, shop.Post(at+"/received", `{"consumer":"shop"}`).Status)
+	require.Equal(t, 403, points.Post(cluster.MessagesPath, body).Status)
+	require.Equal(t, 403, shop.Post(at+"/redrive", "").Status)
+	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status)
 }
 
 func TestAConfirmationIsAnsweredAlikeTheFirstTimeAgainAndLate(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	points, stock := s.receiver("points", "a"), s.receiver("stock", "a")
-	saved := s.post(post, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
-	at := fmt.Sprintf("%s/%v", post, saved.data("server_msg_id"))
-	useUp(s, message.Sent, saved.data("server_msg_id"))
-	for _, who := range []*server{points, points} {
-		got := who.post(at+"/received", `{"consumer":"points"}`)
-		require.Equal(t, http.StatusNoContent, got.status)
-		require.Empty(t, got.text)
-		require.Equal(t, "sent", s.get(at).data("state"), "one of two")
+	s := cluster.Serve(t)
+	points, stock := s.NewMessageReceiver("points", "a"), s.NewMessageReceiver("stock", "a")
+	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"k","to":"a","data":1,"expected_receipts":2}`)
+	at := fmt.Sprintf("%s/%v", cluster.MessagesPath, saved.Data("server_msg_id"))
+	useUp(s, message.Sent, saved.Data("server_msg_id"))
+	for _, who := range []*cluster.Client{points, points} {
+		got := who.Post(at+"/received", `{"consumer":"points"}`)
+		require.Equal(t, http.StatusNoContent, got.Status)
+		require.Empty(t, got.Text)
+		require.Equal(t, "sent", s.Get(at).Data("state"), "one of two")
 	}
-	require.Equal(t, 200, s.post(at+"/abandon", `{"reason":"enough"}`).status)
-	require.Equal(t, 204, stock.post(at+"/received", `{}`).status)
-	got := s.get(at)
-	require.Equal(t, "received", got.data("state"))
-	require.EqualValues(t, 2, got.data("status"))
-	require.Equal(t, "stock", got.data("finished_by"))
-	require.Len(t, got.data("receipts"), 2)
-	require.Equal(t, 204, points.post(at+"/received", `{}`).status)
-	require.Equal(t, 404, points.post(post+"/nonsense/received", `{}`).status)
+	require.Equal(t, 200, s.Post(at+"/abandon", `{"reason":"enough"}`).Status)
+	require.Equal(t, 204, stock.Post(at+"/received", `{}`).Status)
+	got := s.Get(at)
+	require.Equal(t, "received", got.Data("state"))
+	require.EqualValues(t, 2, got.Data("status"))
+	require.Equal(t, "stock", got.Data("finished_by"))
+	require.Len(t, got.Data("receipts"), 2)
+	require.Equal(t, 204, points.Post(at+"/received", `{}`).Status)
+	require.Equal(t, 404, points.Post(cluster.MessagesPath+"/nonsense/received", `{}`).Status)
 }
 
 func TestStuckMessagesArePagedRedrivenAndAbandoned(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	var ids []any
 	for i := range 3 {
-		ids = append(ids, s.post(post, fmt.Sprintf(`{"client_msg_id":"k%d","to":"a","data":1}`, i)).data("server_msg_id"))
+		ids = append(ids, s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"k%d","to":"a","data":1}`, i)).Data("server_msg_id"))
 	}
 	useUp(s, message.Sent, ids...)
 	seen := map[any]bool{}
-	for path, last := post+"/stuck?kind=sent&limit=1", false; !last; {
-		page := s.get(path)
-		for _, item := range page.data("items").([]any) {
+	for path, last := cluster.MessagesPath+"/stuck?kind=sent&limit=1", false; !last; {
+		page := s.Get(path)
+		for _, item := range page.Data("items").([]any) {
 			require.Equal(t, true, item.(map[string]any)["stuck"])
 			seen[item.(map[string]any)["server_msg_id"]] = true
 		}
-		last = page.data("next_after") == nil
-		path = fmt.Sprintf("%s/stuck?kind=sent&limit=1&after=%v", post, page.data("next_after"))
+		last = page.Data("next_after") == nil
+		path = fmt.Sprintf("%s/stuck?kind=sent&limit=1&after=%v", cluster.MessagesPath, page.Data("next_after"))
 	}
 	require.Len(t, seen, 3)
-	require.Empty(t, s.get(post+"/stuck?kind=sending").data("items"))
+	require.Empty(t, s.Get(cluster.MessagesPath+"/stuck?kind=sending").Data("items"))
 
-	counted := s.post(post+"/redrive", `{"kind":"sent","dry_run":true}`)
-	require.EqualValues(t, 3, counted.data("matched"))
-	require.EqualValues(t, 0, counted.data("changed"))
-	require.EqualValues(t, 0, s.post(post+"/redrive", `{"kind":"sent","older_than_seconds":3600}`).data("matched"))
-	require.EqualValues(t, 2, s.post(post+"/redrive", `{"kind":"sent","limit":2,"reason":"back"}`).data("changed"))
-	abandoned := s.post(post+"/abandon", fmt.Sprintf(`{"ids":%s,"reason":"gone"}`, jsonList([]string{ids[0].(string), ids[1].(string), ids[2].(string)})))
-	require.EqualValues(t, 1, abandoned.data("changed"), "the redriven ones are stuck no more")
-	require.Equal(t, 1, s.count(`select count(*) from operator_actions where action = 'message.abandon' and reason = 'gone'`))
-	require.Equal(t, 2, s.count(`select count(*) from operator_actions where action = 'message.redrive' and reason = 'back'`))
-	require.Equal(t, 2, s.count(`select count(*) from message_live where epoch = 2 and remaining_sends = 5 and next_at <= now()`))
+	counted := s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","dry_run":true}`)
+	require.EqualValues(t, 3, counted.Data("matched"))
+	require.EqualValues(t, 0, counted.Data("changed"))
+	require.EqualValues(t, 0, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","older_than_seconds":3600}`).Data("matched"))
+	require.EqualValues(t, 2, s.Post(cluster.MessagesPath+"/redrive", `{"kind":"sent","limit":2,"reason":"back"}`).Data("changed"))
+	abandoned := s.Post(cluster.MessagesPath+"/abandon", fmt.Sprintf(`{"ids":%s,"reason":"gone"}`, cluster.JSONList([]string{ids[0].(string), ids[1].(string), ids[2].(string)})))
+	require.EqualValues(t, 1, abandoned.Data("changed"), "the redriven ones are stuck no more")
+	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'message.abandon' and reason = 'gone'`))
+	require.Equal(t, 2, s.Count(`select count(*) from operator_actions where action = 'message.redrive' and reason = 'back'`))
+	require.Equal(t, 2, s.Count(`select count(*) from message_live where epoch = 2 and remaining_sends = 5 and next_at <= now()`))
 	for body, fields := range map[string][]string{
 		`{}`: {"kind"}, `{"kind":"received"}`: {"kind"}, `{"ids":[]}`: {"ids"}, `{"ids":["x"]}`: {"ids[0]"},
 		`{"kind":"sent","limit":501,"older_than_seconds":-1}`: {"limit", "older_than_seconds"},
 	} {
-		got := s.post(post+"/redrive", body)
-		require.Equal(t, 400, got.status)
-		require.ElementsMatch(t, fields, got.fields(), body)
+		got := s.Post(cluster.MessagesPath+"/redrive", body)
+		require.Equal(t, 400, got.Status)
+		require.ElementsMatch(t, fields, got.Fields(), body)
 	}
 }

@@ -6,21 +6,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 // callerPath is where an operator changes a caller.
-func callerPath(s *server, name string) string {
-	s.t.Helper()
-	return fmt.Sprintf("%scallers/%d", adminRoot, s.count(fmt.Sprintf(`select id from callers where name = '%s'`, name)))
+func callerPath(s *cluster.Client, name string) string {
+	s.T.Helper()
+	return fmt.Sprintf("%scallers/%d", adminRoot, s.Count(fmt.Sprintf(`select id from callers where name = '%s'`, name)))
 }
 
 // auditOf lists what was done to a caller, newest first.
-func auditOf(s *server, name string) (actions []string) {
-	s.t.Helper()
-	r := s.get(adminRoot + "actions?subject=caller/" + callerPath(s, name)[len(adminRoot+"callers/"):])
-	for _, item := range r.data("items").([]any) {
+func auditOf(s *cluster.Client, name string) (actions []string) {
+	s.T.Helper()
+	r := s.Get(adminRoot + "actions?subject=caller/" + callerPath(s, name)[len(adminRoot+"callers/"):])
+	for _, item := range r.Data("items").([]any) {
 		actions = append(actions, item.(map[string]any)["action"].(string))
 	}
 	return actions
@@ -28,76 +29,76 @@ func auditOf(s *server, name string) (actions []string) {
 
 func TestRevokedOperatorTakesItsCallersWithIt(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	ops := newCaller(s, "ops", `"roles":["admin","sender"],"queues":["bulk"]`)
 	deputy := newCaller(ops, "ops.deputy", `"roles":["admin","sender"],"queues":["bulk"]`)
 	phone := newCaller(deputy, "ops.deputy.phone", `"roles":["sender"],"queues":["bulk"]`)
 	given := newCaller(s, "ops.given", `"roles":["sender"],"queues":["bulk"]`)
-	taken := ops.post(callerPath(s, "ops.given")+"/rotate", "")
-	require.Equal(t, 200, taken.status, taken.text)
-	given.password = taken.data("token").(string)
+	taken := ops.Post(callerPath(s, "ops.given")+"/rotate", "")
+	require.Equal(t, 200, taken.Status, taken.Text)
+	given.Password = taken.Data("token").(string)
 	free := newCaller(s, "ops.free", `"roles":["sender"],"queues":["bulk"]`)
 	const poll = "/api/v1/sms/tasks/pending?app_id=app&queue=bulk"
 
-	require.Equal(t, 200, s.post(callerPath(s, "ops")+"/rotate", "").status)
-	for _, made := range []*server{deputy, phone, given, free} {
-		require.NotEqual(t, 401, made.get(poll).status, "%s goes on when the operator's token is rotated", made.user)
+	require.Equal(t, 200, s.Post(callerPath(s, "ops")+"/rotate", "").Status)
+	for _, made := range []*cluster.Client{deputy, phone, given, free} {
+		require.NotEqual(t, 401, made.Get(poll).Status, "%s goes on when the operator's token is rotated", made.User)
 	}
-	revoked := s.post(callerPath(s, "ops")+"/revoke", "")
-	require.Equal(t, 200, revoked.status, revoked.text)
-	require.ElementsMatch(t, []any{"ops.deputy", "ops.deputy.phone", "ops.given"}, revoked.data("also_changed"))
-	for _, made := range []*server{deputy, phone, given} {
-		require.Equal(t, 401, made.get(poll).status, made.user)
-		require.Equal(t, "caller.revoke", auditOf(s, made.user)[0], made.user)
+	revoked := s.Post(callerPath(s, "ops")+"/revoke", "")
+	require.Equal(t, 200, revoked.Status, revoked.Text)
+	require.ElementsMatch(t, []any{"ops.deputy", "ops.deputy.phone", "ops.given"}, revoked.Data("also_changed"))
+	for _, made := range []*cluster.Client{deputy, phone, given} {
+		require.Equal(t, 401, made.Get(poll).Status, made.User)
+		require.Equal(t, "caller.revoke", auditOf(s, made.User)[0], made.User)
 	}
-	require.Equal(t, 200, free.get(poll).status, "an admin without queues made it, and the operator never had its token")
-	require.Nil(t, s.post(callerPath(s, "ops")+"/revoke", "").data("also_changed"))
+	require.Equal(t, 200, free.Get(poll).Status, "an admin without queues made it, and the operator never had its token")
+	require.Nil(t, s.Post(callerPath(s, "ops")+"/revoke", "").Data("also_changed"))
 }
 
 func TestNarrowedOperatorNarrowsItsCallers(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	ops := newCaller(s, "ops", `"roles":["admin","sender","submitter"],"queues":["bulk","slow"]`)
 	both := newCaller(ops, "ops.both", `"roles":["sender"],"queues":["bulk","slow"]`)
 	slow := newCaller(ops, "ops.slow", `"roles":["sender"],"queues":["slow"]`)
 	submits := newCaller(ops, "ops.submits", `"roles":["submitter"],"queues":["bulk"]`)
 	other := newCaller(s, "other", `"roles":["sender"],"queues":["slow"]`)
-	poll := func(by *server, queue string) int {
-		return by.get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).status
+	poll := func(by *cluster.Client, queue string) int {
+		return by.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue).Status
 	}
 	require.Equal(t, []int{200, 200}, []int{poll(both, "slow"), poll(slow, "slow")})
 
-	narrowed := s.do("PUT", callerPath(s, "ops"), `{"queues":["bulk"],"roles":["admin","sender"],"max_waiting_tasks":7}`)
-	require.Equal(t, 200, narrowed.status, narrowed.text)
-	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.data("also_changed"))
+	narrowed := s.Do("PUT", callerPath(s, "ops"), `{"queues":["bulk"],"roles":["admin","sender"],"max_waiting_tasks":7}`)
+	require.Equal(t, 200, narrowed.Status, narrowed.Text)
+	require.ElementsMatch(t, []any{"ops.both", "ops.slow", "ops.submits"}, narrowed.Data("also_changed"))
 	require.Equal(t, []int{200, 403, 401}, []int{poll(both, "bulk"), poll(both, "slow"), poll(slow, "slow")})
-	require.Equal(t, 401, submits.get("/api/v1/sms/task"+nowhere).status, "no role was left")
+	require.Equal(t, 401, submits.Get("/api/v1/sms/task"+nowhere).Status, "no role was left")
 	require.Equal(t, 200, poll(other, "slow"), "another caller goes on")
-	require.EqualValues(t, 7, s.get(callerPath(s, "ops.both")).data("max_waiting_tasks"))
+	require.EqualValues(t, 7, s.Get(callerPath(s, "ops.both")).Data("max_waiting_tasks"))
 	require.Equal(t, []string{"caller.update", "caller.create"}, auditOf(s, "ops.both"))
 	require.Equal(t, []string{"caller.revoke", "caller.create"}, auditOf(s, "ops.slow"))
 
-	require.Equal(t, 200, s.do("PUT", callerPath(s, "ops"), `{"queues":[]}`).status)
+	require.Equal(t, 200, s.Do("PUT", callerPath(s, "ops"), `{"queues":[]}`).Status)
 	require.Equal(t, 403, poll(both, "slow"), "more for the operator is not more for its callers")
 }
 
 func TestLimitedOperatorMakesSoManyCallers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := environment(t, url, func(c *fn.Config) { c.OperatorCallers = 3 })
-	s := serveHandler(t, h).connect(url)
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.OperatorCallers = 3 })
+	s := cluster.ServeHandler(t, h).Connect(url)
 	ops := newCaller(s, "ops", `"roles":["admin"],"queues":["bulk"]`)
 	deputy := newCaller(ops, "ops.deputy", `"roles":["admin"],"queues":["bulk"]`)
-	for _, by := range []*server{ops, deputy} {
-		newCaller(by, by.user+".1", `"roles":["admin"],"queues":["bulk"]`)
+	for _, by := range []*cluster.Client{ops, deputy} {
+		newCaller(by, by.User+".1", `"roles":["admin"],"queues":["bulk"]`)
 	}
-	require.Equal(t, 200, ops.post(callerPath(s, "ops.1")+"/revoke", "").status)
-	for _, by := range []*server{ops, deputy} {
-		r := by.post(adminRoot+"callers", fmt.Sprintf(`{"name":%q,"roles":["admin"],"queues":["bulk"]}`, by.user+".2"))
-		require.Equal(t, 403, r.status, r.text)
-		require.Contains(t, r.text, "may make 3")
+	require.Equal(t, 200, ops.Post(callerPath(s, "ops.1")+"/revoke", "").Status)
+	for _, by := range []*cluster.Client{ops, deputy} {
+		r := by.Post(adminRoot+"callers", fmt.Sprintf(`{"name":%q,"roles":["admin"],"queues":["bulk"]}`, by.User+".2"))
+		require.Equal(t, 403, r.Status, r.Text)
+		require.Contains(t, r.Text, "may make 3")
 	}
-	s.exec(`update callers set revoked_at = now() - interval '25 hours' where revoked_at is not null`)
+	s.Exec(`update callers set revoked_at = now() - interval '25 hours' where revoked_at is not null`)
 	newCaller(deputy, "ops.deputy.2", `"roles":["admin"],"queues":["bulk"]`)
 	peer := newCaller(s, "peer", `"roles":["admin"],"queues":["bulk"]`)
 	newCaller(peer, "peer.1", `"roles":["admin"],"queues":["bulk"]`)

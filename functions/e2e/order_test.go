@@ -10,12 +10,13 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 )
 
 // saveNumbered is the ids of the n messages in the stream of messages, oldest first.
-func saveNumbered(o *postOffice, n int) []string {
-	o.t.Helper()
+func saveNumbered(o *cluster.Cluster, n int) []string {
+	o.T.Helper()
 	ids := make([]string, n)
 	for i, m := range storedMessages(o, n) {
 		ids[i] = m.Header.Get("ce-id")
@@ -24,49 +25,49 @@ func saveNumbered(o *postOffice, n int) []string {
 }
 
 // waitAllSent waits until nothing is on its way; meanwhile runs before each look.
-func waitAllSent(o *postOffice, meanwhile func()) {
-	o.t.Helper()
-	require.Eventually(o.t, func() bool {
+func waitAllSent(o *cluster.Cluster, meanwhile func()) {
+	o.T.Helper()
+	cluster.Eventually(o.T, func() bool {
 		meanwhile()
-		return o.looker.count(`select count(*) from message_live`) == 0
-	}, waitLimit, 20*time.Millisecond, "all are sent")
+		return o.Admin.Count(`select count(*) from message_live`) == 0
+	}, "all are sent")
 }
 
 func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	relay := o.at(o.start("relay"))
-	tick := func() { require.Equal(t, 204, relay.tick("relay").status) }
-	require.NoError(t, ensureStreams(t, o.nats.URL()))
-	ids := []string{o.save("msg.orders.paid", once)}
+	o := cluster.OpenMessages(t)
+	relay := o.At(o.Start("relay"))
+	tick := func() { require.Equal(t, 204, relay.Tick("relay").Status) }
+	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
+	ids := []string{o.Save("msg.orders.paid", cluster.WithoutConfirm)}
 	waitAllSent(o, tick)
 
-	require.NoError(t, o.nats.Stop())
+	require.NoError(t, o.NATS.Stop())
 	const batch = 500 // of the relay
 	for range batch + 1 {
-		ids = append(ids, o.save("msg.orders.paid", once))
+		ids = append(ids, o.Save("msg.orders.paid", cluster.WithoutConfirm))
 	}
 	tick() // which ends although more is due
-	require.Equal(t, batch+1, o.looker.count(`select count(*) from message_live l join messages m using (id)
+	require.Equal(t, batch+1, o.Admin.Count(`select count(*) from message_live l join messages m using (id)
 		where next_at <= now() and remaining_sends = max_sends and l.xmin = m.xmin`), "they keep their places and are not written")
-	require.Contains(t, o.state(ids[batch+1]).LastError, "the broker cannot be reached")
+	require.Contains(t, o.Message(ids[batch+1]).LastError, "the broker cannot be reached")
 
-	o.nats = natsIn(t, o.options)
-	require.Eventually(t, func() bool {
-		id := o.save("msg.orders.paid", once)
+	o.StartNATS()
+	cluster.Eventually(t, func() bool {
+		id := o.Save("msg.orders.paid", cluster.WithoutConfirm)
 		ids = append(ids, id)
 		tick()
-		return o.state(id).State == "sent"
-	}, waitLimit, 20*time.Millisecond, "the relay has found the broker again")
+		return o.Message(id).State == "sent"
+	}, "the relay has found the broker again")
 	waitAllSent(o, tick)
 	require.Equal(t, ids, saveNumbered(o, len(ids)))
 }
 
 func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	o.startRelay()
-	o.until(o.save("msg.orders.paid", once), "sent") // all is up
+	o := cluster.OpenMessages(t)
+	o.StartRelay()
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
 	ctx, stop := context.WithCancel(t.Context())
 	var sending sync.WaitGroup
 	var mu sync.Mutex
@@ -77,8 +78,8 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 		for ctx.Err() == nil {
 			<-pace.C
 			req := api.MessageRequest{ClientMsgID: api.NewKey(), To: "msg.orders.paid", Data: []byte(`1`)}
-			once(&req)
-			saved, err := o.client.SubmitMessage(context.WithoutCancel(ctx), req)
+			cluster.WithoutConfirm(&req)
+			saved, err := o.Client.SubmitMessage(context.WithoutCancel(ctx), req)
 			if err != nil {
 				t.Error(err)
 				return
@@ -92,16 +93,16 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 	more := func(n int) {
 		t.Helper()
 		n += saved()
-		require.Eventually(t, func() bool { return saved() >= n }, waitLimit, time.Millisecond)
+		cluster.Eventually(t, func() bool { return saved() >= n })
 	}
-	sentSince := func(n int) bool { return o.looker.count(`select count(*) from message_done`) > n }
+	sentSince := func(n int) bool { return o.Admin.Count(`select count(*) from message_done`) > n }
 	for range 3 {
 		more(50)
-		require.NoError(t, o.nats.Stop())
+		require.NoError(t, o.NATS.Stop())
 		more(50)
-		before := o.looker.count(`select count(*) from message_done`)
-		o.nats = natsIn(t, o.options)
-		require.Eventually(t, func() bool { return sentSince(before) }, waitLimit, time.Millisecond, "it goes on")
+		before := o.Admin.Count(`select count(*) from message_done`)
+		o.StartNATS()
+		cluster.Eventually(t, func() bool { return sentSince(before) }, "it goes on")
 	}
 	more(50)
 	stop()
@@ -112,57 +113,57 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 
 func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	relay := o.at(o.start("relay"))
-	tick := func() { require.Equal(t, 204, relay.tick("relay").status) }
-	_, err := o.jetStream().CreateStream(t.Context(), jetstream.StreamConfig{
+	o := cluster.OpenMessages(t)
+	relay := o.At(o.Start("relay"))
+	tick := func() { require.Equal(t, 204, relay.Tick("relay").Status) }
+	_, err := o.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{
 		Name: "MESSAGES", Subjects: []string{"msg.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 1, Duplicates: time.Minute,
 	})
 	require.NoError(t, err)
-	require.NoError(t, ensureStreams(t, o.nats.URL()))
-	o.save("msg.orders.paid", once)
-	o.save("user:bob")
+	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
+	o.Save("msg.orders.paid", cluster.WithoutConfirm)
+	o.Save("user:bob")
 	waitAllSent(o, tick) // it is full now
 
 	const n = 600 // more than the relay takes at once
 	for range n {
-		o.save("msg.orders.paid", once)
+		o.Save("msg.orders.paid", cluster.WithoutConfirm)
 	}
-	bob := o.save("user:bob")
+	bob := o.Save("user:bob")
 	tick()
-	require.Equal(t, "sent", o.state(bob).State, "in the same run")
-	require.Equal(t, n, o.looker.count(`select count(*) from message_live l join messages m using (id)
+	require.Equal(t, "sent", o.Message(bob).State, "in the same run")
+	require.Equal(t, n, o.Admin.Count(`select count(*) from message_live l join messages m using (id)
 		where send_no = 0 and remaining_sends = max_sends and l.xmin = m.xmin`), "no send was used, and nothing was written")
-	require.Contains(t, o.looker.text(`select reason from stream_pauses where stream = 'MESSAGES'`), "has no room")
+	require.Contains(t, o.Admin.QueryText(`select reason from stream_pauses where stream = 'MESSAGES'`), "has no room")
 }
 
 func TestAnotherBodyUnderTheSameIDSwallowsNoMessageThatWasSaved(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
-	saved, err := w.client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "x", To: "user:bob", Data: api.JSON(`"A"`)})
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
+	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "x", To: "user:bob", Data: api.JSON(`"A"`)})
 	require.NoError(t, err)
 	require.Equal(t, "saved", saved.Ack)
-	hand, err := w.looker.owner.Begin(t.Context())
+	hand, err := w.Admin.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = hand.Exec(t.Context(), `select from message_live for update`) // no relay sends it
 	require.NoError(t, err)
-	require.Equal(t, saved.ServerMsgID, w.accept("x", `"B"`).ServerMsgID)
-	w.trigger(w.at)
+	require.Equal(t, saved.ServerMsgID, w.Accept("x", `"B"`).ServerMsgID)
+	w.StartTrigger(w.Client.BaseURL)
 	bodies := func() (all []string) {
-		for _, m := range w.inbox("bob") {
+		for _, m := range w.Inbox("bob") {
 			all = append(all, string(m.Data))
 		}
 		return all
 	}
-	require.Eventually(t, func() bool { return len(bodies()) == 1 }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return len(bodies()) == 1 })
 	require.Equal(t, []string{`"B"`}, bodies(), "delivered before it was found that it cannot be saved")
 	require.NoError(t, hand.Commit(t.Context()))
 
-	require.Eventually(t, func() bool { return w.townState(saved.ServerMsgID) == "sent" }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return w.Message(saved.ServerMsgID).State == "sent" })
 	require.Equal(t, []string{`"B"`, `"A"`}, bodies(), "what is called sent is there")
-	require.Eventually(t, func() bool { return len(w.inbox("admin")) == 1 }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return len(w.Inbox("admin")) == 1 })
 	var ack api.LateAck
-	require.NoError(t, json.Unmarshal(w.inbox("admin")[0].Data, &ack))
+	require.NoError(t, json.Unmarshal(w.Inbox("admin")[0].Data, &ack))
 	require.Equal(t, "rejected", ack.AckType)
 	require.Equal(t, saved.ServerMsgID, ack.ServerMsgID)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/fn"
 )
 
@@ -20,9 +21,9 @@ var changedByGET = []string{"GET /api/v1/sms/tasks/pending"}
 // page makes it.
 func TestNoPageOfAnotherOriginReachesARouteThatChangesSomething(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, func(t *testing.T, h host) {
-		s := h.serve(t)
-		env, _ := environment(t, "postgres://nobody@127.0.0.1:1/none")
+	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
+		s := h.Serve(t)
+		env, _ := cluster.NewEnv(t, "postgres://nobody@127.0.0.1:1/none")
 		routes, err := fn.Patterns(env, functions.Catalogue()...)
 		require.NoError(t, err)
 		tried := 0
@@ -34,9 +35,9 @@ func TestNoPageOfAnotherOriginReachesARouteThatChangesSomething(t *testing.T) {
 			}
 			tried++
 			for _, browser := range [][]string{{"Origin", "https://evil.example"}, {"Sec-Fetch-Site", "cross-site"}} {
-				got := s.do(method, path+"?app_id=a", "", browser...)
-				require.Equal(t, 403, got.status, "%s %v: %s", pattern, browser, got.text)
-				require.Contains(t, got.text, "pages of another origin")
+				got := s.Do(method, path+"?app_id=a", "", browser...)
+				require.Equal(t, 403, got.Status, "%s %v: %s", pattern, browser, got.Text)
+				require.Contains(t, got.Text, "pages of another origin")
 			}
 		}
 		require.Greater(t, tried, 30)
@@ -45,18 +46,18 @@ func TestNoPageOfAnotherOriginReachesARouteThatChangesSomething(t *testing.T) {
 
 func TestAFormCannotRevokeACallerNorAnImageClaimATask(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	made := s.post("/api/v1/admin/callers", `{"name":"ann","roles":["sender"]}`)
-	require.Equal(t, 200, made.status, made.text)
-	sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(t, 200, sent.status, sent.text)
+	s := cluster.Serve(t)
+	made := s.Post("/api/v1/admin/callers", `{"name":"ann","roles":["sender"]}`)
+	require.Equal(t, 200, made.Status, made.Text)
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
 
-	revoke := fmt.Sprintf("/api/v1/admin/callers/%s/revoke", made.data("id"))
-	require.Equal(t, 403, s.do("POST", revoke, "", "Origin", "https://evil.example", "Content-Type", "application/x-www-form-urlencoded").status)
-	require.Zero(t, s.count(`select count(*) from callers where revoked_at is not null`))
-	require.Equal(t, 403, s.do("GET", "/api/v1/sms/tasks/pending?app_id=evil", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors").status)
+	revoke := fmt.Sprintf("/api/v1/admin/callers/%s/revoke", made.Data("id"))
+	require.Equal(t, 403, s.Do("POST", revoke, "", "Origin", "https://evil.example", "Content-Type", "application/x-www-form-urlencoded").Status)
+	require.Zero(t, s.Count(`select count(*) from callers where revoked_at is not null`))
+	require.Equal(t, 403, s.Do("GET", "/api/v1/sms/tasks/pending?app_id=evil", "", "Sec-Fetch-Site", "cross-site", "Sec-Fetch-Mode", "no-cors").Status)
 
-	ann := &server{t: t, url: s.url, user: "ann", password: made.data("token").(string)}
-	require.Len(t, ann.get("/api/v1/sms/tasks/pending?app_id=app").list(), 1)
-	require.Equal(t, 200, s.post(revoke, "").status)
+	ann := &cluster.Client{T: t, URL: s.URL, User: "ann", Password: made.Data("token").(string)}
+	require.Len(t, ann.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
+	require.Equal(t, 200, s.Post(revoke, "").Status)
 }

@@ -13,41 +13,42 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func submitTask(s *server) string {
-	s.t.Helper()
-	sent := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(s.t, 200, sent.status, sent.text)
-	return sent.data("task_id").(string)
+func submitTask(s *cluster.Client) string {
+	s.T.Helper()
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	require.Equal(s.T, 200, sent.Status, sent.Text)
+	return sent.Data("task_id").(string)
 }
 
-func pauseQueue(s *server, queue string, until time.Time) reply {
-	s.t.Helper()
+func pauseQueue(s *cluster.Client, queue string, until time.Time) cluster.Reply {
+	s.T.Helper()
 	end := ""
 	if !until.IsZero() {
 		end = fmt.Sprintf(`"until":%q,`, until.Format(time.RFC3339Nano))
 	}
-	paused := s.post(root+"queues/"+queue+"/pause", `{`+end+`"reason":"the gateway is down"}`)
-	require.Equal(s.t, 200, paused.status, paused.text)
+	paused := s.Post(root+"queues/"+queue+"/pause", `{`+end+`"reason":"the gateway is down"}`)
+	require.Equal(s.T, 200, paused.Status, paused.Text)
 	return paused
 }
 
-func resumeQueue(s *server, queue string) reply {
-	s.t.Helper()
-	resumed := s.post(root+"queues/"+queue+"/resume", `{"reason":"it is up"}`)
-	require.Equal(s.t, 200, resumed.status, resumed.text)
+func resumeQueue(s *cluster.Client, queue string) cluster.Reply {
+	s.T.Helper()
+	resumed := s.Post(root+"queues/"+queue+"/resume", `{"reason":"it is up"}`)
+	require.Equal(s.T, 200, resumed.Status, resumed.Text)
 	return resumed
 }
 
 // queueInfo gives one line of the list of queues.
-func queueInfo(s *server, name string) map[string]any {
-	s.t.Helper()
-	got := s.get(root + "queues")
-	for _, q := range got.data("queues").([]any) {
+func queueInfo(s *cluster.Client, name string) map[string]any {
+	s.T.Helper()
+	got := s.Get(root + "queues")
+	for _, q := range got.Data("queues").([]any) {
 		if q.(map[string]any)["queue"] == name {
 			return q.(map[string]any)
 		}
@@ -56,13 +57,13 @@ func queueInfo(s *server, name string) map[string]any {
 }
 
 // within demands an answer of one task in time, which is before the poll gives up.
-func within(t *testing.T, woken <-chan reply, limit time.Duration, id string) {
+func within(t *testing.T, woken <-chan cluster.Reply, limit time.Duration, id string) {
 	t.Helper()
 	select {
 	case got := <-woken:
-		require.Equal(t, 200, got.status, got.text)
-		require.Len(t, got.list(), 1)
-		require.Equal(t, id, got.list()[0]["task_id"])
+		require.Equal(t, 200, got.Status, got.Text)
+		require.Len(t, got.List(), 1)
+		require.Equal(t, id, got.List()[0]["task_id"])
 	case <-time.After(limit):
 		t.Fatal("the waiting claim slept on")
 	}
@@ -70,32 +71,32 @@ func within(t *testing.T, woken <-chan reply, limit time.Duration, id string) {
 
 func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	id := submitTask(s)
 	paused := pauseQueue(s, "default", time.Time{})
-	require.Equal(t, "admin", paused.data("paused_by"))
-	require.Equal(t, true, paused.data("by_hand"))
-	require.Nil(t, paused.data("until"))
-	none := s.get("/api/v1/sms/tasks/pending?app_id=a")
-	require.Equal(t, 200, none.status)
-	require.Contains(t, none.text, `"data":[]`)
+	require.Equal(t, "admin", paused.Data("paused_by"))
+	require.Equal(t, true, paused.Data("by_hand"))
+	require.Nil(t, paused.Data("until"))
+	none := s.Get("/api/v1/sms/tasks/pending?app_id=a")
+	require.Equal(t, 200, none.Status)
+	require.Contains(t, none.Text, `"data":[]`)
 	line := queueInfo(s, "default")
 	require.EqualValues(t, 1, line["pending_new_tasks"])
 	require.Equal(t, "the gateway is down", line["pause"].(map[string]any)["reason"])
-	statistics := s.get(root + "statistics").data("queues").([]any)[0].(map[string]any)
+	statistics := s.Get(root + "statistics").Data("queues").([]any)[0].(map[string]any)
 	for name, n := range statistics {
 		if name != "oldest_pending_seconds" {
 			require.Equal(t, n, line[name], name)
 		}
 	}
 
-	require.EqualValues(t, 1, resumeQueue(s, "default").data("pending_tasks"))
+	require.EqualValues(t, 1, resumeQueue(s, "default").Data("pending_tasks"))
 	require.Nil(t, queueInfo(s, "default")["pause"])
-	require.Equal(t, id, s.get("/api/v1/sms/tasks/pending?app_id=a").list()[0]["task_id"])
-	again := s.post(root+"queues/default/resume", `{"reason":"x"}`)
-	require.Equal(t, 404, again.status)
-	require.Equal(t, "queue default is not paused", again.body["message"])
-	actions := s.get(root + "actions?subject=queue/default").data("items").([]any)
+	require.Equal(t, id, s.Get("/api/v1/sms/tasks/pending?app_id=a").List()[0]["task_id"])
+	again := s.Post(root+"queues/default/resume", `{"reason":"x"}`)
+	require.Equal(t, 404, again.Status)
+	require.Equal(t, "queue default is not paused", again.Body["message"])
+	actions := s.Get(root + "actions?subject=queue/default").Data("items").([]any)
 	require.Len(t, actions, 2)
 	require.Equal(t, "queue.resume", actions[0].(map[string]any)["action"])
 	require.Equal(t, "it is up", actions[0].(map[string]any)["reason"])
@@ -103,18 +104,18 @@ func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 
 func TestAQueueWithoutTasksCanBePausedBeforeItHasAny(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	pauseQueue(s, "bulk", time.Now().Add(time.Hour))
 	line := queueInfo(s, "bulk")
 	require.EqualValues(t, 0, line["pending_new_tasks"])
 	require.NotEmpty(t, line["pause"].(map[string]any)["until"])
-	s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"bulk"}`)
-	require.Empty(t, s.get("/api/v1/sms/tasks/pending?app_id=a&queue=bulk").list())
+	s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi","queue":"bulk"}`)
+	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&queue=bulk").List())
 }
 
 func TestABadPauseIsNamed(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	year := time.Now().AddDate(1, 1, 0).Format(time.RFC3339)
 	for body, fields := range map[string][]string{
 		`{}`:                                    {"reason"},
@@ -123,62 +124,62 @@ func TestABadPauseIsNamed(t *testing.T) {
 		`{"reason":"x","until":"` + year + `"}`: {"until"},
 		`{"reason":"` + strings.Repeat("长", 501) + `","until":"2001-01-01T00:00:00Z","by":1}`: {"by", "reason", "until"},
 	} {
-		got := s.post(root+"queues/default/pause", body)
-		require.Equal(t, 400, got.status, body)
-		require.ElementsMatch(t, fields, got.fields(), body)
+		got := s.Post(root+"queues/default/pause", body)
+		require.Equal(t, 400, got.Status, body)
+		require.ElementsMatch(t, fields, got.Fields(), body)
 	}
 	for _, queue := range []string{"a%20b", "%00", strings.Repeat("q", 64), "%E9%98%9F"} {
-		require.Equal(t, 404, s.post(root+"queues/"+queue+"/pause", `{"reason":"x"}`).status, queue)
-		require.Equal(t, 404, s.post(root+"subscribe-templates/"+queue+"/resume", `{"reason":"x"}`).status, queue)
+		require.Equal(t, 404, s.Post(root+"queues/"+queue+"/pause", `{"reason":"x"}`).Status, queue)
+		require.Equal(t, 404, s.Post(root+"subscribe-templates/"+queue+"/resume", `{"reason":"x"}`).Status, queue)
 	}
-	require.Equal(t, 403, s.caller("app", "sender").post(root+"queues/default/pause", `{"reason":"x"}`).status)
-	require.Zero(t, s.count(`select count(*) from queue_pauses`))
+	require.Equal(t, 403, s.NewCaller("app", "sender").Post(root+"queues/default/pause", `{"reason":"x"}`).Status)
+	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
 // No NATS, no sweep: the poll itself knows when the pause ends.
 func TestAWaitingClaimGetsItsTaskWhenThePauseEndsByItself(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	id := submitTask(s)
 	until := time.Now().Add(4 * time.Second)
 	pauseQueue(s, "default", until)
-	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	before := s.lastStatement()
+	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	before := s.LastStatement()
 	require.True(t, time.Now().Before(until))
 	within(t, woken, time.Until(until)+2*time.Second, id)
 	require.False(t, time.Now().Before(until), "no sooner")
-	require.True(t, before.Before(s.lastStatement()))
-	require.Zero(t, s.count(`select count(*) from queue_pauses where until > now()`))
+	require.True(t, before.Before(s.LastStatement()))
+	require.Zero(t, s.Count(`select count(*) from queue_pauses where until > now()`))
 }
 
 func TestAWaitingClaimWakesWhenItsQueueIsResumed(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	id := submitTask(s)
 	pauseQueue(s, "default", time.Time{})
-	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	resumeQueue(s, "default")
 	within(t, woken, 2*time.Second, id)
 }
 
 // startServer starts one function, to be killed later, and gives it as an admin sees it.
-func startServer(o *postOffice, function string) (*sandbox.Process, *server) {
-	o.t.Helper()
-	process := startProcess(o.t, o.bin, slices.Concat(o.env, []string{"FUNCTION_TARGET=" + function}))
-	s := o.at(address(o.t, process))
-	s.owner = o.looker.owner
+func startServer(o *cluster.Cluster, function string) (*sandbox.Process, *cluster.Client) {
+	o.T.Helper()
+	process := cluster.StartProcess(o.T, o.Bin, slices.Concat(o.Env, []string{"FUNCTION_TARGET=" + function}))
+	s := o.At(cluster.Address(o.T, process))
+	s.Owner = o.Admin.Owner
 	return process, s
 }
 
 func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
+	o := cluster.New(t)
 	_, claims := startServer(o, "claim")
 	_, admin := startServer(o, "admin")
 	_, submit := startServer(o, "submit")
 	id := submitTask(submit)
 	pauseQueue(admin, "default", time.Time{})
-	woken := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	woken := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	resumeQueue(admin, "default")
 	within(t, woken, 2*time.Second, id)
 }
@@ -187,31 +188,31 @@ func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 // who knew are killed: what NATS keeps has sweep end the pause and tell the poll.
 func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
+	o := cluster.New(t)
 	_, claims := startServer(o, "claim")
 	admin, desk := startServer(o, "admin")
 	sweep, first := startServer(o, "sweep")
-	trigger := startProcess(t, o.bin, slices.Concat(o.env, []string{"SENDONCE_FUNCTIONS_URL=" + first.url}), "trigger")
+	trigger := cluster.StartProcess(t, o.Bin, slices.Concat(o.Env, []string{"SENDONCE_FUNCTIONS_URL=" + first.URL}), "trigger")
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
-	waiting := claims.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
 	pauseQueue(desk, "default", until)
-	wake, err := o.jetStream().Stream(t.Context(), "WAKE")
+	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.>"))
 		return err == nil && slices.ContainsFunc(slices.Collect(maps.Keys(info.State.Subjects)), func(name string) bool { return !strings.HasSuffix(name, ".tick") })
-	}, waitLimit, 10*time.Millisecond)
+	})
 	for _, one := range []*sandbox.Process{admin, sweep, trigger} {
 		require.NoError(t, one.Kill())
 	}
 	// A task whose submitter died before it told anybody.
 	id := task.NewID()
-	o.looker.exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
+	o.Admin.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)
-	o.looker.exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
+	o.Admin.Exec(`insert into task_live (id, state, priority, max_retries, on_unknown, queue) values ($1, 1, 5, 3, 0, 'default')`, id)
 	_, again := startServer(o, "sweep")
-	o.trigger(again.url)
+	o.StartTrigger(again.URL)
 	within(t, waiting, time.Until(until)+3*time.Second, id.String())
 	require.False(t, time.Now().Before(until), "no sooner")
 }
@@ -219,20 +220,20 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 // A resume is stored before anybody is told, so any sweep can tell of it.
 func TestSweepTellsOfAResumeWhoseProcessDied(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	id := submitTask(s)
 	pauseQueue(s, "default", time.Time{})
-	woken := s.waiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
-	s.exec(`update queue_pauses set until = now()`) // as ResumeQueue leaves it
-	require.Equal(t, 204, s.tick("sweep").status)
+	woken := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
+	s.Exec(`update queue_pauses set until = now()`) // as ResumeQueue leaves it
+	require.Equal(t, 204, s.Tick("sweep").Status)
 	within(t, woken, 2*time.Second, id)
-	require.Zero(t, s.count(`select count(*) from queue_pauses`))
+	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
 func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	db, err := store.Open(store.Config{URL: s.owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }})
+	s := cluster.Serve(t)
+	db, err := store.Open(store.Config{URL: s.Owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	order, err := db.Subscribe(t.Context(), &store.Subscription{
@@ -247,12 +248,12 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 		return claimed
 	}
 	require.Len(t, claim(), 1)
-	require.Equal(t, 200, s.post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","outcome":"released","retry_after_seconds":3600}`, id)).status)
+	require.Equal(t, 200, s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"a","outcome":"released","retry_after_seconds":3600}`, id)).Status)
 	for range 3 {
 		_, err := db.StrikeTemplate(context.Background(), store.CallerTemplate{TemplateID: "tmpl/1 预订"}, "47003: argument invalid")
 		require.NoError(t, err)
 	}
-	templates := s.get(root + "subscribe-templates").data("templates").([]any)
+	templates := s.Get(root + "subscribe-templates").Data("templates").([]any)
 	require.Len(t, templates, 1)
 	shown := templates[0].(map[string]any)
 	require.Equal(t, "tmpl/1 预订", shown["template_id"])
@@ -262,42 +263,42 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	require.Equal(t, "admin", shown["caller_name"])
 
 	lift := root + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
-	require.Equal(t, []string{"reason"}, s.post(lift, `{}`).fields())
-	require.Equal(t, []string{"caller_id"}, s.post(lift, `{"reason":"corrected","caller_id":-1}`).fields())
-	require.Equal(t, 404, s.post(lift, `{"reason":"corrected","caller_id":"7"}`).status, "it is paused for another caller")
-	lifted := s.post(lift, `{"reason":"corrected","caller_id":"0"}`)
-	require.Equal(t, 200, lifted.status, lifted.text)
-	require.EqualValues(t, 1, lifted.data("due_tasks"))
-	require.Empty(t, s.get(root+"subscribe-templates").data("templates"))
+	require.Equal(t, []string{"reason"}, s.Post(lift, `{}`).Fields())
+	require.Equal(t, []string{"caller_id"}, s.Post(lift, `{"reason":"corrected","caller_id":-1}`).Fields())
+	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected","caller_id":"7"}`).Status, "it is paused for another caller")
+	lifted := s.Post(lift, `{"reason":"corrected","caller_id":"0"}`)
+	require.Equal(t, 200, lifted.Status, lifted.Text)
+	require.EqualValues(t, 1, lifted.Data("due_tasks"))
+	require.Empty(t, s.Get(root+"subscribe-templates").Data("templates"))
 	require.Equal(t, id, claim()[0].ID.String())
-	require.Equal(t, 404, s.post(lift, `{"reason":"corrected"}`).status)
+	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected"}`).Status)
 }
 
 func (s story) tellOfPauses() {
-	s.t.Helper()
+	s.T.Helper()
 	at := root + "queues/bulk"
 	s.post(200, at+"/pause", `{"reason":"the gateway is being moved"}`)
 	s.post(200, at+"/pause", fmt.Sprintf(`{"reason":"for an hour","until":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339)))
 	s.post(400, at+"/pause", `{}`)
 	s.post(404, root+"queues/a%20b/pause", `{"reason":"x"}`)
 	s.get(200, root+"queues")
-	require.Empty(s.t, s.get(200, "/api/v1/sms/tasks/pending?app_id=app&queue=bulk").list())
+	require.Empty(s.T, s.get(200, "/api/v1/sms/tasks/pending?app_id=app&queue=bulk").List())
 	s.post(400, at+"/resume", `{"reason":" "}`)
 	s.post(200, at+"/resume", `{"reason":"it is done"}`)
 	s.post(404, at+"/resume", `{"reason":"it is done"}`)
 
-	s.exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
+	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
 		values ('a', 0, 1, null, 'x'), ('b', 0, 3, now(), 'y'), ('b.预', -1, 3, now(), 'y'), ('c', 0, 3, now(), 'z')`)
 	s.get(200, root+"subscribe-templates")
 	var pages []string
 	for after := ""; len(pages) < 4; {
 		page := s.get(200, root+"subscribe-templates?limit=1&after="+url.QueryEscape(after))
-		pages = append(pages, page.data("templates").([]any)[0].(map[string]any)["template_id"].(string))
-		if after, _ = page.data("next_after").(string); after == "" {
+		pages = append(pages, page.Data("templates").([]any)[0].(map[string]any)["template_id"].(string))
+		if after, _ = page.Data("next_after").(string); after == "" {
 			break
 		}
 	}
-	require.Equal(s.t, []string{"b", "b.预", "c", "a"}, pages)
+	require.Equal(s.T, []string{"b", "b.预", "c", "a"}, pages)
 	s.get(400, root+"subscribe-templates?after=1.2")
 	s.post(200, root+"subscribe-templates/c/resume", `{"reason":"corrected","caller_id":"0"}`)
 	s.post(400, root+"subscribe-templates/b/resume", `{}`)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -13,7 +14,7 @@ import (
 
 func TestARefusedPhoneNumberIsToldWhy(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	for text, want := range map[string]string{
 		`""`:                 "is required; it must be 3 to 19 digits",
 		`"x"`:                "must not contain 'x' here; it must be 3 to 19 digits",
@@ -26,115 +27,115 @@ func TestARefusedPhoneNumberIsToldWhy(t *testing.T) {
 			{"/api/v1/sms/send", `{"phone_number":` + text + `,"content":"x"}`},
 			{"/api/v1/admin/default-sms", `{"phone_number":` + text + `,"content":"x"}`},
 		} {
-			refused := s.post(call.path, call.body)
-			require.Equal(t, 400, refused.status, refused.text)
-			require.Equal(t, []string{"phone_number"}, refused.fields(), refused.text)
-			require.Contains(t, refused.text, want)
+			refused := s.Post(call.path, call.body)
+			require.Equal(t, 400, refused.Status, refused.Text)
+			require.Equal(t, []string{"phone_number"}, refused.Fields(), refused.Text)
+			require.Contains(t, refused.Text, want)
 		}
 	}
-	missing := s.post("/api/v1/sms/send/batch", `{"items":[{"content":"x","priority":11}]}`)
-	require.Contains(t, missing.text, `"field":"phone_number","message":"is required`)
-	require.Contains(t, missing.text, `"field":"priority"`)
-	unescaped := s.get("/api/v1/admin/tasks?phone_number=+8613800138000")
-	require.Contains(t, unescaped.text, "in a query string write + as %2B")
+	missing := s.Post("/api/v1/sms/send/batch", `{"items":[{"content":"x","priority":11}]}`)
+	require.Contains(t, missing.Text, `"field":"phone_number","message":"is required`)
+	require.Contains(t, missing.Text, `"field":"priority"`)
+	unescaped := s.Get("/api/v1/admin/tasks?phone_number=+8613800138000")
+	require.Contains(t, unescaped.Text, "in a query string write + as %2B")
 }
 
 func TestPunctuationOfAPhoneNumberIsLeftOutAndLogged(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	sent := s.post("/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`)
-	require.Equal(t, 200, sent.status, sent.text)
-	id := sent.data("task_id").(string)
-	require.Equal(t, "+14155552671", s.get("/api/v1/sms/task/"+id).data("phone_number"))
-	require.Equal(t, "+14155552671", s.get("/api/v1/sms/tasks/pending?app_id=a").list()[0]["phone_number"])
-	require.Equal(t, 1, s.count(`select count(*) from receive_logs
+	s := cluster.Serve(t)
+	sent := s.Post("/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
+	id := sent.Data("task_id").(string)
+	require.Equal(t, "+14155552671", s.Get("/api/v1/sms/task/"+id).Data("phone_number"))
+	require.Equal(t, "+14155552671", s.Get("/api/v1/sms/tasks/pending?app_id=a").List()[0]["phone_number"])
+	require.Equal(t, 1, s.Count(`select count(*) from receive_logs
 		where task_id = $1 and phone_number = '+14155552671' and request_data ->> 'phone_number' = '+1 (415) 555-2671'`, id))
 	for _, number := range []string{"13800138000", "10086", "95588", "110", "0086138"} {
-		sent := s.post("/api/v1/sms/send", `{"phone_number":"`+number+`","content":"x"}`)
+		sent := s.Post("/api/v1/sms/send", `{"phone_number":"`+number+`","content":"x"}`)
 		if number == "0086138" {
-			require.Equal(t, 400, sent.status, "five digits after 00")
+			require.Equal(t, 400, sent.Status, "five digits after 00")
 			continue
 		}
-		require.Equal(t, number, s.get("/api/v1/sms/task/"+sent.data("task_id").(string)).data("phone_number"))
+		require.Equal(t, number, s.Get("/api/v1/sms/task/"+sent.Data("task_id").(string)).Data("phone_number"))
 	}
 }
 
 // inChina puts all functions on the database of s, with a default country.
-func inChina(s *server, url string) *server {
-	_, h := environment(s.t, url, func(c *fn.Config) { c.PhoneCountry = "86" })
-	return serveHandler(s.t, h).connect(url)
+func inChina(s *cluster.Client, url string) *cluster.Client {
+	_, h := cluster.NewEnv(s.T, url, func(c *fn.Config) { c.PhoneCountry = "86" })
+	return cluster.ServeHandler(s.T, h).Connect(url)
 }
 
 func TestACountryMakesItsSpellingsOneNumber(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before := serveHandler(t, handler(t, url))
-	require.Equal(t, 200, before.post("/api/v1/admin/default-sms", `{"phone_number":"13900139000","content":"welcome"}`).status)
-	old := before.post("/api/v1/sms/send", `{"phone_number":"139-0013-9000","content":"old"}`).data("task_id")
+	before := cluster.ServeHandler(t, cluster.Handler(t, url))
+	require.Equal(t, 200, before.Post("/api/v1/admin/default-sms", `{"phone_number":"13900139000","content":"welcome"}`).Status)
+	old := before.Post("/api/v1/sms/send", `{"phone_number":"139-0013-9000","content":"old"}`).Data("task_id")
 
 	s := inChina(before, url)
 	for _, text := range []string{"+86 139 0013 9000", "0086 139 0013 9000", "13900139000"} {
-		exists := s.post("/api/v1/admin/default-sms", `{"phone_number":"`+text+`","content":"again"}`)
-		require.Equal(t, 409, exists.status, exists.text)
-		require.Equal(t, "default_exists", exists.body["error"])
+		exists := s.Post("/api/v1/admin/default-sms", `{"phone_number":"`+text+`","content":"again"}`)
+		require.Equal(t, 409, exists.Status, exists.Text)
+		require.Equal(t, "default_exists", exists.Body["error"])
 	}
-	first := s.post("/api/v1/sms/send", `{"phone_number":"+86 139 0013 9000"}`)
-	require.Equal(t, 200, first.status, first.text)
-	require.Equal(t, "welcome", first.data("final_content"))
+	first := s.Post("/api/v1/sms/send", `{"phone_number":"+86 139 0013 9000"}`)
+	require.Equal(t, 200, first.Status, first.Text)
+	require.Equal(t, "welcome", first.Data("final_content"))
 	for _, text := range []string{"13900139000", "0086139-0013-9000", "+8613900139000"} {
-		spent := s.post("/api/v1/sms/send", `{"phone_number":"`+text+`"}`)
-		require.Equal(t, "default_already_sent", spent.body["error"], spent.text)
+		spent := s.Post("/api/v1/sms/send", `{"phone_number":"`+text+`"}`)
+		require.Equal(t, "default_already_sent", spent.Body["error"], spent.Text)
 	}
-	require.Equal(t, "+8613900139000", s.get("/api/v1/sms/task/"+first.data("task_id").(string)).data("phone_number"))
-	service := s.post("/api/v1/sms/send", `{"phone_number":"10086","content":"x"}`)
-	require.Equal(t, "10086", s.get("/api/v1/sms/task/"+service.data("task_id").(string)).data("phone_number"))
+	require.Equal(t, "+8613900139000", s.Get("/api/v1/sms/task/"+first.Data("task_id").(string)).Data("phone_number"))
+	service := s.Post("/api/v1/sms/send", `{"phone_number":"10086","content":"x"}`)
+	require.Equal(t, "10086", s.Get("/api/v1/sms/task/"+service.Data("task_id").(string)).Data("phone_number"))
 
 	for _, text := range []string{"13900139000", "%2B8613900139000", "0086%20139%200013%209000"} {
-		found := s.get("/api/v1/admin/tasks?phone_number=" + text).data("items").([]any)
+		found := s.Get("/api/v1/admin/tasks?phone_number=" + text).Data("items").([]any)
 		require.Len(t, found, 2, "%s", text)
-		require.Equal(t, first.data("task_id"), found[0].(map[string]any)["task_id"])
+		require.Equal(t, first.Data("task_id"), found[0].(map[string]any)["task_id"])
 		require.Equal(t, old, found[1].(map[string]any)["task_id"])
-		require.Len(t, s.get("/api/v1/admin/default-sms?phone_number="+text).data("items"), 1)
+		require.Len(t, s.Get("/api/v1/admin/default-sms?phone_number="+text).Data("items"), 1)
 	}
-	page := s.get("/api/v1/admin/tasks?limit=1&phone_number=13900139000")
-	next := s.get("/api/v1/admin/tasks?limit=1&phone_number=13900139000&after=" + page.data("next_after").(string))
-	require.Equal(t, old, next.data("items").([]any)[0].(map[string]any)["task_id"])
+	page := s.Get("/api/v1/admin/tasks?limit=1&phone_number=13900139000")
+	next := s.Get("/api/v1/admin/tasks?limit=1&phone_number=13900139000&after=" + page.Data("next_after").(string))
+	require.Equal(t, old, next.Data("items").([]any)[0].(map[string]any)["task_id"])
 }
 
 func TestAKeyOutlivesTheCountryAndTheRulesOfPhoneNumbers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before := serveHandler(t, handler(t, url)).connect(url)
+	before := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
 	const body = `{"phone_number":"13800138000","content":"x","idempotency_key":"k"}`
-	first := before.post("/api/v1/sms/send", body)
+	first := before.Post("/api/v1/sms/send", body)
 
 	s := inChina(before, url)
-	again := s.post("/api/v1/sms/send", body)
-	require.Equal(t, 200, again.status, again.text)
-	require.Equal(t, first.data("task_id"), again.data("task_id"))
-	other := s.post("/api/v1/sms/send", `{"phone_number":"138-0013-8000","content":"x","idempotency_key":"k"}`)
-	require.Equal(t, 422, other.status, "another spelling is another request: %s", other.text)
+	again := s.Post("/api/v1/sms/send", body)
+	require.Equal(t, 200, again.Status, again.Text)
+	require.Equal(t, first.Data("task_id"), again.Data("task_id"))
+	other := s.Post("/api/v1/sms/send", `{"phone_number":"138-0013-8000","content":"x","idempotency_key":"k"}`)
+	require.Equal(t, 422, other.Status, "another spelling is another request: %s", other.Text)
 
 	accepted, err := task.Fingerprint(api.SendRequest{PhoneNumber: "00000", Content: "x"})
 	require.NoError(t, err)
-	before.exec(`update submission_keys set fingerprint = $1 where key = $2`, accepted, task.KeyHash(0, "sms", "k"))
+	before.Exec(`update submission_keys set fingerprint = $1 where key = $2`, accepted, task.KeyHash(0, "sms", "k"))
 	const once = `{"phone_number":"00000","content":"x","idempotency_key":"k"}`
-	replay := s.post("/api/v1/sms/send", once)
-	require.Equal(t, 200, replay.status, "what was once accepted stays accepted: %s", replay.text)
-	require.Equal(t, first.data("task_id"), replay.data("task_id"))
-	require.Equal(t, 400, s.post("/api/v1/sms/send", `{"phone_number":"00000","content":"x","idempotency_key":"new"}`).status)
-	require.Equal(t, 0, s.count(`select count(*) from submission_keys where key = $1`, task.KeyHash(0, "sms", "new")))
+	replay := s.Post("/api/v1/sms/send", once)
+	require.Equal(t, 200, replay.Status, "what was once accepted stays accepted: %s", replay.Text)
+	require.Equal(t, first.Data("task_id"), replay.Data("task_id"))
+	require.Equal(t, 400, s.Post("/api/v1/sms/send", `{"phone_number":"00000","content":"x","idempotency_key":"new"}`).Status)
+	require.Equal(t, 0, s.Count(`select count(*) from submission_keys where key = $1`, task.KeyHash(0, "sms", "new")))
 }
 
 func TestOfTwoDefaultsThatBecomeOneNumbersTheOlderCounts(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	before := serveHandler(t, handler(t, url))
+	before := cluster.ServeHandler(t, cluster.Handler(t, url))
 	for _, number := range []string{"13900139000", "+8613900139000"} {
-		require.Equal(t, 200, before.post("/api/v1/admin/default-sms", `{"phone_number":"`+number+`","content":"for `+number+`"}`).status)
+		require.Equal(t, 200, before.Post("/api/v1/admin/default-sms", `{"phone_number":"`+number+`","content":"for `+number+`"}`).Status)
 	}
 	s := inChina(before, url)
-	require.Len(t, s.get("/api/v1/admin/default-sms?phone_number=13900139000").data("items"), 2, "an operator sees both")
-	require.Equal(t, "for 13900139000", s.post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).data("final_content"))
-	require.Equal(t, 409, s.post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).status, "one number is sent one default")
+	require.Len(t, s.Get("/api/v1/admin/default-sms?phone_number=13900139000").Data("items"), 2, "an operator sees both")
+	require.Equal(t, "for 13900139000", s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Data("final_content"))
+	require.Equal(t, 409, s.Post("/api/v1/sms/send", `{"phone_number":"+8613900139000"}`).Status, "one number is sent one default")
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -30,7 +31,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, functions.Catalogue()...)
 	require.NoError(t, err)
-	story{serveHandler(t, h).connect(url), newWitness(t)}.tellAll()
+	story{cluster.ServeHandler(t, h).Connect(url), newWitness(t)}.tellAll()
 }
 
 func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
@@ -64,12 +65,12 @@ func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
 
 func TestEventsAndMessagesGoTheirWayThroughPgBouncer(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
-	c := o.grow(allowLoopback, "DATABASE_URL="+pooled(t, o.url), "SENDONCE_DATABASE_POOLER=true")
-	shop := newReceiver(t, nil)
-	c.endpoint(shop.URL)
-	finished := c.finish(20)
-	c.until(c.save("msg.orders.paid", once), "sent")
+	o := cluster.New(t)
+	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+pooled(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")
+	shop := cluster.NewReceiver(t, nil)
+	c.AddEndpoint(shop.URL)
+	finished := c.FinishTasks(20)
+	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent")
 	waitDelivered(c, 20)
 	requireEachOnce(shop, t, finished)
 }

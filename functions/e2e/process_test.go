@@ -2,63 +2,29 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"regexp"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// settings of a real process on the given database, listening on a free port.
-func settings(url string, more ...string) []string {
-	return slices.Concat(sandbox.RolesEnv(), []string{"DATABASE_URL=" + url, "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS=" + sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "SENDONCE_METRICS=open"}, more)
-}
-
-// address is where a process says that it listens.
-func address(t *testing.T, p *sandbox.Process) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	require.NoError(t, p.WaitFor(ctx, `"listening"`), p.Output())
-	for line := range strings.Lines(p.Output()) {
-		var entry struct{ Msg, Address string }
-		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" {
-			return "http://" + entry.Address
-		}
-	}
-	t.Fatal("no address in\n" + p.Output())
-	return ""
-}
-
-// exited waits until a process has ended by itself.
-func exited(t *testing.T, p *sandbox.Process) {
-	t.Helper()
-	select {
-	case <-p.Exited():
-	case <-time.After(20 * time.Second):
-		t.Fatal("still running\n" + p.Output())
-	}
-}
-
 func TestFunctionTargetPicksOneFunction(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), binary(t)
-	one := &server{t: t, url: address(t, startProcess(t, bin, settings(url, "FUNCTION_TARGET=submit"))), user: "admin", password: "secret"}
-	require.Equal(t, 200, one.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).status)
-	require.Equal(t, 404, one.get("/api/v1/sms/tasks/pending?app_id=a").status)
+	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
+	one := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=submit"))))
+	require.Equal(t, 200, one.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Status)
+	require.Equal(t, 404, one.Get("/api/v1/sms/tasks/pending?app_id=a").Status)
 
-	typo := startProcess(t, bin, settings(url, "FUNCTION_TARGET=submitt"))
-	exited(t, typo)
+	typo := cluster.StartProcess(t, bin, cluster.Settings(url, "FUNCTION_TARGET=submitt"))
+	cluster.WaitExit(t, typo)
 	require.NotZero(t, typo.ExitCode())
 	require.Contains(t, typo.Output(), `"submitt" names no function; there are: `)
 	require.Contains(t, typo.Output(), "sweep")
@@ -73,44 +39,43 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	require.NoError(t, err, string(text))
 	commit := regexp.MustCompile(`fn\.commit=([^']+)'`).FindSubmatch(text)
 	require.NotNil(t, commit, string(text))
-	got, err := exec.CommandContext(t.Context(), binary(t), "version").Output()
+	got, err := exec.CommandContext(t.Context(), cluster.Binary(t), "version").Output()
 	require.NoError(t, err)
 	require.Equal(t, fn.Release+"+"+string(commit[1])+"\n", string(got))
 }
 
 func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
 	t.Parallel()
-	bin := binary(t)
-	p := startProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
-	exited(t, p)
+	bin := cluster.Binary(t)
+	p := cluster.StartProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
+	cluster.WaitExit(t, p)
 	require.NotZero(t, p.ExitCode())
 	for _, name := range []string{"DEBUG", "MAX_RETRY_COUNT", "SENDONCE_TYPO", "APP_PORT"} {
 		require.Contains(t, p.Output(), name)
 	}
-	empty := startProcess(t, bin, []string{"DATABASE_URL=postgres://u@127.0.0.1:1/x", "BASIC_AUTH_PASSWORD="})
-	exited(t, empty)
+	empty := cluster.StartProcess(t, bin, []string{"DATABASE_URL=postgres://u@127.0.0.1:1/x", "BASIC_AUTH_PASSWORD="})
+	cluster.WaitExit(t, empty)
 	require.NotZero(t, empty.ExitCode())
 	require.Contains(t, empty.Output(), "BASIC_AUTH_PASSWORD")
 }
 
 func TestAProcessStartsWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
-	bin := binary(t)
-	s := &server{t: t, user: "admin", password: "secret",
-		url: address(t, startProcess(t, bin, settings("postgres://nobody@127.0.0.1:1/none")))}
-	require.Equal(t, 200, s.get("/healthz").status)
-	require.Equal(t, 503, s.get("/readyz").status)
-	away := s.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(t, 503, away.status)
-	require.Equal(t, "server_busy", away.body["error"])
-	require.NotEmpty(t, away.header.Get("Retry-After"))
+	bin := cluster.Binary(t)
+	s := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings("postgres://nobody@127.0.0.1:1/none"))))
+	require.Equal(t, 200, s.Get("/healthz").Status)
+	require.Equal(t, 503, s.Get("/readyz").Status)
+	away := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	require.Equal(t, 503, away.Status)
+	require.Equal(t, "server_busy", away.Body["error"])
+	require.NotEmpty(t, away.Header.Get("Retry-After"))
 }
 
 // Processes are killed at random while clients submit with keys and repeat
 // what they got no answer to. The ledger of answers must equal the rows.
 func TestNoAnswerIsTakenBackWhenProcessesAreKilled(t *testing.T) {
 	t.Parallel()
-	url, bin := sandbox.NewDatabase(t), binary(t)
+	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	const clients, calls, kills = 4, 60, 5
 	victims := newVictims(t, bin, url)
 	ledger := make([]map[string]string, clients)
@@ -129,13 +94,13 @@ func TestNoAnswerIsTakenBackWhenProcessesAreKilled(t *testing.T) {
 	}
 	all.Wait()
 
-	owner := (&server{t: t}).connect(url)
-	require.Equal(t, clients*calls, owner.count(`select count(*) from tasks`))
-	require.Equal(t, clients*calls, owner.count(`select count(*) from submission_keys k join tasks t on t.id = k.id join task_live l on l.id = k.id`))
+	owner := cluster.NewClient(t, "").Connect(url)
+	require.Equal(t, clients*calls, owner.Count(`select count(*) from tasks`))
+	require.Equal(t, clients*calls, owner.Count(`select count(*) from submission_keys k join tasks t on t.id = k.id join task_live l on l.id = k.id`))
 	for _, page := range ledger {
 		require.Len(t, page, calls)
 		for key, id := range page {
-			require.Equal(t, 1, owner.count(`select count(*) from tasks where id = $1 and content = $2`, id, key), key)
+			require.Equal(t, 1, owner.Count(`select count(*) from tasks where id = $1 and content = $2`, id, key), key)
 		}
 	}
 }
@@ -156,8 +121,8 @@ func newVictims(t *testing.T, bin, url string) *victims {
 	v := &victims{t: t, bin: bin, url: url}
 	v.progress = sync.NewCond(&v.mu)
 	for i := range v.processes {
-		v.processes[i] = startProcess(t, bin, settings(url))
-		v.addresses[i] = address(t, v.processes[i])
+		v.processes[i] = cluster.StartProcess(t, bin, cluster.Settings(url))
+		v.addresses[i] = cluster.Address(t, v.processes[i])
 	}
 	return v
 }
@@ -175,8 +140,8 @@ func (v *victims) killOne() {
 	dying := v.processes[i]
 	v.mu.Unlock()
 	require.NoError(v.t, dying.Kill())
-	fresh := startProcess(v.t, v.bin, settings(v.url))
-	at := address(v.t, fresh)
+	fresh := cluster.StartProcess(v.t, v.bin, cluster.Settings(v.url))
+	at := cluster.Address(v.t, fresh)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.processes[i], v.addresses[i] = fresh, at

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -18,18 +19,18 @@ const (
 )
 
 // submitTo submits a task to a queue and gives its id.
-func submitTo(s *server, queue string) string {
-	s.t.Helper()
-	r := s.post(sms+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hello","queue":%q}`, queue))
-	require.Equal(s.t, 200, r.status, r.text)
-	return r.data("task_id").(string)
+func submitTo(s *cluster.Client, queue string) string {
+	s.T.Helper()
+	r := s.Post(sms+"send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hello","queue":%q}`, queue))
+	require.Equal(s.T, 200, r.Status, r.Text)
+	return r.Data("task_id").(string)
 }
 
 // Every operation of the contract as an admin with queues: what does not say that it
 // holds the caller to its queues is refused before anything happens.
 func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	newCaller(s, "first", onlyAdmin) // the examples revoke it
 	limited := newCaller(s, "limited", onlyAdmin)
 	c := readContract(t)
@@ -38,8 +39,8 @@ func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 		if roles == nil {
 			continue // the probes of the platform
 		}
-		req := c.exampleCall(t, s.url, pattern)
-		req.SetBasicAuth(limited.user, limited.password)
+		req := c.exampleCall(t, s.URL, pattern)
+		req.SetBasicAuth(limited.User, limited.Password)
 		res, err := http.DefaultClient.Do(req)
 		require.NoError(t, err)
 		text, err := io.ReadAll(res.Body)
@@ -58,24 +59,24 @@ func TestQueueAdminIsRefusedByDefault(t *testing.T) {
 
 func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	hostile, rightful := newCaller(s, "hostile", onlyAdmin), newCaller(s, "rightful", `"roles":["admin"],"queues":["default"]`)
 	own, foreign := submitTo(s, "bulk"), submitTo(s, "default")
 
 	for path, body := range map[string]string{"": "", "/retry": "", "/cancel": "", "/resolve": `{"outcome":"failed","reason":"x"}`} {
 		method := map[bool]string{true: "GET", false: "POST"}[path == ""]
-		theirs, none := hostile.do(method, adminRoot+"tasks/"+foreign+path, body), hostile.do(method, adminRoot+"tasks"+nowhere+path, body)
-		require.Equal(t, 404, theirs.status, "%s: %s", path, theirs.text)
-		require.Equal(t, none.text, theirs.text, "a foreign task does not exist")
-		require.NotEqual(t, 404, hostile.do(method, adminRoot+"tasks/"+own+path, body).status, path)
-		require.NotEqual(t, 404, s.do(method, adminRoot+"tasks/"+foreign+path, "").status, path)
+		theirs, none := hostile.Do(method, adminRoot+"tasks/"+foreign+path, body), hostile.Do(method, adminRoot+"tasks"+nowhere+path, body)
+		require.Equal(t, 404, theirs.Status, "%s: %s", path, theirs.Text)
+		require.Equal(t, none.Text, theirs.Text, "a foreign task does not exist")
+		require.NotEqual(t, 404, hostile.Do(method, adminRoot+"tasks/"+own+path, body).Status, path)
+		require.NotEqual(t, 404, s.Do(method, adminRoot+"tasks/"+foreign+path, "").Status, path)
 		submitTo(s, "default")
 		if path == "/cancel" {
 			foreign, own = submitTo(s, "default"), submitTo(s, "bulk")
 		}
 	}
-	tasks := func(by *server, query string) (ids []string) {
-		for _, item := range by.get(adminRoot + "tasks" + query).data("items").([]any) {
+	tasks := func(by *cluster.Client, query string) (ids []string) {
+		for _, item := range by.Get(adminRoot + "tasks" + query).Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["task_id"].(string))
 		}
 		return ids
@@ -85,64 +86,64 @@ func TestQueueAdminActsOnItsQueuesOnly(t *testing.T) {
 	require.NotContains(t, tasks(hostile, "?phone_number=13800138000"), foreign)
 	require.NotContains(t, tasks(hostile, "?state=pending"), foreign)
 	require.Contains(t, tasks(rightful, "?state=pending"), foreign)
-	require.Equal(t, 403, hostile.get(adminRoot+"tasks?queue=default").status)
+	require.Equal(t, 403, hostile.Get(adminRoot+"tasks?queue=default").Status)
 
 	for _, do := range []string{"pause", "resume"} {
 		at := adminRoot + "queues/default/" + do
-		require.Equal(t, 403, hostile.post(at, `{"reason":"x"}`).status, do)
-		require.Equal(t, 200, rightful.post(at, `{"reason":"x"}`).status, do)
+		require.Equal(t, 403, hostile.Post(at, `{"reason":"x"}`).Status, do)
+		require.Equal(t, 200, rightful.Post(at, `{"reason":"x"}`).Status, do)
 	}
-	queues := hostile.get(adminRoot + "queues")
-	require.Contains(t, queues.text, `"bulk"`)
-	require.NotContains(t, queues.text, `"default"`)
-	require.Equal(t, 200, hostile.post(adminRoot+"queues/bulk/pause", `{"reason":"x"}`).status)
-	require.Equal(t, 403, hostile.get(adminRoot+"subscribe-templates").status)
-	s.exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'hostile'`)
-	list := newCaller(s, "wechat-admin", `"roles":["admin"],"queues":["wechat"]`).get(adminRoot + "subscribe-templates")
-	require.Equal(t, 200, list.status)
-	require.NotEmpty(t, list.data("templates"))
-	require.NotContains(t, list.text, "hostile", "it does not see other callers")
+	queues := hostile.Get(adminRoot + "queues")
+	require.Contains(t, queues.Text, `"bulk"`)
+	require.NotContains(t, queues.Text, `"default"`)
+	require.Equal(t, 200, hostile.Post(adminRoot+"queues/bulk/pause", `{"reason":"x"}`).Status)
+	require.Equal(t, 403, hostile.Get(adminRoot+"subscribe-templates").Status)
+	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, reason) select 't', id, 1, 'x' from callers where name = 'hostile'`)
+	list := newCaller(s, "wechat-admin", `"roles":["admin"],"queues":["wechat"]`).Get(adminRoot + "subscribe-templates")
+	require.Equal(t, 200, list.Status)
+	require.NotEmpty(t, list.Data("templates"))
+	require.NotContains(t, list.Text, "hostile", "it does not see other callers")
 
-	s.exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
-	alerts := hostile.get(adminRoot + "alerts")
-	require.Contains(t, alerts.text, `"bulk"`)
-	require.NotContains(t, alerts.text, `"default"`)
-	require.NotContains(t, alerts.text, `stream_full`, "a stream is no queue, whatever its name")
-	require.Contains(t, s.get(adminRoot+"alerts").text, `stream_full`)
+	s.Exec(`insert into alerts (id, kind, queue, value, threshold) values (gen_random_uuid(), 'backlog', 'default', 9, 1), (gen_random_uuid(), 'backlog', 'bulk', 9, 1), (gen_random_uuid(), 'stream_full', 'bulk', 0.9, 0.8)`)
+	alerts := hostile.Get(adminRoot + "alerts")
+	require.Contains(t, alerts.Text, `"bulk"`)
+	require.NotContains(t, alerts.Text, `"default"`)
+	require.NotContains(t, alerts.Text, `stream_full`, "a stream is no queue, whatever its name")
+	require.Contains(t, s.Get(adminRoot+"alerts").Text, `stream_full`)
 }
 
 // An admin with queues that has other roles too acts in these for itself.
 func TestQueueAdminIsNoAdminElsewhere(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk","wechat"]`)
 	shop := newCaller(s, "shop", `"roles":["submitter","receiver"]`)
 	foreign := submitTo(shop, "bulk")
-	require.Equal(t, 404, hostile.get(sms+"task/"+foreign).status)
-	require.Equal(t, 404, hostile.post(sms+"task/"+foreign+"/cancel", "").status)
-	require.Equal(t, 200, hostile.get(sms+"task/"+submitTo(hostile, "bulk")).status)
+	require.Equal(t, 404, hostile.Get(sms+"task/"+foreign).Status)
+	require.Equal(t, 404, hostile.Post(sms+"task/"+foreign+"/cancel", "").Status)
+	require.Equal(t, 200, hostile.Get(sms+"task/"+submitTo(hostile, "bulk")).Status)
 
-	endpoint := shop.post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook"}`)
-	require.Equal(t, 200, endpoint.status, endpoint.text)
-	require.Equal(t, 404, hostile.get(fmt.Sprintf("/api/v1/webhooks/endpoints/%v", endpoint.data("id"))).status)
-	require.Equal(t, 404, hostile.post(fmt.Sprintf("/api/v1/webhooks/endpoints/%v/rotate-secret", endpoint.data("id")), "").status)
-	require.Equal(t, 403, hostile.get("/api/v1/webhooks/endpoints?caller_id=2").status)
-	require.Equal(t, 400, hostile.post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook","events":["alert.raised"]}`).status)
+	endpoint := shop.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook"}`)
+	require.Equal(t, 200, endpoint.Status, endpoint.Text)
+	require.Equal(t, 404, hostile.Get(fmt.Sprintf("/api/v1/webhooks/endpoints/%v", endpoint.Data("id"))).Status)
+	require.Equal(t, 404, hostile.Post(fmt.Sprintf("/api/v1/webhooks/endpoints/%v/rotate-secret", endpoint.Data("id")), "").Status)
+	require.Equal(t, 403, hostile.Get("/api/v1/webhooks/endpoints?caller_id=2").Status)
+	require.Equal(t, 400, hostile.Post("/api/v1/webhooks/endpoints", `{"url":"https://example.com/hook","events":["alert.raised"]}`).Status)
 
-	require.Equal(t, 403, hostile.get("/api/v1/stream/shop").status)
-	require.Equal(t, 403, hostile.post("/api/v1/messages", `{"client_msg_id":"1","from":"shop","to":"shop","type":"t","data":"x"}`).status)
-	require.Equal(t, 403, hostile.get("/api/v1/messages?between=shop,other").status)
-	at := orderMessage(shop, booking(1, "")).header.Get("Location")
-	require.Equal(t, 404, hostile.get(at).status)
-	require.Equal(t, 403, hostile.post(at+"/resend", "").status)
+	require.Equal(t, 403, hostile.Get("/api/v1/stream/shop").Status)
+	require.Equal(t, 403, hostile.Post("/api/v1/messages", `{"client_msg_id":"1","from":"shop","to":"shop","type":"t","data":"x"}`).Status)
+	require.Equal(t, 403, hostile.Get("/api/v1/messages?between=shop,other").Status)
+	at := orderMessage(shop, booking(1, "")).Header.Get("Location")
+	require.Equal(t, 404, hostile.Get(at).Status)
+	require.Equal(t, 403, hostile.Post(at+"/resend", "").Status)
 	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	require.Equal(t, 403, hostile.post(subscriptions+"send", booking(1, "")).status, "it replaces nothing of another caller")
-	require.Equal(t, true, orderMessage(shop, booking(1, "")).data("again"))
+	require.Equal(t, 403, hostile.Post(subscriptions+"send", booking(1, "")).Status, "it replaces nothing of another caller")
+	require.Equal(t, true, orderMessage(shop, booking(1, "")).Data("again"))
 }
 
 func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	hostile := newCaller(s, "hostile", `"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["orders.new"]`)
 	const callers = adminRoot + "callers"
 	wide := map[string][]string{
@@ -158,25 +159,25 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 		`"roles":["admin","sender"],"queues":["bulk","slow"],"receives":["a","b"]`: {"receives"},
 	}
 	for grants, fields := range wide {
-		r := hostile.post(callers, `{"name":"hostile.helper",`+grants+`}`)
-		require.Equal(t, 403, r.status, "%s: %s", grants, r.text)
-		require.Equal(t, fields, r.fields(), grants)
+		r := hostile.Post(callers, `{"name":"hostile.helper",`+grants+`}`)
+		require.Equal(t, 403, r.Status, "%s: %s", grants, r.Text)
+		require.Equal(t, fields, r.Fields(), grants)
 	}
-	require.Equal(t, 0, s.count(`select count(*) from callers where name = 'hostile.helper'`))
+	require.Equal(t, 0, s.Count(`select count(*) from callers where name = 'hostile.helper'`))
 
-	helper := hostile.post(callers, `{"name":"hostile.helper","roles":["admin"],"queues":["bulk"]}`)
-	require.Equal(t, 200, helper.status, helper.text)
-	at := fmt.Sprintf("%s/%v", callers, helper.data("id"))
+	helper := hostile.Post(callers, `{"name":"hostile.helper","roles":["admin"],"queues":["bulk"]}`)
+	require.Equal(t, 200, helper.Status, helper.Text)
+	at := fmt.Sprintf("%s/%v", callers, helper.Data("id"))
 	for grants, fields := range wide {
-		r := hostile.do("PUT", at, "{"+grants+"}")
+		r := hostile.Do("PUT", at, "{"+grants+"}")
 		if !strings.Contains(grants, `"queues"`) {
 			continue // what is left out stays
 		}
-		require.Equal(t, 403, r.status, "%s: %s", grants, r.text)
-		require.Equal(t, fields, r.fields(), grants)
+		require.Equal(t, 403, r.Status, "%s: %s", grants, r.Text)
+		require.Equal(t, fields, r.Fields(), grants)
 	}
-	require.Equal(t, 200, hostile.do("PUT", at, `{"roles":["sender"]}`).status)
-	require.Equal(t, 200, hostile.post(at+"/rotate", "").status)
+	require.Equal(t, 200, hostile.Do("PUT", at, `{"roles":["sender"]}`).Status)
+	require.Equal(t, 200, hostile.Post(at+"/rotate", "").Status)
 
 	var others []string
 	for name, grants := range map[string]string{
@@ -184,31 +185,31 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 		"submitter": `"roles":["submitter"],"queues":["bulk"]`, "receiver": `"roles":["sender"],"queues":["bulk"],"receives":["orders.>"]`,
 	} {
 		name = "hostile." + name
-		made := s.post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, grants))
-		require.Equal(t, 200, made.status, made.text)
+		made := s.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, grants))
+		require.Equal(t, 200, made.Status, made.Text)
 		others = append(others, name)
-		theirs := fmt.Sprintf("%s/%v", callers, made.data("id"))
-		for _, r := range []reply{
-			hostile.get(theirs), hostile.post(theirs+"/rotate", ""), hostile.post(theirs+"/revoke", ""),
-			hostile.do("PUT", theirs, `{"roles":["sender"],"queues":["bulk"],"receives":[]}`),
+		theirs := fmt.Sprintf("%s/%v", callers, made.Data("id"))
+		for _, r := range []cluster.Reply{
+			hostile.Get(theirs), hostile.Post(theirs+"/rotate", ""), hostile.Post(theirs+"/revoke", ""),
+			hostile.Do("PUT", theirs, `{"roles":["sender"],"queues":["bulk"],"receives":[]}`),
 		} {
-			require.Equal(t, 404, r.status, "%s: %s", name, r.text)
+			require.Equal(t, 404, r.Status, "%s: %s", name, r.Text)
 		}
 		as := *s
-		as.user, as.password = name, made.data("token").(string)
-		require.NotEqual(t, 401, as.get(callers).status, "it goes on with its token")
+		as.User, as.Password = name, made.Data("token").(string)
+		require.NotEqual(t, 401, as.Get(callers).Status, "it goes on with its token")
 	}
-	shown := hostile.get(callers).text
+	shown := hostile.Get(callers).Text
 	for _, name := range others {
 		require.NotContains(t, shown, `"`+name+`"`)
 	}
 	require.Contains(t, shown, `"hostile.helper"`)
 
-	self := fmt.Sprintf("%s/%d", callers, s.count(`select id from callers where name = 'hostile'`))
+	self := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'hostile'`))
 	for _, grants := range []string{`{"queues":[]}`, `{"queues":["bulk"]}`, `{"roles":["admin","sender","trigger"]}`} {
-		require.Equal(t, 403, hostile.do("PUT", self, grants).status, "its own limits are not its to change: %s", grants)
+		require.Equal(t, 403, hostile.Do("PUT", self, grants).Status, "its own limits are not its to change: %s", grants)
 	}
-	require.Equal(t, 200, hostile.post(at+"/revoke", "").status)
+	require.Equal(t, 200, hostile.Post(at+"/revoke", "").Status)
 }
 
 // A user's inbox, conversations and name belong to the caller of that name, and no
@@ -216,54 +217,54 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 // named after it.
 func TestQueueAdminTakesNoUsersName(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
 	const callers, mine = adminRoot + "callers", `"roles":["submitter","receiver"],"queues":["bulk"]`
 	ann := newCaller(s, "ann", `"roles":["submitter","receiver"],"queues":["bulk"]`)
 	sendText(ann, "bob", "1")
 
-	withMessages := hostile.post(callers, `{"name":"bob",`+mine+`}`)
-	require.Equal(t, 403, withMessages.status, withMessages.text)
-	require.Equal(t, []string{"name"}, withMessages.fields())
+	withMessages := hostile.Post(callers, `{"name":"bob",`+mine+`}`)
+	require.Equal(t, 403, withMessages.Status, withMessages.Text)
+	require.Equal(t, []string{"name"}, withMessages.Fields())
 	for _, name := range []string{"ann", "admin", "nobody", "hostile", "hostile-1", "hostileX.1", "Hostile.1"} {
-		r := hostile.post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, mine))
-		require.Equal(t, 403, r.status, "%s: %s", name, r.text)
-		require.Equal(t, withMessages.body["fields"], r.body["fields"], "a name that is taken, has messages or is free: all alike")
+		r := hostile.Post(callers, fmt.Sprintf(`{"name":%q,%s}`, name, mine))
+		require.Equal(t, 403, r.Status, "%s: %s", name, r.Text)
+		require.Equal(t, withMessages.Body["fields"], r.Body["fields"], "a name that is taken, has messages or is free: all alike")
 	}
-	require.Equal(t, 2, s.count(`select count(*) from callers`))
+	require.Equal(t, 2, s.Count(`select count(*) from callers`))
 
-	at := fmt.Sprintf("%s/%d", callers, s.count(`select id from callers where name = 'ann'`))
-	for _, r := range []reply{
-		hostile.get(at), hostile.post(at+"/rotate", ""), hostile.post(at+"/revoke", ""), hostile.do("PUT", at, `{"roles":["receiver"]}`),
+	at := fmt.Sprintf("%s/%d", callers, s.Count(`select id from callers where name = 'ann'`))
+	for _, r := range []cluster.Reply{
+		hostile.Get(at), hostile.Post(at+"/rotate", ""), hostile.Post(at+"/revoke", ""), hostile.Do("PUT", at, `{"roles":["receiver"]}`),
 	} {
-		require.Equal(t, 404, r.status, "ann may do no more than hostile, and is not its to be: %s", r.text)
+		require.Equal(t, 404, r.Status, "ann may do no more than hostile, and is not its to be: %s", r.Text)
 	}
-	require.NotContains(t, hostile.get(callers).text, `"ann"`)
-	require.Equal(t, 200, ann.get("/api/v1/messages?between=ann,bob").status, "ann goes on with her token")
+	require.NotContains(t, hostile.Get(callers).Text, `"ann"`)
+	require.Equal(t, 200, ann.Get("/api/v1/messages?between=ann,bob").Status, "ann goes on with her token")
 
 	helper := newCaller(hostile, "hostile.1", mine)
-	require.Equal(t, 403, helper.get("/api/v1/messages?between=ann,bob").status)
-	require.Contains(t, hostile.get(callers).text, `"hostile.1"`)
+	require.Equal(t, 403, helper.Get("/api/v1/messages?between=ann,bob").Status)
+	require.Contains(t, hostile.Get(callers).Text, `"hostile.1"`)
 	newCaller(s, "last", `"roles":["sender"]`)
-	first := hostile.get(callers + "?limit=1")
-	require.Contains(t, first.text, `"hostile"`)
-	second := hostile.get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.data("next_after")))
-	require.Contains(t, second.text, `"hostile.1"`, "no page is empty, or shows others, because some callers are left out")
-	require.Nil(t, second.data("next_after"))
-	require.Equal(t, 200, newCaller(s, "bob", `"roles":["receiver"]`).get("/api/v1/messages?between=ann,bob").status, "an admin without queues gives bob his name")
+	first := hostile.Get(callers + "?limit=1")
+	require.Contains(t, first.Text, `"hostile"`)
+	second := hostile.Get(fmt.Sprintf("%s?limit=1&after=%v", callers, first.Data("next_after")))
+	require.Contains(t, second.Text, `"hostile.1"`, "no page is empty, or shows others, because some callers are left out")
+	require.Nil(t, second.Data("next_after"))
+	require.Equal(t, 200, newCaller(s, "bob", `"roles":["receiver"]`).Get("/api/v1/messages?between=ann,bob").Status, "an admin without queues gives bob his name")
 }
 
 // What a process remembers of an admin does not count when it changes callers.
 func TestQueueAdminIsLimitedAsItIsNow(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	wasBoss := newCaller(s, "was-boss", `"roles":["admin"]`)
-	require.Equal(t, 200, wasBoss.get(adminRoot+"callers").status)
+	require.Equal(t, 200, wasBoss.Get(adminRoot+"callers").Status)
 	for _, change := range []string{`queues = '{bulk}'`, `queues = '{}', roles = '{sender}'`, `roles = '{admin}', revoked_at = now()`} {
-		s.exec(`update callers set ` + change) // by another process: this one remembers the caller as it was
-		r := wasBoss.post(adminRoot+"callers", `{"name":"wide","roles":["admin"]}`)
-		require.Equal(t, 403, r.status, "%s: %s", change, r.text)
+		s.Exec(`update callers set ` + change) // by another process: this one remembers the caller as it was
+		r := wasBoss.Post(adminRoot+"callers", `{"name":"wide","roles":["admin"]}`)
+		require.Equal(t, 403, r.Status, "%s: %s", change, r.Text)
 	}
-	require.Equal(t, 1, s.count(`select count(*) from callers`))
-	require.Equal(t, 200, s.post(adminRoot+"callers", `{"name":"wide","roles":["admin"]}`).status, "the built-in admin has no limits")
+	require.Equal(t, 1, s.Count(`select count(*) from callers`))
+	require.Equal(t, 200, s.Post(adminRoot+"callers", `{"name":"wide","roles":["admin"]}`).Status, "the built-in admin has no limits")
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 )
 
@@ -15,11 +16,11 @@ const firstWait = 5 * time.Second
 const slowBackoff = "RETRY_BACKOFF=slow=5s,30s"
 
 // claimSlow claims from queue slow, waiting up to so many seconds.
-func claimSlow(d *deployment, wait int) []api.ClaimedTask {
-	d.t.Helper()
+func claimSlow(d *cluster.Cluster, wait int) []api.ClaimedTask {
+	d.T.Helper()
 	lease := 10 // the shortest
-	tasks, err := d.clients["claim"].Claim(d.t.Context(), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
-	require.NoError(d.t, err)
+	tasks, err := d.API("claim").Claim(d.T.Context(), api.ClaimRequest{AppID: "app", Queue: "slow", Wait: &wait, LeaseSeconds: &lease})
+	require.NoError(d.T, err)
 	return tasks
 }
 
@@ -27,13 +28,13 @@ func toSlow(r *api.SendRequest) { r.Queue = "slow" }
 
 func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	t.Parallel()
-	d := deploy(t, slowBackoff)
-	id := d.submit(toSlow)
+	d := startTaskFunctions(t, slowBackoff)
+	id := d.Submit(toSlow)
 	claimed := claimSlow(d, 0)
 	require.Len(t, claimed, 1)
 	failed := 3
 	before := time.Now()
-	answer, err := d.clients["report"].Report(t.Context(), api.ReportRequest{
+	answer, err := d.API("report").Report(t.Context(), api.ReportRequest{
 		TaskID: id, AppID: "app", ClaimID: claimed[0].ClaimID, Status: &failed, ShouldRetry: true, ErrorMessage: "busy",
 	})
 	require.NoError(t, err)
@@ -50,13 +51,13 @@ func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	require.Equal(t, 1, again[0].RetryCount)
 	require.GreaterOrEqual(t, took, firstWait-100*time.Millisecond)
 	require.Less(t, took, firstWait+10*time.Second)
-	require.NoError(t, d.sweep.WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
+	require.NoError(t, d.Process("sweep").WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
 }
 
 func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	t.Parallel()
-	d := deploy(t, slowBackoff)
-	id := d.submit(toSlow)
+	d := startTaskFunctions(t, slowBackoff)
+	id := d.Submit(toSlow)
 	claimed := claimSlow(d, 0)
 	require.Len(t, claimed, 1)
 	again := claimSlow(d, 30)
@@ -71,8 +72,8 @@ func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 
 func TestARetryBackoffThatMakesNoSenseStopsTheStart(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
-	exited(t, p)
+	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
+	cluster.WaitExit(t, p)
 	require.Equal(t, 2, p.ExitCode())
 	require.Contains(t, p.Output(), `RETRY_BACKOFF is "5s,30s" but must say how long the retries of each queue wait, as "wechat=5s,30s,2m,10m;*=0"`)
 }

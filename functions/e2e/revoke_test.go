@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -21,22 +22,22 @@ const learnsWithin = time.Second
 
 // split is each function as a process of its own, for callers that are changed.
 type split struct {
-	*postOffice
-	admin *server
+	*cluster.Cluster
+	admin *cluster.Client
 	of    map[string]string // addresses
 	bus   *bus.Bus
 	n     int
 }
 
 func startSplit(t *testing.T) *split {
-	o := newCluster(t)
-	s := &split{postOffice: o, of: map[string]string{}}
+	o := cluster.New(t)
+	s := &split{Cluster: o, of: map[string]string{}}
 	for _, f := range []string{"admin", "stream", "claim", "submit"} {
-		s.of[f] = o.start(f)
+		s.of[f] = o.Start(f)
 	}
-	s.admin = o.at(s.of["admin"])
+	s.admin = o.At(s.of["admin"])
 	var err error
-	s.bus, err = bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, sandbox.Log(t))
+	s.bus, err = bus.Open(bus.Config{URL: o.NATS.URL(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(s.bus.Close)
 	require.NoError(t, s.bus.Ensure(t.Context()))
@@ -44,28 +45,28 @@ func startSplit(t *testing.T) *split {
 }
 
 // caller makes a caller and gives what each function is to it.
-func (s *split) caller(name, role string) (as func(function string) *server, id string) {
-	s.t.Helper()
-	made := s.admin.post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role))
-	require.Equal(s.t, 200, made.status, made.text)
-	return func(function string) *server {
-		return &server{t: s.t, url: s.of[function], user: name, password: made.data("token").(string), owner: s.looker.owner}
-	}, made.data("id").(string)
+func (s *split) caller(name, role string) (as func(function string) *cluster.Client, id string) {
+	s.T.Helper()
+	made := s.admin.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q]}`, name, role))
+	require.Equal(s.T, 200, made.Status, made.Text)
+	return func(function string) *cluster.Client {
+		return &cluster.Client{T: s.T, URL: s.of[function], User: name, Password: made.Data("token").(string), Owner: s.Admin.Owner}
+	}, made.Data("id").(string)
 }
 
 // publish sends an event to a user, as the relay does, once the broker is there.
 func (s *split) publish(user string) {
-	s.t.Helper()
+	s.T.Helper()
 	s.n++
 	e := cloudevents.NewEvent()
 	e.SetID(fmt.Sprint("event-", s.n))
 	e.SetSource("/test")
 	e.SetType("text")
-	require.EventuallyWithT(s.t, func(t *assert.CollectT) {
-		for _, err := range s.bus.Publish(s.t.Context(), []bus.Message{{Subject: bus.UserSubject(user), MsgID: e.ID(), Event: e}}) {
+	require.EventuallyWithT(s.T, func(t *assert.CollectT) {
+		for _, err := range s.bus.Publish(s.T.Context(), []bus.Message{{Subject: bus.UserSubject(user), MsgID: e.ID(), Event: e}}) {
 			require.NoError(t, err)
 		}
-	}, waitLimit, 10*time.Millisecond)
+	}, cluster.WaitLimit, 10*time.Millisecond)
 }
 
 // ended gives what comes until the stream ends.
@@ -111,7 +112,7 @@ func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	submits, _ := s.caller("submits", "submitter")
 	other, _ := s.caller("other", "sender")
-	calm := listen(ann("stream"), streams+"ann")
+	calm := listen(ann("stream"), cluster.StreamsPath+"ann")
 	for _, c := range []struct {
 		name, path, body string
 		status           int
@@ -122,11 +123,11 @@ func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
 	} {
 		as, id := s.caller(c.name, "receiver")
 		sends, senderID := s.caller("sender-"+c.name, "sender")
-		stream, socket := listen(as("stream"), streams+c.name), openSocket(as("stream"), c.name, nil)
+		stream, socket := listen(as("stream"), cluster.StreamsPath+c.name), openSocket(as("stream"), c.name, nil)
 		s.publish(c.name)
 		require.NotEmpty(t, stream.told())
 		require.Equal(t, api.StreamMessage, socket.next().Event)
-		polled := sends("claim").waiting(poll)
+		polled := sends("claim").StartWaiting(poll)
 		streamEnds, socketEnds := stream.ended(), socket.ended()
 
 		method := "POST"
@@ -134,19 +135,19 @@ func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
 			method = "PUT"
 		}
 		for _, changed := range []string{id, senderID} {
-			require.Equal(t, 200, s.admin.do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).status)
+			require.Equal(t, 200, s.admin.Do(method, "/api/v1/admin/callers/"+changed+c.path, c.body).Status)
 		}
-		require.Equal(t, c.status, inTime(t, learnsWithin, polled, "the poll").status, c.name)
+		require.Equal(t, c.status, inTime(t, learnsWithin, polled, "the poll").Status, c.name)
 		rest := inTime(t, learnsWithin, streamEnds, "the stream")
 		require.NotContains(t, rest, "data:")
 		require.Error(t, inTime(t, learnsWithin, socketEnds, "the socket"))
 		s.publish(c.name)
-		require.Equal(t, c.status, as("stream").get(streams+c.name).status)
+		require.Equal(t, c.status, as("stream").Get(cluster.StreamsPath+c.name).Status)
 	}
 
-	sent := submits("submit").post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
-	require.Equal(t, 200, sent.status, sent.text)
-	require.Len(t, other("claim").get(poll).list(), 1, "no poll of a revoked caller took it")
+	sent := submits("submit").Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
+	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller took it")
 	s.publish("ann")
 	require.NotEmpty(t, calm.told(), "who was not changed is not disturbed")
 }
@@ -157,19 +158,19 @@ func TestARevokeWhileNATSIsAwayCountsOnceItIsBack(t *testing.T) {
 	ann, _ := s.caller("ann", "receiver")
 	bob, id := s.caller("bob", "receiver")
 	sends, senderID := s.caller("sender", "sender")
-	calm, stream := listen(ann("stream"), streams+"ann"), listen(bob("stream"), streams+"bob")
-	polled := sends("claim").waiting(poll)
+	calm, stream := listen(ann("stream"), cluster.StreamsPath+"ann"), listen(bob("stream"), cluster.StreamsPath+"bob")
+	polled := sends("claim").StartWaiting(poll)
 	ends := stream.ended()
 
-	require.NoError(t, s.nats.Stop())
+	require.NoError(t, s.NATS.Stop())
 	began := time.Now()
 	for _, revoked := range []string{id, senderID} {
-		require.Equal(t, 200, s.admin.post("/api/v1/admin/callers/"+revoked+"/revoke", "").status)
+		require.Equal(t, 200, s.admin.Post("/api/v1/admin/callers/"+revoked+"/revoke", "").Status)
 	}
 	require.Less(t, time.Since(began), 5*time.Second, "the operator is not kept waiting")
-	s.nats = natsIn(t, s.options)
-	require.Equal(t, 401, inTime(t, waitLimit/3, polled, "the poll").status)
-	require.NotContains(t, inTime(t, waitLimit/3, ends, "the stream"), "data:")
+	s.StartNATS()
+	require.Equal(t, 401, inTime(t, cluster.WaitLimit/3, polled, "the poll").Status)
+	require.NotContains(t, inTime(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
 	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")
 	s.publish("ann")
 	require.NotEmpty(t, calm.told())

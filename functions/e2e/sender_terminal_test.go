@@ -8,22 +8,22 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
 func TestScriptsSenderSaysWhatItDoesAndWhatToDo(t *testing.T) {
 	t.Parallel()
 	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false)
-	handler := handler(t, sandbox.NewDatabase(t))
+	handler := cluster.Handler(t, sandbox.NewDatabase(t))
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	at := fmt.Sprintf("127.0.0.1:%d", port)
 	run := func(password string) *sandbox.Process {
-		return startProcess(t, bin, []string{"SENDONCE_PASSWORD=" + password},
+		return cluster.StartProcess(t, bin, []string{"SENDONCE_PASSWORD=" + password},
 			"-url", "http://"+at, "-app", "phone-1", "-journal", filepath.Join(t.TempDir(), "journal"))
 	}
 	says := func(p *sandbox.Process, line string) {
@@ -34,7 +34,7 @@ func TestScriptsSenderSaysWhatItDoesAndWhatToDo(t *testing.T) {
 	phone := run("secret")
 	says(phone, "sender: connecting to http://"+at+" as the user admin\n")
 	says(phone, "sender: cannot claim tasks: nothing listens at http://"+at+": start make run, or give the address of the service with -url; trying again until it works\n")
-	service := &server{t: t, url: "http://" + at, user: "admin", password: "secret"}
+	service := cluster.NewClient(t, "http://"+at)
 	var refused atomic.Int32
 	web := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, password, _ := r.BasicAuth(); password == "wrong" {
@@ -42,20 +42,20 @@ func TestScriptsSenderSaysWhatItDoesAndWhatToDo(t *testing.T) {
 		}
 		handler.ServeHTTP(w, r)
 	}))
-	web.Listener = listenAt(t, at)
+	web.Listener = cluster.ListenAt(t, at)
 	web.Start()
 	t.Cleanup(web.Close)
 	says(phone, "sender: connected to http://"+at+" as phone-1, waiting for tasks of queue default (after ")
 	require.Equal(t, 1, strings.Count(phone.Output(), "cannot claim"), phone.Output())
 
-	sent := service.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
-	require.Equal(t, 200, sent.status, sent.text)
+	sent := service.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello"}`)
+	require.Equal(t, 200, sent.Status, sent.Text)
 	says(phone, "sent to 138****8000: hello\n")
-	says(phone, fmt.Sprintf("sender: task %v to 138****8000: ok\n", sent.data("task_id")))
+	says(phone, fmt.Sprintf("sender: task %v to 138****8000: ok\n", sent.Data("task_id")))
 
 	stranger := run("wrong")
 	says(stranger, `sender: cannot claim tasks: the service does not accept the user "admin" with this password: check -user and -password`)
-	require.Eventually(t, func() bool { return refused.Load() >= 3 }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return refused.Load() >= 3 })
 	require.Equal(t, 1, strings.Count(stranger.Output(), "cannot claim"), stranger.Output())
 	require.NoError(t, phone.Kill(), "its long poll would keep the service from closing")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -43,7 +44,7 @@ const (
 // senderRun is a service, a provider, and a sender that is killed between them.
 type senderRun struct {
 	t        *testing.T
-	service  *server
+	service  *cluster.Client
 	queue    string
 	door     *httptest.Server // the service, as the sender sees it
 	provider *httptest.Server
@@ -61,7 +62,7 @@ type senderRun struct {
 }
 
 // startSenderRun has a queue of its own, so that hunts share a service.
-func startSenderRun(t *testing.T, service *server, trap killPoint) *senderRun {
+func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *senderRun {
 	t.Helper()
 	h := &senderRun{
 		t: t, service: service, queue: "q-" + strings.ToLower(api.NewKey()[:12]), journal: filepath.Join(t.TempDir(), "journal"),
@@ -69,7 +70,7 @@ func startSenderRun(t *testing.T, service *server, trap killPoint) *senderRun {
 		caught: make(chan struct{}), dead: make(chan struct{}), ledger: map[string][]int64{},
 	}
 	h.took = sync.NewCond(&h.mu)
-	at, err := url.Parse(service.url)
+	at, err := url.Parse(service.URL)
 	require.NoError(t, err)
 	h.door = httptest.NewServer(h.watch(&httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(at) },
@@ -177,15 +178,15 @@ func (h *senderRun) take(_ http.ResponseWriter, r *http.Request) {
 
 func (h *senderRun) submit(policy string) string {
 	h.t.Helper()
-	sent := h.service.post("/api/v1/sms/send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q,"on_unknown":%q}`, h.queue, policy))
-	require.Equal(h.t, 200, sent.status, sent.text)
-	return sent.data("task_id").(string)
+	sent := h.service.Post("/api/v1/sms/send", fmt.Sprintf(`{"phone_number":"13800138000","content":"hi","queue":%q,"on_unknown":%q}`, h.queue, policy))
+	require.Equal(h.t, 200, sent.Status, sent.Text)
+	return sent.Data("task_id").(string)
 }
 
 func (h *senderRun) start(concurrency string) {
 	h.t.Helper()
-	h.process = startProcess(h.t, h.bin, []string{
-		"SENDONCE_URL=" + h.door.URL, "SENDONCE_USER=" + h.service.user, "SENDONCE_PASSWORD=" + h.service.password, "SENDER_APP=" + h.queue,
+	h.process = cluster.StartProcess(h.t, h.bin, []string{
+		"SENDONCE_URL=" + h.door.URL, "SENDONCE_USER=" + h.service.User, "SENDONCE_PASSWORD=" + h.service.Password, "SENDER_APP=" + h.queue,
 		"SENDER_QUEUE=" + h.queue, "SENDER_JOURNAL=" + h.journal, "SENDER_LEASE=1h", "SENDER_CONCURRENCY=" + concurrency,
 		"SENDER_GATEWAY=http", "SENDER_HTTP_URL=" + h.provider.URL, `SENDER_HTTP_BODY={"id":"{{.TaskID}}","claim":{{.ClaimID}}}`,
 	})
@@ -193,7 +194,7 @@ func (h *senderRun) start(concurrency string) {
 
 // in counts the queue's tasks that are in one of the states, at one instant.
 func (h *senderRun) in(states ...int) int {
-	return h.service.count(`select count(*) from task_live where queue = $1 and state = any($2)`, h.queue, states)
+	return h.service.Count(`select count(*) from task_live where queue = $1 and state = any($2)`, h.queue, states)
 }
 
 const (
@@ -204,7 +205,7 @@ const (
 // until waits, and tells what the sender said meanwhile when it waits in vain.
 func (h *senderRun) until(done func() bool) {
 	h.t.Helper()
-	if !assert.Eventually(h.t, done, waitLimit, 5*time.Millisecond) {
+	if !assert.Eventually(h.t, done, cluster.WaitLimit, 5*time.Millisecond) {
 		h.t.Fatal(h.process.Output())
 	}
 }
@@ -220,19 +221,19 @@ func (h *senderRun) settles() {
 func (h *senderRun) stop() {
 	h.t.Helper()
 	h.until(func() bool { return h.in(statePending) == 0 })
-	code, err := h.process.Terminate(waitLimit)
+	code, err := h.process.Terminate(cluster.WaitLimit)
 	require.NoError(h.t, err)
 	require.Zero(h.t, code, h.process.Output())
 }
 
 // lapse ends the leases in flight.
 func (h *senderRun) lapse() {
-	h.service.exec(`update task_live set due_at = now() where queue = $1 and state = 2`, h.queue)
+	h.service.Exec(`update task_live set due_at = now() where queue = $1 and state = 2`, h.queue)
 }
 
 func (h *senderRun) state(task string) string {
 	h.t.Helper()
-	return h.service.get("/api/v1/sms/task/" + task).data("state").(string)
+	return h.service.Get("/api/v1/sms/task/" + task).Data("state").(string)
 }
 
 // keeps says what holds of each task, whatever happened.
@@ -246,7 +247,7 @@ func (h *senderRun) keeps(tasks map[string]string) {
 			perClaim[claim]++
 			require.Equal(h.t, 1, perClaim[claim], "a claim is sent once")
 		}
-		require.LessOrEqual(h.t, len(sends), h.service.count(`select count(*) from send_logs where task_id = $1`, task), "no more sends than claims")
+		require.LessOrEqual(h.t, len(sends), h.service.Count(`select count(*) from send_logs where task_id = $1`, task), "no more sends than claims")
 		if policy != "resend" {
 			require.LessOrEqual(h.t, len(sends), 1, policy)
 		}
@@ -258,11 +259,11 @@ func (h *senderRun) keeps(tasks map[string]string) {
 	}
 }
 
-func startService(t *testing.T) *server {
+func startService(t *testing.T) *cluster.Client {
 	t.Helper()
 	url := sandbox.NewDatabase(t)
-	p := startProcess(t, binary(t), settings(url))
-	return (&server{t: t, url: address(t, p), user: "admin", password: "secret"}).connect(url)
+	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
+	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
 }
 
 func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
@@ -287,8 +288,8 @@ func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
 			t.Run(string(c.at)+", "+policy, func(t *testing.T) {
 				t.Parallel()
 				service := *service
-				service.t = t
-				service.connect(service.owner.Config().ConnString())
+				service.T = t
+				service.Connect(service.Owner.Config().ConnString())
 				h := startSenderRun(t, &service, c.at)
 				victim := h.submit(policy)
 				tasks := map[string]string{victim: policy}
@@ -299,7 +300,7 @@ func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
 				h.kill()
 				h.start("1")
 				if c.journaled {
-					require.Eventually(t, func() bool { return h.state(victim) != "processing" }, waitLimit, 5*time.Millisecond)
+					cluster.Eventually(t, func() bool { return h.state(victim) != "processing" })
 				}
 				h.stop()
 				if !c.journaled {
@@ -332,7 +333,7 @@ func (h *senderRun) kill() {
 	h.t.Helper()
 	select {
 	case <-h.caught:
-	case <-time.After(waitLimit):
+	case <-time.After(cluster.WaitLimit):
 		h.t.Fatal("the moment did not come\n" + h.process.Output())
 	}
 	require.NoError(h.t, h.process.Kill())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
@@ -19,17 +20,17 @@ import (
 func TestPollsOfOneCallerLeavePlacesForOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := environment(t, url, func(c *fn.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })
-	admin := serveHandler(t, h).connect(url)
-	greedy, honest, shop := admin.caller("greedy", "sender"), admin.caller("honest", "sender"), admin.caller("shop", "submitter")
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })
+	admin := cluster.ServeHandler(t, h).Connect(url)
+	greedy, honest, shop := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender"), admin.NewCaller("shop", "submitter")
 	const path = "/api/v1/sms/tasks/pending?limit=1&wait=30&app_id=app"
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
 	statuses := make(chan int, 100)
 	for range 100 {
 		go func() {
-			req, _ := http.NewRequestWithContext(ctx, "GET", greedy.url+path, nil)
-			req.SetBasicAuth(greedy.user, greedy.password)
+			req, _ := http.NewRequestWithContext(ctx, "GET", greedy.URL+path, nil)
+			req.SetBasicAuth(greedy.User, greedy.Password)
 			res, err := http.DefaultClient.Do(req)
 			if err == nil {
 				res.Body.Close()
@@ -42,40 +43,40 @@ func TestPollsOfOneCallerLeavePlacesForOthers(t *testing.T) {
 	}
 	require.Empty(t, statuses)
 
-	got := honest.waiting(path)
-	require.Equal(t, 200, shop.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
+	got := honest.StartWaiting(path)
+	require.Equal(t, 200, shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).Status)
 	for range 4 { // those of the greedy caller have waited for longer
-		require.Equal(t, 200, shop.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
+		require.Equal(t, 200, shop.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).Status)
 	}
 	select {
 	case r := <-got:
-		require.Len(t, r.list(), 1)
-	case <-time.After(waitLimit):
+		require.Len(t, r.List(), 1)
+	case <-time.After(cluster.WaitLimit):
 		require.Fail(t, "the honest caller was not woken")
 	}
 	for range 4 {
 		require.Equal(t, 200, <-statuses)
 	}
-	full := greedy.get("/api/v1/sms/tasks/pending?limit=1&app_id=app")
-	require.Equal(t, 200, full.status, "who does not wait needs no place to wait in")
-	revoked := admin.post(fmt.Sprintf("/api/v1/admin/callers/%d/revoke", admin.count(`select id from callers where name = 'greedy'`)), "")
-	require.Equal(t, 200, revoked.status, revoked.text)
-	require.Equal(t, 401, greedy.get(path).status)
+	full := greedy.Get("/api/v1/sms/tasks/pending?limit=1&app_id=app")
+	require.Equal(t, 200, full.Status, "who does not wait needs no place to wait in")
+	revoked := admin.Post(fmt.Sprintf("/api/v1/admin/callers/%d/revoke", admin.Count(`select id from callers where name = 'greedy'`)), "")
+	require.Equal(t, 200, revoked.Status, revoked.Text)
+	require.Equal(t, 401, greedy.Get(path).Status)
 }
 
 // Calls of one caller that wait for a lock hold half of the connections to Postgres at most.
 func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
-	_, h := environment(t, url, func(c *fn.Config) { c.MaxConns = 4 })
-	admin := serveHandler(t, h).connect(url)
-	greedy, honest := admin.caller("greedy", "sender"), admin.caller("honest", "sender")
-	require.Equal(t, 200, admin.post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).status)
-	id := greedy.get("/api/v1/sms/tasks/pending?app_id=app").list()[0]["task_id"]
-	extend := func(s *server, id any) int {
-		return s.post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).status
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.MaxConns = 4 })
+	admin := cluster.ServeHandler(t, h).Connect(url)
+	greedy, honest := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender")
+	require.Equal(t, 200, admin.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"a"}`).Status)
+	id := greedy.Get("/api/v1/sms/tasks/pending?app_id=app").List()[0]["task_id"]
+	extend := func(s *cluster.Client, id any) int {
+		return s.Post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).Status
 	}
-	tx, err := (&server{t: t}).connect(url).owner.Begin(t.Context())
+	tx, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `select from task_live for update`)
 	require.NoError(t, err)
@@ -85,9 +86,9 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 		go func() { statuses <- extend(greedy, id) }()
 	}
 	waiting := func() int {
-		return admin.count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
+		return admin.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
 	}
-	require.Eventually(t, func() bool { return waiting() == 2 }, waitLimit, time.Millisecond)
+	cluster.Eventually(t, func() bool { return waiting() == 2 })
 	for range 20 {
 		answer := make(chan int, 1)
 		go func() { answer <- extend(honest, task.NewID()) }()

@@ -17,6 +17,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
@@ -28,15 +29,15 @@ type socketClient struct {
 }
 
 // openSocket opens a socket for a user and reads its mark.
-func openSocket(s *server, user string, after *int64) *socketClient {
-	s.t.Helper()
-	socket, err := api.NewClient(s.url, s.user, s.password).Socket(s.t.Context(), user, api.StreamRequest{After: after})
-	require.NoError(s.t, err)
-	c := &socketClient{s.t, socket}
-	s.t.Cleanup(func() { _ = socket.Close() })
+func openSocket(s *cluster.Client, user string, after *int64) *socketClient {
+	s.T.Helper()
+	socket, err := api.NewClient(s.URL, s.User, s.Password).Socket(s.T.Context(), user, api.StreamRequest{After: after})
+	require.NoError(s.T, err)
+	c := &socketClient{s.T, socket}
+	s.T.Cleanup(func() { _ = socket.Close() })
 	mark := c.next()
-	require.Equal(s.t, api.SocketMark, mark.Event)
-	require.NotNil(s.t, mark.ID)
+	require.Equal(s.T, api.SocketMark, mark.Event)
+	require.NotNil(s.T, mark.ID)
 	return c
 }
 
@@ -47,7 +48,7 @@ func (c *socketClient) send(r api.MessageRequest) {
 
 func (c *socketClient) next() api.SocketFrame {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), waitLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), cluster.WaitLimit)
 	defer cancel()
 	f, err := c.socket.Next(ctx)
 	require.NoError(c.t, err)
@@ -103,10 +104,11 @@ func note(key, to, data string) api.MessageRequest {
 
 func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, _ := o.startAll()
-	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
-	annTalks, bobTalks, bobHears := openSocket(ann, "ann", nil), openSocket(bob, "bob", nil), listen(bob, streams+"bob")
+	o := cluster.New(t)
+	o.StartAll()
+	s := o.Admin
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
+	annTalks, bobTalks, bobHears := openSocket(ann, "ann", nil), openSocket(bob, "bob", nil), listen(bob, cluster.StreamsPath+"bob")
 	for n := range 3 {
 		text := fmt.Sprintf(`"第%d <句>"`, n)
 		annTalks.send(note(fmt.Sprint("c-", n), "user:bob", text))
@@ -120,7 +122,7 @@ func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
 		heard := bobHears.event()
 		require.Equal(t, fmt.Sprint(id), heard.id)
 		require.JSONEq(t, heard.data, string(mustJSON(t, event)), "the same event on both")
-		require.Equal(t, "sent", o.until(ack.ServerMsgID, "sent").State)
+		require.Equal(t, "sent", o.WaitMessage(ack.ServerMsgID, "sent").State)
 	}
 	bobTalks.send(note("re", "user:ann", `1`))
 	refused := bobTalks.refusal()
@@ -142,13 +144,13 @@ func mustJSON(t *testing.T, v any) []byte {
 
 func TestAFrameIsHeldToTheRulesOfAPost(t *testing.T) {
 	t.Parallel()
-	onBothServers(t, frameAsPost)
+	cluster.OnBothServers(t, frameAsPost)
 }
 
-func frameAsPost(t *testing.T, h host) {
-	s, _ := h.serveWithNATS(t)
-	require.Equal(t, 200, s.post("/api/v1/admin/blocked-words", `{"word":"casino"}`).status)
-	ann := s.caller("ann", "submitter")
+func frameAsPost(t *testing.T, h cluster.Host) {
+	s, _ := h.ServeWithNATS(t)
+	require.Equal(t, 200, s.Post("/api/v1/admin/blocked-words", `{"word":"casino"}`).Status)
+	ann := s.NewCaller("ann", "submitter")
 	c := openSocket(ann, "ann", nil)
 	saved, accepted := note("saved", "user:bob", `"hi"`), note("accepted", "user:bob", `"hi"`)
 	accepted.Ack = "accepted"
@@ -156,9 +158,9 @@ func frameAsPost(t *testing.T, h host) {
 	c.send(saved)
 	first := c.answer()
 	require.Equal(t, "saved", first.AckType)
-	posted := ann.post(post, string(mustJSON(t, saved)))
-	require.Equal(t, first.ServerMsgID, posted.data("server_msg_id"))
-	require.Equal(t, "true", posted.header.Get("Idempotency-Replayed"), "a frame and a POST are one request")
+	posted := ann.Post(cluster.MessagesPath, string(mustJSON(t, saved)))
+	require.Equal(t, first.ServerMsgID, posted.Data("server_msg_id"))
+	require.Equal(t, "true", posted.Header.Get("Idempotency-Replayed"), "a frame and a POST are one request")
 	c.send(saved)
 	again := c.answer()
 	require.True(t, again.Replayed)
@@ -169,7 +171,7 @@ func frameAsPost(t *testing.T, h host) {
 	require.Equal(t, []any{"accepted", "process", "accepted"}, []any{fast.AckType, fast.Durability, fast.State})
 	require.Positive(t, fast.AcceptSeq)
 	require.Nil(t, fast.SavedAt, "nobody has saved it yet")
-	require.Zero(t, s.count(`select count(*) from messages where id = $1`, fast.ServerMsgID))
+	require.Zero(t, s.Count(`select count(*) from messages where id = $1`, fast.ServerMsgID))
 	c.send(accepted)
 	require.True(t, c.answer().Replayed)
 
@@ -179,10 +181,10 @@ func frameAsPost(t *testing.T, h host) {
 	foreign.From, bad.MaxSends = "bob", new(21)
 	for _, r := range []api.MessageRequest{other, blocked, foreign, large, bad} {
 		c.send(r)
-		refused, posted := c.refusal(), ann.post(post, string(mustJSON(t, r)))
-		require.Equal(t, posted.status, refused.Code, posted.text)
-		require.Equal(t, []any{posted.body["error"], posted.body["message"]}, []any{refused.Error, refused.Message})
-		require.ElementsMatch(t, posted.fields(), names(refused.Fields))
+		refused, posted := c.refusal(), ann.Post(cluster.MessagesPath, string(mustJSON(t, r)))
+		require.Equal(t, posted.Status, refused.Code, posted.Text)
+		require.Equal(t, []any{posted.Body["error"], posted.Body["message"]}, []any{refused.Error, refused.Message})
+		require.ElementsMatch(t, posted.Fields(), names(refused.Fields))
 		require.Equal(t, r.ClientMsgID, refused.ClientMsgID)
 	}
 	require.Equal(t, []int{422, 400, 403, 413, 400}, func() (all []int) {
@@ -196,19 +198,20 @@ func frameAsPost(t *testing.T, h host) {
 	admin.send(note("of-the-admin", "user:bob", `1`))
 	require.Equal(t, "ann", admin.answer().From, "whose socket it is")
 
-	_, err := api.NewClient(s.url, ann.user, ann.password).Socket(t.Context(), "bob", api.StreamRequest{})
+	_, err := api.NewClient(s.URL, ann.User, ann.Password).Socket(t.Context(), "bob", api.StreamRequest{})
 	var refused *api.Error
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, 403, refused.Status)
-	_, err = api.NewClient(s.url, ann.user, ann.password).Socket(t.Context(), "ann", api.StreamRequest{After: new(int64(-1))})
+	_, err = api.NewClient(s.URL, ann.User, ann.Password).Socket(t.Context(), "ann", api.StreamRequest{After: new(int64(-1))})
 	require.ErrorAs(t, err, &refused)
 	require.Equal(t, []string{"Last-Event-ID"}, names(refused.Fields))
 }
 
 func TestSocketsEndWithTheirProcess(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, p := o.startAll("SENDONCE_STREAM_MAX=55m")
+	o := cluster.New(t)
+	o.StartAll("SENDONCE_STREAM_MAX=55m")
+	s, p := o.Admin, o.Process(cluster.All)
 	sockets := make([]*socketClient, 50)
 	for i := range sockets {
 		sockets[i] = openSocket(s, fmt.Sprint("user-", i), nil)
@@ -221,7 +224,7 @@ func TestSocketsEndWithTheirProcess(t *testing.T) {
 		require.ErrorContains(t, err, "this instance ends")
 	}
 	require.Less(t, time.Since(began), 3*time.Second)
-	exited(t, p)
+	cluster.WaitExit(t, p)
 	require.Zero(t, p.ExitCode(), p.Output())
 }
 
@@ -321,24 +324,25 @@ func newEnduring(t *testing.T, user string, client func() *api.Client) *socketLo
 
 func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, _ := o.startAll("TWO_PHASE_ENABLED=true")
-	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
+	o := cluster.New(t)
+	o.StartAll("TWO_PHASE_ENABLED=true")
+	s := o.Admin
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
 	var mu sync.Mutex
 	var process *sandbox.Process
 	var at string
 	restart := func() {
-		p := startProcess(t, o.bin, append(slices.Clone(o.env), "FUNCTION_TARGET=stream", "TWO_PHASE_ENABLED=true"))
-		to := address(t, p)
+		p := cluster.StartProcess(t, o.Bin, append(slices.Clone(o.Env), "FUNCTION_TARGET=stream", "TWO_PHASE_ENABLED=true"))
+		to := cluster.Address(t, p)
 		mu.Lock()
 		defer mu.Unlock()
 		process, at = p, to
 	}
-	of := func(who *server) func() *api.Client {
+	of := func(who *cluster.Client) func() *api.Client {
 		return func() *api.Client {
 			mu.Lock()
 			defer mu.Unlock()
-			return api.NewClient(at, who.user, who.password)
+			return api.NewClient(at, who.User, who.Password)
 		}
 	}
 	restart()
@@ -357,16 +361,16 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	count := func(e *socketLoad, of func() int) int { e.mu.Lock(); defer e.mu.Unlock(); return of() }
 	answered := func() int { return count(sender, func() int { return len(sender.ids) }) }
 	for _, kill := range []int{n / 5, n / 2, n * 4 / 5} {
-		require.Eventually(t, func() bool { return answered() >= kill }, waitLimit, time.Millisecond)
+		cluster.Eventually(t, func() bool { return answered() >= kill })
 		mu.Lock()
 		dying := process
 		mu.Unlock()
 		require.NoError(t, dying.Kill())
 		restart()
 	}
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		return answered() == n && count(sender, func() int { return len(sender.late) }) >= n/2 && count(receiver, func() int { return len(receiver.messages) }) == n
-	}, waitLimit, 10*time.Millisecond, "all is answered, saved and received")
+	}, "all is answered, saved and received")
 	stop()
 	talking.Wait()
 	require.GreaterOrEqual(t, sender.broken, 3)
@@ -379,25 +383,25 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	for _, kind := range sender.late {
 		require.Equal(t, "saved", kind)
 	}
-	require.Equal(t, n, o.looker.count(`select count(*) from messages`), "and nothing is there twice")
+	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "and nothing is there twice")
 }
 
 func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
-	require.NoError(t, ensureStreams(t, o.nats.URL()))
-	s := o.at(o.start("")).connect(o.url) // without a trigger: its sweep would archive beside the test's
+	o := cluster.New(t)
+	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))
+	s := o.At(o.Start("")).Connect(o.DatabaseURL) // without a trigger: its sweep would archive beside the test's
 	c := openSocket(s, "ann", nil)
 	message := api.MessageRequest{ClientMsgID: "c-1", To: "user:bob", Data: api.JSON(`1`)}
 	c.send(message)
 	first := c.answer()
 	require.False(t, first.Archived)
-	require.Equal(t, 204, s.tick("relay").status)
-	require.Equal(t, 1, s.count(`select count(*) from message_done`))
-	s.exec(`update message_done set finished_at = finished_at - interval '100 days'`)
-	s.exec(`update upkeep set begun_at = '-infinity'`)
+	require.Equal(t, 204, s.Tick("relay").Status)
+	require.Equal(t, 1, s.Count(`select count(*) from message_done`))
+	s.Exec(`update message_done set finished_at = finished_at - interval '100 days'`)
+	s.Exec(`update upkeep set begun_at = '-infinity'`)
 	runMaintenance(s)
-	require.Equal(t, 1, s.count(`select count(*) from archived_messages`))
+	require.Equal(t, 1, s.Count(`select count(*) from archived_messages`))
 	c.send(message)
 	again := c.answer()
 	require.Equal(t, first.ServerMsgID, again.ServerMsgID)

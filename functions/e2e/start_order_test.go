@@ -2,10 +2,11 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
 // The trigger alone makes the streams, and the functions of a new system may run
@@ -13,46 +14,46 @@ import (
 // cannot do yet they answer 503.
 func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
-	o.env = append(o.env, "TWO_PHASE_ENABLED=true", allowLoopback)
-	at := o.start("")
-	s, strict := o.at(at).connect(o.url), o.at(o.start("messages", "TWO_PHASE_FAIL_OPEN=false"))
-	bob, shop := s.caller("bob", "receiver"), newReceiver(t, nil)
+	o := cluster.New(t)
+	o.Env = append(o.Env, "TWO_PHASE_ENABLED=true", cluster.AllowLoopback)
+	at := o.Start("")
+	s, strict := o.At(at).Connect(o.DatabaseURL), o.At(o.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
+	bob, shop := s.NewCaller("bob", "receiver"), cluster.NewReceiver(t, nil)
 	addEndpoint(s, `{"url":"`+shop.URL+`"}`)
-	later := func(r reply) {
+	later := func(r cluster.Reply) {
 		t.Helper()
-		require.Equal(t, 503, r.status, r.text)
-		require.NotEmpty(t, r.header.Get("Retry-After"))
+		require.Equal(t, 503, r.Status, r.Text)
+		require.NotEmpty(t, r.Header.Get("Retry-After"))
 	}
-	submit := func(s *server, key, to, ack string) reply {
-		return s.post(post, `{"client_msg_id":"`+key+`","to":"`+to+`","data":1,"confirm":false,"ack":"`+ack+`"}`)
+	submit := func(s *cluster.Client, key, to, ack string) cluster.Reply {
+		return s.Post(cluster.MessagesPath, `{"client_msg_id":"`+key+`","to":"`+to+`","data":1,"confirm":false,"ack":"`+ack+`"}`)
 	}
-	require.Equal(t, 200, submit(s, "1", "user:bob", "saved").status)
-	require.Equal(t, 200, submit(s, "2", "msg.orders.paid", "saved").status)
+	require.Equal(t, 200, submit(s, "1", "user:bob", "saved").Status)
+	require.Equal(t, 200, submit(s, "2", "msg.orders.paid", "saved").Status)
 	instead := submit(s, "3", "user:bob", "accepted")
-	require.Equal(t, 200, instead.status, instead.text)
-	require.Equal(t, "saved", instead.data("ack"))
+	require.Equal(t, 200, instead.Status, instead.Text)
+	require.Equal(t, "saved", instead.Data("ack"))
 	later(submit(strict, "4", "user:bob", "accepted"))
-	later(bob.get(streams + "bob"))
-	later(s.tick("save"))
+	later(bob.Get(cluster.StreamsPath + "bob"))
+	later(s.Tick("save"))
 	task := submitTask(s)
-	require.Equal(t, 200, s.post("/api/v1/sms/task/"+task+"/cancel", `{}`).status)
+	require.Equal(t, 200, s.Post("/api/v1/sms/task/"+task+"/cancel", `{}`).Status)
 	for range 2 {
-		require.Equal(t, 204, s.tick("relay").status)
-		require.Equal(t, 204, s.tick("sweep").status)
-		require.Equal(t, 204, s.tick("deliver").status)
+		require.Equal(t, 204, s.Tick("relay").Status)
+		require.Equal(t, 204, s.Tick("sweep").Status)
+		require.Equal(t, 204, s.Tick("deliver").Status)
 	}
-	require.Equal(t, 3, s.count(`select count(*) from message_live where remaining_sends = 5`), "no send is used up")
-	require.Equal(t, 1, s.count(`select count(*) from event_outbox`))
-	_, err := o.jetStream().Stream(t.Context(), "USERS")
+	require.Equal(t, 3, s.Count(`select count(*) from message_live where remaining_sends = 5`), "no send is used up")
+	require.Equal(t, 1, s.Count(`select count(*) from event_outbox`))
+	_, err := o.JetStream().Stream(t.Context(), "USERS")
 	require.ErrorIs(t, err, jetstream.ErrStreamNotFound)
 
-	s.exec(`update stream_pauses set until = now()`) // a minute at most
-	o.trigger(at)
-	require.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").status == 202 }, waitLimit, 10*time.Millisecond)
-	heard := listen(bob, streams+"bob?after=0")
+	s.Exec(`update stream_pauses set until = now()`) // a minute at most
+	o.StartTrigger(at)
+	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
+	heard := listen(bob, cluster.StreamsPath+"bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {
-		require.Equal(t, s.get(post+"/by-key/"+key).data("server_msg_id"), heard.told())
+		require.Equal(t, s.Get(cluster.MessagesPath+"/by-key/"+key).Data("server_msg_id"), heard.told())
 	}
-	require.Eventually(t, func() bool { return s.count(`select count(*) from message_live`) == 0 && shop.got() == 1 }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { return s.Count(`select count(*) from message_live`) == 0 && shop.Calls() == 1 })
 }

@@ -11,47 +11,49 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 )
 
 // fillStream publishes to a stream past the functions, so that no quota counts.
-func fillStream(o *postOffice, subject string, messages, size int) {
-	o.t.Helper()
-	js := o.jetStream()
+func fillStream(o *cluster.Cluster, subject string, messages, size int) {
+	o.T.Helper()
+	js := o.JetStream()
 	for range messages {
-		_, err := js.PublishMsg(o.t.Context(), &nats.Msg{Subject: subject, Data: []byte(strings.Repeat("x", size))})
-		require.NoError(o.t, err)
+		_, err := js.PublishMsg(o.T.Context(), &nats.Msg{Subject: subject, Data: []byte(strings.Repeat("x", size))})
+		require.NoError(o.T, err)
 	}
 }
 
 // trimNow makes the next deliver measure and trim the streams.
-func trimNow(o *postOffice) {
-	o.looker.exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
+func trimNow(o *cluster.Cluster) {
+	o.Admin.Exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
 }
 
 func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	o.env = append(o.env, "SENDONCE_STREAM_USERS_MB=4", allowLoopback) // of the trigger too, which makes the stream
-	s, _ := o.startAll()
-	ops := newReceiver(t, nil)
-	made := s.post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
-	require.Equal(t, 200, made.status, made.text)
-	secret := made.data("secret").(string)
-	o.until(o.save("user:bob"), "sent") // the stream is there
-	alerts := func() []any { return s.get("/api/v1/admin/alerts").data("items").([]any) }
+	o := cluster.OpenMessages(t)
+	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4", cluster.AllowLoopback) // of the trigger too, which makes the stream
+	o.StartAll()
+	s := o.Admin
+	ops := cluster.NewReceiver(t, nil)
+	made := s.Post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
+	require.Equal(t, 200, made.Status, made.Text)
+	secret := made.Data("secret").(string)
+	o.WaitMessage(o.Save("user:bob"), "sent") // the stream is there
+	alerts := func() []any { return s.Get("/api/v1/admin/alerts").Data("items").([]any) }
 
 	const large = 200_000
 	fillStream(o, "inbox.zoe", 10, large)
 	trimNow(o)
-	require.Equal(t, 204, s.tick("deliver").status)
+	require.Equal(t, 204, s.Tick("deliver").Status)
 	require.Empty(t, alerts(), "it is half full")
 
 	// Nothing but the stream's refusal has deliver look.
 	fillStream(o, "inbox.zoe", 10, large)
 	fillStream(o, "inbox.zoe", 1, 150_000)
 	trimNow(o)
-	waiting := o.save("user:bob", func(r *api.MessageRequest) { r.Data = []byte(`"` + strings.Repeat("x", 60_000) + `"`) })
+	waiting := o.Save("user:bob", func(r *api.MessageRequest) { r.Data = []byte(`"` + strings.Repeat("x", 60_000) + `"`) })
 	raised, data := alertEvent(ops, t, 1, secret)
 	require.Equal(t, "sendonce.alert.raised.v1", raised.Type)
 	require.InDelta(t, 0.99, data.Value, 0.01)
@@ -61,46 +63,47 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	require.Len(t, alerts(), 1)
 	require.Equal(t, []any{raised.Subject, "stream_full", "USERS"}, []any{
 		alerts()[0].(map[string]any)["id"], alerts()[0].(map[string]any)["kind"], alerts()[0].(map[string]any)["queue"]})
-	o.until(o.save("msg.orders.paid", once), "sent") // other streams go on
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // other streams go on
 
 	// Who does not reach NATS changes nothing, and does not fail.
-	lonely := o.at(o.start("deliver", "NATS_URL=nats://127.0.0.1:1"))
+	lonely := o.At(o.Start("deliver", "NATS_URL=nats://127.0.0.1:1"))
 	for range 2 {
 		trimNow(o)
-		require.Equal(t, 204, lonely.tick("deliver").status)
+		require.Equal(t, 204, lonely.Tick("deliver").Status)
 	}
 	require.NotContains(t, alerts()[0], "cleared_at")
 
-	users, err := o.jetStream().Stream(t.Context(), "USERS")
+	users, err := o.JetStream().Stream(t.Context(), "USERS")
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context()))
 	trimNow(o)
-	require.Equal(t, 204, s.tick("deliver").status)
+	require.Equal(t, 204, s.Tick("deliver").Status)
 	cleared, data := alertEvent(ops, t, 2, secret)
 	require.Equal(t, "sendonce.alert.cleared.v1", cleared.Type)
 	require.Equal(t, raised.Subject, cleared.Subject)
 	require.NotNil(t, data.ClearedAt)
 	require.Less(t, data.Value, 0.1)
 	require.Equal(t, "USERS", data.Queue)
-	o.until(waiting, "sent")
+	o.WaitMessage(waiting, "sent")
 	require.Len(t, alerts(), 1)
-	require.Equal(t, 2, ops.got())
+	require.Equal(t, 2, ops.Calls())
 }
 
 // While an alert is open, deliver looks every minute, whoever else wakes it.
 func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	o.env = append(o.env, "SENDONCE_STREAM_DEADLETTERS_MB=1")
-	s, _ := o.startAll()
-	o.until(o.save("user:bob"), "sent")
+	o := cluster.OpenMessages(t)
+	o.Env = append(o.Env, "SENDONCE_STREAM_DEADLETTERS_MB=1")
+	o.StartAll()
+	s := o.Admin
+	o.WaitMessage(o.Save("user:bob"), "sent")
 	fillStream(o, "dlq.x", 9, 100_000)
 	trimNow(o)
-	require.Equal(t, 204, s.tick("deliver").status)
-	require.Equal(t, 1, o.looker.count(`select count(*) from alerts where cleared_at is null`))
-	wake, err := o.jetStream().Stream(t.Context(), "WAKE")
+	require.Equal(t, 204, s.Tick("deliver").Status)
+	require.Equal(t, 1, o.Admin.Count(`select count(*) from alerts where cleared_at is null`))
+	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	cluster.Eventually(t, func() bool {
 		info, err := wake.Info(t.Context(), jetstream.WithSubjectFilter("sched.deliver.>"))
 		require.NoError(t, err)
 		for subject := range info.State.Subjects {
@@ -110,13 +113,13 @@ func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
 			}
 		}
 		return false
-	}, waitLimit, 20*time.Millisecond, "it looks again after a minute")
-	dead, err := o.jetStream().Stream(t.Context(), "DEADLETTERS")
+	}, "it looks again after a minute")
+	dead, err := o.JetStream().Stream(t.Context(), "DEADLETTERS")
 	require.NoError(t, err)
 	require.NoError(t, dead.Purge(t.Context()))
-	require.Equal(t, 204, s.tick("deliver").status)
-	require.Equal(t, 1, o.looker.count(`select count(*) from alerts where cleared_at is null`), "not before")
-	o.looker.exec(`update upkeep set begun_at = begun_at - interval '61 s' where what = 'events'`)
-	require.Equal(t, 204, s.tick("deliver").status)
-	require.Zero(t, o.looker.count(`select count(*) from alerts where cleared_at is null`))
+	require.Equal(t, 204, s.Tick("deliver").Status)
+	require.Equal(t, 1, o.Admin.Count(`select count(*) from alerts where cleared_at is null`), "not before")
+	o.Admin.Exec(`update upkeep set begun_at = begun_at - interval '61 s' where what = 'events'`)
+	require.Equal(t, 204, s.Tick("deliver").Status)
+	require.Zero(t, o.Admin.Count(`select count(*) from alerts where cleared_at is null`))
 }

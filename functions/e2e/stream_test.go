@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -34,23 +35,23 @@ type streamReader struct {
 }
 
 // listen returns once the stream has begun.
-func listen(s *server, path string, header ...string) *streamReader {
-	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 2*waitLimit)
-	s.t.Cleanup(cancel)
-	req, err := http.NewRequestWithContext(ctx, "GET", s.url+path, nil)
-	require.NoError(s.t, err)
-	req.SetBasicAuth(s.user, s.password)
+func listen(s *cluster.Client, path string, header ...string) *streamReader {
+	s.T.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.T.Context()), 2*cluster.WaitLimit)
+	s.T.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(ctx, "GET", s.URL+path, nil)
+	require.NoError(s.T, err)
+	req.SetBasicAuth(s.User, s.Password)
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
 	res, err := http.DefaultClient.Do(req)
-	require.NoError(s.t, err)
-	s.t.Cleanup(func() { _ = res.Body.Close() })
-	require.Equal(s.t, 200, res.StatusCode)
-	e := &streamReader{t: s.t, req: req, res: res, body: bufio.NewReader(res.Body), leave: cancel}
-	require.Empty(s.t, e.block().data, "a stream begins with its place")
-	require.NotEmpty(s.t, e.last)
+	require.NoError(s.T, err)
+	s.T.Cleanup(func() { _ = res.Body.Close() })
+	require.Equal(s.T, 200, res.StatusCode)
+	e := &streamReader{t: s.T, req: req, res: res, body: bufio.NewReader(res.Body), leave: cancel}
+	require.Empty(s.T, e.block().data, "a stream begins with its place")
+	require.NotEmpty(s.T, e.last)
 	return e
 }
 
@@ -106,29 +107,16 @@ func (e *streamReader) end() {
 	require.True(e.t, strings.HasSuffix(rest.String(), "retry: 250\n\n"), rest.String())
 }
 
-// startAll is all functions as one process with a trigger.
-func (o *postOffice) startAll(env ...string) (*server, *sandbox.Process) {
-	o.t.Helper()
-	p := startProcess(o.t, o.bin, append(append([]string{}, o.env...), env...))
-	at := address(o.t, p)
-	o.trigger(at)
-	if o.nats != nil {
-		js := o.jetStream()
-		require.Eventually(o.t, func() bool { _, err := js.Stream(o.t.Context(), "USERS"); return err == nil }, waitLimit, 5*time.Millisecond)
-	}
-	o.client.BaseURL = at
-	return o.at(at), p
-}
-
 func TestTwoCallersChat(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, _ := o.startAll()
-	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "submitter")
-	annHears := listen(ann, streams+"ann")
+	o := cluster.New(t)
+	o.StartAll()
+	s := o.Admin
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
+	annHears := listen(ann, cluster.StreamsPath+"ann")
 	const rounds = 5
 	zero := int64(0)
-	chat := api.NewClient(s.url, bob.user, bob.password)
+	chat := api.NewClient(s.URL, bob.User, bob.Password)
 	done := make(chan error, 1)
 	go func() { // bob answers whatever comes
 		heard := 0
@@ -149,8 +137,8 @@ func TestTwoCallersChat(t *testing.T) {
 		}
 	}()
 	for n := range rounds {
-		said := ann.post(post, fmt.Sprintf(`{"client_msg_id":"c-%d","to":"user:bob","type":"text","data":"第%d\n句"}`, n, n))
-		require.Equal(t, 200, said.status, said.text)
+		said := ann.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"c-%d","to":"user:bob","type":"text","data":"第%d\n句"}`, n, n))
+		require.Equal(t, 200, said.Status, said.Text)
 		var event cloudevents.Event
 		require.NoError(t, json.Unmarshal([]byte(annHears.event().data), &event))
 		require.Equal(t, "text", event.Type())
@@ -162,56 +150,58 @@ func TestTwoCallersChat(t *testing.T) {
 
 func TestAStreamThatWasCutIsTakenUpWithoutGapOrRepeat(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, _ := o.startAll()
-	first := listen(s, streams+"bob")
+	o := cluster.New(t)
+	o.StartAll()
+	s := o.Admin
+	first := listen(s, cluster.StreamsPath+"bob")
 	first.leave()
-	early := o.save("user:bob")
-	o.save("user:carl")
-	second := listen(s, streams+"bob", "Last-Event-ID", first.last)
+	early := o.Save("user:bob")
+	o.Save("user:carl")
+	second := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", first.last)
 	require.Equal(t, early, second.told(), "also for one who had no event before")
 	second.leave()
-	missed := []string{o.save("user:bob")}
-	o.until(missed[0], "sent") // two that are due at once may come in any order
-	missed = append(missed, o.save("user:bob"))
-	o.until(missed[1], "sent")
-	third := listen(s, streams+"bob?after=0", "Last-Event-ID", second.last)
+	missed := []string{o.Save("user:bob")}
+	o.WaitMessage(missed[0], "sent") // two that are due at once may come in any order
+	missed = append(missed, o.Save("user:bob"))
+	o.WaitMessage(missed[1], "sent")
+	third := listen(s, cluster.StreamsPath+"bob?after=0", "Last-Event-ID", second.last)
 	require.Equal(t, missed, []string{third.told(), third.told()}, "the header wins, as an EventSource keeps its URL")
-	last := o.save("user:bob")
+	last := o.Save("user:bob")
 	require.Equal(t, last, third.told())
-	all := listen(s, streams+"bob?after=0")
+	all := listen(s, cluster.StreamsPath+"bob?after=0")
 	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.told(), all.told(), all.told(), all.told()})
 }
 
 func TestACallerHearsItselfAlone(t *testing.T) {
 	t.Parallel()
-	s, _ := ownServer.serveWithNATS(t)
-	ann, bob := s.caller("ann", "submitter"), s.caller("bob", "receiver")
-	listen(bob, streams+"bob")
-	listen(s, streams+"bob")
-	for who, refused := range map[*server]string{ann: streams + "bob", bob: streams + "ann", s.caller("sends", "sender"): streams + "sends"} {
-		got := who.get(refused)
-		require.Equal(t, 403, got.status)
-		require.Equal(t, "forbidden", got.body["error"])
+	s, _ := cluster.OwnServer.ServeWithNATS(t)
+	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
+	listen(bob, cluster.StreamsPath+"bob")
+	listen(s, cluster.StreamsPath+"bob")
+	for who, refused := range map[*cluster.Client]string{ann: cluster.StreamsPath + "bob", bob: cluster.StreamsPath + "ann", s.NewCaller("sends", "sender"): cluster.StreamsPath + "sends"} {
+		got := who.Get(refused)
+		require.Equal(t, 403, got.Status)
+		require.Equal(t, "forbidden", got.Body["error"])
 	}
-	require.Equal(t, 401, (&server{t: t, url: s.url, user: "bob", password: "x"}).get(streams+"bob").status)
-	require.Equal(t, []string{"user"}, s.get(streams+"a%20b").fields())
-	require.Equal(t, []string{"after"}, s.get(streams+"bob?after=x").fields())
-	require.Equal(t, []string{"Last-Event-ID"}, s.do("GET", streams+"bob", "", "Last-Event-ID", "18446744073709551615").fields())
+	require.Equal(t, 401, (&cluster.Client{T: t, URL: s.URL, User: "bob", Password: "x"}).Get(cluster.StreamsPath+"bob").Status)
+	require.Equal(t, []string{"user"}, s.Get(cluster.StreamsPath+"a%20b").Fields())
+	require.Equal(t, []string{"after"}, s.Get(cluster.StreamsPath+"bob?after=x").Fields())
+	require.Equal(t, []string{"Last-Event-ID"}, s.Do("GET", cluster.StreamsPath+"bob", "", "Last-Event-ID", "18446744073709551615").Fields())
 }
 
 func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, p := o.startAll("SENDONCE_STREAM_MAX=5s")
+	o := cluster.New(t)
+	o.StartAll("SENDONCE_STREAM_MAX=5s")
+	s, p := o.Admin, o.Process(cluster.All)
 	began := time.Now()
-	listen(s, streams+"bob").end()
+	listen(s, cluster.StreamsPath+"bob").end()
 	require.InDelta(t, 5, time.Since(began).Seconds(), 2)
 
 	const listeners = 50
 	ears := make([]*streamReader, listeners)
 	for i := range ears {
-		ears[i] = listen(s, fmt.Sprintf("%suser-%d", streams, i))
+		ears[i] = listen(s, fmt.Sprintf("%suser-%d", cluster.StreamsPath, i))
 	}
 	began = time.Now()
 	require.NoError(t, p.Signal(15))
@@ -219,39 +209,40 @@ func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
 		e.end()
 	}
 	require.Less(t, time.Since(began), 3*time.Second, "long before their time")
-	exited(t, p)
+	cluster.WaitExit(t, p)
 	require.Zero(t, p.ExitCode())
 }
 
 func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s, _ := o.startAll()
-	bob := listen(s, streams+"bob")
-	before := o.save("user:bob")
+	o := cluster.New(t)
+	o.StartAll()
+	s := o.Admin
+	bob := listen(s, cluster.StreamsPath+"bob")
+	before := o.Save("user:bob")
 	require.Equal(t, before, bob.told())
-	require.NoError(t, o.nats.Stop())
-	var refused reply
-	require.Eventually(t, func() bool {
-		refused = s.do("GET", streams+"bob", "")
-		return refused.status == 503
-	}, waitLimit, 10*time.Millisecond)
-	require.Equal(t, "server_busy", refused.body["error"])
-	require.NotEmpty(t, refused.header.Get("Retry-After"))
-	meanwhile := o.save("user:bob")
-	o.nats = natsIn(t, o.options)
+	require.NoError(t, o.NATS.Stop())
+	var refused cluster.Reply
+	cluster.Eventually(t, func() bool {
+		refused = s.Do("GET", cluster.StreamsPath+"bob", "")
+		return refused.Status == 503
+	})
+	require.Equal(t, "server_busy", refused.Body["error"])
+	require.NotEmpty(t, refused.Header.Get("Retry-After"))
+	meanwhile := o.Save("user:bob")
+	o.StartNATS()
 	require.Equal(t, meanwhile, bob.told(), "on the same connection")
-	after := o.save("user:bob")
+	after := o.Save("user:bob")
 	require.Equal(t, after, bob.told())
 }
 
 func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	t.Parallel()
-	s, nc := ownServer.serveWithNATS(t)
+	s, nc := cluster.OwnServer.ServeWithNATS(t)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(broker.Close)
-	bob := listen(s, streams+"bob")
+	bob := listen(s, cluster.StreamsPath+"bob")
 	for id, data := range []string{`{"broken":`, "{\n\"whole\":\r\n1}"} {
 		event := cloudevents.NewEvent()
 		event.SetID(fmt.Sprint(id))
@@ -268,22 +259,22 @@ func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	users, err := js.Stream(t.Context(), bus.StreamUsers)
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context(), jetstream.WithPurgeSequence(2)))
-	late := listen(s, streams+"bob", "Last-Event-ID", "0")
+	late := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", "0")
 	require.Equal(t, "1", late.told(), "all that is kept")
 	require.NoError(t, users.Purge(t.Context()))
-	late = listen(s, streams+"bob", "Last-Event-ID", "1")
+	late = listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", "1")
 	late.block()
 	require.Regexp(t, `^id: 2\n\nid: 2\nevent: gap\ndata: \{"after":1,"next":3,"message":"[^<>\\]+"\}\n\n$`, late.text.String())
 }
 
 func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T) {
 	t.Parallel()
-	o := newMessages(t)
-	s := o.at(o.start("stream"))
-	admin := o.at(o.start("admin"))
-	caller := admin.caller("u-0", "receiver")
-	caller.url = s.url
-	broker, err := bus.Open(bus.Config{URL: o.nats.URL(), Replicas: 1}, sandbox.Log(t))
+	o := cluster.OpenMessages(t)
+	s := o.At(o.Start("stream"))
+	admin := o.At(o.Start("admin"))
+	caller := admin.NewCaller("u-0", "receiver")
+	caller.URL = s.URL
+	broker, err := bus.Open(bus.Config{URL: o.NATS.URL(), Replicas: 1}, sandbox.Log(t))
 	require.NoError(t, err)
 	t.Cleanup(broker.Close)
 	require.NoError(t, broker.Ensure(t.Context()))
@@ -295,19 +286,19 @@ func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T)
 			who = caller
 		}
 		name := fmt.Sprintf("u-%d", i)
-		ears[i] = listen(who, streams+name)
+		ears[i] = listen(who, cluster.StreamsPath+name)
 		event := cloudevents.NewEvent()
 		event.SetID(name)
 		event.SetSource("/test")
 		event.SetType("text")
 		messages[i] = bus.Message{Subject: bus.UserSubject(name), Event: event}
 	}
-	before := o.looker.lastStatement()
+	before := o.Admin.LastStatement()
 	for _, err := range broker.Publish(t.Context(), messages) {
 		require.NoError(t, err)
 	}
 	for i, e := range ears {
 		require.Equal(t, fmt.Sprintf("u-%d", i), e.told())
 	}
-	require.Equal(t, before, o.looker.lastStatement())
+	require.Equal(t, before, o.Admin.LastStatement())
 }

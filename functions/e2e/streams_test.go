@@ -4,12 +4,12 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
@@ -19,7 +19,7 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 	t.Parallel()
 	first := startProbed(t)
 	first.untilReady(200)
-	_, err := first.process.Terminate(waitLimit)
+	_, err := first.process.Terminate(cluster.WaitLimit)
 	require.NoError(t, err)
 
 	p := startProbed(t, func(p *probed) {
@@ -33,7 +33,7 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 	p.until(`trigger_route_stopped{durable="save-1-of-1",function="save",reason="subjects_taken"}`, 1)
 	p.until(`trigger_stream_missing{reason="subjects_taken",stream="OTHER"}`, 1)
 	var health struct{ Status string }
-	require.NoError(t, json.Unmarshal([]byte(p.untilReady(503).text), &health))
+	require.NoError(t, json.Unmarshal([]byte(p.untilReady(503).Text), &health))
 	require.True(t, strings.HasPrefix(health.Status, "these routes do not run: save-1-of-1 (stream OTHER cannot be made: "), health.Status)
 	require.Contains(t, health.Status, "run 'sendonce drain' until it says 0, then 'nats stream rm ACCEPTED'")
 	require.InDelta(t, 1, p.metric(`trigger_pulling{durable="record",function="deliver"}`), 0, "a stream that cannot grow is used as it is")
@@ -44,8 +44,8 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 // Postgres keeps it.
 func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 	t.Parallel()
-	w := twoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
-	js := w.jetStream()
+	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
+	js := w.JetStream()
 	full := func(size int) {
 		for {
 			if _, err := js.Publish(t.Context(), "dlq.test", make([]byte, size), jetstream.WithRetryAttempts(0)); err != nil {
@@ -56,32 +56,34 @@ func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 			}
 		}
 	}
-	w.trigger(w.at)
-	require.Eventually(t, func() bool { _, err := js.Stream(t.Context(), "DEADLETTERS"); return err == nil }, waitLimit, 10*time.Millisecond)
+	w.StartTrigger(w.Client.BaseURL)
+	cluster.Eventually(t, func() bool { _, err := js.Stream(t.Context(), "DEADLETTERS"); return err == nil })
 	full(100_000)
 	full(1)
-	before := w.accept("c-1", `"one"`)
+	before := w.Accept("c-1", `"one"`)
 	poison := nats.NewMsg("acc.0.poison")
 	poison.Header.Set("ce-specversion", "1.0") // and nothing else
 	poison.Data = []byte("poison")
 	_, err := js.PublishMsg(t.Context(), poison)
 	require.NoError(t, err)
-	after := w.accept("c-2", `"two"`)
+	after := w.Accept("c-2", `"two"`)
 	for _, ack := range []string{before.ServerMsgID, after.ServerMsgID} {
-		require.Eventually(t, func() bool { return w.townState(ack) != "accepted" }, waitLimit, 10*time.Millisecond)
+		cluster.Eventually(t, func() bool { return w.Message(ack).State != "accepted" })
 	}
-	require.Equal(t, 1, w.looker.count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
+	require.Equal(t, 1, w.Admin.Count(`select count(*) from dead_letters where function = 'save' and event = 'poison' and dead`))
 }
 
 // Where the clock of NATS is ahead a wake-up comes before what it is for is due,
 // and its schedule is gone then.
 func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
-	broker := newNATS(t)
+	broker := cluster.NewNATS(t)
 	url := sandbox.NewDatabase(t)
-	_, h := environment(t, url, func(c *fn.Config) { c.Bus = bus.Config{URL: natsURL(t, broker.URL(), bus.UserAll), Replicas: 1} })
-	s := serveHandler(t, h).connect(url)
-	require.NoError(t, ensureStreams(t, broker.URL()))
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) {
+		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
+	})
+	s := cluster.ServeHandler(t, h).Connect(url)
+	require.NoError(t, cluster.EnsureStreams(t, broker.URL()))
 	wake, err := jetStreamAt(t, broker.URL()).Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	scheduled := func(function string) func() bool {
@@ -93,14 +95,14 @@ func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
 	}
 	scheduleInAnHour(s, "default")
 	for id, to := range map[string]string{"a": "msg.orders.paid", "b": "https://shop.example/hook"} {
-		require.Equal(t, 200, s.post(post, `{"client_msg_id":"`+id+`","to":"`+to+`","data":1}`).status)
+		require.Equal(t, 200, s.Post(cluster.MessagesPath, `{"client_msg_id":"`+id+`","to":"`+to+`","data":1}`).Status)
 	}
-	s.exec(`update task_live set due_at = now() + interval '20 seconds'`)
-	s.exec(`update message_live set next_at = now() + interval '20 seconds'`)
+	s.Exec(`update task_live set due_at = now() + interval '20 seconds'`)
+	s.Exec(`update message_live set next_at = now() + interval '20 seconds'`)
 	for _, function := range []string{"sweep", "relay", "deliver"} {
 		for range 3 { // each time this process has just published the same schedule
-			require.Equal(t, 204, s.tick(function).status)
-			require.Eventually(t, scheduled(function), waitLimit, time.Millisecond, function)
+			require.Equal(t, 204, s.Tick(function).Status)
+			cluster.Eventually(t, scheduled(function), function)
 			require.NoError(t, wake.Purge(t.Context()))
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
@@ -13,54 +14,54 @@ import (
 // answers.
 func TestStricterThanTheSources(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	const send, report = "/api/v1/sms/send", "/api/v1/sms/report"
-	refused := func(r reply, status int, code string, fields ...string) {
+	refused := func(r cluster.Reply, status int, code string, fields ...string) {
 		t.Helper()
-		require.Equal(t, status, r.status, r.text)
-		require.Equal(t, code, r.body["error"], r.text)
-		require.Equal(t, fields, r.fields(), r.text)
+		require.Equal(t, status, r.Status, r.Text)
+		require.Equal(t, code, r.Body["error"], r.Text)
+		require.Equal(t, fields, r.Fields(), r.Text)
 	}
-	invalid := func(r reply, fields ...string) {
+	invalid := func(r cluster.Reply, fields ...string) {
 		t.Helper()
 		refused(r, 400, "invalid_request", fields...)
 	}
 	const phone = `"phone_number":"13800138000"`
 
-	invalid(s.post(send, `{`+phone+`,"content":"x","use_template":true}`), "use_template")
-	require.Equal(t, 200, s.post("/api/v1/admin/template", `{"template_name":"t","template_content":"{code} for {name}"}`).status)
-	invalid(s.post(send, `{`+phone+`,"content":"code=1","use_template":true}`), "params.name")
-	invalid(s.post(send, `{`+phone+`,"content":"code=%zz&name=Ann","use_template":true}`), "content")
-	r := s.post(send, `{`+phone+`,"content":"code={name}&name=Ann&more=1","use_template":true,"idempotency_key":"k"}`)
-	require.Equal(t, "{name} for Ann", r.data("final_content"), "a value is text")
-	require.Equal(t, []any{"more"}, r.data("unused_params"))
-	refused(s.post(send, `{`+phone+`,"content":"other","idempotency_key":"k"}`), 422, "idempotency_key_reused")
-	invalid(s.post(send, `{`+phone+`,"content":" "}`), "content")
-	invalid(s.post(send, fmt.Sprintf(`{%s,"content":"%0201d"}`, phone, 1)), "content")
-	refused(s.do("POST", send, `{`+phone+`,"content":"x"}`, "Content-Type", "text/plain"), 415, "unsupported_media_type")
+	invalid(s.Post(send, `{`+phone+`,"content":"x","use_template":true}`), "use_template")
+	require.Equal(t, 200, s.Post("/api/v1/admin/template", `{"template_name":"t","template_content":"{code} for {name}"}`).Status)
+	invalid(s.Post(send, `{`+phone+`,"content":"code=1","use_template":true}`), "params.name")
+	invalid(s.Post(send, `{`+phone+`,"content":"code=%zz&name=Ann","use_template":true}`), "content")
+	r := s.Post(send, `{`+phone+`,"content":"code={name}&name=Ann&more=1","use_template":true,"idempotency_key":"k"}`)
+	require.Equal(t, "{name} for Ann", r.Data("final_content"), "a value is text")
+	require.Equal(t, []any{"more"}, r.Data("unused_params"))
+	refused(s.Post(send, `{`+phone+`,"content":"other","idempotency_key":"k"}`), 422, "idempotency_key_reused")
+	invalid(s.Post(send, `{`+phone+`,"content":" "}`), "content")
+	invalid(s.Post(send, fmt.Sprintf(`{%s,"content":"%0201d"}`, phone, 1)), "content")
+	refused(s.Do("POST", send, `{`+phone+`,"content":"x"}`, "Content-Type", "text/plain"), 415, "unsupported_media_type")
 
-	claimed := s.get("/api/v1/sms/tasks/pending?app_id=app").list()[0]
-	invalid(s.get("/api/v1/sms/tasks/pending?app=app"), "app", "app_id")
-	told := func(app string, status int, more string) reply {
-		return s.post(report, fmt.Sprintf(`{"task_id":%q,"app_id":%q,"status":%d%s}`, claimed["task_id"], app, status, more))
+	claimed := s.Get("/api/v1/sms/tasks/pending?app_id=app").List()[0]
+	invalid(s.Get("/api/v1/sms/tasks/pending?app=app"), "app", "app_id")
+	told := func(app string, status int, more string) cluster.Reply {
+		return s.Post(report, fmt.Sprintf(`{"task_id":%q,"app_id":%q,"status":%d%s}`, claimed["task_id"], app, status, more))
 	}
 	invalid(told("app", 3, `,"should_rety":true`), "should_rety")
 	refused(told("other", 2, ""), 409, "stale_claim")
-	require.Equal(t, 200, told("app", 2, "").status)
+	require.Equal(t, 200, told("app", 2, "").Status)
 	refused(told("app", 3, ""), 409, "stale_claim")
-	require.Equal(t, 2, s.count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are kept")
+	require.Equal(t, 2, s.Count(`select count(*) from report_logs where verdict = 'stale_claim'`), "both are kept")
 
-	require.Nil(t, orderMessage(s, booking(1, "")).data("skipped"))
-	require.Equal(t, true, orderMessage(s, booking(1, "")).data("skipped"), "it is being sent")
+	require.Nil(t, orderMessage(s, booking(1, "")).Data("skipped"))
+	require.Equal(t, true, orderMessage(s, booking(1, "")).Data("skipped"), "it is being sent")
 	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	shop := s.caller("shop", "submitter")
-	refused(shop.post(subscriptions+"send", booking(1, "")), 403, "forbidden")
-	refused(shop.get("/api/v1/admin/statistics"), 403, "forbidden")
-	refused(shop.post("/api/v1/messages", `{"from":"ann","client_msg_id":"c","to":"a.b","type":"t","data":1}`), 403, "forbidden")
-	require.Equal(t, 400, s.post(subscriptions+"send", `{"template_id":"x","template_type":"T","business_type":"b","business_id":2,"receiver_user_id":1,
-		"receiver_openid":"o","message_data":{"thing1":{"value":"more than the twenty characters of a thing"}}}`).status)
-	recorded := s.post(subscriptions+"record", recording(3, ""))
-	require.Equal(t, 200, recorded.status, recorded.text)
-	refused(s.post(fmt.Sprintf("%s%v/status", subscriptions, recorded.data("id")),
-		fmt.Sprintf(`{"app_id":"other","claim_id":%v,"send_status":1}`, recorded.data("claim_id"))), 409, "stale_claim")
+	shop := s.NewCaller("shop", "submitter")
+	refused(shop.Post(subscriptions+"send", booking(1, "")), 403, "forbidden")
+	refused(shop.Get("/api/v1/admin/statistics"), 403, "forbidden")
+	refused(shop.Post("/api/v1/messages", `{"from":"ann","client_msg_id":"c","to":"a.b","type":"t","data":1}`), 403, "forbidden")
+	require.Equal(t, 400, s.Post(subscriptions+"send", `{"template_id":"x","template_type":"T","business_type":"b","business_id":2,"receiver_user_id":1,
+		"receiver_openid":"o","message_data":{"thing1":{"value":"more than the twenty characters of a thing"}}}`).Status)
+	recorded := s.Post(subscriptions+"record", recording(3, ""))
+	require.Equal(t, 200, recorded.Status, recorded.Text)
+	refused(s.Post(fmt.Sprintf("%s%v/status", subscriptions, recorded.Data("id")),
+		fmt.Sprintf(`{"app_id":"other","claim_id":%v,"send_status":1}`, recorded.Data("claim_id"))), 409, "stale_claim")
 }

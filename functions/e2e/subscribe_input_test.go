@@ -8,35 +8,36 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 func TestOnlyWholeUnsigned64BitNumbersNameABusinessEvent(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	for written, read := range map[string]string{
 		`0`: "0", `"0"`: "0", `9007199254740993`: "9007199254740993", `18446744073709551615`: "18446744073709551615", `"18446744073709551615"`: "18446744073709551615",
 	} {
-		at := orderMessage(s, strings.Replace(booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).header.Get("Location")
-		require.Equal(t, read, s.get(at).data("business_id"))
-		require.Equal(t, 200, s.get(subscriptions+"logs?business_type=course_booking&business_id="+read).status)
+		at := orderMessage(s, strings.Replace(booking(written, ""), "CONFIRM", fmt.Sprint("T", len(written), written[:1] == `"`), 1)).Header.Get("Location")
+		require.Equal(t, read, s.Get(at).Data("business_id"))
+		require.Equal(t, 200, s.Get(subscriptions+"logs?business_type=course_booking&business_id="+read).Status)
 	}
 	for _, bad := range []string{`1e3`, `1.0`, `-1`, `-0`, `18446744073709551616`, `"18446744073709551616"`, `"-1"`, `"01"`, `"1e3"`, `""`, `" 1"`, `"+1"`, `"一"`, `true`, `{}`, `[1]`, `null`} {
-		r := s.post(subscriptions+"send", booking(bad, ""))
-		require.Equal(t, 400, r.status, bad)
-		require.Equal(t, []string{"business_id"}, r.fields(), bad)
-		require.Contains(t, r.text, "18446744073709551615", bad)
+		r := s.Post(subscriptions+"send", booking(bad, ""))
+		require.Equal(t, 400, r.Status, bad)
+		require.Equal(t, []string{"business_id"}, r.Fields(), bad)
+		require.Contains(t, r.Text, "18446744073709551615", bad)
 	}
 	for _, bad := range []string{"1e3", "1.0", "-1", "18446744073709551616", "01", "", "x"} {
-		r := s.get(subscriptions + "logs?business_type=course_booking&business_id=" + bad)
-		require.Equal(t, []string{"business_id"}, r.fields(), bad)
+		r := s.Get(subscriptions + "logs?business_type=course_booking&business_id=" + bad)
+		require.Equal(t, []string{"business_id"}, r.Fields(), bad)
 	}
-	require.Equal(t, 5, s.count(`select count(*) from subscribe_message_logs`))
+	require.Equal(t, 5, s.Count(`select count(*) from subscribe_message_logs`))
 }
 
 func TestEveryBadFieldOfASubscribeMessageIsNamed(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	long := strings.Repeat("长", 1025)
 	for body, fields := range map[string][]string{
 		`{}`: {"business_id", "business_type", "message_data", "receiver_openid", "receiver_user_id", "template_id", "template_type"},
@@ -54,56 +55,56 @@ func TestEveryBadFieldOfASubscribeMessageIsNamed(t *testing.T) {
 		booking(1, fmt.Sprintf(`"send_at":%q`, time.Now().AddDate(1, 1, 0).Format(time.RFC3339))): {"send_at"},
 		recording(1, `"lease_seconds":9`):                                                         {"app_id", "lease_seconds"},
 	} {
-		r := s.post(subscriptions+"send", body)
-		require.Equal(t, 400, r.status, r.text)
-		require.ElementsMatch(t, fields, r.fields(), body)
+		r := s.Post(subscriptions+"send", body)
+		require.Equal(t, 400, r.Status, r.Text)
+		require.ElementsMatch(t, fields, r.Fields(), body)
 	}
-	require.Zero(t, s.count(`select count(*) from subscribe_message_logs`))
-	at := orderMessage(s, booking(1, "")).header.Get("Location")
+	require.Zero(t, s.Count(`select count(*) from subscribe_message_logs`))
+	at := orderMessage(s, booking(1, "")).Header.Get("Location")
 	for body, fields := range map[string][]string{
 		`{}`: {"app_id", "claim_id", "send_status"},
 		`{"app_id":" ","claim_id":-1,"send_status":3,"outcome":"released","error_code":"` + strings.Repeat("e", 51) + `","should_retry":true,"lease_seconds":9}`: {
 			"app_id", "claim_id", "send_status", "outcome", "outcome", "error_code", "should_retry", "lease_seconds", "lease_seconds"},
 		`{"app_id":"a","claim_id":1,"send_status":1,"should_retry":true,"lease_seconds":60}`: {"should_retry", "lease_seconds"},
 	} {
-		r := s.post(at+"/status", body)
-		require.Equal(t, 400, r.status, r.text)
-		require.ElementsMatch(t, fields, r.fields(), body)
+		r := s.Post(at+"/status", body)
+		require.Equal(t, 400, r.Status, r.Text)
+		require.ElementsMatch(t, fields, r.Fields(), body)
 	}
 }
 
 func TestABlockedWordRefusesANewOrderAndNotTheRepeatOfAKnownOne(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	first := orderMessage(s, booking(1, ""))
 	for _, word := range []string{"瑜伽", "4711"} {
-		require.Equal(t, 200, s.post("/api/v1/admin/blocked-words", fmt.Sprintf(`{"word":%q}`, word)).status)
+		require.Equal(t, 200, s.Post("/api/v1/admin/blocked-words", fmt.Sprintf(`{"word":%q}`, word)).Status)
 	}
-	require.Equal(t, first.data("id"), orderMessage(s, booking(1, "")).data("id"))
+	require.Equal(t, first.Data("id"), orderMessage(s, booking(1, "")).Data("id"))
 	for _, refused := range []string{booking(2, ""), strings.Replace(booking(2, ""), `"瑜伽课"`, `"ｖ4711"`, 1), strings.Replace(booking(2, ""), `thing1":{"value":"瑜伽课"`, `number1":{"value":4711`, 1)} {
-		r := s.post(subscriptions+"send", refused)
-		require.Equal(t, 400, r.status, r.text)
-		require.Equal(t, "content_blocked", r.body["error"])
+		r := s.Post(subscriptions+"send", refused)
+		require.Equal(t, 400, r.Status, r.Text)
+		require.Equal(t, "content_blocked", r.Body["error"])
 	}
 	newWeChatSender(s).send(task.Report{Outcome: task.SentFailed})
-	again := s.post(subscriptions+"send", booking(1, ""))
-	require.Equal(t, "content_blocked", again.body["error"], "it would be sent anew")
-	require.Equal(t, 1, s.count(`select count(*) from tasks`))
+	again := s.Post(subscriptions+"send", booking(1, ""))
+	require.Equal(t, "content_blocked", again.Body["error"], "it would be sent anew")
+	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
 
 func TestNoSMSGetsIntoTheQueuesOfSubscribeMessagesAndNoAppClaimsFromThem(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	orderMessage(s, booking(1, ""))
 	for _, queue := range []string{task.WeChatQueue, task.RecordedQueue} {
 		item := fmt.Sprintf(`{"phone_number":"13800138000","content":"x","queue":%q}`, queue)
-		refused := s.post("/api/v1/sms/send", item)
-		require.Equal(t, []string{"queue"}, refused.fields())
-		require.Contains(t, refused.text, "POST /api/v1/subscribe/send")
-		require.Contains(t, s.post("/api/v1/sms/send/batch", `{"items":[`+item+`]}`).text, "POST /api/v1/subscribe/send")
-		claim := s.get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue)
-		require.Equal(t, 400, claim.status)
-		require.Equal(t, []string{"queue"}, claim.fields())
+		refused := s.Post("/api/v1/sms/send", item)
+		require.Equal(t, []string{"queue"}, refused.Fields())
+		require.Contains(t, refused.Text, "POST /api/v1/subscribe/send")
+		require.Contains(t, s.Post("/api/v1/sms/send/batch", `{"items":[`+item+`]}`).Text, "POST /api/v1/subscribe/send")
+		claim := s.Get("/api/v1/sms/tasks/pending?app_id=app&queue=" + queue)
+		require.Equal(t, 400, claim.Status)
+		require.Equal(t, []string{"queue"}, claim.Fields())
 	}
-	require.Equal(t, 1, s.count(`select count(*) from tasks`))
+	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
 // waitingMessages is how many messages wait: few for every run of the tests, or
@@ -24,10 +26,10 @@ func waitingMessages(t *testing.T) (n int, many bool) {
 }
 
 // insertWaiting saves n messages to a subject at once, as many calls would.
-func insertWaiting(s *server, n int) {
-	s.t.Helper()
-	s.exec(`set session_replication_role = replica`)
-	s.exec(`with m as (
+func insertWaiting(s *cluster.Client, n int) {
+	s.T.Helper()
+	s.Exec(`set session_replication_role = replica`)
+	s.Exec(`with m as (
 			insert into messages (id, call_id, fingerprint, caller_id, sender, client_msg_id, kind, destination, type, data, confirm, max_sends, expected_receipts)
 			select gen_random_uuid(), gen_random_uuid(), gen_random_uuid(), 0, 'shop', g::text, 0, 'msg.orders.paid', 'order.paid', '{"order":4711}', false, 5, 1
 			from generate_series(1, $1) g
@@ -37,22 +39,22 @@ func insertWaiting(s *server, n int) {
 }
 
 // messageUpdates is how many rows were updated in this database so far.
-func messageUpdates(s *server) int {
-	s.t.Helper()
-	return s.count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
+func messageUpdates(s *cluster.Client) int {
+	s.T.Helper()
+	return s.Count(`select coalesce(sum(n_tup_upd), 0) from pg_stat_user_tables`)
 }
 
 // sendToUsers sends messages to a user for d, one after the other, and gives the
 // median time from the answer that one is saved until it is sent.
-func sendToUsers(o *postOffice, d time.Duration) time.Duration {
-	o.t.Helper()
+func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
+	o.T.Helper()
 	var took []time.Duration
 	pace := time.NewTicker(50 * time.Millisecond)
 	defer pace.Stop()
 	for end := time.Now().Add(d); len(took) < 10 || time.Now().Before(end); {
 		<-pace.C
-		id, began := o.save("user:bob"), time.Now()
-		require.Eventually(o.t, func() bool { return o.looker.count(`select count(*) from message_done where id = $1`, id) == 1 }, waitLimit, 500*time.Microsecond)
+		id, began := o.Save("user:bob"), time.Now()
+		require.Eventually(o.T, func() bool { return o.Admin.Count(`select count(*) from message_done where id = $1`, id) == 1 }, cluster.WaitLimit, 500*time.Microsecond)
 		took = append(took, time.Since(began))
 	}
 	slices.Sort(took)
@@ -65,21 +67,21 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 	t.Parallel()
 	n, many := waitingMessages(t)
 	lasts := map[bool]time.Duration{true: 30 * time.Second}[many]
-	o := newMessages(t)
+	o := cluster.OpenMessages(t)
 	limits := createLimited(o, "MESSAGES", "msg.>", 1)
-	o.startRelay()
-	o.until(o.save("msg.orders.paid", once), "sent") // it is full now
-	o.until(o.save("user:bob"), "sent")
+	o.StartRelay()
+	o.WaitMessage(o.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // it is full now
+	o.WaitMessage(o.Save("user:bob"), "sent")
 	idle := sendToUsers(o, lasts/3)
-	insertWaiting(o.looker, n)
-	o.save("msg.orders.paid", once) // wakes the relay
-	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from stream_pauses`) == 1 }, waitLimit, 10*time.Millisecond)
-	before, began := messageUpdates(o.looker), time.Now()
+	insertWaiting(o.Admin, n)
+	o.Save("msg.orders.paid", cluster.WithoutConfirm) // wakes the relay
+	cluster.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from stream_pauses`) == 1 })
+	before, began := messageUpdates(o.Admin), time.Now()
 	busy := sendToUsers(o, lasts)
-	updates := float64(messageUpdates(o.looker)-before) / time.Since(began).Seconds()
+	updates := float64(messageUpdates(o.Admin)-before) / time.Since(began).Seconds()
 	t.Logf("a message to another stream is sent after %v, and after %v while %d messages wait for a full one; %.1f updates/s",
 		idle.Round(10*time.Microsecond), busy.Round(10*time.Microsecond), n, updates)
-	require.Zero(t, o.looker.count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")
+	require.Zero(t, o.Admin.Count(`select count(*) from message_live l join messages m using (id) where l.xmin <> m.xmin`), "nothing that waits is written")
 	require.Less(t, updates, 500.0)
 	if many {
 		require.Less(t, busy, 2*idle)
@@ -87,10 +89,10 @@ func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
 
 	removeLimit(o, limits)
 	began = time.Now()
-	o.looker.exec(`update stream_pauses set until = now()`)
-	_, err := o.jetStream().Publish(t.Context(), "wake.relay", []byte("1"))
+	o.Admin.Exec(`update stream_pauses set until = now()`)
+	_, err := o.JetStream().Publish(t.Context(), "wake.relay", []byte("1"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return o.looker.count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*waitLimit, 20*time.Millisecond)
+	require.Eventually(t, func() bool { return o.Admin.Count(`select count(*) from (select from message_live limit 1) l`) == 0 }, 5*cluster.WaitLimit, 20*time.Millisecond)
 	took := time.Since(began)
 	t.Logf("all %d were sent within %v of there being room, %.0f/s", n, took.Round(10*time.Millisecond), float64(n)/took.Seconds())
 	require.Equal(t, n+2, messagesIn(o, "MESSAGES"))

@@ -9,218 +9,214 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
 // addEndpoint makes an endpoint and gives its path and its secret.
-func addEndpoint(s *server, body string) (at, secret string) {
-	made := s.post(endpoints, body)
-	require.Equal(s.t, 200, made.status, made.text)
-	return fmt.Sprintf("%s/%v", endpoints, made.data("id")), made.data("secret").(string)
+func addEndpoint(s *cluster.Client, body string) (at, secret string) {
+	made := s.Post(endpoints, body)
+	require.Equal(s.T, 200, made.Status, made.Text)
+	return fmt.Sprintf("%s/%v", endpoints, made.Data("id")), made.Data("secret").(string)
 }
 
 // auditedActions are the words of what was done by hand to a subject, oldest first.
-func auditedActions(s *server, subject string) (words []string) {
-	rows, err := s.owner.Query(s.t.Context(), `select action from operator_actions where subject = $1 order by id`, subject)
-	require.NoError(s.t, err)
+func auditedActions(s *cluster.Client, subject string) (words []string) {
+	rows, err := s.Owner.Query(s.T.Context(), `select action from operator_actions where subject = $1 order by id`, subject)
+	require.NoError(s.T, err)
 	defer rows.Close()
 	for rows.Next() {
 		var word string
-		require.NoError(s.t, rows.Scan(&word))
+		require.NoError(s.T, rows.Scan(&word))
 		words = append(words, word)
 	}
-	require.NoError(s.t, rows.Err())
+	require.NoError(s.T, rows.Err())
 	return words
 }
 
-func (s *server) text(sql string, args ...any) (text string) {
-	require.NoError(s.t, s.owner.QueryRow(s.t.Context(), sql, args...).Scan(&text))
-	return text
-}
-
 // requireNoSecretsStored demands that the records of what was done by hand hold none.
-func requireNoSecretsStored(s *server) {
-	s.t.Helper()
-	require.Positive(s.t, s.count(`select count(*) from operator_actions`))
-	require.Zero(s.t, s.count(`select count(*) from operator_actions a where a::text like '%whsec_%' or a::text like '%enc_.%'`))
+func requireNoSecretsStored(s *cluster.Client) {
+	s.T.Helper()
+	require.Positive(s.T, s.Count(`select count(*) from operator_actions`))
+	require.Zero(s.T, s.Count(`select count(*) from operator_actions a where a::text like '%whsec_%' or a::text like '%enc_.%'`))
 }
 
 const shopURL = `{"url":"https://shop.test/events"}`
 
 func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop := s.caller("shop", "submitter")
-	made := shop.post(endpoints, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
-	require.Equal(t, 200, made.status, made.text)
-	secret, ok := strings.CutPrefix(made.data("secret").(string), "whsec_")
+	s := cluster.Serve(t)
+	shop := s.NewCaller("shop", "submitter")
+	made := shop.Post(endpoints, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
+	require.Equal(t, 200, made.Status, made.Text)
+	secret, ok := strings.CutPrefix(made.Data("secret").(string), "whsec_")
 	require.True(t, ok)
 	key, err := base64.StdEncoding.DecodeString(secret)
 	require.NoError(t, err)
 	require.Len(t, key, 32)
-	require.Equal(t, "https://shop.test:8443/events?x=1", made.data("url"))
-	require.Equal(t, "订单", made.data("description"))
-	require.Equal(t, []any{"task.failed", "webhook.disabled"}, made.data("events"))
-	require.Equal(t, true, made.data("enabled"))
+	require.Equal(t, "https://shop.test:8443/events?x=1", made.Data("url"))
+	require.Equal(t, "订单", made.Data("description"))
+	require.Equal(t, []any{"task.failed", "webhook.disabled"}, made.Data("events"))
+	require.Equal(t, true, made.Data("enabled"))
 
-	got := shop.get(fmt.Sprintf("%s/%v", endpoints, made.data("id")))
-	require.Equal(t, 200, got.status)
-	require.Equal(t, made.data("created_at"), got.data("created_at"))
-	for _, shown := range []reply{got, shop.get(endpoints), s.get(root + "actions")} {
-		require.NotContains(t, shown.text, secret)
+	got := shop.Get(fmt.Sprintf("%s/%v", endpoints, made.Data("id")))
+	require.Equal(t, 200, got.Status)
+	require.Equal(t, made.Data("created_at"), got.Data("created_at"))
+	for _, shown := range []cluster.Reply{got, shop.Get(endpoints), s.Get(root + "actions")} {
+		require.NotContains(t, shown.Text, secret)
 	}
-	require.Contains(t, shop.post(endpoints, shopURL).text, `"events":[]`, "all")
-	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", made.data("id"))))
+	require.Contains(t, shop.Post(endpoints, shopURL).Text, `"events":[]`, "all")
+	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", made.Data("id"))))
 	requireNoSecretsStored(s)
 }
 
 func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	at, _ := addEndpoint(s, shopURL)
 	id := at[len(endpoints)+1:]
 	delivered, pending := insertDelivery(s, id, task.NewID()), insertDelivery(s, id, task.NewID())
 	insertAttempt(s, delivered)
 	for range 2 {
-		off := s.post(at+"/disable", "")
-		require.Equal(t, 200, off.status, off.text)
-		require.Equal(t, false, off.data("enabled"))
-		require.Equal(t, "by_hand", off.data("disabled_reason"))
-		require.NotEmpty(t, off.data("disabled_at"))
-		require.Equal(t, "pending", s.get(deliveries+"/"+pending).data("state"), "it rests")
+		off := s.Post(at+"/disable", "")
+		require.Equal(t, 200, off.Status, off.Text)
+		require.Equal(t, false, off.Data("enabled"))
+		require.Equal(t, "by_hand", off.Data("disabled_reason"))
+		require.NotEmpty(t, off.Data("disabled_at"))
+		require.Equal(t, "pending", s.Get(deliveries+"/"+pending).Data("state"), "it rests")
 	}
 	for range 2 {
-		on := s.post(at+"/enable", "")
-		require.Equal(t, 200, on.status, on.text)
-		require.Equal(t, true, on.data("enabled"))
-		require.Nil(t, on.data("disabled_reason"))
+		on := s.Post(at+"/enable", "")
+		require.Equal(t, 200, on.Status, on.Text)
+		require.Equal(t, true, on.Data("enabled"))
+		require.Nil(t, on.Data("disabled_reason"))
 	}
-	gone := s.do("DELETE", at, "")
-	require.Equal(t, 204, gone.status)
-	require.Empty(t, gone.text)
-	require.Equal(t, 404, s.get(at).status)
-	require.Equal(t, 404, s.do("DELETE", at, "").status)
-	require.Equal(t, "failed", s.get(deliveries+"/"+pending).data("state"))
-	require.Equal(t, "delivered", s.get(deliveries+"/"+delivered).data("state"))
+	gone := s.Do("DELETE", at, "")
+	require.Equal(t, 204, gone.Status)
+	require.Empty(t, gone.Text)
+	require.Equal(t, 404, s.Get(at).Status)
+	require.Equal(t, 404, s.Do("DELETE", at, "").Status)
+	require.Equal(t, "failed", s.Get(deliveries+"/"+pending).Data("state"))
+	require.Equal(t, "delivered", s.Get(deliveries+"/"+delivered).Data("state"))
 	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "what changes nothing is not told")
 	requireNoSecretsStored(s)
 }
 
 func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	at, first := addEndpoint(s, shopURL)
-	require.Nil(t, s.get(at).data("old_secret_until"))
-	rotated := s.post(at+"/rotate-secret", "")
-	require.Equal(t, 200, rotated.status, rotated.text)
-	second := rotated.data("secret").(string)
+	require.Nil(t, s.Get(at).Data("old_secret_until"))
+	rotated := s.Post(at+"/rotate-secret", "")
+	require.Equal(t, 200, rotated.Status, rotated.Text)
+	second := rotated.Data("secret").(string)
 	require.NotEqual(t, first, second)
-	require.NotEmpty(t, rotated.data("rotated_at"))
-	until, err := time.Parse(time.RFC3339Nano, rotated.data("old_secret_until").(string))
+	require.NotEmpty(t, rotated.Data("rotated_at"))
+	until, err := time.Parse(time.RFC3339Nano, rotated.Data("old_secret_until").(string))
 	require.NoError(t, err)
 	require.WithinDuration(t, time.Now().Add(24*time.Hour), until, time.Minute)
-	require.Equal(t, rotated.data("old_secret_until"), s.get(at).data("old_secret_until"))
-	require.Zero(t, s.count(`select count(*) from webhook_endpoints where secret in ($1, $2) or old_secret in ($1, $2)`, second, first), "they are encrypted")
+	require.Equal(t, rotated.Data("old_secret_until"), s.Get(at).Data("old_secret_until"))
+	require.Zero(t, s.Count(`select count(*) from webhook_endpoints where secret in ($1, $2) or old_secret in ($1, $2)`, second, first), "they are encrypted")
 
-	s.exec(`update webhook_endpoints set old_secret_until = now()`)
-	require.Nil(t, s.get(at).data("old_secret_until"), "the day is over")
+	s.Exec(`update webhook_endpoints set old_secret_until = now()`)
+	require.Nil(t, s.Get(at).Data("old_secret_until"), "the day is over")
 	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+at[len(endpoints)+1:]))
 	requireNoSecretsStored(s)
 }
 
 func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, bank := s.caller("shop", "submitter"), s.caller("bank", "submitter")
-	first := shop.get(secret)
-	require.Equal(t, 200, first.status, first.text)
-	require.Regexp(t, `^whsec_[A-Za-z0-9+/]{43}=$`, first.data("secret"))
-	require.Equal(t, first.text, shop.get(secret).text)
-	require.NotEqual(t, first.data("secret"), bank.get(secret).data("secret"))
-	require.NotEqual(t, first.data("secret"), s.get(secret).data("secret"))
+	s := cluster.Serve(t)
+	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
+	first := shop.Get(secret)
+	require.Equal(t, 200, first.Status, first.Text)
+	require.Regexp(t, `^whsec_[A-Za-z0-9+/]{43}=$`, first.Data("secret"))
+	require.Equal(t, first.Text, shop.Get(secret).Text)
+	require.NotEqual(t, first.Data("secret"), bank.Get(secret).Data("secret"))
+	require.NotEqual(t, first.Data("secret"), s.Get(secret).Data("secret"))
 
-	rotated := shop.post(secret+"/rotate", "")
-	require.Equal(t, 200, rotated.status, rotated.text)
-	require.NotEqual(t, first.data("secret"), rotated.data("secret"))
-	require.NotEmpty(t, rotated.data("old_secret_until"))
-	require.Equal(t, rotated.text, shop.get(secret).text)
-	require.Equal(t, 1, s.count(`select count(*) from webhook_endpoints where url is null and old_secret is not null`))
-	require.Equal(t, 1, s.count(`select count(*) from operator_actions where action = 'webhook.rotate' and caller_name = 'shop'`))
+	rotated := shop.Post(secret+"/rotate", "")
+	require.Equal(t, 200, rotated.Status, rotated.Text)
+	require.NotEqual(t, first.Data("secret"), rotated.Data("secret"))
+	require.NotEmpty(t, rotated.Data("old_secret_until"))
+	require.Equal(t, rotated.Text, shop.Get(secret).Text)
+	require.Equal(t, 1, s.Count(`select count(*) from webhook_endpoints where url is null and old_secret is not null`))
+	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'webhook.rotate' and caller_name = 'shop'`))
 	requireNoSecretsStored(s)
 
-	require.Empty(t, s.get(endpoints).data("items"), "it is no endpoint")
-	id := s.text(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
+	require.Empty(t, s.Get(endpoints).Data("items"), "it is no endpoint")
+	id := s.QueryText(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
 	for _, deed := range []string{"/disable", "/enable", "/rotate-secret"} {
-		require.Equal(t, 404, s.post(endpoints+"/"+id+deed, "").status)
+		require.Equal(t, 404, s.Post(endpoints+"/"+id+deed, "").Status)
 	}
-	require.Equal(t, 404, s.do("DELETE", endpoints+"/"+id, "").status)
-	require.Equal(t, 404, s.get(endpoints+"/"+id).status)
+	require.Equal(t, 404, s.Do("DELETE", endpoints+"/"+id, "").Status)
+	require.Equal(t, 404, s.Get(endpoints+"/"+id).Status)
 }
 
 func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, bank, points := s.caller("shop", "submitter"), s.caller("bank", "submitter"), s.caller("points", "receiver")
+	s := cluster.Serve(t)
+	shop, bank, points := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("points", "receiver")
 	at, _ := addEndpoint(shop, shopURL)
 	delivery := deliveries + "/" + insertDelivery(s, at[len(endpoints)+1:], task.NewID())
-	of := s.get(at).data("caller_id")
+	of := s.Get(at).Data("caller_id")
 	for _, call := range [][2]string{
 		{"GET", at}, {"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"GET", delivery}, {"POST", delivery + "/resend"}, {"DELETE", at},
 	} {
-		require.Equal(t, 403, points.do(call[0], call[1], "").status, call)
-		refused := bank.do(call[0], call[1], "")
-		require.Equal(t, 404, refused.status, call)
-		require.Equal(t, "not_found", refused.body["error"])
+		require.Equal(t, 403, points.Do(call[0], call[1], "").Status, call)
+		refused := bank.Do(call[0], call[1], "")
+		require.Equal(t, 404, refused.Status, call)
+		require.Equal(t, "not_found", refused.Body["error"])
 	}
-	require.Equal(t, true, shop.get(at).data("enabled"))
+	require.Equal(t, true, shop.Get(at).Data("enabled"))
 	for _, path := range []string{endpoints, deliveries} {
-		require.Equal(t, 403, points.get(path).status)
-		require.Empty(t, bank.get(path).data("items"))
-		require.Equal(t, 403, bank.get(fmt.Sprintf("%s?caller_id=%v", path, of)).status)
-		require.Len(t, shop.get(fmt.Sprintf("%s?caller_id=%v", path, of)).data("items"), 1)
-		require.Len(t, s.get(path).data("items"), 1, "an admin sees everybody's")
-		require.Len(t, s.get(fmt.Sprintf("%s?caller_id=%v", path, of)).data("items"), 1)
-		require.Empty(t, s.get(path+"?caller_id=0").data("items"))
+		require.Equal(t, 403, points.Get(path).Status)
+		require.Empty(t, bank.Get(path).Data("items"))
+		require.Equal(t, 403, bank.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Status)
+		require.Len(t, shop.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
+		require.Len(t, s.Get(path).Data("items"), 1, "an admin sees everybody's")
+		require.Len(t, s.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
+		require.Empty(t, s.Get(path+"?caller_id=0").Data("items"))
 	}
-	require.Equal(t, 403, points.post(endpoints, shopURL).status)
-	require.Equal(t, 403, points.get(secret).status)
-	require.Equal(t, 403, points.post(secret+"/rotate", "").status)
+	require.Equal(t, 403, points.Post(endpoints, shopURL).Status)
+	require.Equal(t, 403, points.Get(secret).Status)
+	require.Equal(t, 403, points.Post(secret+"/rotate", "").Status)
 	for _, call := range [][2]string{{"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"POST", delivery + "/resend"}} {
-		require.Equal(t, 200, s.do(call[0], call[1], "").status, call)
+		require.Equal(t, 200, s.Do(call[0], call[1], "").Status, call)
 	}
-	require.Equal(t, 1, s.count(`select count(*) from operator_actions where action = 'webhook.resend' and caller_name = 'admin'`))
-	require.Equal(t, 204, s.do("DELETE", at, "").status)
+	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'webhook.resend' and caller_name = 'admin'`))
+	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 }
 
 func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, bank := s.caller("shop", "submitter"), s.caller("bank", "submitter")
+	s := cluster.Serve(t)
+	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
 	at, _ := addEndpoint(shop, shopURL)
 	neighbour, _ := addEndpoint(bank, shopURL)
-	require.Equal(t, 200, shop.get(secret).status)
-	owner := s.get(at).data("caller_id")
-	callbacks := s.text(`select id::text from webhook_endpoints where url is null and caller_id = $1::text::bigint`, owner)
+	require.Equal(t, 200, shop.Get(secret).Status)
+	owner := s.Get(at).Data("caller_id")
+	callbacks := s.QueryText(`select id::text from webhook_endpoints where url is null and caller_id = $1::text::bigint`, owner)
 	callback := deliveries + "/" + insertDelivery(s, callbacks, task.NewID())
-	require.Equal(t, 200, s.post(callback+"/resend", "").status)
-	require.Equal(t, 200, s.post(neighbour+"/disable", "").status)
-	require.Equal(t, 200, s.post(fmt.Sprintf("%scallers/%v/revoke", root, owner), "").status)
+	require.Equal(t, 200, s.Post(callback+"/resend", "").Status)
+	require.Equal(t, 200, s.Post(neighbour+"/disable", "").Status)
+	require.Equal(t, 200, s.Post(fmt.Sprintf("%scallers/%v/revoke", root, owner), "").Status)
 	for _, path := range []string{at + "/enable", callback + "/resend"} {
-		refused := s.post(path, "")
-		require.Equal(t, 409, refused.status, path)
-		require.Equal(t, "conflict", refused.body["error"])
-		require.Contains(t, refused.text, "its caller is revoked")
+		refused := s.Post(path, "")
+		require.Equal(t, 409, refused.Status, path)
+		require.Equal(t, "conflict", refused.Body["error"])
+		require.Contains(t, refused.Text, "its caller is revoked")
 	}
-	require.Equal(t, false, s.get(at).data("enabled"))
+	require.Equal(t, false, s.Get(at).Data("enabled"))
 	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+at[len(endpoints)+1:]))
-	require.Equal(t, 204, s.do("DELETE", at, "").status)
-	require.Equal(t, 200, s.post(neighbour+"/enable", "").status)
+	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
+	require.Equal(t, 200, s.Post(neighbour+"/enable", "").Status)
 }
 
 func TestWhatIsNoEndpointAndNoListIsNamed(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	for body, fields := range map[string][]string{
 		`{}`: {"url"},
 		`{"url":"ftp://a.test","description":"` + strings.Repeat("字", 201) + `","events":["task.lost","task.failed","task.failed",""],"secret":"x"}`: {"url", "description", "events[0]", "events[2]", "events[3]", "secret"},
@@ -239,58 +235,58 @@ func TestWhatIsNoEndpointAndNoListIsNamed(t *testing.T) {
 		`{"url":["https://a.test/"],"events":"task.failed","description":"\ud800"}`: {"url", "events", "description"},
 		`{"url":"https://a.test/","events":["disabled","webhook.enabled","task."]}`: {"events[0]", "events[1]", "events[2]"},
 	} {
-		got := s.post(endpoints, body)
-		require.Equal(t, 400, got.status, body)
-		require.ElementsMatch(t, fields, got.fields(), "%s\n%s", body[:min(len(body), 100)], got.text)
+		got := s.Post(endpoints, body)
+		require.Equal(t, 400, got.Status, body)
+		require.ElementsMatch(t, fields, got.Fields(), "%s\n%s", body[:min(len(body), 100)], got.Text)
 	}
 	for query, fields := range map[string][]string{
 		endpoints + "?limit=0&after=7&caller_id=-1&state=pending":                           {"limit", "after", "caller_id", "state"},
 		deliveries + "?limit=201&after=7&caller_id=-1&state=lost&endpoint_id=1&task_id=%00": {"limit", "after", "caller_id", "state", "endpoint_id", "task_id"},
 	} {
-		got := s.get(query)
-		require.Equal(t, 400, got.status)
-		require.ElementsMatch(t, fields, got.fields(), got.text)
+		got := s.Get(query)
+		require.Equal(t, 400, got.Status)
+		require.ElementsMatch(t, fields, got.Fields(), got.Text)
 	}
 	for _, id := range []string{"1", "x", "%00", "00000000-0000-0000-0000-000000000000", "%27%20or%201=1"} {
 		for _, path := range []string{endpoints + "/" + id, deliveries + "/" + id} {
-			require.Equal(t, 404, s.get(path).status, path)
+			require.Equal(t, 404, s.Get(path).Status, path)
 		}
-		require.Equal(t, 404, s.post(deliveries+"/"+id+"/resend", "").status)
-		require.Equal(t, 404, s.post(endpoints+"/"+id+"/rotate-secret", "").status)
+		require.Equal(t, 404, s.Post(deliveries+"/"+id+"/resend", "").Status)
+		require.Equal(t, 404, s.Post(endpoints+"/"+id+"/rotate-secret", "").Status)
 	}
-	require.Equal(t, 400, s.post(endpoints+"/x/disable", `{"reason":"x"}`).status)
-	require.Zero(t, s.count(`select count(*) from webhook_endpoints`))
+	require.Equal(t, 400, s.Post(endpoints+"/x/disable", `{"reason":"x"}`).Status)
+	require.Zero(t, s.Count(`select count(*) from webhook_endpoints`))
 	for _, good := range []string{`{"url":"http://a.test"}`, `{"url":"https://[2606:4700::1111]:8443/?a=b","description":"` + strings.Repeat("字", 200) + `"}`,
 		`{"url":"https://例子.test/","events":["task.scheduled","task.pending","task.processing","task.held","task.succeeded","task.failed","webhook.disabled"]}`} {
-		got := s.post(endpoints, good)
-		require.Equal(t, 200, got.status, got.text)
+		got := s.Post(endpoints, good)
+		require.Equal(t, 200, got.Status, got.Text)
 	}
 }
 
 func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
-	shop, bank := s.caller("shop", "submitter"), s.caller("bank", "submitter")
-	require.Equal(t, 200, shop.get(secret).status)
+	s := cluster.Serve(t)
+	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
+	require.Equal(t, 200, shop.Get(secret).Status)
 	seen := map[any]bool{}
 	for range 20 {
 		addEndpoint(shop, shopURL)
 	}
-	refused := shop.post(endpoints, shopURL)
-	require.Equal(t, 409, refused.status)
-	require.Equal(t, "conflict", refused.body["error"])
+	refused := shop.Post(endpoints, shopURL)
+	require.Equal(t, 409, refused.Status)
+	require.Equal(t, "conflict", refused.Body["error"])
 	addEndpoint(bank, shopURL)
 	for path, last := endpoints+"?limit=6", false; !last; {
-		page := shop.get(path)
-		for _, item := range page.data("items").([]any) {
+		page := shop.Get(path)
+		for _, item := range page.Data("items").([]any) {
 			seen[item.(map[string]any)["id"]] = true
 		}
-		last = page.data("next_after") == nil
-		path = fmt.Sprintf("%s?limit=6&after=%v", endpoints, page.data("next_after"))
+		last = page.Data("next_after") == nil
+		path = fmt.Sprintf("%s?limit=6&after=%v", endpoints, page.Data("next_after"))
 	}
 	require.Len(t, seen, 20)
 	for id := range seen {
-		require.Equal(t, 204, shop.do("DELETE", fmt.Sprintf("%s/%v", endpoints, id), "").status)
+		require.Equal(t, 204, shop.Do("DELETE", fmt.Sprintf("%s/%v", endpoints, id), "").Status)
 		break
 	}
 	addEndpoint(shop, shopURL)
@@ -298,7 +294,7 @@ func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 
 func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	at, _ := addEndpoint(s, shopURL)
 	other, _ := addEndpoint(s, shopURL)
 	tasks := []string{task.NewID().String(), task.NewID().String()}
@@ -306,9 +302,9 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 	third := insertDelivery(s, other[len(endpoints)+1:], tasks[1])
 	insertAttempt(s, first)
 	list := func(query string) (ids []string) {
-		page := s.get(deliveries + query)
-		require.Equal(t, 200, page.status, page.text)
-		for _, item := range page.data("items").([]any) {
+		page := s.Get(deliveries + query)
+		require.Equal(t, 200, page.Status, page.Text)
+		for _, item := range page.Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["id"].(string))
 			require.Nil(t, item.(map[string]any)["payload"])
 		}
@@ -320,18 +316,18 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 	require.Empty(t, list("?state=failed"))
 	require.Equal(t, []string{third, second}, list("?task_id="+strings.ToUpper(tasks[1])))
 	require.Equal(t, []string{third}, list("?endpoint_id="+other[len(endpoints)+1:]+"&task_id="+tasks[1]))
-	require.Equal(t, second, s.get(deliveries+"?limit=1&after="+third).data("next_after"))
+	require.Equal(t, second, s.Get(deliveries+"?limit=1&after="+third).Data("next_after"))
 	require.Equal(t, []string{first}, list("?after="+second))
 
-	got := s.get(deliveries + "/" + first)
-	require.Equal(t, tasks[0]+"-7", got.data("event_id"))
-	require.Equal(t, tasks[0], got.data("subject"))
-	require.Equal(t, "sendonce.task.succeeded.v1", got.data("event_type"))
-	require.Equal(t, "https://shop.test/events", got.data("url"))
-	require.EqualValues(t, 2, got.data("attempts"), "one failed, one delivered")
-	require.Nil(t, got.data("next_at"))
-	require.NotEmpty(t, got.data("finished_at"))
-	tries := got.data("tries").([]any)
+	got := s.Get(deliveries + "/" + first)
+	require.Equal(t, tasks[0]+"-7", got.Data("event_id"))
+	require.Equal(t, tasks[0], got.Data("subject"))
+	require.Equal(t, "sendonce.task.succeeded.v1", got.Data("event_type"))
+	require.Equal(t, "https://shop.test/events", got.Data("url"))
+	require.EqualValues(t, 2, got.Data("attempts"), "one failed, one delivered")
+	require.Nil(t, got.Data("next_at"))
+	require.NotEmpty(t, got.Data("finished_at"))
+	tries := got.Data("tries").([]any)
 	require.Len(t, tries, 2)
 	timedOut, ok := tries[0].(map[string]any), tries[1].(map[string]any)
 	require.EqualValues(t, 10000, timedOut["duration_ms"])
@@ -339,60 +335,60 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 	require.NotContains(t, timedOut, "status")
 	require.EqualValues(t, 204, ok["status"])
 	require.Equal(t, "ok", ok["response"])
-	payload := got.data("payload").(map[string]any)
+	payload := got.Data("payload").(map[string]any)
 	require.Equal(t, tasks[0]+"-7", payload["id"])
 	require.Equal(t, tasks[0], payload["data"].(map[string]any)["task_id"])
 }
 
 func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T) {
 	t.Parallel()
-	s := serve(t)
+	s := cluster.Serve(t)
 	at, _ := addEndpoint(s, shopURL)
 	id := insertDelivery(s, at[len(endpoints)+1:], task.NewID())
-	before := s.get(deliveries + "/" + id)
+	before := s.Get(deliveries + "/" + id)
 	insertAttempt(s, id)
-	again := s.post(deliveries+"/"+id+"/resend", "")
-	require.Equal(t, 200, again.status, again.text)
-	require.Equal(t, "pending", again.data("state"))
-	require.EqualValues(t, 2, again.data("attempts"), "tries made stay counted")
-	require.Nil(t, again.data("finished_at"))
-	require.Equal(t, before.data("event_id"), again.data("event_id"), "the receiver recognises it")
-	require.Len(t, again.data("tries"), 2, "its history stays")
-	require.Equal(t, 1, s.count(`select count(*) from webhook_deliveries where next_at <= now()`), "due at once")
-	require.Equal(t, 200, s.post(deliveries+"/"+id+"/resend", "").status, "a pending one too")
+	again := s.Post(deliveries+"/"+id+"/resend", "")
+	require.Equal(t, 200, again.Status, again.Text)
+	require.Equal(t, "pending", again.Data("state"))
+	require.EqualValues(t, 2, again.Data("attempts"), "tries made stay counted")
+	require.Nil(t, again.Data("finished_at"))
+	require.Equal(t, before.Data("event_id"), again.Data("event_id"), "the receiver recognises it")
+	require.Len(t, again.Data("tries"), 2, "its history stays")
+	require.Equal(t, 1, s.Count(`select count(*) from webhook_deliveries where next_at <= now()`), "due at once")
+	require.Equal(t, 200, s.Post(deliveries+"/"+id+"/resend", "").Status, "a pending one too")
 
 	refused := func() {
 		t.Helper()
-		got := s.post(deliveries+"/"+id+"/resend", "")
-		require.Equal(t, 409, got.status, got.text)
-		require.Equal(t, "conflict", got.body["error"])
+		got := s.Post(deliveries+"/"+id+"/resend", "")
+		require.Equal(t, 409, got.Status, got.Text)
+		require.Equal(t, "conflict", got.Body["error"])
 	}
-	require.Equal(t, 200, s.post(at+"/disable", "").status)
+	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
 	refused()
-	require.Equal(t, 200, s.post(at+"/enable", "").status)
-	require.Equal(t, 200, s.post(deliveries+"/"+id+"/resend", "").status)
-	require.Equal(t, 204, s.do("DELETE", at, "").status)
+	require.Equal(t, 200, s.Post(at+"/enable", "").Status)
+	require.Equal(t, 200, s.Post(deliveries+"/"+id+"/resend", "").Status)
+	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	refused()
 	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, auditedActions(s, "delivery/"+id))
 	requireNoSecretsStored(s)
 
-	require.Equal(t, 200, s.get(secret).status)
-	callback := insertDelivery(s, s.text(`select id::text from webhook_endpoints where url is null`), task.NewID())
-	require.Equal(t, "https://shop.test/callback", s.post(deliveries+"/"+callback+"/resend", "").data("url"))
+	require.Equal(t, 200, s.Get(secret).Status)
+	callback := insertDelivery(s, s.QueryText(`select id::text from webhook_endpoints where url is null`), task.NewID())
+	require.Equal(t, "https://shop.test/callback", s.Post(deliveries+"/"+callback+"/resend", "").Data("url"))
 }
 
 func TestWhatIsDueAgainWakesDeliver(t *testing.T) {
 	t.Parallel()
-	s, broker := ownServer.serveWithNATS(t)
+	s, broker := cluster.OwnServer.ServeWithNATS(t)
 	woken, err := broker.SubscribeSync(bus.WakeDeliver)
 	require.NoError(t, err)
 	require.NoError(t, broker.Flush())
 
 	at, _ := addEndpoint(s, shopURL)
 	id := insertDelivery(s, at[len(endpoints)+1:], task.NewID())
-	require.Equal(t, 200, s.post(at+"/disable", "").status)
+	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
 	for _, path := range []string{at + "/enable", deliveries + "/" + id + "/resend"} {
-		require.Equal(t, 200, s.post(path, "").status)
+		require.Equal(t, 200, s.Post(path, "").Status)
 		_, err := woken.NextMsg(10 * time.Second)
 		require.NoError(t, err, path)
 	}

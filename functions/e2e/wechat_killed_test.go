@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -39,27 +40,27 @@ func works(url string) error {
 // begin has the function work and does not wait for it.
 func (c *wechatServer) begin() {
 	var work sync.WaitGroup
-	url := c.url
+	url := c.URL
 	work.Go(func() { _ = works(url) }) // it is about to be killed
-	c.t.Cleanup(work.Wait)
+	c.T.Cleanup(work.Wait)
 }
 
 func (c *wechatServer) until(what string, is func() bool) {
-	c.t.Helper()
-	require.Eventually(c.t, is, waitLimit, time.Millisecond, what)
+	c.T.Helper()
+	cluster.Eventually(c.T, is, what)
 }
 
 // keep holds the row of the order's task, so that whatever is to change it waits,
 // until the kept is let go.
 func (c *wechatServer) keep(o store.Subscribed) *lock {
-	c.t.Helper()
-	conn, err := pgx.ConnectConfig(c.t.Context(), c.owner.Config())
-	require.NoError(c.t, err)
-	c.t.Cleanup(func() { _ = conn.Close(context.Background()) })
-	tx, err := conn.Begin(c.t.Context())
-	require.NoError(c.t, err)
-	_, err = tx.Exec(c.t.Context(), `select from task_live where id = $1 for update`, o.TaskID)
-	require.NoError(c.t, err)
+	c.T.Helper()
+	conn, err := pgx.ConnectConfig(c.T.Context(), c.Owner.Config())
+	require.NoError(c.T, err)
+	c.T.Cleanup(func() { _ = conn.Close(context.Background()) })
+	tx, err := conn.Begin(c.T.Context())
+	require.NoError(c.T, err)
+	_, err = tx.Exec(c.T.Context(), `select from task_live where id = $1 for update`, o.TaskID)
+	require.NoError(c.T, err)
 	return &lock{c, tx}
 }
 
@@ -72,20 +73,20 @@ const waiters = `from pg_stat_activity where datname = current_database() and wa
 
 // until waits until a statement with this text waits for the row.
 func (k *lock) until(statement string) {
-	k.c.t.Helper()
+	k.c.T.Helper()
 	k.c.until(statement, func() bool {
-		return k.c.count(`select count(*) `+waiters+` and query like '%' || $1 || '%'`, statement) > 0
+		return k.c.Count(`select count(*) `+waiters+` and query like '%' || $1 || '%'`, statement) > 0
 	})
 }
 
 // letGo lets those have the row who wait for it.
-func (k *lock) letGo() { require.NoError(k.c.t, k.tx.Rollback(k.c.t.Context())) }
+func (k *lock) letGo() { require.NoError(k.c.T, k.tx.Rollback(k.c.T.Context())) }
 
 // drop has nobody get the row who waits for it.
 func (k *lock) drop() {
-	k.c.t.Helper()
-	k.c.exec(`select pg_terminate_backend(pid) ` + waiters)
-	k.c.until("ended", func() bool { return k.c.count(`select count(*) `+waiters) == 0 })
+	k.c.T.Helper()
+	k.c.Exec(`select pg_terminate_backend(pid) ` + waiters)
+	k.c.until("ended", func() bool { return k.c.Count(`select count(*) `+waiters) == 0 })
 	k.letGo()
 }
 
@@ -121,7 +122,7 @@ var steps = []struct {
 		row.until("sending_at = case")
 		c.killed()
 		row.letGo()
-		c.until("is marked", func() bool { return c.count(`select count(*) from task_live where sending_at is not null`) == 1 })
+		c.until("is marked", func() bool { return c.Count(`select count(*) from task_live where sending_at is not null`) == 1 })
 	}, false},
 	{"in the call, which WeChat never takes", func(c *wechatServer, _ store.Subscribed) {
 		c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, Drop: true, Times: 1})
@@ -156,21 +157,21 @@ var steps = []struct {
 
 // killed kills the function, and then mends WeChat.
 func (c *wechatServer) killed() {
-	c.t.Helper()
-	require.NoError(c.t, c.at.Kill())
+	c.T.Helper()
+	require.NoError(c.T, c.at.Kill())
 	c.fake.ClearFaults()
 }
 
 // finish lets all leases end and has the function work until it has nothing in
 // hand any more.
 func (c *wechatServer) finish() {
-	c.t.Helper()
+	c.T.Helper()
 	c.until("nothing is in flight", func() bool {
-		c.exec(`update task_live set due_at = now() where state = 2`)
+		c.Exec(`update task_live set due_at = now() where state = 2`)
 		c.work()
-		return c.count(`select count(*) from task_live where state <> 3`) == 0
+		return c.Count(`select count(*) from task_live where state <> 3`) == 0
 	})
-	require.LessOrEqual(c.t, len(c.fake.Sends()), c.count(`select count(*) from send_logs`), "no more calls than claims")
+	require.LessOrEqual(c.T, len(c.fake.Sends()), c.Count(`select count(*) from send_logs`), "no more calls than claims")
 }
 
 func TestAKilledFunctionSendsOnceWhereThatIsAskedFor(t *testing.T) {
@@ -228,11 +229,11 @@ func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
 		c.begin()
 		other.begin()
 		c.until("some are sent", func() bool {
-			return len(c.fake.Sends()) > begun+3 || c.count(`select count(*) from task_live where state in (1, 2)`) == 0
+			return len(c.fake.Sends()) > begun+3 || c.Count(`select count(*) from task_live where state in (1, 2)`) == 0
 		})
 		require.NoError(t, c.at.Kill())
 		require.NoError(t, other.at.Kill())
-		c.exec(`update task_live set due_at = now() where state = 2`)
+		c.Exec(`update task_live set due_at = now() where state = 2`)
 		c.open()
 	}
 	c.finish()
@@ -249,11 +250,11 @@ func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
 			require.LessOrEqual(t, asked[user], 1, user)
 		}
 	}
-	require.Equal(t, orders, c.count(`select count(*) from task_done`)+c.count(`select count(*) from task_live where state = 3`))
-	require.Zero(t, c.count(`select count(*) from subscribe_message_logs g where send_status = 1 and receiver_openid <> all($1)`, slices.Collect(maps.Keys(delivered))), "what is said to be sent is delivered")
+	require.Equal(t, orders, c.Count(`select count(*) from task_done`)+c.Count(`select count(*) from task_live where state = 3`))
+	require.Zero(t, c.Count(`select count(*) from subscribe_message_logs g where send_status = 1 and receiver_openid <> all($1)`, slices.Collect(maps.Keys(delivered))), "what is said to be sent is delivered")
 	t.Logf("%d orders, %d calls, %d delivered, %d inferred, %d held, %d failed as unknown", orders, len(c.fake.Sends()), len(c.fake.Delivered()),
-		c.count(`select count(*) from task_done where status = 2 and error_code = '43101'`), c.count(`select count(*) from task_live`),
-		c.count(`select count(*) from task_done where status = 3`))
+		c.Count(`select count(*) from task_done where status = 2 and error_code = '43101'`), c.Count(`select count(*) from task_live`),
+		c.Count(`select count(*) from task_done where status = 3`))
 }
 
 func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
@@ -272,7 +273,7 @@ func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
 		var busy sync.WaitGroup
 		for _, one := range all {
 			busy.Go(func() {
-				if err := works(one.url); err != nil {
+				if err := works(one.URL); err != nil {
 					t.Error(err)
 				}
 			})
@@ -282,7 +283,7 @@ func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
 		require.Len(t, c.fake.Delivered(), int(first)+60)
 	}
 	everybody(1, 0)
-	require.Equal(t, 3, c.count(`select count(distinct app_id) from task_done`), "each had its share")
+	require.Equal(t, 3, c.Count(`select count(distinct app_id) from task_done`), "each had its share")
 	c.fake.ExpireTokens()
 	everybody(2, 60)
 }
@@ -314,16 +315,16 @@ func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T
 
 // ends has the function end in peace, and WeChat answer once it is about to.
 func (c *wechatServer) ends() {
-	c.t.Helper()
+	c.T.Helper()
 	ended := make(chan int, 1)
 	go func() {
-		code, err := c.at.Terminate(waitLimit)
+		code, err := c.at.Terminate(cluster.WaitLimit)
 		if err != nil {
 			code = -1
 		}
 		ended <- code
 	}()
-	require.NoError(c.t, c.at.WaitFor(c.t.Context(), `"draining"`))
+	require.NoError(c.T, c.at.WaitFor(c.T.Context(), `"draining"`))
 	c.fake.ClearFaults()
-	require.Zero(c.t, <-ended, c.at.Output())
+	require.Zero(c.T, <-ended, c.at.Output())
 }

@@ -13,12 +13,12 @@ import (
 
 // unknown orders a message that is delivered, of which nobody hears.
 func (c *wechatServer) unknown() store.Subscribed {
-	c.t.Helper()
+	c.T.Helper()
 	c.fake.Grant("ann", "T1", 1)
 	c.fake.InjectFault(sandbox.WeChatFault{Drop: true, After: true, Times: 1})
 	o := c.order(1, func(s *store.Subscription) { s.OnUnknown = task.Fail })
 	c.work()
-	require.Equal(c.t, "failed/unknown, retries 0; row 2 no_answer; asked 1, delivered 1", c.fate(o))
+	require.Equal(c.T, "failed/unknown, retries 0; row 2 no_answer; asked 1, delivered 1", c.fate(o))
 	return o
 }
 
@@ -37,7 +37,7 @@ func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
 	first := c.unknown()
 	was, err := c.db.Task(t.Context(), first.TaskID)
 	require.NoError(t, err)
-	c.exec(`delete from provider_tokens`)
+	c.Exec(`delete from provider_tokens`)
 	c.open() // it holds no token
 	c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Minute})
 	second := c.order(1)
@@ -48,7 +48,7 @@ func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
 	require.NoError(t, errs[0])
 	require.Equal(t, task.Applied, outs[0].Verdict)
 	c.fake.ClearFaults()
-	c.until("the second send is settled", func() bool { return c.count(`select count(*) from task_live where state = 2`) == 0 })
+	c.until("the second send is settled", func() bool { return c.Count(`select count(*) from task_live where state = 2`) == 0 })
 	require.Len(t, c.fake.Sends(), 1)
 	row, err := c.db.SubscribeLog(t.Context(), second.ID)
 	require.NoError(t, err)

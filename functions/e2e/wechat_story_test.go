@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -15,21 +16,21 @@ import (
 
 // claimed is the order's task in the hands of another instance.
 func (c *wechatServer) claimed() store.Claimed {
-	c.t.Helper()
-	claimed, _, err := c.db.Claim(c.t.Context(), store.ClaimRequest{
+	c.T.Helper()
+	claimed, _, err := c.db.Claim(c.T.Context(), store.ClaimRequest{
 		Queue: task.WeChatQueue, AppID: "another", Limit: 1, Lease: time.Minute, Request: []byte(`{}`), MarksSending: true,
 	})
-	require.NoError(c.t, err)
-	require.Len(c.t, claimed, 1)
+	require.NoError(c.T, err)
+	require.Len(c.T, claimed, 1)
 	return claimed[0]
 }
 
 // lapse ends all leases.
 func (c *wechatServer) lapse() {
-	c.t.Helper()
-	c.exec(`update task_live set due_at = now() where state = 2`)
-	_, err := c.db.Sweep(c.t.Context(), 100)
-	require.NoError(c.t, err)
+	c.T.Helper()
+	c.Exec(`update task_live set due_at = now() where state = 2`)
+	_, err := c.db.Sweep(c.T.Context(), 100)
+	require.NoError(c.T, err)
 }
 
 func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
@@ -78,10 +79,10 @@ func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
 	c.fake.ClearFaults()
 	const reporting = "from task_live l where l.id = any"
 	row.until(reporting)
-	c.until("gives up once", func() bool { return c.count(`select count(*) `+waiters) == 0 })
+	c.until("gives up once", func() bool { return c.Count(`select count(*) `+waiters) == 0 })
 	row.until(reporting)
 	row.letGo()
-	c.until("reported", func() bool { return c.count(`select count(*) from task_done`) == 1 })
+	c.until("reported", func() bool { return c.Count(`select count(*) from task_done`) == 1 })
 	require.Equal(t, "succeeded, retries 0; row 1; asked 1, delivered 1", c.fate(o))
 }
 
@@ -89,7 +90,7 @@ func TestATaskThatIsNoSubscribeMessageFails(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	o := c.order(1)
-	c.exec(`delete from subscribe_message_sends`)
+	c.Exec(`delete from subscribe_message_sends`)
 	c.work()
 	end, err := c.db.Task(t.Context(), o.TaskID)
 	require.NoError(t, err)
@@ -106,17 +107,17 @@ func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
 	for range 3 {
 		c.work()
 	}
-	require.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, waitLimit, 5*time.Millisecond, "and a line for each call")
+	cluster.Eventually(t, func() bool { return c.logged(slog.LevelInfo) == before+1+3 }, "and a line for each call")
 	require.Equal(t, 1, strings.Count(c.at.Output(), "WECHAT_APP_ID is not set"))
-	require.Equal(t, 1, c.count(`select count(*) from task_live where state = 1`))
+	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`))
 	require.Zero(t, c.fake.TokenCalls())
 }
 
 func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
 	t.Parallel()
-	p := startProcess(t, binary(t), settings("postgres://nobody@127.0.0.1:1/none",
+	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings("postgres://nobody@127.0.0.1:1/none",
 		"WECHAT_APP_ID=wx1", "WECHAT_BASE_URL=api.weixin.qq.com", "WECHAT_TIMEOUT=11s", "WECHAT_CONCURRENCY=0"))
-	exited(t, p)
+	cluster.WaitExit(t, p)
 	require.Equal(t, 2, p.ExitCode())
 	for _, said := range []string{
 		"WECHAT_APP_SECRET must be set where WECHAT_APP_ID is", `WECHAT_BASE_URL is "api.weixin.qq.com" but must be a URL such as`,
@@ -130,23 +131,23 @@ func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
 // come, and when a pause ends.
 func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 	t.Parallel()
-	o := newCluster(t)
+	o := cluster.New(t)
 	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
-	o.trigger(o.start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
-	c := &wechatServer{server: o.looker, fake: fake}
-	db, err := store.Open(store.Config{URL: o.url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
+	o.StartTrigger(o.Start("", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID, "WECHAT_APP_SECRET="+sandbox.WeChatSecret, "RETRY_BACKOFF=wechat=1s"))
+	c := &wechatServer{Client: o.Admin, fake: fake}
+	db, err := store.Open(store.Config{URL: o.DatabaseURL, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
 	require.NoError(t, err)
 	t.Cleanup(db.Close)
 	c.db = db
 	wake := func(subject string) {
 		t.Helper()
-		_, err := o.jetStream().Publish(t.Context(), subject, []byte("1"))
+		_, err := o.JetStream().Publish(t.Context(), subject, []byte("1"))
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { _, err := o.jetStream().Stream(t.Context(), "WAKE"); return err == nil }, waitLimit, 10*time.Millisecond)
+	cluster.Eventually(t, func() bool { _, err := o.JetStream().Stream(t.Context(), "WAKE"); return err == nil })
 	delivered := func(n int) {
 		t.Helper()
-		c.until("delivered", func() bool { return len(fake.Delivered()) == n && c.count(`select count(*) from task_live`) == 0 })
+		c.until("delivered", func() bool { return len(fake.Delivered()) == n && c.Count(`select count(*) from task_live`) == 0 })
 	}
 	c.order(1)
 	began := time.Now()
@@ -162,10 +163,10 @@ func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 	fake.InjectFault(scripted(45009, 1))
 	waits := c.order(3)
 	wake("wake.queue.wechat")
-	c.until("paused", func() bool { return c.count(`select count(*) from queue_pauses`) == 1 })
-	c.until("given back", func() bool { return c.count(`select count(*) from task_live where state = 1`) == 1 })
+	c.until("paused", func() bool { return c.Count(`select count(*) from queue_pauses`) == 1 })
+	c.until("given back", func() bool { return c.Count(`select count(*) from task_live where state = 1`) == 1 })
 	require.Len(t, fake.Delivered(), 2, c.fate(waits))
-	c.exec(`update queue_pauses set until = now()`)
+	c.Exec(`update queue_pauses set until = now()`)
 	wake("wake.sweep")
 	delivered(3)
 }

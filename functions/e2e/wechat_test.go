@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -17,7 +18,7 @@ import (
 // wechatServer is where bookings are confirmed: the function wechat as a process, on a
 // database of its own, and a WeChat that keeps a ledger.
 type wechatServer struct {
-	*server
+	*cluster.Client
 	fake *sandbox.WeChat
 	db   *store.DB
 	bin  string
@@ -31,8 +32,8 @@ const tea = `{"thing1":{"value":"Tea"}}`
 func startWeChat(t *testing.T, o sandbox.WeChatOptions, env ...string) *wechatServer {
 	t.Helper()
 	fake, url := sandbox.NewWeChat(t, o), sandbox.NewDatabase(t)
-	c := &wechatServer{server: (&server{t: t, user: "admin", password: "secret"}).connect(url), fake: fake, bin: binary(t)}
-	c.env = append(settings(url, "FUNCTION_TARGET=wechat", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
+	c := &wechatServer{Client: (&cluster.Client{T: t, User: "admin", Password: "secret"}).Connect(url), fake: fake, bin: cluster.Binary(t)}
+	c.env = append(cluster.Settings(url, "FUNCTION_TARGET=wechat", "WECHAT_BASE_URL="+fake.URL(), "WECHAT_APP_ID="+sandbox.WeChatAppID,
 		"WECHAT_APP_SECRET="+sandbox.WeChatSecret, "WECHAT_TIMEOUT=2s", "RETRY_BACKOFF=wechat=0"), env...)
 	db, err := store.Open(store.Config{URL: url, Roles: store.Roles(sandbox.Roles), MaxConns: 2})
 	require.NoError(t, err)
@@ -44,16 +45,16 @@ func startWeChat(t *testing.T, o sandbox.WeChatOptions, env ...string) *wechatSe
 
 // open starts the function, again or for the first time.
 func (c *wechatServer) open() {
-	c.t.Helper()
-	c.at = startProcess(c.t, c.bin, c.env)
-	fresh := *c.server
-	fresh.url = address(c.t, c.at)
-	c.server = &fresh
+	c.T.Helper()
+	c.at = cluster.StartProcess(c.T, c.bin, c.env)
+	fresh := *c.Client
+	fresh.URL = cluster.Address(c.T, c.at)
+	c.Client = &fresh
 }
 
 // order orders the confirmation of booking n, and gives its row and its task.
 func (c *wechatServer) order(n uint64, change ...func(*store.Subscription)) store.Subscribed {
-	c.t.Helper()
+	c.T.Helper()
 	s := &store.Subscription{
 		TaskID: task.NewID(), TemplateID: "T1", TemplateType: "BOOKING_CONFIRM", BusinessType: "course_booking", BusinessID: n, ReceiverUserID: 9,
 		ReceiverOpenID: "ann", Data: []byte(tea), Page: "pages/booking", Queue: task.WeChatQueue, MaxRetries: 3, Metadata: []byte(`{}`),
@@ -61,32 +62,32 @@ func (c *wechatServer) order(n uint64, change ...func(*store.Subscription)) stor
 	for _, f := range change {
 		f(s)
 	}
-	out, err := c.db.Subscribe(c.t.Context(), s)
-	require.NoError(c.t, err)
-	require.False(c.t, out.Skipped)
+	out, err := c.db.Subscribe(c.T.Context(), s)
+	require.NoError(c.T, err)
+	require.False(c.T, out.Skipped)
 	return out
 }
 
 // work has the function do all that is to be done now.
 func (c *wechatServer) work() {
-	c.t.Helper()
-	done := c.tick("wechat")
-	require.Equal(c.t, 204, done.status, done.text)
+	c.T.Helper()
+	done := c.Tick("wechat")
+	require.Equal(c.T, 204, done.Status, done.Text)
 }
 
 // let lets d pass for the tasks that wait.
 func (c *wechatServer) let(d time.Duration) {
-	c.exec(`update task_live set due_at = due_at - make_interval(secs => $1) where state = 0`, d.Seconds())
+	c.Exec(`update task_live set due_at = due_at - make_interval(secs => $1) where state = 0`, d.Seconds())
 }
 
 // fate is what became of an order, in a line: its task, its row, and what WeChat
 // was asked and did.
 func (c *wechatServer) fate(o store.Subscribed) string {
-	c.t.Helper()
-	now, err := c.db.Task(c.t.Context(), o.TaskID)
-	require.NoError(c.t, err)
-	row, err := c.db.SubscribeLog(c.t.Context(), o.ID)
-	require.NoError(c.t, err)
+	c.T.Helper()
+	now, err := c.db.Task(c.T.Context(), o.TaskID)
+	require.NoError(c.T, err)
+	row, err := c.db.SubscribeLog(c.T.Context(), o.ID)
+	require.NoError(c.T, err)
 	state := now.State.String()
 	if now.Reason != task.NoReason {
 		state += "/" + now.Reason.String()
@@ -103,14 +104,14 @@ func (c *wechatServer) logged(level slog.Level) int {
 // complains waits for the process to log its one error: an answer may come before
 // the line.
 func (c *wechatServer) complains() {
-	c.t.Helper()
-	require.Eventually(c.t, func() bool { return c.logged(slog.LevelError) > 0 }, waitLimit, time.Millisecond)
-	require.Equal(c.t, 1, c.logged(slog.LevelError), c.at.Output())
+	c.T.Helper()
+	cluster.Eventually(c.T, func() bool { return c.logged(slog.LevelError) > 0 })
+	require.Equal(c.T, 1, c.logged(slog.LevelError), c.at.Output())
 }
 
 func (c *wechatServer) waitsFor(o store.Subscribed) time.Duration {
 	var seconds float64
-	require.NoError(c.t, c.owner.QueryRow(c.t.Context(), `select extract(epoch from due_at - now())::float8 from task_live where id = $1`, o.TaskID).Scan(&seconds))
+	require.NoError(c.T, c.Owner.QueryRow(c.T.Context(), `select extract(epoch from due_at - now())::float8 from task_live where id = $1`, o.TaskID).Scan(&seconds))
 	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
 }
 
@@ -227,7 +228,7 @@ func TestAWeChatThatAnswersNobodyIsNotAskedOnAndOn(t *testing.T) {
 	}
 	s.work()
 	require.Len(t, s.fake.Sends(), 2)
-	require.Equal(t, 4, s.count(`select count(*) from task_live where state = 1`), "what is not begun does not end unknown")
+	require.Equal(t, 4, s.Count(`select count(*) from task_live where state = 1`), "what is not begun does not end unknown")
 	s.fake.ClearFaults()
 	s.work()
 	require.Len(t, s.fake.Delivered(), 4)
@@ -268,7 +269,7 @@ func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
 		s.order(n)
 	}
 	s.work()
-	require.Equal(t, 3, s.count(`select count(*) from task_done where status = 3 and error_code = '40037'`))
+	require.Equal(t, 3, s.Count(`select count(*) from task_done where status = 3 and error_code = '40037'`))
 	s.complains()
 	waits, other := s.order(3), s.order(4, func(sub *store.Subscription) { sub.TemplateID = "T2" })
 	s.work()
@@ -304,7 +305,7 @@ func TestBadDataOfOneCallerPausesItsTemplateForNobodyElse(t *testing.T) {
 	for _, o := range neighbour {
 		require.Equal(t, "succeeded, retries 0; row 1; asked 5, delivered 2", s.fate(o))
 	}
-	require.Equal(t, 1, s.count(`select count(*) from task_live where caller_id = 7 and state = 0`), "the success of another wipes out no strike")
+	require.Equal(t, 1, s.Count(`select count(*) from task_live where caller_id = 7 and state = 0`), "the success of another wipes out no strike")
 	s.complains()
 }
 
@@ -347,7 +348,7 @@ func TestASpentQuotaPausesTheQueueUntilMidnightInShanghai(t *testing.T) {
 	}
 	require.Len(t, s.fake.Sends(), 2, "nobody asks while the queue is paused")
 	s.fake.AllowPerDay(0)
-	s.exec(`update queue_pauses set until = now()`)
+	s.Exec(`update queue_pauses set until = now()`)
 	s.work()
 	require.Contains(t, s.fate(second), "succeeded, retries 0; row 1;")
 	require.Contains(t, s.fate(third), "succeeded, retries 0; row 1;")

@@ -1,0 +1,210 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// WaitLimit bounds a wait for a condition that must come true.
+const WaitLimit = time.Minute
+
+// Paths that tests of several functions call.
+const (
+	MessagesPath = "/api/v1/messages"
+	StreamsPath  = "/api/v1/stream/"
+)
+
+// Client calls Sendonce as one caller.
+type Client struct {
+	T              *testing.T
+	URL            string
+	User, Password string
+	Owner          *pgx.Conn // of the database; nil before Connect
+	Host           Host      // where the functions run, for Serve and Host
+}
+
+// NewClient returns the built-in admin of the functions at a URL.
+func NewClient(t *testing.T, url string) *Client {
+	return &Client{T: t, URL: url, User: "admin", Password: "secret"}
+}
+
+// Connect lets the test read and change the database directly, as its owner.
+func (s *Client) Connect(databaseURL string) *Client {
+	s.T.Helper()
+	owner, err := pgx.Connect(s.T.Context(), databaseURL)
+	require.NoError(s.T, err)
+	s.T.Cleanup(func() { _ = owner.Close(context.Background()) })
+	s.Owner = owner
+	return s
+}
+
+// Reply is an answer, decoded if it is JSON.
+type Reply struct {
+	T      *testing.T
+	Status int
+	Header http.Header
+	Text   string
+	Body   map[string]any
+}
+
+// Data returns a field of the answer's data.
+func (r Reply) Data(name string) any {
+	r.T.Helper()
+	data, ok := r.Body["data"].(map[string]any)
+	require.True(r.T, ok, "no data in %d %s", r.Status, r.Text)
+	return data[name]
+}
+
+// List returns data that is a list.
+func (r Reply) List() []map[string]any {
+	r.T.Helper()
+	items, ok := r.Body["data"].([]any)
+	require.True(r.T, ok, "no list in %d %s", r.Status, r.Text)
+	list := make([]map[string]any, len(items))
+	for i, item := range items {
+		list[i] = item.(map[string]any)
+	}
+	return list
+}
+
+// Fields returns the names of the fields that a 4xx complains about.
+func (r Reply) Fields() []string {
+	var names []string
+	fields, _ := r.Body["fields"].([]any)
+	for _, f := range fields {
+		names = append(names, f.(map[string]any)["field"].(string))
+	}
+	return names
+}
+
+func (s *Client) Get(path string) Reply        { s.T.Helper(); return s.Do("GET", path, "") }
+func (s *Client) Post(path, body string) Reply { s.T.Helper(); return s.Do("POST", path, body) }
+
+// Do makes one call; header holds names and values in turn.
+func (s *Client) Do(method, path, body string, header ...string) Reply {
+	s.T.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), method, s.URL+path, strings.NewReader(body))
+	require.NoError(s.T, err)
+	req.SetBasicAuth(s.User, s.Password)
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	res, err := http.DefaultClient.Do(req)
+	require.NoError(s.T, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(s.T, err)
+	if res.StatusCode >= 400 {
+		sandbox.CheckLeaks(s.T, "the answer of "+method+" "+path, string(text))
+	}
+	r := Reply{T: s.T, Status: res.StatusCode, Header: res.Header, Text: string(text)}
+	if len(bytes.TrimSpace(text)) > 0 {
+		require.NoError(s.T, json.Unmarshal(text, &r.Body), "%d %s", r.Status, text)
+	}
+	return r
+}
+
+// Tick calls an event function directly, as a platform's timer would.
+func (s *Client) Tick(function string) Reply {
+	s.T.Helper()
+	return s.Do("POST", "/events/"+function, `{}`, "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "test", "Ce-Type", "tick")
+}
+
+// NewCaller creates a caller with one role and its queues, and returns its client.
+func (s *Client) NewCaller(name, role string, queues ...string) *Client {
+	s.T.Helper()
+	made := s.Post("/api/v1/admin/callers", fmt.Sprintf(`{"name":%q,"roles":[%q],"queues":%s}`, name, role, JSONList(queues)))
+	require.Equal(s.T, 200, made.Status, made.Text)
+	as := *s
+	as.User, as.Password = name, made.Data("token").(string)
+	return &as
+}
+
+// NewMessageReceiver creates a caller that may confirm messages to subjects, and
+// returns its client.
+func (s *Client) NewMessageReceiver(name string, subjects ...string) *Client {
+	s.T.Helper()
+	secret := sha256.Sum256([]byte(name))
+	s.Exec(`insert into callers (name, token_hash, roles, queues, receives) values ($1, $2, '{receiver}', '{}', $3)`,
+		name, secret[:], append([]string{}, subjects...))
+	as := *s
+	as.User, as.Password = name, name
+	return &as
+}
+
+// JSONList returns a JSON array of strings.
+func JSONList(values []string) string {
+	if len(values) == 0 {
+		return "[]"
+	}
+	return `["` + strings.Join(values, `","`) + `"]`
+}
+
+// Exec changes the database directly.
+func (s *Client) Exec(sql string, args ...any) {
+	s.T.Helper()
+	_, err := s.Owner.Exec(context.Background(), sql, args...)
+	require.NoError(s.T, err)
+}
+
+// Count reads one number from the database.
+func (s *Client) Count(sql string, args ...any) int {
+	s.T.Helper()
+	var n int
+	require.NoError(s.T, s.Owner.QueryRow(context.Background(), sql, args...).Scan(&n))
+	return n
+}
+
+// QueryText reads one text from the database.
+func (s *Client) QueryText(sql string, args ...any) string {
+	s.T.Helper()
+	var text string
+	require.NoError(s.T, s.Owner.QueryRow(context.Background(), sql, args...).Scan(&text))
+	return text
+}
+
+// LastStatement returns when the functions last sent a statement to this database.
+func (s *Client) LastStatement() time.Time {
+	s.T.Helper()
+	var at time.Time
+	require.NoError(s.T, s.Owner.QueryRow(context.Background(),
+		`select coalesce(max(state_change), 'epoch') from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()`).Scan(&at))
+	return at
+}
+
+// StartWaiting makes a claim that finds nothing and returns once it waits.
+func (s *Client) StartWaiting(path string) <-chan Reply {
+	s.T.Helper()
+	s.Get("/api/v1/sms/tasks/pending?app_id=warm-up&wait=1") // prepares the statements, which would count as activity
+	before := s.LastStatement()
+	answer := make(chan Reply, 1)
+	go func() { answer <- s.Get(path) }()
+	s.UntilWaiting(before)
+	return answer
+}
+
+// UntilWaiting returns when a claim that began after before waits: its last statement
+// reads whether its queue is paused.
+func (s *Client) UntilWaiting(before time.Time) {
+	s.T.Helper()
+	Eventually(s.T, func() bool {
+		return s.Count(`select count(*) from pg_stat_activity where usename = 'sendonce_hot' and datname = current_database()
+			and state = 'idle' and state_change > $1 and query like '%from queue_pauses where queue = $1'`, before) > 0
+	}, "the claim waits")
+}

@@ -1,0 +1,400 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"log"
+	"maps"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// AllowLoopback is the setting that lets webhooks reach this machine.
+const AllowLoopback = "SENDONCE_OUTGOING_NETWORKS=127.0.0.0/8"
+
+// All stands for all functions in one process.
+const All = ""
+
+// Cluster is a database, a NATS server and processes of Sendonce.
+type Cluster struct {
+	T           *testing.T
+	NATS        *sandbox.NATS
+	DatabaseURL string
+	Bin         string
+	Env         []string    // of each process that is started from now on
+	Client      *api.Client // of messages, or of all functions in one process
+	Admin       *Client     // the same with the database connected; its URL is Client's
+
+	natsOptions sandbox.NATSOptions // of the next start
+
+	mu        sync.Mutex // guards the maps: the proxy of the trigger reads addresses meanwhile
+	processes map[string]*sandbox.Process
+	addresses map[string]string
+	broker    *nats.Conn
+}
+
+// New starts NATS beside a fresh database. No function runs yet.
+func New(t *testing.T, env ...string) *Cluster {
+	t.Helper()
+	return NewOn(t, sandbox.NewDatabase(t), env...)
+}
+
+// NewOn is New on a migrated database.
+func NewOn(t *testing.T, databaseURL string, env ...string) *Cluster {
+	t.Helper()
+	options := sandbox.NATSOptions{Dir: t.TempDir()}
+	server := NATSIn(t, options)
+	options.Port = server.Port()
+	c := NewAt(t, databaseURL, server.URL(), env...)
+	c.NATS, c.natsOptions = server, options
+	return c
+}
+
+// NewAt is NewOn with NATS at a URL; StartNATS and JetStream are not for it.
+func NewAt(t *testing.T, databaseURL, natsURL string, env ...string) *Cluster {
+	t.Helper()
+	return &Cluster{
+		T: t, DatabaseURL: databaseURL, Bin: Binary(t), Admin: NewClient(t, "").Connect(databaseURL),
+		Env:       Settings(databaseURL, append([]string{"NATS_URL=" + natsURL}, env...)...),
+		processes: map[string]*sandbox.Process{}, addresses: map[string]string{},
+	}
+}
+
+// Open is New with all functions in one process, and a trigger whose safety tick is a
+// second unless env says otherwise.
+func Open(t *testing.T, env ...string) *Cluster {
+	t.Helper()
+	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s"}, env...)...)
+	c.StartAll()
+	return c
+}
+
+// OpenTwoPhase is Open with acceptance before saving and without a trigger; the
+// streams are there.
+func OpenTwoPhase(t *testing.T, env ...string) *Cluster {
+	t.Helper()
+	c := New(t, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, env...)...)
+	c.Restart()
+	c.EnsureStreams()
+	return c
+}
+
+// OpenMessages is New with the function messages alone.
+func OpenMessages(t *testing.T, env ...string) *Cluster {
+	t.Helper()
+	c := New(t, env...)
+	c.use(c.Start("messages"))
+	return c
+}
+
+func (c *Cluster) use(address string) {
+	c.Client = api.NewClient(address, "admin", "secret")
+	c.Admin.URL = address
+}
+
+// StartNATS starts the NATS server again after it was stopped, with its data and port.
+func (c *Cluster) StartNATS() {
+	c.T.Helper()
+	c.NATS = NATSIn(c.T, c.natsOptions)
+}
+
+// Start starts one function, or All, and returns its address. It replaces an earlier
+// process of that name in Process and Address; it does not end it.
+func (c *Cluster) Start(function string, env ...string) string {
+	c.T.Helper()
+	p := StartProcess(c.T, c.Bin, slices.Concat(c.Env, env, []string{"FUNCTION_TARGET=" + function}))
+	at := Address(c.T, p)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.processes[function], c.addresses[function] = p, at
+	return at
+}
+
+// Restart starts all functions as one process, and has Client and Admin call it.
+func (c *Cluster) Restart(env ...string) {
+	c.T.Helper()
+	c.use(c.Start(All, env...))
+}
+
+// StartAll is Restart with a trigger; it returns when the trigger is connected and has
+// made the streams.
+func (c *Cluster) StartAll(env ...string) {
+	c.T.Helper()
+	c.Restart(env...)
+	require.NoError(c.T, c.StartTrigger(c.Client.BaseURL).WaitFor(c.T.Context(), `"triggering"`))
+	if c.NATS != nil {
+		js := c.JetStream()
+		Eventually(c.T, func() bool { _, err := js.Stream(c.T.Context(), "USERS"); return err == nil }, "the stream USERS")
+	}
+}
+
+// StartRelay starts the relay, and a trigger that wakes it.
+func (c *Cluster) StartRelay() {
+	c.T.Helper()
+	c.StartTrigger(c.Start("relay"))
+}
+
+// StartEach starts every function as a process of its own, and a trigger with a proxy
+// that finds them also after a restart.
+func (c *Cluster) StartEach(env ...string) *Cluster {
+	c.T.Helper()
+	c.Env = append(c.Env, env...)
+	var names []string
+	for _, f := range functions.Catalogue() {
+		names = append(names, f.Name)
+	}
+	c.StartFunctions(names...)
+	c.use(c.Address("messages"))
+	proxy := httptest.NewServer(&httputil.ReverseProxy{Rewrite: c.route, ErrorLog: log.New(io.Discard, "", 0)})
+	c.T.Cleanup(proxy.Close)
+	c.StartTrigger(proxy.URL)
+	return c
+}
+
+// StartFunctions starts functions at the same time, each as a process of its own.
+func (c *Cluster) StartFunctions(names ...string) {
+	c.T.Helper()
+	started := map[string]*sandbox.Process{}
+	for _, name := range names {
+		started[name] = StartProcess(c.T, c.Bin, append(slices.Clone(c.Env), "FUNCTION_TARGET="+name))
+	}
+	for name, p := range started {
+		at := Address(c.T, p)
+		c.mu.Lock()
+		c.processes[name], c.addresses[name] = p, at
+		c.mu.Unlock()
+	}
+}
+
+// route leads /events/{function} to the function.
+func (c *Cluster) route(r *httputil.ProxyRequest) {
+	if to, err := url.Parse(c.Address(strings.TrimPrefix(r.In.URL.Path, "/events/"))); err == nil {
+		r.SetURL(to)
+	}
+}
+
+// StartTrigger starts a trigger that calls the functions at an address.
+func (c *Cluster) StartTrigger(at string) *sandbox.Process {
+	c.T.Helper()
+	p := StartProcess(c.T, c.Bin, append(slices.Clone(c.Env), "SENDONCE_FUNCTIONS_URL="+at), "trigger")
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.processes["trigger"] = p
+	return p
+}
+
+// EnsureStreams makes the streams, as a trigger does.
+func (c *Cluster) EnsureStreams() {
+	c.T.Helper()
+	p := c.StartTrigger("http://127.0.0.1:1")
+	js := c.JetStream()
+	Eventually(c.T, func() bool {
+		_, err := js.Stream(c.T.Context(), "ACCEPTED")
+		return err == nil
+	}, "the stream ACCEPTED")
+	_, err := p.Terminate(WaitLimit)
+	require.NoError(c.T, err)
+}
+
+// Process returns the newest process of a function, of All, or of "trigger".
+func (c *Cluster) Process(name string) *sandbox.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.processes[name]
+}
+
+// Processes returns the newest process of each name.
+func (c *Cluster) Processes() map[string]*sandbox.Process {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.processes)
+}
+
+// Address returns the URL of a function, or of All.
+func (c *Cluster) Address(name string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.addresses[name]
+}
+
+// API returns the built-in admin's client of a function's own process, or of the
+// process with all functions.
+func (c *Cluster) API(function string) *api.Client {
+	at := c.Address(function)
+	if at == "" {
+		at = c.Address(All)
+	}
+	return api.NewClient(at, "admin", "secret")
+}
+
+// At returns the built-in admin of the functions at an address, with the database.
+func (c *Cluster) At(address string) *Client {
+	s := NewClient(c.T, address)
+	s.Owner = c.Admin.Owner
+	return s
+}
+
+// JetStream returns a connection with every permission. It is shared, and made anew
+// when NATS was stopped meanwhile.
+func (c *Cluster) JetStream() jetstream.JetStream {
+	c.T.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.broker == nil || !c.broker.IsConnected() {
+		nc, err := nats.Connect(c.NATS.URL())
+		require.NoError(c.T, err)
+		c.T.Cleanup(nc.Close)
+		c.broker = nc
+	}
+	js, err := jetstream.New(c.broker)
+	require.NoError(c.T, err)
+	return js
+}
+
+// AddEndpoint registers a webhook endpoint of the built-in admin.
+func (c *Cluster) AddEndpoint(url string, events ...string) api.EndpointResponse {
+	c.T.Helper()
+	e, err := c.API("webhooks").AddEndpoint(c.T.Context(), api.EndpointRequest{URL: url, Events: events})
+	require.NoError(c.T, err)
+	return e
+}
+
+// Submit submits a task and returns its id.
+func (c *Cluster) Submit(change ...func(*api.SendRequest)) string {
+	c.T.Helper()
+	req := api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: api.NewKey()}
+	for _, f := range change {
+		f(&req)
+	}
+	sent, err := c.API("submit").Send(c.T.Context(), req)
+	require.NoError(c.T, err)
+	return sent.TaskID
+}
+
+// Claim claims tasks for the app "app"; wait is in seconds.
+func (c *Cluster) Claim(wait int) []api.ClaimedTask {
+	c.T.Helper()
+	tasks, err := c.API("claim").Claim(c.T.Context(), api.ClaimRequest{AppID: "app", Wait: &wait})
+	require.NoError(c.T, err)
+	return tasks
+}
+
+// FinishTask submits, claims and reports one task as succeeded, and returns its id.
+func (c *Cluster) FinishTask(change ...func(*api.SendRequest)) string {
+	c.T.Helper()
+	id := c.Submit(append([]func(*api.SendRequest){func(r *api.SendRequest) {
+		r.Source, r.Metadata = "shop", json.RawMessage(`{"order":4711}`)
+	}}, change...)...)
+	require.Len(c.T, c.Claim(0), 1)
+	succeeded := 2
+	_, err := c.API("report").Report(c.T.Context(), api.ReportRequest{TaskID: id, AppID: "app", Status: &succeeded})
+	require.NoError(c.T, err)
+	return id
+}
+
+// FinishTasks submits, claims and reports n tasks as succeeded, and returns their ids.
+func (c *Cluster) FinishTasks(n int) []string {
+	c.T.Helper()
+	_, err := c.API("submit").SendBatch(c.T.Context(), slices.Repeat([]api.SendRequest{{PhoneNumber: "13800138000", Content: "hi"}}, n))
+	require.NoError(c.T, err)
+	ids, err := ClaimAll(c.API("claim"))
+	require.NoError(c.T, err)
+	require.Len(c.T, ids, n)
+	reports, succeeded := make([]api.ReportRequest, n), 2
+	for i, id := range ids {
+		reports[i] = api.ReportRequest{TaskID: id, Status: &succeeded}
+	}
+	results, err := c.API("report").ReportBatch(c.T.Context(), "app", reports)
+	require.NoError(c.T, err)
+	for _, r := range results {
+		require.Nil(c.T, r.Err)
+	}
+	return ids
+}
+
+// ClaimAll claims every task for the app "app" and returns the ids.
+func ClaimAll(c *api.Client) (ids []string, err error) {
+	limit := 1000
+	for {
+		tasks, err := c.Claim(context.Background(), api.ClaimRequest{AppID: "app", Limit: &limit})
+		if err != nil || len(tasks) == 0 {
+			return ids, err
+		}
+		for _, task := range tasks {
+			ids = append(ids, task.TaskID)
+		}
+	}
+}
+
+// WithoutConfirm makes a message final when it is sent.
+func WithoutConfirm(r *api.MessageRequest) { r.Confirm = new(bool) }
+
+// Save submits a message that is saved before the answer, and returns its id.
+func (c *Cluster) Save(to string, change ...func(*api.MessageRequest)) string {
+	c.T.Helper()
+	req := api.MessageRequest{ClientMsgID: api.NewKey(), To: to, Data: []byte(`{"order":4711}`)}
+	for _, f := range change {
+		f(&req)
+	}
+	saved, err := c.Client.SubmitMessage(c.T.Context(), req)
+	require.NoError(c.T, err)
+	require.Equal(c.T, "saved", saved.Ack)
+	return saved.ServerMsgID
+}
+
+// Accept submits a message to bob that may be acknowledged before it is saved.
+func (c *Cluster) Accept(key, data string) api.MessageAck {
+	c.T.Helper()
+	ack, err := c.Client.SubmitMessage(c.T.Context(), api.MessageRequest{ClientMsgID: key, To: "user:bob", Data: api.JSON(data), Ack: "accepted"})
+	require.NoError(c.T, err)
+	return ack
+}
+
+// Message reads a message.
+func (c *Cluster) Message(id string) api.MessageResponse {
+	c.T.Helper()
+	m, err := c.Client.Message(c.T.Context(), id)
+	require.NoError(c.T, err)
+	return m
+}
+
+// WaitMessage waits until a message is in a state.
+func (c *Cluster) WaitMessage(id, state string) api.MessageResponse {
+	c.T.Helper()
+	Eventually(c.T, func() bool { return c.Message(id).State == state }, state)
+	return c.Message(id)
+}
+
+// SavedMessages counts the saved messages.
+func (c *Cluster) SavedMessages() int { return c.Admin.Count(`select count(*) from messages`) }
+
+// Inbox returns the events in a user's inbox, oldest first.
+func (c *Cluster) Inbox(user string) (events []*jetstream.RawStreamMsg) {
+	c.T.Helper()
+	stream, err := c.JetStream().Stream(c.T.Context(), "USERS")
+	require.NoError(c.T, err)
+	info, err := stream.Info(c.T.Context())
+	require.NoError(c.T, err)
+	for seq := max(info.State.FirstSeq, 1); seq <= info.State.LastSeq; seq++ {
+		m, err := stream.GetMsg(c.T.Context(), seq)
+		require.NoError(c.T, err)
+		if m.Subject == "inbox."+user {
+			events = append(events, m)
+		}
+	}
+	return events
+}

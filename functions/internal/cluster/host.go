@@ -1,0 +1,158 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/functions"
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/sandbox"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// Serve runs all functions in this process, on a fresh database, behind a real socket.
+func Serve(t *testing.T) *Client {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	return ServeHandler(t, Handler(t, url)).Connect(url)
+}
+
+// ServeHandler puts a handler behind a real socket.
+func ServeHandler(t *testing.T, h http.Handler) *Client {
+	t.Helper()
+	web := httptest.NewServer(h)
+	t.Cleanup(web.Close)
+	s := NewClient(t, web.URL)
+	s.Host = OwnServer
+	return s
+}
+
+// Handler returns all functions on a database.
+func Handler(t *testing.T, databaseURL string) http.Handler {
+	t.Helper()
+	_, h := NewEnv(t, databaseURL)
+	return h
+}
+
+// NewEnv is Handler with what the functions share, after changes of its configuration.
+func NewEnv(t *testing.T, databaseURL string, change ...func(*fn.Config)) (*fn.Env, http.Handler) {
+	t.Helper()
+	cfg := config(databaseURL)
+	for _, c := range change {
+		c(&cfg)
+	}
+	env, err := fn.NewEnv(cfg, sandbox.Log(t))
+	require.NoError(t, err)
+	t.Cleanup(env.Close)
+	h, err := fn.Handler(env, functions.Catalogue()...)
+	require.NoError(t, err)
+	return env, h
+}
+
+func config(databaseURL string) fn.Config {
+	return fn.Config{
+		DatabaseURL: databaseURL, Username: "admin", Password: "secret", Metrics: "open", EncryptionKeys: sandbox.EncryptionKey, Roles: fn.Roles(sandbox.Roles),
+	}
+}
+
+// Host is one of the servers that all functions may run on.
+type Host struct {
+	Name string
+	// start returns its URL. nats is empty for none; with it, messages may be
+	// accepted before they are saved.
+	start func(t *testing.T, databaseURL, nats string) string
+}
+
+var (
+	OwnServer = Host{"our server", startOwnServer}
+	Framework = Host{"the functions framework", startFramework}
+)
+
+// OnBothServers runs a test once for each server.
+func OnBothServers(t *testing.T, test func(t *testing.T, h Host)) {
+	for _, h := range []Host{OwnServer, Framework} {
+		t.Run(h.Name, func(t *testing.T) {
+			t.Parallel()
+			test(t, h)
+		})
+	}
+}
+
+// startOwnServer serves in this process, so that the race detector sees it.
+func startOwnServer(t *testing.T, databaseURL, nats string) string {
+	cfg := config(databaseURL)
+	cfg.TaskEvents, cfg.Bus = store.FinalEvents, bus.Config{URL: NATSURL(t, nats, bus.UserAll), Replicas: 1}
+	cfg.TwoPhase = fn.TwoPhase{Enabled: nats != "", FailOpen: true, Stream: "ACCEPTED", Shards: 2, BatchSize: 100, DedupeWindow: time.Hour}
+	env, err := fn.NewEnv(cfg, sandbox.Log(t))
+	require.NoError(t, err)
+	handler, err := fn.Handler(env, functions.Catalogue()...)
+	require.NoError(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- fn.Serve(ctx, env, l, handler) }()
+	t.Cleanup(func() {
+		stop()
+		require.NoError(t, <-ended)
+		env.Close()
+	})
+	return "http://" + l.Addr().String()
+}
+
+// startFramework starts functions/framework.
+func startFramework(t *testing.T, databaseURL, nats string) string {
+	_, url := ServeByFramework(t, Settings(databaseURL, "NATS_URL="+nats, fmt.Sprintf("TWO_PHASE_ENABLED=%t", nats != ""), "TWO_PHASE_SHARDS=2")...)
+	return url
+}
+
+// ServeByFramework starts functions/framework with settings and returns its URL.
+func ServeByFramework(t *testing.T, settings ...string) (*sandbox.Process, string) {
+	t.Helper()
+	port, err := sandbox.FreePort()
+	require.NoError(t, err)
+	p := StartProcess(t, sandbox.Build(t, module+"functions/framework", false), append(settings, fmt.Sprintf("PORT=%d", port)))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	require.NoError(t, p.WaitReady(ctx, url+"/healthz"), p.Output())
+	return p, url
+}
+
+// At starts the host on a database and returns the built-in admin.
+func (h Host) At(t *testing.T, databaseURL, nats string) *Client {
+	t.Helper()
+	s := NewClient(t, h.start(t, databaseURL, nats))
+	s.Host = h
+	return s
+}
+
+// Serve is At on a fresh database.
+func (h Host) Serve(t *testing.T) *Client {
+	t.Helper()
+	url := sandbox.NewDatabase(t)
+	return h.At(t, url, "").Connect(url)
+}
+
+// ServeWithNATS is Serve with NATS, whose streams are there, and a connection to it.
+func (h Host) ServeWithNATS(t *testing.T) (*Client, *nats.Conn) {
+	t.Helper()
+	broker, url := NewNATS(t), sandbox.NewDatabase(t)
+	streams, err := bus.Open(bus.Config{URL: broker.URL(), Replicas: 1, AcceptStream: "ACCEPTED", AcceptShards: 2}, sandbox.Log(t))
+	require.NoError(t, err)
+	defer streams.Close()
+	require.NoError(t, streams.Ensure(t.Context()))
+	nc, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	return h.At(t, url, broker.URL()).Connect(url), nc
+}

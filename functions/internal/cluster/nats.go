@@ -1,0 +1,95 @@
+package cluster
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// NATSPassword is that of every NATS user.
+const NATSPassword = "nats-secret"
+
+// NewNATS starts a server whose users have the permissions of a deployment. Its URL is
+// the operator's.
+func NewNATS(t testing.TB) *sandbox.NATS {
+	t.Helper()
+	return NATSIn(t, sandbox.NATSOptions{Dir: t.TempDir()})
+}
+
+// NATSIn is NewNATS with options. The test fails when a component tries what its user
+// may not do.
+func NATSIn(t testing.TB, o sandbox.NATSOptions) *sandbox.NATS {
+	t.Helper()
+	return NATSFor(t, o, bus.StreamAccepted)
+}
+
+// NATSFor is NATSIn with another name of the stream of accepted messages.
+func NATSFor(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
+	t.Helper()
+	n := NATSThatMayDeny(t, o, accepted)
+	t.Cleanup(func() { require.Empty(t, n.Violations()) })
+	return n
+}
+
+// NATSThatMayDeny is NATSFor for a test in which a component tries what its user may
+// not do.
+func NATSThatMayDeny(t testing.TB, o sandbox.NATSOptions, accepted string) *sandbox.NATS {
+	t.Helper()
+	users := bus.Users(accepted, "ordres.>")
+	passwords := map[string]string{}
+	for _, u := range users {
+		passwords[u.Name] = NATSPassword
+	}
+	o.Config = bus.PasswordConfig(passwords) + bus.ServerConfig(users, "")
+	o.User, o.Password = bus.UserOperator, NATSPassword
+	return sandbox.NATSIn(t, o)
+}
+
+// NATSURL returns the URL of a server of NewNATS for one user.
+func NATSURL(t testing.TB, at, user string) string {
+	t.Helper()
+	u, err := url.Parse(at)
+	require.NoError(t, err)
+	if u.User != nil {
+		u.User = url.UserPassword(user, NATSPassword)
+	}
+	return u.String()
+}
+
+// EnsureStreams makes the streams of a server, as the trigger does.
+func EnsureStreams(t testing.TB, at string) error {
+	t.Helper()
+	b, err := bus.Open(bus.Config{URL: NATSURL(t, at, bus.UserTrigger), Replicas: 1}, sandbox.Log(t))
+	require.NoError(t, err)
+	defer b.Close()
+	return b.Ensure(t.Context())
+}
+
+// AsComponent returns an environment in which NATS_URL has the component's user.
+func AsComponent(t testing.TB, env []string, args ...string) []string {
+	t.Helper()
+	last := map[string]string{}
+	for _, pair := range env {
+		name, value, _ := strings.Cut(pair, "=")
+		last[name] = value
+	}
+	user := last["FUNCTION_TARGET"]
+	switch {
+	case slices.Contains(args, "trigger"):
+		user = bus.UserTrigger
+	case slices.Contains(args, "drain"):
+		user = "save"
+	case user == "":
+		user = bus.UserAll
+	}
+	if at := last["NATS_URL"]; strings.Contains(at, "@") {
+		env = append(slices.Clip(env), "NATS_URL="+NATSURL(t, at, user))
+	}
+	return env
+}

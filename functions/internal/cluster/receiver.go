@@ -1,0 +1,77 @@
+package cluster
+
+import (
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+// Receiver is the server of somebody who gets webhooks.
+type Receiver struct {
+	*httptest.Server
+	Mu      sync.Mutex
+	Answer  func(n int, w http.ResponseWriter, r *http.Request) // n counts from 1; nil answers 204
+	Headers []http.Header
+	Bodies  [][]byte
+}
+
+func NewReceiver(t *testing.T, answer func(n int, w http.ResponseWriter, r *http.Request)) *Receiver {
+	t.Helper()
+	v := &Receiver{Answer: answer}
+	v.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		v.Mu.Lock()
+		v.Headers, v.Bodies = append(v.Headers, r.Header.Clone()), append(v.Bodies, body)
+		n, answer := len(v.Bodies), v.Answer
+		v.Mu.Unlock()
+		if answer == nil {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		answer(n, w, r)
+	}))
+	t.Cleanup(v.Close)
+	return v
+}
+
+// Answers gives each call the next status; the last is repeated.
+func Answers(status ...int) func(int, http.ResponseWriter, *http.Request) {
+	return func(n int, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status[min(n, len(status))-1]) }
+}
+
+// Calls counts the calls so far.
+func (v *Receiver) Calls() int {
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
+	return len(v.Bodies)
+}
+
+// Event waits for the n-th call, verifies its signature and returns its event.
+func (v *Receiver) Event(t *testing.T, n int, secret string) api.WebhookEvent {
+	t.Helper()
+	Eventually(t, func() bool { return v.Calls() >= n }, "a webhook call")
+	v.Mu.Lock()
+	defer v.Mu.Unlock()
+	require.NoError(t, api.VerifyWebhook(v.Headers[n-1], v.Bodies[n-1], time.Now(), secret))
+	var e api.WebhookEvent
+	require.NoError(t, json.Unmarshal(v.Bodies[n-1], &e), string(v.Bodies[n-1]))
+	require.Equal(t, e.ID, v.Headers[n-1].Get("webhook-id"))
+	return e
+}
+
+// ListenAt listens on a free address.
+func ListenAt(t *testing.T, address string) net.Listener {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+	require.NoError(t, err)
+	return l
+}
