@@ -86,6 +86,9 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	if err != nil {
 		return Accepted{}, unavailable(err)
 	}
+	if !l.isStrict {
+		return Accepted{}, ErrOldServer
+	}
 	ctx, unbind := l.untilLost(ctx)
 	defer unbind()
 	ack, err := l.accept(ctx, a)

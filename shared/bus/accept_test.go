@@ -331,6 +331,27 @@ func TestShardsAreStable(t *testing.T) {
 	}
 }
 
+// Before 2.12 every user could delete what is not saved yet.
+func TestAcceptRefusesOldServer(t *testing.T) {
+	t.Parallel()
+	b := newBus(t, newBroker(t).server.URL())
+	require.NoError(t, b.Ensure(within(t, soon)))
+	_, err := b.Accept(within(t, soon), acceptance(t, "a", "x"))
+	require.NoError(t, err)
+	l, err := b.connection(within(t, soon))
+	require.NoError(t, err)
+	l.isStrict = strictRequests.supportedBy("2.11.9")
+	_, err = b.Accept(within(t, soon), acceptance(t, "b", "x"))
+	require.ErrorIs(t, err, ErrOldServer)
+	require.ErrorIs(t, err, ErrUnavailable, "it may be saved at once")
+	gives, err := b.Durability(within(t, soon), "")
+	require.ErrorIs(t, err, ErrOldServer)
+	require.Zero(t, gives)
+	m, err := b.LookUp(within(t, soon), "a")
+	require.NoError(t, err)
+	require.NotNil(t, m, "what was accepted is found")
+}
+
 func TestAcceptStreamName(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, newBroker(t).server.URL())

@@ -93,8 +93,8 @@ func (c *Config) check() error {
 		return wrong("NATS_USER", "and NATS_CREDENTIALS exclude each other")
 	case !publishable(c.acceptStream()) || strings.ContainsAny(c.acceptStream(), "./\\"):
 		return wrong("TWO_PHASE_STREAM", "is %q but must be the name of a stream: no blanks, dots, slashes or wildcards", c.AcceptStream)
-	case c.InboxPrefix != "" && !publishable(c.InboxPrefix):
-		return wrong("NATS_INBOX_PREFIX", "is %q but must be a subject without blanks, wildcards or empty tokens, as _INBOX.me", c.InboxPrefix)
+	case c.InboxPrefix != "" && !(publishable(c.InboxPrefix) && strings.HasPrefix(c.InboxPrefix, replyRoot)):
+		return wrong("NATS_INBOX_PREFIX", "is %q but must be a subject that begins with _, without blanks, wildcards or empty tokens, as _INBOX.me", c.InboxPrefix)
 	}
 	for name, file := range map[string]string{"NATS_CREDENTIALS": c.CredentialsFile, "NATS_CA": c.CAFile} {
 		if file == "" {
@@ -167,6 +167,7 @@ type connection struct {
 	hasSchedules      bool   // the server supports message schedules at a given time
 	acceptStream      string // the stream that Accept publishes to; another stream with its subjects is not accepted
 	hasPriorityGroups bool   // the server supports priority groups
+	isStrict          bool   // the server refuses requests with unknown fields, unless its settings say otherwise
 }
 
 // Open makes a Bus without network access. The first use connects; lost connections are made again
@@ -342,7 +343,7 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), acceptStream: b.cfg.acceptStream()}
+	l := &connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.end = context.WithCancel(b.closing)
 	b.denied.reset() // NATS reconnects a user when its permissions change
 	b.install(l)

@@ -80,16 +80,22 @@
 //   - a receiver has its own account, in which our subjects do not exist. It imports
 //     three subjects: its consumer's state, fetching from it and acknowledging. An
 //     operator creates the consumer, whose filter is the grant;
-//   - streams do not allow direct gets, whose reply is stored data or empty. The other
-//     replies that most components can cause are JSON that no request accepts.
+//   - streams do not allow direct gets, and functions do not fetch from consumers or
+//     create them: such replies are stored data, or empty, which is a valid request to
+//     delete or purge a stream. The trigger reads the headers by which deliver trims
+//     streams, and sends them to reply subjects only (headers.go);
+//   - the other replies are JSON with fields that no request has. Servers from 2.12 on
+//     refuse them, unless their settings say strict: false. With older ones nothing is
+//     accepted before it is saved.
 //
 // Every user may publish wake-ups, so a message of WAKE is always posted as a tick, never
 // as the event in its headers. An event in EVENTS must have the type of its subject, one
 // in ACCEPTED must be an accepted message. Others, and events in structured mode, become
 // dead letters and are not posted.
 //
-// The trigger, deliver, and a process that serves all functions may fetch from consumers
-// and purge streams. They are trusted with all streams.
+// deliver may purge EVENTS, MESSAGES and USERS, and save the stream of accepted messages:
+// that is their work. The trigger may create, change and read streams, and is trusted with
+// all of them.
 //
 // NATS does not reply to a denied request. The Bus detects the denial by the asynchronous
 // error: another stream's subject is refused, one of ours is unavailable until the

@@ -22,6 +22,8 @@ var (
 	// ErrUnavailable: the broker did not reply or could not store the message now. It may have stored
 	// it all the same, so publish it again with the same MsgID.
 	ErrUnavailable = errors.New("the broker is unavailable")
+	// ErrOldServer is an ErrUnavailable of a server on which a message that is not saved is not safe.
+	ErrOldServer = fmt.Errorf("%w: messages are accepted before they are saved only with nats-server %s or later", ErrUnavailable, strictRequests)
 	// ErrStreamUnavailable is an ErrUnavailable of one stream, which is full, has no leader or does
 	// not reply. Messages to other streams need not wait.
 	ErrStreamUnavailable = fmt.Errorf("%w for one stream", ErrUnavailable)

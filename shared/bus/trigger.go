@@ -57,6 +57,7 @@ type Trigger struct {
 
 	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery time.Duration
+	fetches    int // of one request for headers
 
 	mu      sync.Mutex
 	logged  map[string]bool  // errors that were logged
@@ -87,7 +88,7 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 	setDefault(&cfg.MinBackoff, time.Second)
 	setDefault(&cfg.MaxBackoff, 5*time.Minute)
 	setDefault(&cfg.DrainTimeout, 25*time.Second)
-	t := &Trigger{bus: b, cfg: cfg, checkEvery: checkEvery, slots: make(chan struct{}, cfg.Concurrency),
+	t := &Trigger{bus: b, cfg: cfg, checkEvery: checkEvery, fetches: headersFetches, slots: make(chan struct{}, cfg.Concurrency),
 		setupLocks: map[string]*sync.Mutex{}, logged: map[string]bool{}, streams: map[string]error{}}
 	for _, s := range streamConfigs(&b.cfg, false) {
 		t.setupLocks[s.Name] = &sync.Mutex{}
@@ -168,6 +169,7 @@ func (t *Trigger) Run(ctx context.Context) {
 	for name := range t.setupLocks {
 		running.Go(func() { t.maintainStream(ctx, name) })
 	}
+	running.Go(func() { t.serveHeaders(ctx) })
 	running.Wait()
 	t.client.CloseIdleConnections()
 }
@@ -304,6 +306,9 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 func (t *Trigger) setUp(ctx context.Context, l *connection, r *route) (jetstream.Consumer, error) {
 	if r.Batch > 0 && !l.hasPriorityGroups {
 		return nil, fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
+	}
+	if r.Batch > 0 && !l.isStrict {
+		t.logOnce(ErrOldServer.Error() + ": upgrade it; what was accepted is saved")
 	}
 	if err := t.ensure(ctx, l, r.Stream); err != nil {
 		return nil, err

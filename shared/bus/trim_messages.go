@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"fmt"
 	"math"
 	"strings"
 	"sync"
@@ -21,11 +20,8 @@ const (
 	messagesKeptFull    = 2 * time.Minute  // once it is nearly full: the deduplication window
 	trimTimeout         = 8 * time.Second  // of one stream
 	trimBudget          = 4 * time.Second  // no page begins after it
-	trimPageSize        = 1000             // messages that are read together
 	trimDeletes         = 32               // in parallel
-	trimConsumer        = "sendonce-trim-" // name prefix of the consumer that reads headers
-	trimConsumerIdle    = 10 * time.Second
-	trimFetchWait       = 2 * time.Second
+	trimCopies          = 1000             // older copies for whose sake a trim begins again where it began
 	maxSequence         = math.MaxUint64
 	messageSourcePrefix = "/sendonce/messages/"
 	nearlyFull          = 0.9
@@ -57,7 +53,7 @@ type TrimResult struct {
 func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge func(ctx context.Context, ids []string) (map[string]MessageState, error)) (TrimResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
-	_, stream, err := b.stream(ctx, StreamMessages)
+	l, stream, err := b.stream(ctx, StreamMessages)
 	if err != nil || stream == nil {
 		return TrimResult{}, err
 	}
@@ -87,7 +83,7 @@ func (b *Bus) TrimMessages(ctx context.Context, from uint64, full bool, judge fu
 		from = info.State.FirstSeq
 	}
 	t.allBefore = from == info.State.FirstSeq
-	err = t.run(ctx, from)
+	err = t.run(ctx, l, from)
 	return t.TrimResult, err
 }
 
@@ -100,7 +96,7 @@ const noConsumer = ""
 func readByAll(ctx context.Context, stream jetstream.Stream) (read uint64, slowest string, err error) {
 	consumers := stream.ListConsumers(ctx)
 	for c := range consumers.Info() {
-		if strings.HasPrefix(c.Name, trimConsumer) {
+		if strings.HasPrefix(c.Name, headersConsumer) {
 			continue
 		}
 		floor := c.AckFloor.Stream
@@ -136,12 +132,12 @@ type messageTrim struct {
 type copyKey [16]byte
 
 // copyKeyOf returns the key of a message whose Nats-Msg-Id is <message>.<epoch>.<send>; false for others.
-func copyKeyOf(m jetstream.Msg, id string) (key copyKey, ok bool) {
-	parts := strings.Split(m.Headers().Get(jetstream.MsgIDHeader), ".")
-	if len(parts) < 3 || parts[0] != id {
+func copyKeyOf(m messageHeader) (key copyKey, ok bool) {
+	parts := strings.Split(m.MsgID, ".")
+	if len(parts) < 3 || parts[0] != m.ID {
 		return key, false
 	}
-	parts = append(parts[:len(parts)-2], m.Headers().Get(attributePrefix+"source"), m.Subject())
+	parts = append(parts[:len(parts)-2], m.Source, m.Subject)
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
 	return copyKey(sum[:len(key)]), true
 }
@@ -168,75 +164,51 @@ type trimEntry struct {
 	resent bool // it has a key
 }
 
-// run reads message headers page by page.
-func (t *messageTrim) run(ctx context.Context, from uint64) error {
-	c, err := t.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		Name:          trimConsumer + fmt.Sprintf("%x", time.Now().UnixNano()),
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
-		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: trimConsumerIdle,
+// run reads message headers page by page: of old enough messages, and of young ones where copies are
+// removed.
+func (t *messageTrim) run(ctx context.Context, l *connection, from uint64) error {
+	ends, until, start := true, t.before, time.Now()
+	if t.newest != nil {
+		until = time.Time{}
+	}
+	err := l.readHeaders(ctx, StreamMessages, from, until, func(messages []messageHeader) (bool, error) {
+		if ends = time.Since(start) <= trimBudget; !ends {
+			return false, nil
+		}
+		page := t.entries(messages)
+		if len(page) == 0 { // all are young
+			return true, nil
+		}
+		t.Next = page[len(page)-1].seq + 1
+		return true, t.removeFinished(ctx, page)
 	})
-	if err != nil {
-		return unavailable(err)
+	switch {
+	case err != nil:
+		return err
+	case ends:
+		t.Next = 0
+	case t.copies >= trimCopies:
+		t.Next = from // more copies may follow of those that this trim read; fewer are before them now
 	}
-	defer func() { _ = t.stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the idle limit deletes it
-	pending, read := c.CachedInfo().NumPending, uint64(0)
-	for until := time.Now().Add(trimBudget); pending > 0; {
-		if time.Now().After(until) {
-			if t.copies >= trimPageSize {
-				t.Next = from // more copies may follow of those that this trim read; fewer are before them now
-			}
-			return nil // continue at Next
-		}
-		page, left, young, err := t.page(c, min(pending, trimPageSize), &read)
-		if err != nil {
-			return err
-		}
-		if len(page) > 0 {
-			if err := t.removeFinished(ctx, page); err != nil {
-				return err
-			}
-			t.Next = page[len(page)-1].seq + 1
-		}
-		if young && t.newest == nil || len(page) == 0 {
-			break
-		}
-		pending = left
-	}
-	t.Next = 0
 	return nil
 }
 
-// page reads up to n messages: old enough ones, and young ones where copies are removed. young means
-// that a young one was found; all later ones are younger still.
-func (t *messageTrim) page(c jetstream.Consumer, n uint64, read *uint64) (page []trimEntry, left uint64, young bool, err error) {
-	batch, err := c.Fetch(int(n), jetstream.FetchMaxWait(trimFetchWait))
-	if err != nil {
-		return nil, 0, false, unavailable(err)
-	}
-	for m := range batch.Messages() {
-		meta, err := m.Metadata()
-		if err != nil {
-			return nil, 0, false, unavailable(err)
+// entries returns the messages that may be removed: old enough ones, and young ones where copies are
+// removed.
+func (t *messageTrim) entries(messages []messageHeader) []trimEntry {
+	page := make([]trimEntry, 0, len(messages))
+	for _, m := range messages {
+		p := trimEntry{seq: m.Seq, young: m.At.After(t.before)}
+		if p.young && t.newest == nil {
+			break // all later ones are younger still
 		}
-		if *read++; meta.Sequence.Consumer != *read {
-			// Purging the range would remove the unseen message too.
-			return nil, 0, false, unavailable(fmt.Errorf("a message of %s was lost in transit", StreamMessages))
-		}
-		left = meta.NumPending
-		if young = young || meta.Timestamp.After(t.before); young && t.newest == nil {
-			continue
-		}
-		p := trimEntry{seq: meta.Sequence.Stream, young: young}
-		if strings.HasPrefix(m.Headers().Get(attributePrefix+"source"), messageSourcePrefix) {
-			p.id = m.Headers().Get(attributePrefix + "id")
-			p.key, p.resent = copyKeyOf(m, p.id)
+		if strings.HasPrefix(m.Source, messageSourcePrefix) {
+			p.id = m.ID
+			p.key, p.resent = copyKeyOf(m)
 		}
 		page = append(page, p)
 	}
-	if err := batch.Error(); err != nil {
-		return nil, 0, false, unavailable(err)
-	}
-	return page, left, young, nil
+	return page
 }
 
 // removeFinished removes the finished messages of a page, and the copies that it makes superfluous: by

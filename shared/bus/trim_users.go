@@ -3,10 +3,8 @@ package bus
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -124,7 +122,7 @@ type TrimmedUsers struct {
 func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Context, TrimmedUsers) error) (removed int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, trimTimeout)
 	defer cancel()
-	_, stream, err := b.stream(ctx, StreamUsers)
+	l, stream, err := b.stream(ctx, StreamUsers)
 	if err != nil || stream == nil {
 		return 0, err
 	}
@@ -136,7 +134,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 	if used <= 0.5 || info.State.Msgs == 0 {
 		return 0, nil
 	}
-	in, err := readInboxes(ctx, stream)
+	in, err := readInboxes(ctx, l, info.State.FirstSeq)
 	if err != nil {
 		return 0, err
 	}
@@ -181,41 +179,15 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 }
 
 // readInboxes reads the message headers of USERS.
-func readInboxes(ctx context.Context, stream jetstream.Stream) (*inboxes, error) {
-	in := &inboxes{number: map[[2]string]int{}}
-	c, err := stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		Name: trimConsumer + fmt.Sprintf("%x", time.Now().UnixNano()), DeliverPolicy: jetstream.DeliverAllPolicy,
-		AckPolicy: jetstream.AckNonePolicy, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: trimConsumerIdle,
+func readInboxes(ctx context.Context, l *connection, first uint64) (*inboxes, error) {
+	in, start := &inboxes{number: map[[2]string]int{}}, time.Now()
+	err := l.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {
+		for _, m := range messages {
+			in.add(m.Seq, m.At, m.Source, m.Subject, m.Size+headerBytes)
+		}
+		return len(in.entries) < maxInboxEntries && time.Since(start) < trimBudget, nil
 	})
-	if err != nil {
-		return nil, unavailable(err)
-	}
-	defer func() { _ = stream.DeleteConsumer(context.WithoutCancel(ctx), c.CachedInfo().Name) }() // otherwise the idle limit deletes it
-	pending := min(c.CachedInfo().NumPending, maxInboxEntries)
-	for until := time.Now().Add(trimBudget); pending > 0 && time.Now().Before(until); {
-		batch, err := c.Fetch(int(min(pending, trimPageSize)), jetstream.FetchMaxWait(trimFetchWait))
-		if err != nil {
-			return nil, unavailable(err)
-		}
-		n := uint64(0)
-		for m := range batch.Messages() {
-			meta, err := m.Metadata()
-			if err != nil {
-				return nil, unavailable(err)
-			}
-			size, _ := strconv.ParseInt(m.Headers().Get("Nats-Msg-Size"), 10, 64) // 0 if absent
-			in.add(meta.Sequence.Stream, meta.Timestamp, m.Headers().Get("ce-source"), m.Subject(), size+headerBytes)
-			n++
-		}
-		if err := batch.Error(); err != nil {
-			return nil, unavailable(err)
-		}
-		if n == 0 {
-			break
-		}
-		pending -= min(n, pending)
-	}
-	return in, nil
+	return in, err
 }
 
 // headerBytes estimates what the stream stores per message beside its data.

@@ -31,6 +31,9 @@ type User struct {
 // defaultReplyPrefix is the prefix of reply subjects.
 const defaultReplyPrefix = "_INBOX"
 
+// replyRoot begins all reply subjects, and no subject of a stream or of NATS.
+const replyRoot = "_"
+
 // ReplyPrefix returns the prefix of a user's reply subjects. Only this user and the operator may
 // subscribe to them.
 func ReplyPrefix(user string) string { return defaultReplyPrefix + "." + escapeToken(user) }
@@ -54,10 +57,7 @@ func Users(accepted string, subjects ...string) []User {
 	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects, api("STREAM.INFO", published...))
 	trim := slices.Concat(
 		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
-		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages))
-	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
-		trim = append(trim, api("CONSUMER."+request, StreamMessages+".*", StreamUsers+".*")...)
-	}
+		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headersOf, ""))
 
 	claim := function("claim")
 	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")
@@ -88,9 +88,15 @@ func Users(accepted string, subjects ...string) []User {
 	carried := []string{StreamWake, accepted, StreamEvents}
 	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", deadLetterPrefix + ">", names},
 		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...), api("STREAM.PURGE", StreamWake),
-		api("CONSUMER.LIST", carried...), surroundEach("$JS.ACK.", carried, ".>"))}
+		api("CONSUMER.LIST", carried...), surroundEach("$JS.ACK.", carried, ".>")), Subscribe: []string{headersPrefix + "*"}}
 	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
 		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", carried, ".>")...)
+	}
+	for _, request := range []string{"CREATE", "MSG.NEXT", "DELETE"} {
+		trigger.Publish = append(trigger.Publish, surroundEach("$JS.API.CONSUMER."+request+".", headersOf, ".*")...)
+	}
+	for _, trims := range []string{"deliver", UserAll} {
+		trigger.Publish = append(trigger.Publish, ReplyPrefix(trims)+".>")
 	}
 	return append(functions, distinct(all), trigger, User{Name: UserOperator, Publish: []string{">"}, Subscribe: []string{">"}})
 }

@@ -146,8 +146,10 @@ func TestUserPermissions(t *testing.T) {
 		"orders.paid": nil, "$SYS.REQ.SERVER.PING": nil, "$KV.x.y": nil, "_INBOX.submit.x.y": nil, "$JS.ACK.MESSAGES.points.1.1.1.1.0": nil,
 		"$JS.API.INFO": nil, "$JS.API.STREAM.LIST": nil, "$JS.API.STREAM.CREATE.MINE": nil, "$JS.API.STREAM.SNAPSHOT.USERS": nil,
 		"$JS.API.STREAM.RESTORE.USERS": nil, "$JS.API.STREAM.LEADER.STEPDOWN.USERS": nil, "$JS.API.CONSUMER.DURABLE.CREATE.MESSAGES.mine": nil,
-		"$JS.API.CONSUMER.CREATE.MESSAGES": nil, "$JS.API.CONSUMER.CREATE.MESSAGES.mine.>": nil, "$JS.API.CONSUMER.CREATE.USERS.mine": {"deliver"},
-		"$JS.API.CONSUMER.CREATE.MESSAGES.mine": {"deliver"}, "$JS.API.CONSUMER.MSG.NEXT.MESSAGES.points": {"deliver"},
+		"$JS.API.CONSUMER.CREATE.MESSAGES": nil, "$JS.API.CONSUMER.CREATE.MESSAGES.mine.>": nil, "$JS.API.CONSUMER.CREATE.USERS.mine": {UserTrigger},
+		"$JS.API.CONSUMER.CREATE.MESSAGES.mine": {UserTrigger}, "$JS.API.CONSUMER.MSG.NEXT.MESSAGES.points": {UserTrigger},
+		"$JS.API.CONSUMER.DELETE.MESSAGES.points": {UserTrigger}, "$SENDONCE.HEADERS.MESSAGES": {"deliver"}, "$SENDONCE.HEADERS.USERS": {"deliver"},
+		"$SENDONCE.HEADERS.ACCEPTED": nil, "_INBOX.deliver.x": {UserTrigger}, "_INBOX.sendonce.x": {UserTrigger},
 		"$JS.API.CONSUMER.MSG.NEXT.EVENTS.record": {UserTrigger}, "$JS.API.CONSUMER.MSG.NEXT.ACCEPTED.save-1-of-1": {UserTrigger},
 		"$JS.API.CONSUMER.DELETE.EVENTS.record": nil, "$JS.API.CONSUMER.PAUSE.EVENTS.record": nil, "$JS.ACK.EVENTS.record.1.1.1.1.0": {UserTrigger},
 		"$JS.API.STREAM.MSG.GET.USERS": {"stream", "deliver"}, "$JS.API.STREAM.MSG.GET.ACCEPTED": {"messages", "stream", "save"},
@@ -164,6 +166,7 @@ func TestUserPermissions(t *testing.T) {
 		"inbox.ann": {"stream"}, "inbox.*": {"stream"}, "inbox.>": {"stream"}, "wake.queue.*": {"claim"},
 		"msg.>": nil, "msg.orders.paid": nil, "evt.>": nil, "acc.>": nil, "dlq.>": nil, "wake.>": nil, ">": nil, "*.ann": nil,
 		"_INBOX.>": nil, "_INBOX.operator.>": nil, "_INBOX.nobody.>": nil, "$JS.API.>": nil, "$JS.ACK.>": nil, "$SYS.>": nil, "$JS.EVENT.ADVISORY.>": nil,
+		"$SENDONCE.HEADERS.*": {UserTrigger}, "$SENDONCE.>": nil,
 	}
 	for _, u := range Users(StreamAccepted) {
 		if u.Name == UserOperator {
@@ -179,7 +182,7 @@ func TestUserPermissions(t *testing.T) {
 			}
 		}
 		for subject, needs := range subscribe {
-			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && len(needs) > 0
+			needed := slices.Contains(needs, u.Name) || u.Name == UserAll && slices.ContainsFunc(needs, func(n string) bool { return n != UserTrigger })
 			require.Equal(t, needed, a.maySubscribe(subject), "%s subscribes to %s", u.Name, subject)
 		}
 	}
@@ -202,8 +205,9 @@ func permits(all []string, subject string) bool {
 	})
 }
 
-// NATS sends an answer wherever the request says, without asking whether the user
-// may publish there, and a request of its own is such a place.
+// The server sends a reply to the subject that the request names, without checking whether the user may
+// publish there. No user but the trigger, which owns the streams, may have a right whose reply is a valid
+// request: empty, or of fields that a request has.
 func TestRepliesAreNotRequests(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, "points")
@@ -212,35 +216,44 @@ func TestRepliesAreNotRequests(t *testing.T) {
 	wants := g.kept()
 	requests := map[string][]string{"points": {"$JS.sendonce.API.CONSUMER.INFO.MESSAGES.points", "$JS.sendonce.API.CONSUMER.MSG.NEXT.MESSAGES.points", "$JS.ACK.MESSAGES.points.1.1.1.1.0"}}
 	for _, u := range Users(StreamAccepted) {
-		switch u.Name {
-		case UserOperator, UserTrigger, UserAll, "deliver": // these may change or empty streams anyway
-		default:
-			for _, allowed := range u.Publish {
-				if !strings.Contains(allowed, "STREAM.PURGE") {
-					requests[u.Name] = append(requests[u.Name], strings.NewReplacer("*", "x", ">", "sweep").Replace(allowed))
-				}
-			}
+		if u.Name == UserOperator || u.Name == UserTrigger {
+			continue
 		}
+		for _, allowed := range u.Publish {
+			requests[u.Name] = append(requests[u.Name], strings.NewReplacer("*", "x", ">", "sweep").Replace(allowed))
+		}
+	}
+	var replies []string
+	for _, stream := range []string{StreamAccepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters} {
+		replies = append(replies, "$JS.API.STREAM.DELETE."+stream, "$JS.API.STREAM.PURGE."+stream)
 	}
 	for user, subjects := range requests {
 		a := g.attacker(user)
 		for _, subject := range subjects {
-			for _, body := range []string{"", `{"seq":1}`, `{"seq":99}`, `{"batch":1,"no_wait":true}`} {
-				for _, reply := range []string{"$JS.API.STREAM.DELETE.DEADLETTERS", "$JS.API.STREAM.DELETE.USERS", "$JS.API.STREAM.PURGE.USERS", "$JS.API.STREAM.PURGE.EVENTS"} {
+			for _, body := range []string{"", "x", `{"seq":1}`, `{"seq":99}`, `{"from":1}`, `{"batch":1,"no_wait":true}`, pushToDelete} {
+				purges := strings.Contains(subject, "STREAM.PURGE") && (body == "" || body == "x" || body == `{"seq":99}`)
+				if purges || strings.Contains(subject, "STREAM.MSG.DELETE") && body == `{"seq":1}` { // removes by right, not by a reply
+					continue
+				}
+				for _, reply := range replies {
 					require.NoError(t, a.nc.PublishRequest(subject, reply, []byte(body)))
 				}
 			}
 		}
+		// The request after them is answered after them.
 		require.NoError(t, a.nc.Flush())
+		_, _ = a.nc.Request("$JS.API.STREAM.INFO.ACCEPTED", nil, soon) // points may not
 	}
-	// What relay and messages published by that is in their streams; no stream lost
-	// anything. An answer to the operator comes after those to the attackers.
+	// Messages that were published in this way are in their streams; no stream lost any.
 	has := g.kept()
 	for stream, n := range wants {
 		require.GreaterOrEqual(t, has[stream], n, stream)
 	}
 	require.Contains(t, has, StreamDeadLetters)
 }
+
+// pushToDelete is a consumer whose messages are requests.
+const pushToDelete = `{"stream_name":"MESSAGES","config":{"name":"x","deliver_subject":"$JS.API.STREAM.DELETE.DEADLETTERS","ack_policy":"none"},"action":""}`
 
 func TestReceiverPermissions(t *testing.T) {
 	t.Parallel()
@@ -423,9 +436,11 @@ func TestReplyPrefixPerUser(t *testing.T) {
 	} {
 		require.Equal(t, wants, c.replyPrefix())
 	}
-	_, err := Open(Config{URL: "nats://h", Replicas: 1, InboxPrefix: "a.*"}, slog.New(slog.DiscardHandler))
-	require.ErrorContains(t, err, "NATS_INBOX_PREFIX")
-	_, err = Open(Config{URL: "nats://h", Replicas: 1, CAFile: "/none"}, slog.New(slog.DiscardHandler))
+	for _, prefix := range []string{"_a.*", "msg.a"} {
+		_, err := Open(Config{URL: "nats://h", Replicas: 1, InboxPrefix: prefix}, slog.New(slog.DiscardHandler))
+		require.ErrorContains(t, err, "NATS_INBOX_PREFIX")
+	}
+	_, err := Open(Config{URL: "nats://h", Replicas: 1, CAFile: "/none"}, slog.New(slog.DiscardHandler))
 	require.ErrorContains(t, err, "NATS_CA cannot be read")
 }
 

@@ -3,6 +3,7 @@ package fn
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -72,6 +73,8 @@ func verifyDurability(ctx context.Context, env *Env) error {
 	switch {
 	case gives.Covers(two.Durability):
 		return nil
+	case errors.Is(err, bus.ErrOldServer):
+		return config.Error{{Name: "TWO_PHASE_ENABLED", Message: fmt.Sprintf("is true, but %v: upgrade it, or set it to false", err)}}
 	case err != nil:
 		env.Log.Warn("nothing is accepted before it is saved until the stream is known to give what TWO_PHASE_DURABILITY asks for",
 			"asked", two.Durability.String(), "known", gives.String(), "error", err)

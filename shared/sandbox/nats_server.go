@@ -46,7 +46,7 @@ func NewNATSCluster(t testing.TB, n int) NATSCluster {
 		s := &NATSServer{Name: "n" + strconv.Itoa(i), t: t, bin: bin, host: hosts[i]}
 		s.config = filepath.Join(dir, s.Name+".conf")
 		// The limit bounds nothing in practice, as in StartNATS.
-		text := fmt.Sprintf("server_name: %[1]s\nserver_tags: %[1]s\nlisten: %[2]q\njetstream { store_dir: %[3]q, max_file_store: 1TB }\n", s.Name, s.host, filepath.Join(dir, s.Name))
+		text := fmt.Sprintf("server_name: %[1]s\nserver_tags: %[1]s\nlisten: %[2]q\njetstream { store_dir: %[3]q, max_file_store: 1TB, strict: true }\n", s.Name, s.host, filepath.Join(dir, s.Name))
 		if n > 1 {
 			text += fmt.Sprintf("cluster { name: c, listen: %q, routes: [ nats://%s ] }\n", hosts[n+i], strings.Join(hosts[n:], ", nats://"))
 		}

@@ -1,0 +1,112 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/stretchr/testify/require"
+)
+
+// serveHeaders runs the part of a trigger that reads the headers of messages, with one fetch for each
+// request. client is a connection that may request them.
+func serveHeaders(t *testing.T, b, client *Bus) {
+	t.Helper()
+	trigger, err := NewTrigger(b, TriggerConfig{BaseURL: "http://127.0.0.1:1"}, nil)
+	require.NoError(t, err)
+	trigger.fetches = 1
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); trigger.serveHeaders(ctx) }()
+	t.Cleanup(func() { stop(); <-ended })
+	l, err := client.connection(within(t, soon))
+	require.NoError(t, err)
+	eventually(t, func() bool {
+		m, err := l.nats().Request(headersPrefix+StreamMessages, []byte(`{}`), soon)
+		return err == nil && len(m.Data) > 0
+	}, "it answers")
+}
+
+// The trigger answers requests of deliver with its own rights, so it must not answer to any subject.
+func TestHeadersAreSentToReplySubjectsOnly(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t)
+	deliver := g.bus("deliver")
+	deliver.cfg.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	_, err := deliver.TrimMessages(within(t, soon), 0, false, judged(nil))
+	require.ErrorIs(t, err, ErrUnavailable)
+	require.ErrorContains(t, err, "no trigger")
+	serveHeaders(t, g.bus(UserTrigger), deliver)
+
+	wants, wake := g.kept(), func() uint64 {
+		s, err := g.operator.Stream(t.Context(), StreamWake)
+		require.NoError(t, err)
+		return s.CachedInfo().State.LastSeq
+	}
+	wakes := wake()
+	a := g.attacker("deliver")
+	for _, stream := range []string{StreamMessages, StreamUsers} {
+		for _, reply := range []string{
+			"$JS.API.STREAM.DELETE.ACCEPTED", "$JS.API.STREAM.PURGE.ACCEPTED", "$JS.API.STREAM.UPDATE.EVENTS", "$JS.ACK.ACCEPTED.save-1-of-1.1.1.1.1.0",
+			"wake.relay", "dlq.EVENTS.record", "_INBOX.submit.x",
+		} {
+			require.NoError(t, a.nc.PublishRequest(headersPrefix+stream, reply, []byte(`{}`)))
+		}
+	}
+	long := reliableMessage(strings.Repeat("1", headersMax+1), "msg.orders.paid")
+	long.MsgID = "long"
+	publishAll(t, g.bus("relay"), reliableMessage("r", "msg.orders.paid"), long)
+	trimmed, err := deliver.TrimMessages(within(t, soon), 0, false, judged(map[string]MessageState{"r": Finished, "m": Finished, "": Finished}))
+	require.NoError(t, err)
+	require.Equal(t, TrimResult{Removed: 1}, trimmed)
+	wants[StreamMessages]++
+	require.Equal(t, wants, g.kept())
+	require.Equal(t, wakes, wake())
+
+	l, err := deliver.connection(within(t, soon))
+	require.NoError(t, err)
+	in, err := readInboxes(within(t, soon), l, 1)
+	require.NoError(t, err)
+	require.Len(t, in.entries, 1)
+	require.Equal(t, "ann", in.user[0])
+}
+
+// Pages are as small as the server's max_payload asks for.
+func TestHeadersAreSplitIntoPages(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b := inAnHour(t, broker.server.URL())
+	var messages []Message
+	subject := "msg." + strings.Repeat("x", 1000)
+	for i := range 300 {
+		messages = append(messages, reliableMessage(fmt.Sprint(i), subject))
+	}
+	publishAll(t, b, messages...)
+	l, err := b.connection(within(t, soon))
+	require.NoError(t, err)
+	pages, next := 0, uint64(1)
+	read := func(messages []messageHeader) (bool, error) {
+		for _, m := range messages {
+			require.Equal(t, messageHeader{Seq: next, At: m.At, Subject: subject, ID: fmt.Sprint(next - 1), Source: messageSourcePrefix + "shop", MsgID: fmt.Sprint(next-1) + ".1.1"}, m)
+			next++
+		}
+		pages++
+		return true, nil
+	}
+	require.NoError(t, l.readHeaders(within(t, soon), StreamMessages, 1, time.Time{}, read))
+	require.EqualValues(t, 301, next)
+	require.Equal(t, 3, pages)
+
+	pages, next = 0, 1
+	require.NoError(t, l.readHeaders(within(t, soon), StreamMessages, 1, time.Now().Add(-time.Hour), read))
+	require.EqualValues(t, 301, next, "the fetch with a message that is younger is the last")
+	stream, err := broker.js().Stream(t.Context(), StreamMessages)
+	require.NoError(t, err)
+	require.NoError(t, stream.Purge(t.Context(), jetstream.WithPurgeSequence(300)))
+	next = 300
+	require.NoError(t, l.readHeaders(within(t, soon), StreamMessages, 1, time.Time{}, read))
+	require.EqualValues(t, 301, next)
+}
