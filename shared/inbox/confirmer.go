@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	confirmLimit = 20 * time.Second // of one Confirm, so that the next delivery can go on
-	tryLimit     = 10 * time.Second
-	firstPause   = 100 * time.Millisecond
-	longestPause = 5 * time.Second
+	confirmTimeout = 20 * time.Second // of one Confirm, so that it does not block the next delivery for long
+	tryTimeout     = 10 * time.Second
+	minPause       = 100 * time.Millisecond
+	maxPause       = 5 * time.Second
 )
 
 // Confirmer confirms received messages to a Sendonce service. Its methods are safe for concurrent use;
@@ -36,7 +36,7 @@ type Confirmer struct {
 // stops when ctx ends, after 20 seconds, or at a permanent error (a 4xx other than 408, 425 and 429).
 // Confirming twice is harmless.
 func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
-	ctx, cancel := context.WithTimeout(ctx, confirmLimit)
+	ctx, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
 	body, err := json.Marshal(struct {
 		Consumer string `json:"consumer"`
@@ -50,7 +50,7 @@ func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
 		if err == nil || !again {
 			return err
 		}
-		timer := time.NewTimer(retry.Jitter(max(retry.Delay(firstPause, longestPause, try), after)))
+		timer := time.NewTimer(retry.Jitter(max(retry.Delay(minPause, maxPause, try), after)))
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -62,7 +62,7 @@ func (c *Confirmer) Confirm(ctx context.Context, messageID string) error {
 
 // try posts once. after is the service's Retry-After, 0 = none.
 func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bool, after time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, tryLimit)
+	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, path, bytes.NewReader(body))
 	if err != nil {
@@ -78,16 +78,16 @@ func (c *Confirmer) try(ctx context.Context, path string, body []byte) (again bo
 	if res.StatusCode == http.StatusNoContent {
 		return false, 0, nil
 	}
-	said, err := io.ReadAll(io.LimitReader(res.Body, 500))
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 500))
 	if err != nil {
 		return true, 0, err
 	}
-	after = retry.After(res.Header, time.Now(), confirmLimit)
+	after = retry.After(res.Header, time.Now(), confirmTimeout)
 	switch res.StatusCode {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		again = true
 	default:
 		again = res.StatusCode/100 == 5
 	}
-	return again, after, fmt.Errorf("the service answered %s: %s", res.Status, said)
+	return again, after, fmt.Errorf("the service answered %s: %s", res.Status, answer)
 }

@@ -1,48 +1,42 @@
-// Package inbox lets a service act once on a message that may arrive many
-// times. It needs one table (DDL) in the service's own database.
+// Package inbox lets a service process a message once that may be delivered several times. It needs one
+// table (DDL) in the service's own database.
 //
 // # Promises
 //
-//   - The effect of a message on that database happens once per consumer: the
-//     row that says "seen" and the effect are one commit.
-//   - Only a row that is there makes a message a duplicate. An error never does.
-//   - A duplicate that arrives while the first is under way waits for its end,
-//     and acts itself when the first was rolled back.
-//   - A duplicate is confirmed like the first: its sender asks again because it
-//     knows of no confirmation.
+//   - The effect of a message on that database happens once per consumer: the row that records the message
+//     and the effect are one commit.
+//   - A message is a duplicate only if its row exists, never because of an error.
+//   - A duplicate that arrives while the first is being processed waits for it, and is processed itself if
+//     the first was rolled back.
+//   - A duplicate is confirmed like the first: it was sent again because the confirmation was not received.
 //
 // # What cannot be promised
 //
-//   - Effects outside that database (a payment, a mail) are not undone by a
-//     rollback and may happen again. Write down that they are wanted, in the same
-//     transaction, and carry them out from there; package outbox does so.
-//   - A message that comes back after Prune forgot it is new again. Nobody else
-//     can know how late an operator resends, so Prune asks for it.
-//   - Messages arrive in no order.
-//   - Who sent a request is not checked here: put the service's own
-//     authentication before Receiver.
+//   - Effects outside that database (a payment, a mail) are not undone by a rollback and may happen again.
+//     Record them in the same transaction and perform them afterwards; package outbox does that.
+//   - A message that is delivered again after Prune deleted its row is processed again. How late an operator
+//     may resend is not known here, so it is a parameter of Prune.
+//   - Messages arrive in no particular order.
+//   - The sender of a request is not checked: put the service's own authentication before Receiver.
 //
 // # Use
 //
-// Run DDL in a migration. A service that is called over HTTP mounts a Receiver;
-// one with its own loop calls Receiver.Receive for each message and acknowledges
-// when that gave no error; one with its own transactions calls Once. Call Prune
-// now and then.
+// Run DDL in a migration. A service that is called over HTTP mounts a Receiver; one with its own loop calls
+// Receiver.Receive for each message and acknowledges it after a nil error; one with its own transactions calls
+// Once. Call Prune regularly.
 //
-// The caller that confirms must be one that the message is for: for messages to
-// subjects an administrator grants them to it (receives). A message to a URL that
-// asks for a call (confirm: true) carries a token, the attribute confirmtoken,
-// which goes into the body of the call, as api.Client.ConfirmDelivery does.
+// The caller that confirms must be a receiver of the message: for messages to subjects an administrator grants
+// it the subjects (receives). A message to a URL that must be confirmed (confirm: true) has a token, the
+// attribute confirmtoken, which goes into the body of the confirmation, as api.Client.ConfirmDelivery does.
 //
-// One that takes messages from NATS has a user and an account of its own there, and
-// a durable consumer of its name on the stream MESSAGES, which an operator makes:
+// A service that reads messages from NATS has its own user and account there, and a durable consumer of its
+// name on the stream MESSAGES, which an operator creates:
 //
 //	js, err := jetstream.NewWithDomain(nc, "sendonce")
 //	consumer, err := js.Consumer(ctx, "MESSAGES", "points")
 //
-// It may fetch from that consumer and acknowledge, and nothing else.
+// It may only fetch from that consumer and acknowledge.
 //
-// An effect that can never succeed is redelivered until its sends are used up,
-// and then stands in the sender's list of stuck messages. When that is not
-// wanted, let the effect record the failure and return nil.
+// A message whose effect never succeeds is redelivered until its sends are used up, and then is in the sender's
+// list of stuck messages. To avoid that, record the failure in the effect and return nil.
 package inbox

@@ -23,38 +23,37 @@ CREATE INDEX IF NOT EXISTS message_inbox_received_at ON message_inbox (consumer,
 `
 
 const (
-	// longestSchedule is the time from the first to the last of 20 sends, the maximum: 10 s, 1 min, 10
+	// maxSchedule is the time from the first to the last of 20 sends, the maximum: 10 s, 1 min, 10
 	// min, then 1 h each, plus a fifth for jitter.
-	longestSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
+	maxSchedule = (10*time.Second + time.Minute + 10*time.Minute + 16*time.Hour) * 6 / 5
 	// redriveMargin is how long the last send stays in its stream, which is an operator's time for a
 	// redrive.
 	redriveMargin = 7 * 24 * time.Hour
 
 	// MinKeep is the shortest time for which Prune keeps a row. A younger message may still be sent
 	// again automatically.
-	MinKeep = longestSchedule + redriveMargin
+	MinKeep = maxSchedule + redriveMargin
 )
 
-// rollbackLimit bounds a rollback whose caller's context may have ended.
-const rollbackLimit = 5 * time.Second
+// rollbackTimeout bounds a rollback whose caller's context may have ended.
+const rollbackTimeout = 5 * time.Second
 
 const insertSQL = `INSERT INTO message_inbox (consumer, message_id) VALUES ($1, $2) ON CONFLICT DO NOTHING`
 
-// Once runs effect unless consumer has seen the message before; first tells
-// which it was. The effect must write through tx and must not end it. The
-// caller commits, and confirms after that, also when first is false:
+// Once runs effect unless consumer has processed the message before; first reports whether it ran. The effect
+// must write through tx and must not end it. The caller commits and then confirms, also if first is false:
 //
 //	first, err := inbox.Once(ctx, tx, "points", id, effect)
 //	if err != nil {
-//		return err // not confirmed: the message comes again
+//		return err // not confirmed: the message is delivered again
 //	}
 //	if err := tx.Commit(ctx); err != nil {
 //		return err
 //	}
 //	return confirm(ctx, id)
 //
-// It waits for another transaction that has the same message. When the effect
-// fails tx is rolled back, so that no commit can keep the row without the effect.
+// Once waits for another transaction with the same message. If the effect fails, it rolls tx back, so that the
+// row cannot be committed without the effect.
 func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect func(ctx context.Context) error) (first bool, err error) {
 	tag, err := tx.Exec(ctx, insertSQL, consumer, messageID)
 	if err != nil {
@@ -64,13 +63,13 @@ func Once(ctx context.Context, tx pgx.Tx, consumer, messageID string, effect fun
 		return false, nil
 	}
 	if err := effect(ctx); err != nil {
-		return true, errors.Join(err, undo(ctx, tx))
+		return true, errors.Join(err, rollBack(ctx, tx))
 	}
 	return true, nil
 }
 
-func undo(ctx context.Context, tx pgx.Tx) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackLimit)
+func rollBack(ctx context.Context, tx pgx.Tx) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
 	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 		return fmt.Errorf("inbox: roll back: %w", err)

@@ -77,7 +77,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if err != nil {
-		http.Error(w, "the message was cut off", http.StatusBadRequest)
+		http.Error(w, "the message is incomplete", http.StatusBadRequest)
 		return
 	}
 	m.Data = data

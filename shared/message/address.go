@@ -126,7 +126,7 @@ func checkSubject(subject string) error {
 	if !wellFormed(subject) {
 		return errors.New("must be a subject such as orders.paid (tokens of printable ASCII without * and > joined by dots, at most 255 bytes), an https URL, or user:<name>")
 	}
-	if ours(subject) {
+	if isReserved(subject) {
 		return errors.New("must not begin with wake, sched, notify, evt, dlq, acc, inbox, _INBOX or $: these subjects are the service's and the broker's own")
 	}
 	return nil
@@ -138,9 +138,9 @@ func wellFormed(s string) bool {
 	return len(s) <= maxSubject && !strings.ContainsFunc(s, bad) && !slices.Contains(strings.Split(s, "."), "")
 }
 
-// ours reports whether a subject is reserved: for wake-ups, notifications, schedules, events, dead
+// isReserved reports whether a subject is reserved: for wake-ups, notifications, schedules, events, dead
 // letters, accepted messages, inboxes, or the broker itself.
-func ours(subject string) bool {
+func isReserved(subject string) bool {
 	first, _, _ := strings.Cut(strings.ToLower(subject), ".")
 	return strings.HasPrefix(first, "$") || slices.Contains([]string{"wake", "sched", "notify", "evt", "dlq", "acc", "inbox", "_inbox"}, first)
 }

@@ -46,7 +46,7 @@ type FirstSend int8
 // What may be known of a first send.
 const (
 	NotSent   FirstSend = iota // nobody has the message, and it is not due
-	MaybeSent                  // due: somebody may have it, which is not recorded yet
+	MaybeSent                  // due: it may have been sent, and the result is not stored yet
 	WasSent
 )
 

@@ -38,9 +38,9 @@ func (a Answer) OK() bool { return a.Status/100 == 2 }
 // Gone reports that the receiver wants no more events: 410, as Standard Webhooks defines.
 func (a Answer) Gone() bool { return a.Status == 410 }
 
-// pausesOfDeliveries is the wait after the n-th failure, n >= 1; after the last one the delivery has
+// deliveryPauses is the wait after the n-th failure, n >= 1; after the last one the delivery has
 // failed.
-var pausesOfDeliveries = [...]time.Duration{
+var deliveryPauses = [...]time.Duration{
 	5 * time.Second, time.Minute, 5 * time.Minute, 30 * time.Minute, 2 * time.Hour, 5 * time.Hour, 10 * time.Hour, 10 * time.Hour,
 }
 
@@ -69,11 +69,11 @@ func (d Delivery) Settle(claim int32, a Answer, now time.Time, jitter float64) D
 		return d
 	}
 	d.Attempts++
-	if a.Gone() || int(d.Attempts) > len(pausesOfDeliveries) {
+	if a.Gone() || int(d.Attempts) > len(deliveryPauses) {
 		d.State, d.NextAt = DeliveryFailed, time.Time{}
 		return d
 	}
-	pause := jittered(pausesOfDeliveries[d.Attempts-1], jitter)
+	pause := jittered(deliveryPauses[d.Attempts-1], jitter)
 	d.NextAt = now.Add(max(pause, min(a.RetryAfter, maxRetryAfter)))
 	return d
 }
@@ -90,7 +90,7 @@ func (d Delivery) Resend(now time.Time) Delivery {
 const (
 	DisabledGone    = "gone"    // the endpoint answered 410
 	DisabledFailing = "failing" // every try failed for too long
-	DisabledByHand  = "by_hand"
+	DisabledByHand  = "by_hand" // by an operator or its caller
 )
 
 // Health is the state of an endpoint by its responses.
@@ -99,8 +99,8 @@ type Health struct {
 	FailingSince time.Time // the first failure since the last success; zero = none
 }
 
-// After applies the result of one try. An endpoint whose tries all failed for patience is disabled.
-func (h Health) After(a Answer, now time.Time, patience time.Duration) Health {
+// After applies the result of one try. An endpoint whose tries have all failed for the time disableAfter is disabled.
+func (h Health) After(a Answer, now time.Time, disableAfter time.Duration) Health {
 	switch {
 	case a.OK():
 		h.FailingSince = time.Time{}
@@ -112,7 +112,7 @@ func (h Health) After(a Answer, now time.Time, patience time.Duration) Health {
 	case h.Disabled != "":
 	case a.Gone():
 		h.Disabled = DisabledGone
-	case now.Sub(h.FailingSince) >= patience:
+	case now.Sub(h.FailingSince) >= disableAfter:
 		h.Disabled = DisabledFailing
 	}
 	return h

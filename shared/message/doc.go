@@ -1,7 +1,6 @@
-// Package message is the domain of Sendonce's reliable messages:
-// where one may go, which id it has, and what a send, a confirmation or an
-// operator may change. It is pure: it knows no clock, no database, no broker and
-// no wire, and imports the standard library only.
+// Package message has the domain rules of reliable messages: their addresses and ids, and what a send, a confirmation
+// or an operator may change. It is pure: it uses no clock, no database and no network, and imports the standard library
+// only.
 //
 // # States
 //
@@ -10,27 +9,25 @@
 //	   |  |               |                                         ^  ^
 //	   |  +---------------|---- confirmed before the send settles --+  |
 //	   |                  |                                            |
-//	   +-- abandoned by --+-------> abandoned ------ confirmed late ---+
-//	       hand                        |
-//	   ^------------------------------- redriven by hand
+//	   +-- abandoned -----+-------> abandoned ------ confirmed late ---+
+//	       (operator)                  |
+//	   ^------------------------------- redriven (operator)
 //
-// A message is stuck when it is not final and no send is left: as sending, the
-// broker never had it; as sent, the receiver did not confirm.
+// A message is stuck if it is not final and no send is left: in state sending, the broker did not accept it; in state
+// sent, the receiver did not confirm it.
 //
 // # Invariants
 //
 //   - The status only moves forward: sending, sent, received.
-//   - A confirmation counts only from whom the message is for (Confirmer), and only
-//     once it was sent (FirstSend): nothing depends on ids being secret. One of a
-//     message to a URL may come before its send settles, as its token proves the
-//     send. One may also come after a message was abandoned. Both make it received.
-//   - Remaining + SendNo = MaxSends. A send counts when the broker or the receiver
-//     had a word in it; one that met nobody (Away) uses nothing and changes no
-//     number, so the repeat has the same MsgID and is recognised.
-//   - Two sends that count never share a MsgID, not even over a redrive: what is
-//     sent again on purpose is not swallowed as a duplicate.
-//   - The end depends on the address: a subject's message ends with the
-//     confirmations, or once it is sent when none are wanted; a URL's with the 2xx
-//     of the receiver, or with the confirmations when these are wanted; a user's
-//     once it is in the inbox.
+//   - A confirmation counts only from a receiver of the message (Confirmer), and only after the message was sent
+//     (FirstSend): ids need not be secret. The confirmation of a message to a URL may arrive before the result of the
+//     send is stored, as its token proves that it was sent, and any confirmation may arrive after the message was
+//     abandoned. Both make it received.
+//   - Remaining + SendNo = MaxSends. A send counts if the broker or the receiver answered. A send without an answer
+//     (Away) changes no number, so the next one has the same MsgID and is deduplicated.
+//   - Two sends that count never have the same MsgID, also after a redrive: a message that is sent again on purpose is
+//     not dropped as a duplicate.
+//   - When a message is finished depends on its address: for a subject, when it is confirmed, or sent if no
+//     confirmation is required; for a URL, after the receiver's 2xx, or when it is confirmed if that is required; for
+//     a user, when it is in the inbox.
 package message

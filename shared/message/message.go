@@ -96,8 +96,8 @@ type Scope int8
 
 // The scopes of an Away.
 const (
-	OneMessage Scope = iota // this message or its subject; others go on
-	OneStream               // all messages to one stream; other streams go on
+	OneMessage Scope = iota // this message or its subject; others are not affected
+	OneStream               // all messages to one stream; other streams are not affected
 	AllStreams              // the broker itself
 )
 
@@ -132,13 +132,13 @@ func AwayPause(age time.Duration) time.Duration {
 	return min(max(age, awayPause), maxAwayPause)
 }
 
-// longestPause is the longest time between two sends; it bounds what a receiver's inbox must remember.
-const longestPause = time.Hour
+// maxPause is the longest time between two sends; it bounds what a receiver's inbox must remember.
+const maxPause = time.Hour
 
 // pauseAfter is the wait for the confirmation after the n-th send of an epoch, n >= 1, or before the
 // next try of a refused one.
 func pauseAfter(n int16) time.Duration {
-	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, longestPause}
+	pauses := [...]time.Duration{10 * time.Second, time.Minute, 10 * time.Minute, maxPause}
 	return pauses[min(int(n), len(pauses))-1]
 }
 
@@ -169,7 +169,7 @@ func (m Message) Settle(r Result, now time.Time, jitter float64) Message {
 	}
 	m.NextAt = time.Time{}
 	if m.Remaining > 0 && !m.Final() {
-		m.NextAt = now.Add(max(jittered(pauseAfter(m.SendNo), jitter), min(r.RetryAfter, longestPause)))
+		m.NextAt = now.Add(max(jittered(pauseAfter(m.SendNo), jitter), min(r.RetryAfter, maxPause)))
 	}
 	return m
 }

@@ -17,11 +17,11 @@ import (
 )
 
 const (
-	batch       = 16 // rows of one transaction, sent in parallel
-	pollEvery   = 5 * time.Second
-	settleLimit = 5 * time.Second
-	longestWait = time.Minute // the longest backoff, unless the service asks for more
-	maxReason   = 500         // characters of last_error
+	batch         = 16 // rows of one transaction, sent in parallel
+	pollEvery     = 5 * time.Second
+	settleTimeout = 5 * time.Second
+	maxWait       = time.Minute // the longest backoff, unless the service asks for more
+	maxReason     = 500         // characters of last_error
 )
 
 // Forwarder sends messages from the table to a Sendonce service.
@@ -118,7 +118,7 @@ func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
 	posts.Wait()
 
 	// Store the outcomes even if ctx has ended.
-	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	ending, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if err := settle(ending, tx, rows); err != nil {
 		return 0, 0, err
@@ -132,7 +132,7 @@ func (f *Forwarder) pass(ctx context.Context) (found, taken int, err error) {
 
 // rollBack ends an uncommitted transaction, also after ctx has ended.
 func rollBack(ctx context.Context, tx pgx.Tx) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	if err := tx.Rollback(ctx); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
 		return fmt.Errorf("roll back: %w", err)
@@ -205,7 +205,7 @@ func settle(ctx context.Context, tx pgx.Tx, rows []row) error {
 		default:
 			kept, reasons = append(kept, r.id), append(reasons, storable(r.err.Error()))
 			refused = append(refused, r.verdict == verdictRefused)
-			waits = append(waits, max(retry.Jitter(retry.Delay(time.Second, longestWait, r.tries+1)), r.retryAfter))
+			waits = append(waits, max(retry.Jitter(retry.Delay(time.Second, maxWait, r.tries+1)), r.retryAfter))
 		}
 	}
 	both := &pgx.Batch{}

@@ -84,15 +84,15 @@ func TestJudge(t *testing.T) {
 		204: verdictUnavailable, 302: verdictUnavailable, 401: verdictUnavailable, 404: verdictUnavailable, 405: verdictUnavailable, 408: verdictUnavailable,
 		429: verdictUnavailable, 502: verdictUnavailable, 503: verdictUnavailable, 504: verdictUnavailable,
 	} {
-		o := judge(status, http.Header{}, own(status))
+		o := outcomeOf(status, http.Header{}, own(status))
 		require.Equal(t, want, o.verdict, status)
 		require.Equal(t, want == verdictAccepted, o.err == nil, status)
 		for _, other := range []string{"", "<html>", `{"ok":true}`, `null`} {
-			require.Equal(t, verdictUnavailable, judge(status, http.Header{}, []byte(other)).verdict, "%d %s: an answer of something in between", status, other)
+			require.Equal(t, verdictUnavailable, outcomeOf(status, http.Header{}, []byte(other)).verdict, "%d %s: an answer of something in between", status, other)
 		}
 	}
 	for header, want := range map[string]time.Duration{"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "99999999999": time.Hour} {
-		require.Equal(t, want, judge(503, http.Header{"Retry-After": {header}}, own(503)).retryAfter, header)
+		require.Equal(t, want, outcomeOf(503, http.Header{"Retry-After": {header}}, own(503)).retryAfter, header)
 	}
 }
 

@@ -70,7 +70,7 @@ func Put(ctx context.Context, tx pgx.Tx, m Message) (id string, err error) {
 		return "", fmt.Errorf("outbox: encode the data: %w", err)
 	}
 	if string(data) == "null" {
-		return "", errors.New("outbox: there is no Data; a message without content would be refused for ever")
+		return "", errors.New("outbox: Data must not be null: the service would refuse the message")
 	}
 	if len(data) > MaxData {
 		return "", fmt.Errorf("outbox: the data has %d bytes, at most %d are sent", len(data), MaxData)

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	postLimit     = 10 * time.Second
+	postTimeout   = 10 * time.Second
 	maxResponse   = 1 << 20 // bytes read of a response
 	maxRetryAfter = time.Hour
 )
@@ -38,7 +38,7 @@ type outcome struct {
 }
 
 func post(ctx context.Context, service *api.Client, body string) outcome {
-	limited, cancel := context.WithTimeout(ctx, postLimit)
+	limited, cancel := context.WithTimeout(ctx, postTimeout)
 	defer cancel()
 	status, header, raw, err := exchange(limited, service, body)
 	switch {
@@ -47,7 +47,7 @@ func post(ctx context.Context, service *api.Client, body string) outcome {
 	case err != nil:
 		return outcome{verdict: verdictUnavailable, err: err}
 	default:
-		return judge(status, header, raw)
+		return outcomeOf(status, header, raw)
 	}
 }
 
@@ -74,20 +74,20 @@ func exchange(ctx context.Context, service *api.Client, body string) (status int
 	return res.StatusCode, res.Header, raw, nil
 }
 
-// judge reads a response. One without the service's envelope came from a proxy and proves nothing, not
+// outcomeOf reads a response. One without the service's envelope came from a proxy and proves nothing, not
 // even with 200.
-func judge(status int, header http.Header, raw []byte) outcome {
+func outcomeOf(status int, header http.Header, raw []byte) outcome {
 	var envelope api.Envelope
 	own := json.Unmarshal(raw, &envelope) == nil && envelope.Code == status
 	if own && (status == http.StatusOK || status == http.StatusAccepted) {
 		return outcome{verdict: verdictAccepted}
 	}
-	said := &api.Error{Status: status, Message: "not an answer of the service"}
+	refused := &api.Error{Status: status, Message: "not an answer of the service"}
 	if own {
-		said.Code, said.Message, said.Fields = envelope.Error, envelope.Message, envelope.Fields
+		refused.Code, refused.Message, refused.Fields = envelope.Error, envelope.Message, envelope.Fields
 	}
-	said.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
-	o := outcome{verdict: verdictUnavailable, err: said, retryAfter: said.RetryAfter}
+	refused.RetryAfter = retry.After(header, time.Now(), maxRetryAfter)
+	o := outcome{verdict: verdictUnavailable, err: refused, retryAfter: refused.RetryAfter}
 	if own {
 		o.verdict = verdictOf(status)
 	}

@@ -59,11 +59,11 @@ func (l *Limits) Decode(text string) error {
 		limit, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 		switch _, twice := all[queue]; {
 		case queue != otherQueues && !ValidQueue(queue):
-			return fmt.Errorf("%s; %q names no queue", limitsRule, part)
+			return fmt.Errorf("%s; %q does not name a queue", limitsRule, part)
 		case twice:
 			return fmt.Errorf("%s; %q is there twice", limitsRule, queue)
 		case err != nil || limit < 0 || math.IsNaN(limit) || math.IsInf(limit, 0):
-			return fmt.Errorf("%s; %q is no number from 0 on", limitsRule, part)
+			return fmt.Errorf("%s; %q is not a number from 0 on", limitsRule, part)
 		}
 		all[queue] = limit
 	}
@@ -100,12 +100,12 @@ type AlertRules struct {
 // On reports whether any queue has a threshold.
 func (r AlertRules) On() bool { return r.FailureRate.On() || r.Backlog.On() }
 
-// longestAlertInterval is the longest time between two checks.
-const longestAlertInterval = 30 * time.Second
+// maxAlertInterval is the longest time between two checks.
+const maxAlertInterval = 30 * time.Second
 
 // Every returns the check interval: a tenth of the window, within bounds.
 func (r AlertRules) Every() time.Duration {
-	return max(min(r.Window/10, longestAlertInterval), time.Second)
+	return max(min(r.Window/10, maxAlertInterval), time.Second)
 }
 
 // QueueLoad is what alerts are decided from for one queue.
@@ -172,17 +172,17 @@ const streamClearMargin = 0.1
 // JudgeStreams is Judge for streams. used is the used part of each stream's bytes. A stream that is
 // missing in used keeps its alert, since its state is unknown.
 func (r AlertRules) JudgeStreams(used map[string]float64, open []Alert) (raised, cleared []Alert) {
-	known := map[string]bool{}
+	isOpen := map[string]bool{}
 	for _, a := range open {
-		known[a.Queue] = true
-		value, asked := used[a.Queue]
+		isOpen[a.Queue] = true
+		value, known := used[a.Queue]
 		a.Value = value
-		if r.StreamFull == 0 || asked && value <= max(r.StreamFull-streamClearMargin, r.StreamFull*clearRatio) {
+		if r.StreamFull == 0 || known && value <= max(r.StreamFull-streamClearMargin, r.StreamFull*clearRatio) {
 			cleared = append(cleared, a)
 		}
 	}
 	for _, stream := range slices.Sorted(maps.Keys(used)) {
-		if value := used[stream]; r.StreamFull > 0 && value > r.StreamFull && !known[stream] {
+		if value := used[stream]; r.StreamFull > 0 && value > r.StreamFull && !isOpen[stream] {
 			raised = append(raised, Alert{Kind: AlertStreamFull, Queue: stream, Value: value, Threshold: r.StreamFull})
 		}
 	}

@@ -31,7 +31,7 @@ func (b *Backoff) Decode(text string) error {
 		queue = strings.TrimSpace(queue)
 		switch _, twice := all[queue]; {
 		case !ok || queue != otherQueues && !ValidQueue(queue):
-			return fmt.Errorf("%s; %q names no queue", backoffRule, part)
+			return fmt.Errorf("%s; %q does not name a queue", backoffRule, part)
 		case twice:
 			return fmt.Errorf("%s; %q is there twice", backoffRule, queue)
 		}
@@ -54,7 +54,7 @@ func parseWaits(list string) ([]time.Duration, error) {
 	for i, part := range parts {
 		wait, err := time.ParseDuration(strings.TrimSpace(part))
 		if err != nil || wait < 0 || wait > maxWait {
-			return nil, fmt.Errorf("%s; %q is no time from 0 to 168h", backoffRule, part)
+			return nil, fmt.Errorf("%s; %q is not a time from 0 to 168h", backoffRule, part)
 		}
 		waits[i] = wait
 	}

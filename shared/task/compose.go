@@ -15,15 +15,14 @@ type Draft struct {
 	TemplateName string // "" = not named
 }
 
-// NeedsDefault tells whether the stored default content of the phone number
-// is to be sent.
+// NeedsDefault reports whether the stored default content of the phone number must be sent.
 func (d Draft) NeedsDefault() bool { return d.Content == "" && d.Params == nil }
 
 // Composed is the text that will be sent.
 type Composed struct {
 	Text        string
 	UseTemplate bool
-	Unused      []string // parameters that the template does not name, sorted
+	Unused      []string // parameters without a placeholder in the template, sorted
 }
 
 // StoredTemplate is a template as the operator wrote it.
@@ -41,9 +40,8 @@ type DefaultContent struct {
 	Sent        bool
 }
 
-// WithDefault replaces an empty draft by the phone number's default content;
-// row is nil when there is none. What the row says of templates counts, not the
-// request: it is rendered with the first active template.
+// WithDefault replaces an empty draft by the phone number's default content; row is nil if there is none. The
+// row's UseTemplate applies instead of the request's, with the first active template.
 func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
 	switch {
 	case row == nil:
@@ -54,9 +52,8 @@ func (d Draft) WithDefault(row *DefaultContent) (Draft, error) {
 	return Draft{Content: row.Content, UseTemplate: row.UseTemplate}, nil
 }
 
-// Compose makes the final text. tmpl is the template that the draft asks for,
-// nil when there is none; it is looked at only when the draft uses one.
-// A missing parameter is refused by name, an unused one is only listed.
+// Compose returns the final text. tmpl is the template that the draft selects, nil if there is none; it is not
+// used if the draft does not use one. The error names missing parameters; unused ones are only listed.
 func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 	if !d.UseTemplate {
 		return Composed{Text: d.Content}, checkText("content", d.Content)
@@ -85,16 +82,16 @@ func (d Draft) Compose(tmpl *StoredTemplate) (Composed, error) {
 func (d Draft) noTemplate() error {
 	switch {
 	case d.TemplateID != 0:
-		return Invalid([]Field{{Name: "template_id", Message: "names no active template"}})
+		return Invalid([]Field{{Name: "template_id", Message: "must name an active template"}})
 	case d.TemplateName != "":
-		return Invalid([]Field{{Name: "template_name", Message: "names no active template"}})
+		return Invalid([]Field{{Name: "template_name", Message: "must name an active template"}})
 	default:
 		return Invalid([]Field{{Name: "use_template", Message: "is true but no template is active; create one with POST /api/v1/admin/template"}})
 	}
 }
 
-// checkText holds the final text to 200 characters, counted as characters and
-// not as bytes, after templates and defaults.
+// checkText checks the final text, after templates and defaults: it must not be blank, and have at most
+// MaxContent characters.
 func checkText(field, text string) error {
 	switch {
 	case strings.TrimSpace(text) == "":

@@ -1,7 +1,6 @@
-// Package task is the domain of Sendonce's tasks: what a message may look
-// like, which states a task passes through, and what a report, a lapse of time
-// or an operator may change. It is pure: it knows no clock, no database and no
-// wire, and imports the standard library only.
+// Package task has the domain rules of tasks: what is valid in a message, the states of a task, and what a
+// report, the passing of time or an operator may change. It is pure: it uses no clock, no database and no
+// network, and imports the standard library only.
 //
 // # States
 //
@@ -10,7 +9,7 @@
 //	    |                 |  ^  ^    released, failed+retry,   |     |
 //	    | cancel, expiry  |  |  |    unknown or lapsed+resend  |     | unknown or lapsed,
 //	    v                 v  |  +----------- resend -----+     |     | on_unknown hold
-//	  failed <---------------+ retry by hand             |     |     v
+//	  failed <---------------+ manual retry              |     |     v
 //	    ^  ^                                             +-----|-- held
 //	    |  +------ rejected, exhausted, timeout, unknown ------+     |
 //	    +------------------ resolved as failed ----------------------+
@@ -20,18 +19,14 @@
 //
 // # Invariants
 //
-//   - Only a report of the newest claim is applied. It is recognised by claim_id and
-//     app_id, and by app_id alone for a sender that sends no claim_id.
-//   - A success is never undone. A failure is undone only by a late success or
-//     by hand.
-//   - Whether a failure deserves a retry is the sender app's judgement; the
-//     domain only says whether one is still allowed.
-//   - Nobody can know whether a silent sender sent. The submitter chooses what
-//     then happens (Policy); the one exception is a claim that promised to mark
-//     each send and did not.
-//   - What a submission means (its fingerprint) is fixed before templates,
-//     default content and the country of phone numbers are applied, so that a
-//     replay stays a replay whatever an operator changed meanwhile.
-//   - A stored phone number stays the same number under any default country
-//     that was set before or is set later (Country).
+//   - Only a report of the newest claim is applied. It is identified by claim_id and app_id, or by app_id alone
+//     if the sender sends no claim_id.
+//   - A success is never undone. A failure is undone only by a late success or by an operator.
+//   - The sender app decides whether a failure should be retried; the domain decides whether a retry is still
+//     allowed.
+//   - If a sender stops without a report, the outcome is unknown and the submitter's Policy decides what
+//     happens. The exception is a claim that promised to mark each send and marked none: it was not sent.
+//   - The fingerprint of a submission is computed before templates, default content and the country of phone
+//     numbers are applied, so that a replay stays a replay whatever an operator changes meanwhile.
+//   - A stored phone number is the same number under any default country, set before or later (Country).
 package task

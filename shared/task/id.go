@@ -10,35 +10,33 @@ import (
 	"time"
 )
 
-// ID is a UUID in its binary form. The ids of tasks are version 7 (RFC 9562), so
-// they sort by the time they were made, as bytes, as text and in the database.
+// ID is a UUID in its binary form. The ids of tasks are version 7 (RFC 9562): they sort by the time when they were
+// made, as bytes, as text and in the database.
 type ID [16]byte
 
 const (
-	ticksPerMilli = 1 << 12 // rand_a holds the fraction of the millisecond
+	ticksPerMilli = 1 << 12 // the field rand_a has the fraction of the millisecond
 	maxTick       = 1<<60 - 1
 )
 
-// lastTick is process-wide because the promise of NewID is: every caller draws
-// from the one sequence.
+// lastTick is global because the ids of NewID are increasing within the whole process.
 var lastTick atomic.Uint64
 
-// NewID makes a version 7 id by RFC 9562 section 6.2, method 3: 48 bits of Unix
-// milliseconds, 12 bits of the millisecond's fraction, 62 random bits. Within one
-// process each id is greater than every id made before, even in one tick of the
-// clock or after the clock was set back. It never fails: without a source of
-// randomness the process ends.
+// NewID makes a version 7 id by RFC 9562 section 6.2, method 3: 48 bits of Unix milliseconds, 12 bits of the
+// millisecond's fraction, 62 random bits. Within one process each id is greater than all ids made before, also
+// in the same tick of the clock or after the clock was set back. It never fails: without a source of randomness
+// the process ends.
 func NewID() ID {
 	id := idAt(nextTick(tickOf(time.Now())))
-	// The operating system's source, not a generator of this process: instances
-	// cloned from one memory snapshot would repeat each other's numbers.
+	// Random bits come from the operating system: instances that were cloned from one memory snapshot would have
+	// the same generator state.
 	rand.Read(id[8:])
 	id[8] = id[8]&0x3f | 0x80
 	return id
 }
 
-// IDFloor is the lowest id that NewID may make at t or later, to an accuracy of
-// 245 ns; t before 1970 counts as 1970 and t past the year 10889 as its last tick.
+// IDFloor is the lowest id that NewID can make at t or later, to an accuracy of 245 ns. Times before 1970 count
+// as 1970, and times after the year 10889 as its last tick.
 func IDFloor(t time.Time) ID { return idAt(tickOf(t)) }
 
 // ParseID reads the canonical text of a UUID of any version: 36 characters,
@@ -51,7 +49,7 @@ func (id ID) String() string {
 	return string(text[:])
 }
 
-// MarshalText gives the same text as String and never fails.
+// MarshalText returns the same text as String and never fails.
 func (id ID) MarshalText() ([]byte, error) {
 	text := id.text()
 	return text[:], nil
@@ -67,22 +65,20 @@ func (id *ID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Time is the instant a version 7 id was made, in UTC, to an accuracy of 245 ns
-// and never later than that instant; for other versions it means nothing.
-// IDFloor(id.Time()) is at most id.
+// Time is the time when a version 7 id was made, in UTC, to an accuracy of 245 ns and never later; it is
+// meaningless for other versions. IDFloor(id.Time()) is at most id.
 func (id ID) Time() time.Time {
 	milli := binary.BigEndian.Uint64(id[:]) >> 16
 	fraction := uint64(binary.BigEndian.Uint16(id[6:]) & (ticksPerMilli - 1))
-	// Rounded up, else tickOf would put the time into the tick before.
+	// Round up, else tickOf would return the tick before.
 	nano := (fraction*uint64(time.Millisecond) + ticksPerMilli - 1) / ticksPerMilli
 	return time.UnixMilli(int64(milli)).Add(time.Duration(nano)).UTC()
 }
 
-// IsZero tells the zero value, which is never made by NewID.
+// IsZero reports whether id is the zero value, which NewID never makes.
 func (id ID) IsZero() bool { return id == ID{} }
 
-// Compare is -1, 0 or +1 as id sorts before, with or after other; Postgres sorts
-// uuid alike.
+// Compare returns -1, 0 or +1 if id sorts before, with or after other, as in Postgres.
 func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
 // tickOf counts the 1/4096 milliseconds from 1970 to t.
@@ -98,7 +94,7 @@ func tickOf(t time.Time) uint64 {
 	return uint64(milli)*ticksPerMilli + fraction
 }
 
-// nextTick claims now, or the tick after the last one claimed when that is later.
+// nextTick returns now, or the tick after the last one returned if that is later.
 func nextTick(now uint64) uint64 {
 	for {
 		last := lastTick.Load()

@@ -9,11 +9,10 @@ import (
 	"slices"
 )
 
-// Hash is the first 128 bits of a SHA-256; the database keeps it as a uuid.
+// Hash is the first 128 bits of a SHA-256; the database stores it as a uuid.
 type Hash [16]byte
 
-// KeyHash identifies an idempotency key within its scope. Two different triples
-// never feed the hash the same bytes.
+// KeyHash identifies an idempotency key within its scope. The hashed bytes are different for different triples.
 func KeyHash(caller int64, resource, key string) Hash {
 	b := make([]byte, 0, 512)
 	b = binary.BigEndian.AppendUint64(b, uint64(caller))
@@ -24,14 +23,13 @@ func KeyHash(caller int64, resource, key string) Hash {
 	return hashOf(b)
 }
 
-// Fingerprint identifies the content of a decoded request: the hash of v's JSON
-// with the keys of every object sorted by bytes, members that are null left out,
-// numbers as written (1 and 1.0 differ) and strings by their characters, however
-// they were escaped. What must not count, as the idempotency key itself, the
-// caller clears first. The error is that of encoding v as JSON.
+// Fingerprint identifies the content of a decoded request: the hash of v's JSON with the keys of every object
+// sorted by bytes, members that are null left out, numbers as written (1 and 1.0 differ) and strings by their
+// characters, however they were escaped. The caller first clears fields that must not count, such as the
+// idempotency key. The error is that of encoding v as JSON.
 //
-// Fingerprints are stored for ever, so the form is written here and not by
-// encoding/json, whose choice of escapes has changed between releases of Go.
+// Fingerprints are stored permanently, so the canonical form is written here and not by encoding/json, whose
+// escapes have changed between releases of Go.
 func Fingerprint(v any) (Hash, error) {
 	encoded, err := json.Marshal(v)
 	if err != nil {
@@ -51,7 +49,7 @@ func hashOf(b []byte) Hash {
 	return Hash(sum[:16])
 }
 
-// appendCanonical writes what a json.Decoder with UseNumber makes.
+// appendCanonical appends the canonical form of a value that a json.Decoder with UseNumber decoded.
 func appendCanonical(b []byte, value any) []byte {
 	switch v := value.(type) {
 	case string:
@@ -98,8 +96,8 @@ func appendCanonicalObject(b []byte, object map[string]any) []byte {
 	return append(b, '}')
 }
 
-// appendCanonicalString escapes only what JSON demands: quote, backslash and the
-// control characters, the latter always as \u00XX.
+// appendCanonicalString escapes only what JSON requires: quote, backslash and control characters, the latter
+// always as \u00XX.
 func appendCanonicalString(b []byte, s string) []byte {
 	const digits = "0123456789abcdef"
 	b = append(b, '"')

@@ -12,14 +12,13 @@ import (
 	"unicode/utf8"
 )
 
-// MaxParams is how many template parameters one request may give.
+// MaxParams is the highest number of template parameters in one request.
 const MaxParams = 100
 
 // ParseParams reads template parameters from the form "code=123456&name=Ann".
-// Pairs are split at '&', '+' is a space and %XX a byte of UTF-8. Of a repeated
-// name the first counts; a pair without a value, or with an empty one, is dropped.
-// An error names what is malformed: a % escape, UTF-8, a NUL, or more than
-// MaxParams parameters.
+// Pairs are split at '&', '+' is a space and %XX a byte of UTF-8. Of a repeated name the first counts; a pair
+// without a value, or with an empty one, is ignored. The error says what is invalid: a % escape, UTF-8, a NUL, or
+// more than MaxParams parameters.
 func ParseParams(encoded string) (map[string]string, error) {
 	params := make(map[string]string)
 	for pair := range strings.SplitSeq(encoded, "&") {
@@ -55,7 +54,7 @@ func decodeParam(raw string) (string, error) {
 	return text, checkParam(text)
 }
 
-// checkParam refuses what Postgres cannot hold as text.
+// checkParam refuses text that Postgres cannot store.
 func checkParam(text string) error {
 	if !utf8.ValidString(text) {
 		return errors.New("not valid UTF-8")
@@ -66,10 +65,9 @@ func checkParam(text string) error {
 	return nil
 }
 
-// ParamsFromJSON takes template parameters from a decoded JSON object: strings as
-// they are, numbers with their digits (a json.Number as it was written), booleans
-// as true or false. It returns either the parameters or every offending field,
-// sorted by name.
+// ParamsFromJSON reads template parameters from a decoded JSON object: strings as they are, numbers with their
+// digits (a json.Number as it was written), booleans as true or false. It returns either the parameters or every
+// bad field, sorted by name.
 func ParamsFromJSON(object map[string]any) (map[string]string, []Field) {
 	if len(object) > MaxParams {
 		return nil, []Field{{Name: "params", Message: fmt.Sprintf("must have at most %d parameters", MaxParams)}}

@@ -11,32 +11,29 @@ const (
 	phoneRule = "must be 3 to 19 digits, or + and 7 to 15 digits; spaces, dashes, dots and brackets are left out"
 
 	maxPhoneText = 50 // characters of a number as it is written
-	minDigits    = 3  // short codes: operators and banks have some of three digits, as 139 and 900
+	minDigits    = 3  // some short codes of operators and banks have three digits, such as 139 and 900
 	maxDigits    = 19 // access codes of providers may be longer than E.164 allows
 	maxE164      = 15 // digits, with the country code
-	minE164      = 7  // as +683 4000: three of the country code and four more
+	minE164      = 7  // such as +683 4000: three digits of the country code and four more
 	minNational  = 7  // shorter ones are short codes
 )
 
-// Country is the code of the country whose numbers may be written without one,
-// as 86; "" when there is none.
+// Country is the calling code of the country whose numbers may be written without it, such as 86; "" if there is
+// none.
 type Country string
 
-// Valid tells whether c is "" or 1 to 3 digits of which the first is not 0.
+// Valid reports whether c is "" or 1 to 3 digits of which the first is not 0.
 func (c Country) Valid() bool {
 	return c == "" || len(c) <= 3 && c[0] != '0' && onlyDigits(string(c))
 }
 
-// Phone reads a phone number as somebody wrote it and gives the form in which it
-// is stored: digits, with + before them or not. problem says why text is no phone
-// number and what one is; that does not depend on c.
+// Phone converts a phone number to the form in which it is stored: digits, with or without + before them. If text is
+// not a phone number, problem says why and what is accepted; that does not depend on c.
 //
-// Without a country only the punctuation goes. With one, a number after + or 00,
-// and one that is national in c, takes the form of E.164. All others are short
-// codes and access codes, which are dialled as they are, and stay so.
+// Without a country only punctuation is removed. With one, a number with + or 00, and a national number of c, is
+// converted to E.164. All others are short codes and access codes, which are dialled as they are and not changed.
 //
-// What E.164 says of lengths and prefixes is all that is checked: there is no
-// list of the numbers that exist.
+// Only lengths and prefixes are checked, by E.164: there is no list of existing numbers.
 func (c Country) Phone(text string) (number, problem string) {
 	prefix, digits, problem := splitPhone(text)
 	switch {
@@ -53,8 +50,8 @@ func (c Country) Phone(text string) (number, problem string) {
 	return digits, ""
 }
 
-// Spellings gives the forms in which a number that Phone gave may have been
-// stored before c was set: that form itself and all that c makes the same.
+// Spellings returns all forms in which a number that Phone returned may have been stored before c was set: those
+// that Phone converts to the same number.
 func (c Country) Spellings(number string) []string {
 	spellings := []string{number}
 	e164, international := strings.CutPrefix(number, "+")
@@ -73,8 +70,8 @@ func (c Country) Spellings(number string) []string {
 	return spellings
 }
 
-// trunk is what stands before a number that is dialled within the country. Where
-// there is none, numbers may begin with 0 themselves.
+// trunk is the prefix of numbers that are dialled within the country. In countries without one, numbers may begin
+// with 0.
 func (c Country) trunk() string {
 	switch c {
 	case "1":
@@ -91,9 +88,8 @@ func (c Country) trunk() string {
 	return "0"
 }
 
-// national gives what follows the country code of a number without prefix; ok is
-// false for short codes and access codes. The country code itself may stand before
-// it where lengths tell it from a number.
+// national returns the national part of a number without + or 00; ok is false for short codes and access codes. The
+// number may begin with the country code where its length shows that.
 func (c Country) national(digits string) (rest string, ok bool) {
 	switch c {
 	case "1", "7": // ten digits
@@ -101,7 +97,7 @@ func (c Country) national(digits string) (rest string, ok bool) {
 			digits = digits[1:]
 		}
 		return digits, len(digits) == 10
-	case "86": // mobile numbers are 13… to 19…, landlines are written with their 0, and the rest are services
+	case "86": // mobile numbers begin with 13 to 19, landlines with 0, and all others are services
 		if landline, is := strings.CutPrefix(digits, "0"); is {
 			return landline, len(landline) >= minNational
 		}
@@ -114,7 +110,7 @@ func (c Country) national(digits string) (rest string, ok bool) {
 	return rest, len(rest) >= minNational
 }
 
-// splitPhone takes a number apart: "+", "00" or no prefix, and the digits.
+// splitPhone splits a number into its prefix "+", "00" or "", and its digits.
 func splitPhone(text string) (prefix, digits, problem string) {
 	switch {
 	case text == "":
@@ -123,7 +119,7 @@ func splitPhone(text string) (prefix, digits, problem string) {
 		return "", "", fmt.Sprintf("has more than %d characters; it %s", maxPhoneText, phoneRule)
 	}
 	kept := make([]byte, 0, maxPhoneText)
-	for _, r := range dropTrunk(text) {
+	for _, r := range withoutTrunkPrefix(text) {
 		switch {
 		case r >= '0' && r <= '9':
 			kept = append(kept, byte(r))
@@ -148,9 +144,9 @@ func splitPhone(text string) (prefix, digits, problem string) {
 	return prefix, digits, ""
 }
 
-// dropTrunk leaves out the (0) of "+44 (0)20 7946 0018", which is dialled within
+// withoutTrunkPrefix leaves out the (0) of "+44 (0)20 7946 0018", which is dialled within
 // the country only.
-func dropTrunk(text string) string {
+func withoutTrunkPrefix(text string) string {
 	before, after, found := strings.Cut(text, "(0)")
 	country := strings.TrimLeft(strings.Trim(before, " -.()[]"), "+0")
 	if found && country != strings.Trim(before, " -.()[]") && Country(country).trunk() == "0" {
@@ -159,9 +155,8 @@ func dropTrunk(text string) string {
 	return text
 }
 
-// MaskPhone hides the middle of a stored phone number, for logs: "13800138000"
-// becomes "138****8000". A number of fewer than 11 digits shows at most half of
-// them, and what is no phone number shows nothing.
+// MaskPhone masks the middle of a stored phone number, for logs: "13800138000" becomes "138****8000". At most half
+// of the digits of a shorter number are shown, and nothing of a text that is not a phone number.
 func MaskPhone(number string) string {
 	if number == "" {
 		return ""

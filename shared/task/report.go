@@ -24,7 +24,7 @@ func (o Outcome) ending() Ending {
 type Report struct {
 	TaskID      ID
 	AppID       string
-	CallerID    int64 // who reports
+	CallerID    int64 // the reporting caller
 	ClaimID     int64 // 0 = not given, as in the original SMS API: then the app identifies the claim
 	Outcome     Outcome
 	ShouldRetry bool   // for SentFailed: the sender wants another try

@@ -2,7 +2,7 @@ package task
 
 import "unicode/utf16"
 
-// Encoding is the character set in which a text travels to a phone.
+// Encoding is the character set in which a text is sent to a phone.
 type Encoding string
 
 // The two encodings of 3GPP TS 23.038 that carry text.
@@ -11,18 +11,16 @@ const (
 	UCS2 Encoding = "UCS-2" // 16 bit units; phones read them as UTF-16
 )
 
-// What one short message holds: 140 octets by 3GPP TS 23.040 section 9.2.3.16,
-// less the 6 octets of a concatenation header (section 9.2.3.24.1) in each part
-// of a text that needs several.
+// The size of one short message: 140 octets by 3GPP TS 23.040 section 9.2.3.16, and in each part of a longer text
+// 6 octets less, for a concatenation header (section 9.2.3.24.1).
 const (
 	singleSeptets, partSeptets = 160, 153
 	singleUnits, partUnits     = 70, 67
 )
 
-// Segments counts the short messages that text is sent as, and names their
-// encoding: GSM-7 when its alphabet has every character, else UCS-2. A character
-// is never split over two messages. Empty text is 0 messages of GSM-7; a byte that
-// is not UTF-8 counts as the replacement character.
+// Segments returns the number of short messages in which text is sent, and their encoding: GSM-7 if its alphabet has
+// every character, else UCS-2. A character is never split over two messages. Empty text is 0 messages of GSM-7; a
+// byte that is not UTF-8 counts as the replacement character.
 func Segments(text string) (count int, encoding Encoding) {
 	if count, ok := countParts(text, septets, singleSeptets, partSeptets); ok {
 		return count, GSM7
@@ -31,8 +29,7 @@ func Segments(text string) (count int, encoding Encoding) {
 	return count, UCS2
 }
 
-// countParts fills messages with characters of the given width. It reports false
-// at the first character that has none.
+// countParts counts the messages for characters of the given width. ok is false if a character has no width.
 func countParts(text string, width func(rune) int, single, part int) (count int, ok bool) {
 	total, used := 0, part
 	for _, r := range text {
@@ -53,9 +50,8 @@ func countParts(text string, width func(rune) int, single, part int) (count int,
 	return count, true
 }
 
-// septets is the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1):
-// 1, or 2 for the extension table (section 6.2.1.1), whose characters follow an
-// escape; 0 when r is in neither.
+// septets is the width of r in the default alphabet (3GPP TS 23.038 section 6.2.1): 1, or 2 for the extension table
+// (section 6.2.1.1), whose characters follow an escape; 0 if r is in neither.
 func septets(r rune) int {
 	switch {
 	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= ' ' && r <= '?':

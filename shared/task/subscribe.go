@@ -1,13 +1,12 @@
 package task
 
-// The queues of subscribe messages. Nothing else is in them, and every
-// task in them has a row of subscribe_message_logs.
+// The queues of subscribe messages. Every task in them, and no other, has a row of subscribe_message_logs.
 const (
 	WeChatQueue   = "wechat"          // sent by the function wechat
 	RecordedQueue = "wechat.recorded" // sent by services that call WeChat themselves
 )
 
-// IsSubscription tells whether the queue is one of subscribe messages.
+// IsSubscription reports whether the queue is one of subscribe messages.
 func IsSubscription(queue string) bool { return queue == WeChatQueue || queue == RecordedQueue }
 
 // SendStatus is send_status of subscribe_message_logs.
@@ -26,8 +25,8 @@ const (
 	SendFailedMessage = "消息发送失败"
 )
 
-// SendStatus is how far the task brought its subscribe message. One that waits
-// after a failed try counts as failed, so that a new order replaces it.
+// SendStatus is the status of the task's subscribe message. A task that waits for a retry counts as failed, so that a
+// new request replaces it.
 func (t Task) SendStatus() SendStatus {
 	switch {
 	case t.State == Succeeded:
@@ -43,15 +42,13 @@ func (t Task) waitsAfterFailure() bool {
 	return (t.State == Scheduled || t.State == Pending) && t.Ended == EndedFailed
 }
 
-// SendAgain tells whether another order for the same subscribe message takes this
-// task's place; else it is skipped. A recorded one that nobody has in hand waits
-// for nobody but the next to record it.
+// SendAgain reports whether another request for the same subscribe message replaces this task; else the request is
+// skipped. A recorded message that is not claimed is replaced too: only the next record can claim it.
 func (t Task) SendAgain() bool {
 	return t.SendStatus() == SubscribeFailed || t.Queue == RecordedQueue && (t.State == Scheduled || t.State == Pending)
 }
 
-// Doubtful tells whether a try of the task ended just now of which nobody knows
-// whether it was delivered.
+// Doubtful reports whether the newest try of the task may have been delivered.
 func (t Task) Doubtful() bool {
 	return t.Ended == EndedUnknown || t.Ended == EndedByTimeout && !(t.MarksSending && t.SendingAt.IsZero())
 }

@@ -11,13 +11,10 @@ import (
 	"unicode/utf8"
 )
 
-// CheckSubscribeData names, sorted, each keyword of a WeChat subscribe message's
-// data that WeChat would refuse (its errcode 47003), and why. The data has the
-// one shape that WeChat takes, {"thing1": {"value": "Tea"}, ...}, where a value
-// is a string or a number. A keyword's type is its name without the number at
-// the end; what WeChat documents of the types is checked, and types that are not
-// known here pass. Nil is no promise: which keywords a template has, only
-// WeChat knows.
+// CheckSubscribeData returns, sorted, each keyword in the data of a WeChat subscribe message that WeChat would refuse
+// (its errcode 47003), and why. The data must have the form {"thing1": {"value": "Tea"}, ...}, where a value is a
+// string or a number. A keyword's type is its name without the number at the end. The documented rules of types are
+// checked, and unknown types are accepted. WeChat may still refuse the data: only it has the keywords of a template.
 func CheckSubscribeData(raw []byte) []Field {
 	var keywords map[string]json.RawMessage
 	if !utf8.Valid(raw) || json.Unmarshal(raw, &keywords) != nil || len(keywords) == 0 {
@@ -25,14 +22,14 @@ func CheckSubscribeData(raw []byte) []Field {
 	}
 	var bad []Field
 	for _, name := range slices.Sorted(maps.Keys(keywords)) {
-		if message := keywordFault(name, keywords[name]); message != "" {
+		if message := checkKeyword(name, keywords[name]); message != "" {
 			bad = append(bad, Field{"message_data." + name, message})
 		}
 	}
 	return bad
 }
 
-func keywordFault(name string, raw json.RawMessage) string {
+func checkKeyword(name string, raw json.RawMessage) string {
 	value, ok := keywordValue(raw)
 	switch {
 	case name == "" || strings.Trim(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_") != "":
@@ -42,16 +39,15 @@ func keywordFault(name string, raw json.RawMessage) string {
 	case value == "":
 		return "must not be empty"
 	case strings.ContainsAny(value, "\x00"+string(utf8.RuneError)):
-		return "contains a character that is none"
+		return "must not contain NUL or invalid UTF-8"
 	}
-	if fits, says := keywordRule(strings.TrimRight(name, "0123456789")); fits != nil && !fits(value) {
-		return says
+	if fits, rule := keywordRule(strings.TrimRight(name, "0123456789")); fits != nil && !fits(value) {
+		return rule
 	}
 	return ""
 }
 
-// keywordValue gives the text of {"value": ...}: a number's as it was written,
-// which must be without an exponent.
+// keywordValue returns the text of {"value": ...}. A number must be written without an exponent.
 func keywordValue(raw json.RawMessage) (text string, ok bool) {
 	var object map[string]any
 	d := json.NewDecoder(bytes.NewReader(raw))
@@ -68,10 +64,9 @@ func keywordValue(raw json.RawMessage) (text string, ok bool) {
 	return "", false
 }
 
-// keywordRule is the documented limit of a type of keywords, or nil when there
-// is none. Where the documents can be read in two ways, the wider one counts: a
-// message that WeChat would take must not be refused.
-func keywordRule(kind string) (fits func(value string) bool, says string) {
+// keywordRule returns the documented rule for a type of keywords and its description, or nil if there is none. Where
+// the documents are ambiguous, it is the less strict rule: a message that WeChat accepts must not be refused.
+func keywordRule(kind string) (fits func(value string) bool, rule string) {
 	switch kind {
 	case "thing":
 		return upTo(20, isPrintable), "must be at most 20 characters without line breaks"
@@ -101,7 +96,7 @@ func keywordRule(kind string) (fits func(value string) bool, says string) {
 	return nil, ""
 }
 
-// upTo takes that many characters of one sort.
+// upTo accepts at most limit characters of one class.
 func upTo(limit int, is func(rune) bool) func(string) bool {
 	return func(s string) bool { return within(s, limit) && all(s, is) }
 }
@@ -120,7 +115,7 @@ func isSymbol(r rune) bool     { return isPrintable(r) && !unicode.IsLetter(r) &
 func isNotChinese(r rune) bool { return isPrintable(r) && !isHan(r) }
 func isPhoneSign(r rune) bool  { return isDigit(r) || isSymbol(r) }
 
-// isDecimal takes at most so many digits before the point and after it.
+// isDecimal accepts at most that many digits before the point and after it.
 func isDecimal(s string, digits int) bool {
 	whole, fraction, point := strings.Cut(s, ".")
 	return whole != "" && within(whole, digits) && all(whole, isDigit) &&
@@ -152,7 +147,7 @@ func isName(s string) bool {
 	return within(s, limit) && all(s, func(r rune) bool { return isPrintable(r) && !unicode.IsDigit(r) })
 }
 
-// isTime takes one time of day or two, each with or without a date.
+// isTime accepts one time of day or two, each with or without a date.
 func isTime(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
 	_, timed := moment(from)
@@ -163,8 +158,7 @@ func isTime(s string) bool {
 	return timed
 }
 
-// isDate takes one date or two, each with or without a time of day; the second
-// may be a time of day alone.
+// isDate accepts one date or two, each with or without a time of day; the second may be only a time of day.
 func isDate(s string) bool {
 	from, to, ranged := strings.Cut(s, "~")
 	dated, _ := moment(from)
@@ -175,8 +169,7 @@ func isDate(s string) bool {
 	return dated
 }
 
-// moment tells what s gives: a date, a time of day, both, or neither when it is
-// something else.
+// moment reports whether s has a date and whether it has a time of day; both are false for any other text.
 func moment(s string) (dated, timed bool) {
 	s = strings.Join(strings.Fields(strings.Replace(s, "日", "日 ", 1)), " ")
 	hours := []string{"15:04", "15:04:05"}

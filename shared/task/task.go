@@ -148,7 +148,7 @@ type Task struct {
 	SentAt     time.Time
 	FinishedAt time.Time // when a final state was reached
 
-	// The newest claim. It is kept after it ended, to tell late reports from stale ones.
+	// The newest claim. It is kept after it ended, to distinguish late reports from stale ones.
 	ClaimID      int64
 	AppID        string
 	ClaimedBy    *int64 // the caller that claimed; nil = unknown (claimed by an older version)

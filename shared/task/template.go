@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Template is a parsed message text with placeholders. The zero value renders "".
-// A Template never changes and may be used by many goroutines.
+// Template is a parsed message text with placeholders. The zero value renders "". A Template is immutable and safe for
+// concurrent use.
 type Template struct {
 	parts []templatePart
 	names []string
@@ -46,12 +46,11 @@ func ParseTemplate(content string) Template {
 	return t
 }
 
-// Names lists the placeholders in order of first appearance, each once.
+// Names returns the placeholders in order of first appearance, each once.
 func (t Template) Names() []string { return slices.Clone(t.names) }
 
-// Render puts params in place of the placeholders, in a single pass: braces in a
-// value stay text. missing lists the placeholders without a parameter, in order of
-// first appearance; in text they stay as written. unused lists the parameters
+// Render replaces the placeholders by params, in a single pass: braces in a value are text. missing has the
+// placeholders without a parameter, in order of first appearance; they stay in the text. unused has the parameters
 // without a placeholder, sorted.
 func (t Template) Render(params map[string]string) (text string, missing, unused []string) {
 	var b strings.Builder
