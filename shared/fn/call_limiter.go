@@ -133,16 +133,16 @@ func (l *callLimiter) acquireSeat(caller store.Caller, event, stream bool) (*sea
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err := from.acquire(caller.Name)
+	err := from.acquire(caller.SharesOf())
 	admin := slices.Contains(caller.Roles, string(Admin)) && len(caller.Queues) == 0
 	if err != nil && from == &l.calls && admin {
 		from = &l.reserved
-		err = from.acquire(caller.Name)
+		err = from.acquire(caller.SharesOf())
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &seat{limiter: l, pool: from, caller: caller.Name, admin: admin}, nil
+	return &seat{limiter: l, pool: from, caller: caller.SharesOf(), admin: admin}, nil
 }
 
 func (s *seat) release() {

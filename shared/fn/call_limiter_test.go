@@ -305,3 +305,19 @@ func TestAnAdminWhoseBodyArrivesLateHasTheReserve(t *testing.T) {
 	require.NotContains(t, l.calls.byCaller, "admin")
 	require.Zero(t, l.reading)
 }
+
+func TestCallersOfOneOperatorShareItsPlaces(t *testing.T) {
+	t.Parallel()
+	l := newCallLimiter(&Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
+	ops, helper := store.Caller{ID: 1, Name: "ops"}, store.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}
+	for _, by := range []store.Caller{ops, helper} {
+		_, err := l.acquireSeat(by, false, false)
+		require.NoError(t, err)
+	}
+	for _, by := range []store.Caller{ops, helper} {
+		_, err := l.acquireSeat(by, false, false)
+		require.ErrorIs(t, err, l.calls.errShare)
+	}
+	_, err := l.acquireSeat(store.Caller{ID: 3, Name: "modest"}, false, false)
+	require.NoError(t, err, "another caller goes on")
+}

@@ -205,7 +205,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	if err := req.acquireSeat(p); err != nil {
 		return nil, err
 	}
-	if req.call.memory, err = req.env.budget.enter(caller.Name, req.call.May(Admin), p.event); err != nil {
+	if req.call.memory, err = req.env.budget.enter(caller.SharesOf(), req.call.May(Admin), p.event); err != nil {
 		return nil, err
 	}
 	if err := req.readBodyWithoutSeat(ctx, p); err != nil {
@@ -214,7 +214,7 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	if !p.event { // events are of all callers
-		ctx = store.WithCaller(ctx, caller.ID)
+		ctx = store.WithCaller(ctx, caller.Account())
 	}
 	if p.pages {
 		if err := req.call.memory.take(ctx, 0, true); err != nil {

@@ -228,7 +228,7 @@ func (s *Socket) frame() (more bool) {
 
 // work answers a frame, or refuses it with bad, and says whether to go on.
 func (s *Socket) work(memory *callMemory, body []byte, bad error) (more bool) {
-	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.Name)
+	done, err := s.req.env.frames.acquire(s.ctx, s.req.call.Caller.SharesOf())
 	if err != nil {
 		return true // as where it is ending
 	}
@@ -264,7 +264,7 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	s.raw.allow(2*s.maxFrame + framingBytes)
 	defer s.raw.allow(math.MaxInt64)
 	limited := &io.LimitedReader{R: r, N: s.maxFrame + 1}
-	if memory, err = s.req.env.budget.enter(s.req.call.Caller.Name, s.req.call.May(Admin), false); err == nil {
+	if memory, err = s.req.env.budget.enter(s.req.call.Caller.SharesOf(), s.req.call.May(Admin), false); err == nil {
 		reader := bodyReader{memory: memory, charge: pieceCharge}
 		body, err = reader.read(ctx, limited, -1, func() error { return nil })
 	}
@@ -318,7 +318,7 @@ func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any)
 	}
 	if err == nil {
 		defer req.call.seat.release()
-		answer, err = s.handle(store.WithCaller(ctx, req.call.Caller.ID), &req.call)
+		answer, err = s.handle(store.WithCaller(ctx, req.call.Caller.Account()), &req.call)
 	}
 	if err != nil {
 		return req.refuseFrame(err)

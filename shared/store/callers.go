@@ -30,13 +30,10 @@ type Caller struct {
 	BestPriority       int64  // the smallest priority that it may give to a task; 0 goes first
 
 	// The account of a caller that a limited operator made is the caller at the beginning
-	// of the chain of such operators. Otherwise it is the caller itself.
+	// of the chain of such operators. Otherwise it is the caller itself. Quotas and shares
+	// count all callers of the account together.
 	AccountID   int64
 	AccountName string
-
-	AccountWaitingMessages *int64 // as MaxWaitingMessages, for all callers of the account together
-	AccountWaitingBytes    *int64
-	AccountWaitingTasks    *int64
 }
 
 // Account is the ID of the caller whose quotas and shares it uses.
@@ -70,7 +67,7 @@ func (c Caller) Knows(hash [sha256.Size]byte) bool {
 const callerByNameSQL = `
 select c.id, c.name, $2::bytea, token_proof(c.id, $2::bytea), c.roles, c.queues, c.business_types, c.receives, c.revoked_at is not null,
     c.max_waiting_messages, c.max_waiting_bytes, c.max_waiting_tasks, c.best_priority,
-    a.id, a.name, a.max_waiting_messages, a.max_waiting_bytes, a.max_waiting_tasks
+    a.id, a.name
 from callers c join callers a on a.id = coalesce(c.account_id, c.id)
 where c.name::text = $1::text`
 

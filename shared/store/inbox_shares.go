@@ -149,10 +149,12 @@ func (i *inboxShares) count(pair inboxPair, s *inboxShare) {
 	}
 }
 
-// sentToUserSQL counts what $1 sent to the user $2 within 15 minutes, up to $3.
+// sentToUserSQL counts what $1 and the other callers of its account sent to the user $2 within 15 minutes, up to $3.
 const sentToUserSQL = `
 select count(*) from (
-    select from messages where kind = 2 and sender = $1 and destination = $2 and created_at > now() - interval '15 minutes' limit $3
+    select from messages where kind = 2 and sender in (
+        select $1::text union select c.name from callers c join callers a on a.id = c.account_id where a.name::text = $1
+    ) and destination = $2 and created_at > now() - interval '15 minutes' limit $3
 ) m`
 
 // sentToUser is inboxShares.saved.

@@ -8,16 +8,20 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countMessagesSQL counts what a caller has waiting, at most $2 rows of each index,
+// countMessagesSQL counts what the callers of an account (see Caller.Account) have waiting, at most $2 rows of each index,
 // and says up to which place accepted messages are saved. A stream holds a copy for
 // each send.
 const countMessagesSQL = `
-with w as (
-    (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = $1 limit $2)
-    union all
-    (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = $1 limit $2)
-    union all
-    (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = $1 limit $2)
+with c as materialized (
+    select $1::bigint as id union select id from callers where account_id = $1
+), w as (
+    select m.bytes from c cross join lateral (
+        (select bytes::bigint * greatest(send_no, 1) as bytes from message_live where remaining_sends > 0 and kind <> 1 and caller_id = c.id limit $2)
+        union all
+        (select bytes from message_live where remaining_sends > 0 and kind = 1 and caller_id = c.id limit $2)
+        union all
+        (select bytes::bigint * greatest(send_no, 1) from message_live where remaining_sends = 0 and caller_id = c.id limit $2)
+    ) m
 )
 select count(*), coalesce(sum(bytes), 0)::bigint, greatest(
     (select accept_seq from accepted_messages where accept_seq is not null order by accept_seq desc limit 1),
@@ -75,13 +79,17 @@ func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, ac
 	if caller.ID == 0 { // the operator's own pair
 		return MessageAdmission{}, nil
 	}
-	if db.shares.exceeded(caller.ID, streams) {
+	if db.shares.exceeded(caller.Account(), streams) {
 		return MessageAdmission{}, tooMuch(shareRetry,
 			"too much of what was sent within the last 15 minutes came from this caller: messages are accepted again as that gets older")
 	}
 	var inbox *inboxPlace
 	if m.To.Kind == msg.User && db.inboxes.limit > 0 {
-		inbox = db.inboxes.admit(inboxPair{m.From, m.To.Name})
+		sender := m.From
+		if sender == caller.Name {
+			sender = caller.SharesOf()
+		}
+		inbox = db.inboxes.admit(inboxPair{sender, m.To.Name})
 		if inbox == nil {
 			return MessageAdmission{}, tooMuch(shareRetry, fmt.Sprintf("%s has sent %d messages to this user within the last 15 minutes, a quarter of what an inbox holds: "+
 				"messages to this user are accepted again as these get older", m.From, db.inboxes.limit))
@@ -90,8 +98,8 @@ func (db *DB) AdmitMessage(ctx context.Context, caller Caller, m *NewMessage, ac
 	if limit == (Waiting{}) {
 		return MessageAdmission{inbox: inbox}, nil
 	}
-	q.awaitCount(ctx, caller.ID, limit)
-	admission, has := q.admit(caller.ID, limit, Waiting{1, int64(len(m.Data))}, 1)
+	q.awaitCount(ctx, caller.Account(), limit)
+	admission, has := q.admit(caller.Account(), limit, Waiting{1, int64(len(m.Data))}, 1)
 	if admission.items() == 0 {
 		inbox.release()
 		return MessageAdmission{}, tooMuch(quotaRetry, fmt.Sprintf("this caller has %d messages with %d bytes waiting to be delivered or confirmed, and may have %s: "+

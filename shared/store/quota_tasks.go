@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// countTasksSQL counts the tasks of every caller that are not final. task_live has no
+// countTasksSQL counts the tasks of every account (see Caller.Account) that are not final. task_live has no
 // index by caller, which each submission, claim and report would have to keep: its
 // pages are read instead, and of a table larger than $1 bytes so many of them at
 // random. Twice the standard error of a sample, at about 64 rows a page, is
@@ -18,9 +18,9 @@ const countTasksSQL = `
 with s as materialized (
     select least(1, $1::float8 / greatest(pg_relation_size('task_live'), 1)) as part
 )
-select caller_id, greatest((count(*) - case when (select part from s) < 1 then 2 * sqrt(64 * count(*)) else 0 end) / (select part from s), 0)::bigint
-from task_live tablesample system ((select 100 * part from s))
-group by caller_id`
+select coalesce(c.account_id, t.caller_id), greatest((count(*) - case when (select part from s) < 1 then 2 * sqrt(64 * count(*)) else 0 end) / (select part from s), 0)::bigint
+from task_live t tablesample system ((select 100 * part from s)) left join callers c on c.id = t.caller_id
+group by 1`
 
 // taskSample is how many bytes of task_live one count reads, about 250,000 rows.
 const taskSample = 32 << 20
@@ -85,8 +85,8 @@ func (db *DB) withinQuota(caller Caller, n int, submit func(fit int, refusal *ta
 		submit(n, nil)
 		return
 	}
-	defer q.refresh(caller.ID, limit) // at the end: the first call of a process must not share its start with a count
-	admission, had := q.admit(caller.ID, limit, Waiting{Items: 1}, n)
+	defer q.refresh(caller.Account(), limit) // at the end: the first call of a process must not share its start with a count
+	admission, had := q.admit(caller.Account(), limit, Waiting{Items: 1}, n)
 	defer admission.End()
 	fit := admission.items()
 	var refusal *task.Error
@@ -95,5 +95,5 @@ func (db *DB) withinQuota(caller Caller, n int, submit func(fit int, refusal *ta
 			"tasks are accepted again when some of these are finished", had.Items+int64(fit), limit.Items))
 	}
 	saved := submit(fit, refusal)
-	q.saved(caller.ID, Waiting{Items: int64(saved)})
+	q.saved(caller.Account(), Waiting{Items: int64(saved)})
 }

@@ -63,12 +63,12 @@ const (
 	shareRetry  = time.Minute
 )
 
-// sharesExceededSQL finds the callers that took more than a quarter of a stream
+// sharesExceededSQL finds the accounts (see Caller.Account) that took more than a quarter of a stream
 // within 15 minutes in which it was filled by more than a half.
 const sharesExceededSQL = `
 select stream, caller_id from (
-    select stream, caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
-    from stream_usage where since > now() - interval '15 minutes' group by stream, caller_id
+    select stream, coalesce(c.account_id, caller_id) as caller_id, sum(bytes) as own, sum(sum(bytes)) over (partition by stream) as total
+    from stream_usage left join callers c on c.id = caller_id where since > now() - interval '15 minutes' group by 1, 2
 ) u join unnest($1::text[], $2::bigint[]) as s (stream, size) using (stream)
 where total > size / 2 and own > size / 4`
 
