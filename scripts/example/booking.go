@@ -12,26 +12,26 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// What the WeChat of `make run` knows.
+// The template and the user of the fake WeChat of `make run`.
 const (
 	bookingTemplate = "tmpl-1"
 	bookingUser     = "oABC123"
 )
 
-// booking has a booking confirmed beside the `make run` of home. It is ordered
-// again and again, as by a business whose calls are doubled and repeated, and
-// WeChat's ledger tells how often it was sent.
+// booking submits the confirmation of one booking three times, as a business with
+// repeated calls would, to the `make run` with that home. It prints from WeChat's
+// ledger how often the message was sent.
 func booking(ctx context.Context, home string, out io.Writer) error {
-	beside, err := readRun(ctx, home)
+	run, err := readRun(ctx, home)
 	if err != nil {
 		return err
 	}
-	if beside["WECHAT_URL"] == "" {
-		return errors.New("make run sends through the WeChat of WECHAT_APP_ID: start it without that to be shown a booking")
+	if run["WECHAT_URL"] == "" {
+		return errors.New("make run sends through the WeChat of WECHAT_APP_ID: start it without WECHAT_APP_ID to see a booking")
 	}
 	ctx, cancel := context.WithTimeout(ctx, demoLimit)
 	defer cancel()
-	client := api.NewClient(beside["SENDONCE_URL"], beside["SENDONCE_USER"], beside["SENDONCE_PASSWORD"])
+	client := api.NewClient(run["SENDONCE_URL"], run["SENDONCE_USER"], run["SENDONCE_PASSWORD"])
 	ordered := time.Now()
 	id := api.NumberOf(uint64(ordered.UnixMilli()))
 	page := "pages/booking?id=" + string(id)
@@ -43,7 +43,7 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		what := "is to be sent"
+		what := "will be sent"
 		if answer.Skipped {
 			what = "skipped, as it is " + map[int]string{0: "being sent", 1: "sent"}[answer.SendStatus]
 		}
@@ -59,22 +59,22 @@ func booking(ctx context.Context, home string, out io.Writer) error {
 		m, err := client.SubscribeSent(ctx, api.SubscribeSentRequest{BusinessType: "course_booking", BusinessID: id, TemplateType: "BOOKING_CONFIRM", ReceiverUserID: "9"})
 		return m.Sent, err
 	}
-	if err := until(ctx, "sent", isSent); err != nil {
+	if err := waitFor(ctx, "sent", isSent); err != nil {
 		return err
 	}
 	fmt.Fprintf(out, "sent, seen %s after the first order\n", time.Since(ordered).Round(time.Millisecond))
 	if err := order(); err != nil {
 		return err
 	}
-	asked, delivered, err := atWeChat(ctx, beside["WECHAT_URL"], beside["WECHAT_LEDGER_SECRET"], page)
+	calls, delivered, err := countAtWeChat(ctx, run["WECHAT_URL"], run["WECHAT_LEDGER_SECRET"], page)
 	if err == nil {
-		fmt.Fprintf(out, "at WeChat: calls for it: %d, delivered to %s: %d\n", asked, bookingUser, delivered)
+		fmt.Fprintf(out, "at WeChat: calls for it: %d, delivered to %s: %d\n", calls, bookingUser, delivered)
 	}
 	return err
 }
 
-// atWeChat counts in WeChat's ledger what was to open the page.
-func atWeChat(ctx context.Context, url, secret, page string) (asked, delivered int, err error) {
+// countAtWeChat counts the sends of a page in WeChat's ledger.
+func countAtWeChat(ctx context.Context, url, secret, page string) (calls, delivered int, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/ledger", nil)
 	if err != nil {
 		return 0, 0, err
@@ -101,10 +101,10 @@ func atWeChat(ctx context.Context, url, secret, page string) (asked, delivered i
 		if s.Page != page {
 			continue
 		}
-		asked++
+		calls++
 		if s.Delivered {
 			delivered++
 		}
 	}
-	return asked, delivered, nil
+	return calls, delivered, nil
 }

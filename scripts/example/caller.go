@@ -10,13 +10,12 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// operator manages the callers of a Sendonce, as its admin.
-type operator struct{ url, user, password string }
+// callerAdmin manages the callers of Sendonce as its admin.
+type callerAdmin struct{ url, user, password string }
 
-// receiver gives the token of the caller with this name, which may confirm
-// messages to one subject and nothing else. A caller of an earlier demo gets a new
-// token.
-func (o operator) receiver(ctx context.Context, name, subject string) (string, error) {
+// receiver creates the caller with this name, which may only confirm messages to one
+// subject, and returns its token. A caller of an earlier demo gets a new token.
+func (o callerAdmin) receiver(ctx context.Context, name, subject string) (string, error) {
 	var made api.CallerResponse
 	status, err := o.call(ctx, http.MethodPost, "", api.CallerRequest{Name: name, Roles: []string{"receiver"}, Receives: []string{subject}}, &made)
 	if status == http.StatusConflict {
@@ -27,7 +26,7 @@ func (o operator) receiver(ctx context.Context, name, subject string) (string, e
 	return made.Token, err
 }
 
-func (o operator) find(ctx context.Context, name string) (api.CallerResponse, error) {
+func (o callerAdmin) find(ctx context.Context, name string) (api.CallerResponse, error) {
 	for query := "?limit=200"; ; {
 		var page api.Page[api.CallerResponse]
 		if _, err := o.call(ctx, http.MethodGet, query, nil, &page); err != nil {
@@ -45,8 +44,8 @@ func (o operator) find(ctx context.Context, name string) (api.CallerResponse, er
 	}
 }
 
-// call makes one call and reads the data of a success.
-func (o operator) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
+// call makes one call and decodes the data of its answer.
+func (o callerAdmin) call(ctx context.Context, method, path string, body, data any) (status int, err error) {
 	var raw []byte
 	if body != nil {
 		if raw, err = json.Marshal(body); err != nil {

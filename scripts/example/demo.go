@@ -26,45 +26,45 @@ import (
 )
 
 const (
-	demoOrders = 5
-	demoUser   = "anna"
-	demoLimit  = 30 * time.Second // for an order to give its points
-	demoLook   = 20 * time.Millisecond
+	demoOrders   = 5
+	demoUser     = "anna"
+	demoLimit    = 30 * time.Second // for an order to be credited
+	demoInterval = 20 * time.Millisecond
 
-	mayNotCreate = "42501"
-	existsNow    = "42P04"
+	insufficientPrivilege = "42501"
+	duplicateDatabase     = "42P04"
 )
 
 var errNoRun = errors.New("start make run first, in another terminal")
 
-// demo runs both services beside the `make run` of home, each in a database of
-// its own on that Postgres, until ctx ends.
+// demo runs both services until ctx ends, each with its own database on the Postgres of
+// the `make run` with that home.
 func demo(ctx context.Context, home string, out io.Writer) error {
-	beside, err := readRun(ctx, home)
+	run, err := readRun(ctx, home)
 	if err != nil {
 		return err
 	}
-	if err := makeDatabases(ctx, beside["DATABASE_URL"], "orders", "points"); err != nil {
+	if err := createDatabases(ctx, run["DATABASE_URL"], "orders", "points"); err != nil {
 		return err
 	}
-	if beside["NATS_DOMAIN"] != "" {
-		if err := grantPoints(ctx, beside["NATS_URL"]); err != nil {
+	if run["NATS_DOMAIN"] != "" {
+		if err := createPointsConsumer(ctx, run["NATS_URL"]); err != nil {
 			return err
 		}
 	}
-	admin := operator{beside["SENDONCE_URL"], beside["SENDONCE_USER"], beside["SENDONCE_PASSWORD"]}
+	admin := callerAdmin{run["SENDONCE_URL"], run["SENDONCE_USER"], run["SENDONCE_PASSWORD"]}
 	token, err := admin.receiver(ctx, consumerName, paidSubject)
 	if err != nil {
 		return err
 	}
 	running, ctx := errgroup.WithContext(ctx)
-	start := func(name, port, user, password string, service func(context.Context, place) error) (url string, db *pgxpool.Pool, err error) {
-		if db, err = openDatabase(ctx, beside["DATABASE_URL"], name); err != nil {
+	start := func(name, port, user, password string, service func(context.Context, backend) error) (url string, db *pgxpool.Pool, err error) {
+		if db, err = openDatabase(ctx, run["DATABASE_URL"], name); err != nil {
 			return "", nil, err
 		}
 		l, err := listen(ctx, port)
 		if err != nil {
-			l, err = listen(ctx, "0") // somebody has that port
+			l, err = listen(ctx, "0") // that port is taken
 		}
 		if err != nil {
 			db.Close()
@@ -72,9 +72,9 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		}
 		running.Go(func() error {
 			defer db.Close()
-			return service(ctx, place{
+			return service(ctx, backend{
 				sendonceURL: admin.url, user: user, password: password,
-				natsURL: cmp.Or(beside["NATS_POINTS_URL"], beside["NATS_URL"]), natsDomain: beside["NATS_DOMAIN"], db: db, listener: l,
+				natsURL: cmp.Or(run["NATS_POINTS_URL"], run["NATS_URL"]), natsDomain: run["NATS_DOMAIN"], db: db, listener: l,
 				log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("service", name),
 			})
 		})
@@ -89,7 +89,7 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		t := tour{shop, points, credited, api.NewClient(admin.url, admin.user, admin.password), out}
+		t := walkthrough{shop, points, credited, api.NewClient(admin.url, admin.user, admin.password), out}
 		if err := t.run(ctx); ctx.Err() == nil {
 			return err
 		}
@@ -98,8 +98,8 @@ func demo(ctx context.Context, home string, out io.Writer) error {
 	return running.Wait()
 }
 
-// grantPoints is what an operator does for a receiver: it makes its consumer.
-func grantPoints(ctx context.Context, operatorURL string) error {
+// createPointsConsumer creates the consumer as the operator; the receiver may not.
+func createPointsConsumer(ctx context.Context, operatorURL string) error {
 	nc, err := nats.Connect(operatorURL)
 	if err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
@@ -112,19 +112,19 @@ func grantPoints(ctx context.Context, operatorURL string) error {
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	for {
-		_, err = makeConsumer(ctx, js)
+		_, err = createConsumer(ctx, js)
 		if !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}
 		select {
-		case <-time.After(pause): // the trigger makes the streams a moment after it has started
+		case <-time.After(pause): // the trigger creates the streams shortly after its start
 		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// readRun gives what a `make run` that is ready says of itself in its home.
+// readRun returns the settings that a `make run` writes into its home when it is ready.
 func readRun(ctx context.Context, home string) (map[string]string, error) {
 	file := filepath.Join(home, "run.env")
 	text, err := os.ReadFile(file)
@@ -134,14 +134,14 @@ func readRun(ctx context.Context, home string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	said := map[string]string{}
+	settings := map[string]string{}
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
-		said[name] = value
+		settings[name] = value
 	}
 	ctx, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, said["SENDONCE_URL"]+"/readyz", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, settings["SENDONCE_URL"]+"/readyz", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -153,11 +153,11 @@ func readRun(ctx context.Context, home string) (map[string]string, error) {
 	if res.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the Sendonce of %s is not ready: %s", file, res.Status)
 	}
-	return said, nil
+	return settings, nil
 }
 
-// makeDatabases makes those that are missing on the server of databaseURL.
-func makeDatabases(ctx context.Context, databaseURL string, names ...string) error {
+// createDatabases creates the databases that are missing on the server of databaseURL.
+func createDatabases(ctx context.Context, databaseURL string, names ...string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
 		return err
@@ -174,8 +174,8 @@ func makeDatabases(ctx context.Context, databaseURL string, names ...string) err
 		_, err := conn.Exec(ctx, "CREATE DATABASE "+pgx.Identifier{name}.Sanitize())
 		var refused *pgconn.PgError
 		switch {
-		case errors.As(err, &refused) && refused.Code == existsNow:
-		case errors.As(err, &refused) && refused.Code == mayNotCreate:
+		case errors.As(err, &refused) && refused.Code == duplicateDatabase:
+		case errors.As(err, &refused) && refused.Code == insufficientPrivilege:
 			return fmt.Errorf("the user %[1]s of DATABASE_URL may not create databases: have CREATE DATABASE %[2]s OWNER %[1]s run for each of %[3]s",
 				conn.Config().User, name, strings.Join(names, ", "))
 		case err != nil:
@@ -194,29 +194,29 @@ func openDatabase(ctx context.Context, databaseURL, name string) (*pgxpool.Pool,
 	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
-// tour pays orders and tells what becomes of each, as anybody could find out.
-type tour struct {
+// walkthrough pays orders and prints the progress of each, with calls that any client can make.
+type walkthrough struct {
 	shop, points string        // URLs
 	credited     *pgxpool.Pool // the points service's
 	sendonce     *api.Client
 	out          io.Writer
 }
 
-func (t tour) run(ctx context.Context) error {
-	paidAt := time.Now().Unix() // orders of earlier tours are not paid again
+func (t walkthrough) run(ctx context.Context) error {
+	paidAt := time.Now().Unix() // part of the ids: those of earlier runs exist already
 	for n := range demoOrders {
 		o := order{ID: fmt.Sprintf("demo-%d-%d", paidAt, n+1), User: demoUser, Amount: int64(10 * (n + 1))}
 		if err := t.follow(ctx, o); err != nil {
 			return fmt.Errorf("order %s: %w", o.ID, err)
 		}
 	}
-	sum, err := t.ask(ctx, http.MethodGet, t.points+"/points/"+demoUser, nil)
+	sum, err := t.call(ctx, http.MethodGet, t.points+"/points/"+demoUser, nil)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, `%[1]s has %[2]s points
 
-pay more, the same order twice too, and look:
+pay more orders, also the same one twice, and read the points:
   curl -d '{"id": "order-1", "user": "%[1]s", "amount": 10}' %[3]s/orders
   curl %[4]s/points/%[1]s
 
@@ -225,15 +225,15 @@ ready; Ctrl-C ends it
 	return nil
 }
 
-// follow pays an order and sees it through.
-func (t tour) follow(ctx context.Context, o order) error {
+// follow pays an order and waits for each step until it is received.
+func (t walkthrough) follow(ctx context.Context, o order) error {
 	ctx, cancel := context.WithTimeout(ctx, demoLimit)
 	defer cancel()
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
 	}
-	answer, err := t.ask(ctx, http.MethodPost, t.shop+"/orders", strings.NewReader(string(body)))
+	answer, err := t.call(ctx, http.MethodPost, t.shop+"/orders", strings.NewReader(string(body)))
 	if err != nil {
 		return err
 	}
@@ -241,23 +241,23 @@ func (t tour) follow(ctx context.Context, o order) error {
 	fmt.Fprintf(t.out, "order paid            %s: %d by %s, stored with its message in one transaction\n", o.ID, o.Amount, o.User)
 
 	var m api.MessageResponse
-	handedOver := func() (bool, error) {
+	submitted := func() (bool, error) {
 		var missing *api.Error
 		if m, err = t.sendonce.MessageByKey(ctx, key, ""); errors.As(err, &missing) && missing.Code == "not_found" {
 			return false, nil
 		}
 		return true, err
 	}
-	if err := until(ctx, "handed over", handedOver); err != nil {
+	if err := waitFor(ctx, "submitted", submitted); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "message handed over   %s\n", m.ServerMsgID)
+	fmt.Fprintf(t.out, "message submitted     %s\n", m.ServerMsgID)
 
 	pointsGiven := func() (given bool, err error) {
 		err = t.credited.QueryRow(ctx, "SELECT EXISTS (SELECT FROM message_inbox WHERE consumer = $1 AND message_id = $2)", consumerName, m.ServerMsgID).Scan(&given)
 		return given, err
 	}
-	if err := until(ctx, "given points for", pointsGiven); err != nil {
+	if err := waitFor(ctx, "credited", pointsGiven); err != nil {
 		return err
 	}
 	fmt.Fprintf(t.out, "points given          %d to %s, with the message's id in one transaction\n", o.Amount, o.User)
@@ -266,31 +266,31 @@ func (t tour) follow(ctx context.Context, o order) error {
 		m, err = t.sendonce.Message(ctx, m.ServerMsgID)
 		return m.State == "received", err
 	}
-	if err := until(ctx, "received", received); err != nil {
+	if err := waitFor(ctx, "received", received); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.out, "message received      %s is sent no more\n", m.ServerMsgID)
+	fmt.Fprintf(t.out, "message received      %s is not sent again\n", m.ServerMsgID)
 	return nil
 }
 
-// until waits until it has come to what is asked for.
-func until(ctx context.Context, what string, come func() (bool, error)) error {
+// waitFor waits until done returns true.
+func waitFor(ctx context.Context, what string, done func() (bool, error)) error {
 	for {
-		if ok, err := come(); err != nil {
-			return fmt.Errorf("see whether it was %s: %w", what, err)
+		if ok, err := done(); err != nil {
+			return fmt.Errorf("check whether it was %s: %w", what, err)
 		} else if ok {
 			return nil
 		}
 		select {
-		case <-time.After(demoLook):
+		case <-time.After(demoInterval):
 		case <-ctx.Done():
 			return fmt.Errorf("not %s: %w", what, ctx.Err())
 		}
 	}
 }
 
-// ask gives what a service answers.
-func (t tour) ask(ctx context.Context, method, url string, body io.Reader) (string, error) {
+// call returns the body of a service's answer.
+func (t walkthrough) call(ctx context.Context, method, url string, body io.Reader) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, body)
 	if err != nil {
 		return "", err

@@ -21,8 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// homeOf is the home of a `make run` that says these things of itself.
-func homeOf(t *testing.T, sendonceURL, databaseURL, natsURL string) string {
+// runHome is the home of a `make run` with these settings.
+func runHome(t *testing.T, sendonceURL, databaseURL, natsURL string) string {
 	t.Helper()
 	home := t.TempDir()
 	text := fmt.Sprintf("DATABASE_URL=%s\nNATS_URL=%s\nSENDONCE_URL=%s\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=secret\n", databaseURL, natsURL, sendonceURL)
@@ -30,12 +30,12 @@ func homeOf(t *testing.T, sendonceURL, databaseURL, natsURL string) string {
 	return home
 }
 
-// onOwnServer skips a test that would leave databases or roles on a server that
+// requirePrivateServer skips a test that would leave databases or roles on a server that
 // is not its own.
-func onOwnServer(t *testing.T) {
+func requirePrivateServer(t *testing.T) {
 	t.Helper()
 	if os.Getenv("DATABASE_URL") != "" {
-		t.Skip("the server of DATABASE_URL is somebody's")
+		t.Skip("the server of DATABASE_URL is not private")
 	}
 }
 
@@ -67,7 +67,7 @@ func natsAs(t *testing.T, n *sandbox.NATS, user string) string {
 	return u.String()
 }
 
-// waitForStreams waits until a trigger is ready, as make run does: it makes the streams.
+// waitForStreams waits until a trigger is ready, as make run does: it creates the streams.
 func waitForStreams(t *testing.T, trigger *sandbox.Process) {
 	t.Helper()
 	ready, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -78,29 +78,29 @@ func waitForStreams(t *testing.T, trigger *sandbox.Process) {
 	require.NoError(t, trigger.WaitReady(ready, "http://"+address[1]+"/readyz"), trigger.Output())
 }
 
-func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
+func TestDemo(t *testing.T) {
 	t.Parallel()
-	onOwnServer(t)
+	requirePrivateServer(t)
 	nats, functions := natsWithUsers(t), sandbox.Build(t, module+"functions/sendonce", false)
 	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+natsAs(t, nats, bus.UserAll))
 	database := sandbox.NewDatabase(t)
-	sendonce := (&victim{bin: functions, env: env}).stand(t, database)
+	sendonce := (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, database)
 	trigger := sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "NATS_URL="+natsAs(t, nats, bus.UserTrigger), "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
 	waitForStreams(t, trigger)
-	home := homeOf(t, sendonce.front.URL, database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
+	home := runHome(t, sendonce.front.URL, database, nats.URL()+"\nNATS_POINTS_URL="+natsAs(t, nats, "points")+"\nNATS_DOMAIN="+bus.Domain)
 
-	for tours := 1; tours <= 2; tours++ {
+	for runs := 1; runs <= 2; runs++ {
 		p := startDemo(t, home)
 		ready, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 		defer cancel()
 		require.NoError(t, p.WaitFor(ready, "ready; Ctrl-C ends it\n"), p.Output())
-		for _, step := range []string{"order paid ", "message handed over ", "points given ", "message received "} {
+		for _, step := range []string{"order paid ", "message submitted ", "points given ", "message received "} {
 			require.Equal(t, demoOrders, strings.Count(p.Output(), "\n"+step)+strings.Count(p.Output()[:len(step)], step), step)
 		}
-		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", tours*150))
+		require.Contains(t, p.Output(), fmt.Sprintf("anna has %d points\n", runs*150))
 		shown := regexp.MustCompile(`(?m)^  curl -d '(.*)' (http://\S+)/orders\n  curl (http://\S+)/points/anna$`).FindStringSubmatch(p.Output())
 		require.Len(t, shown, 4, p.Output())
-		require.Equal(t, fmt.Sprint(tours*150), pointsOf(t, shown[3], "anna"))
+		require.Equal(t, fmt.Sprint(runs*150), pointsOf(t, shown[3], "anna"))
 		res, err := http.Post(shown[2]+"/orders", "", strings.NewReader(strings.Replace(shown[1], `"anna"`, `"ben"`, 1)))
 		require.NoError(t, err)
 		require.NoError(t, res.Body.Close())
@@ -111,25 +111,25 @@ func TestTheDemoShowsEachStepAndCanBeStartedAgain(t *testing.T) {
 	}
 }
 
-// ends demands that the demo says one thing and fails.
-func ends(t *testing.T, home, says string) {
+// requireDemoFails requires that the demo prints one line and fails.
+func requireDemoFails(t *testing.T, home, message string) {
 	t.Helper()
 	p := startDemo(t, home)
 	require.Equal(t, 1, p.ExitCode())
-	require.Contains(t, p.Output(), says)
+	require.Contains(t, p.Output(), message)
 	require.Equal(t, 1, strings.Count(p.Output(), "\n"), p.Output())
 }
 
-func TestWithoutARunTheDemoAsksForOne(t *testing.T) {
+func TestDemoNeedsRun(t *testing.T) {
 	t.Parallel()
 	none := t.TempDir()
-	ends(t, none, "example: start make run first, in another terminal (there is no "+none+"/run.env)\n")
-	ends(t, homeOf(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the one of ")
+	requireDemoFails(t, none, "example: start make run first, in another terminal (there is no "+none+"/run.env)\n")
+	requireDemoFails(t, runHome(t, "http://127.0.0.1:1", "", ""), "example: start make run first, in another terminal (the one of ")
 }
 
-func TestAUserWhoMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
+func TestDemoNeedsCreateDatabase(t *testing.T) {
 	t.Parallel()
-	onOwnServer(t)
+	requirePrivateServer(t)
 	sendonce := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(sendonce.Close)
 	postgres, err := sandbox.StartPostgres(t.Context(), sandbox.Options{})
@@ -143,5 +143,5 @@ func TestAUserWhoMayNotCreateDatabasesIsToldWhatToDo(t *testing.T) {
 	cfg := conn.Config()
 	require.NoError(t, conn.Close(t.Context()))
 	clerk := fmt.Sprintf("host=%s port=%d user=clerk password=clerk dbname=postgres", cfg.Host, cfg.Port)
-	ends(t, homeOf(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: have CREATE DATABASE orders OWNER clerk run for each of orders, points\n")
+	requireDemoFails(t, runHome(t, sendonce.URL, clerk, ""), "example: the user clerk of DATABASE_URL may not create databases: have CREATE DATABASE orders OWNER clerk run for each of orders, points\n")
 }

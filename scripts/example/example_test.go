@@ -26,30 +26,30 @@ const module = "github.com/sendonce/sendonce/"
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// victim is a process that is killed and started again behind one address.
-type victim struct {
-	t       *testing.T
-	bin     string
-	env     []string
-	args    []string
-	db      *pgxpool.Pool
-	process *sandbox.Process
-	address atomic.Pointer[url.URL]
-	front   *httptest.Server
-	moment  atomic.Pointer[moment]
+// restartableProcess is a process behind a proxy, so that its address stays when it is killed and started
+// again.
+type restartableProcess struct {
+	t         *testing.T
+	bin       string
+	env       []string
+	args      []string
+	db        *pgxpool.Pool
+	process   *sandbox.Process
+	address   atomic.Pointer[url.URL]
+	front     *httptest.Server
+	killPoint atomic.Pointer[killPoint]
 }
 
-// moment is one call to a victim during which somebody is killed: whoever made
-// it never learns what came of it.
-type moment struct {
-	path   string // how the call's path ends
-	served bool   // the victim has done what was asked; false = it was not even told
-	comes  chan struct{}
-	over   chan struct{}
+// killPoint is one call during which a process is killed: its caller never gets the answer.
+type killPoint struct {
+	path    string // how the call's path ends
+	served  bool   // the call was done before the kill; false = it did not reach the process
+	reached chan struct{}
+	resumed chan struct{}
 }
 
-// stand gives v its address and its database, and starts it.
-func (v *victim) stand(t *testing.T, databaseURL string) *victim {
+// startBehindProxy starts the process and its proxy.
+func (v *restartableProcess) startBehindProxy(t *testing.T, databaseURL string) *restartableProcess {
 	t.Helper()
 	v.t = t
 	v.front = httptest.NewServer(v)
@@ -63,14 +63,14 @@ func (v *victim) stand(t *testing.T, databaseURL string) *victim {
 	return v
 }
 
-// ServeHTTP passes a call on to the process, unless its moment has come.
-func (v *victim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP forwards a call to the process, unless it reaches the kill point.
+func (v *restartableProcess) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	pass := &httputil.ReverseProxy{
 		Rewrite:      func(r *httputil.ProxyRequest) { r.SetURL(v.address.Load()) },
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
-	m := v.moment.Load()
-	if m == nil || !strings.HasSuffix(r.URL.Path, m.path) || !v.moment.CompareAndSwap(m, nil) {
+	m := v.killPoint.Load()
+	if m == nil || !strings.HasSuffix(r.URL.Path, m.path) || !v.killPoint.CompareAndSwap(m, nil) {
 		pass.ServeHTTP(w, r)
 		return
 	}
@@ -78,20 +78,20 @@ func (v *victim) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		answer := httptest.NewRecorder()
 		pass.ServeHTTP(answer, r)
 		if answer.Code/100 != 2 {
-			v.moment.Store(m)
+			v.killPoint.Store(m)
 			w.WriteHeader(answer.Code)
 			return
 		}
 	}
-	close(m.comes)
+	close(m.reached)
 	select {
-	case <-m.over:
+	case <-m.resumed:
 	case <-v.t.Context().Done():
 	}
 	w.WriteHeader(http.StatusBadGateway)
 }
 
-func (v *victim) start() {
+func (v *restartableProcess) start() {
 	v.t.Helper()
 	v.process = sandbox.StartProcess(v.t, v.bin, v.env, v.args...)
 	ctx, cancel := context.WithTimeout(v.t.Context(), 20*time.Second)
@@ -107,30 +107,30 @@ func (v *victim) start() {
 	v.t.Fatal("no address in\n" + v.process.Output())
 }
 
-func (v *victim) count(sql string, args ...any) (n int) {
+func (v *restartableProcess) count(sql string, args ...any) (n int) {
 	v.t.Helper()
 	require.NoError(v.t, v.db.QueryRow(v.t.Context(), sql, args...).Scan(&n))
 	return n
 }
 
 // killDuring kills v during a call to called, and starts it again.
-func (v *victim) killDuring(ctx context.Context, called *victim, path string, served bool, act func()) {
+func (v *restartableProcess) killDuring(ctx context.Context, called *restartableProcess, path string, served bool, act func()) {
 	v.t.Helper()
-	m := &moment{path: path, served: served, comes: make(chan struct{}), over: make(chan struct{})}
-	called.moment.Store(m)
+	m := &killPoint{path: path, served: served, reached: make(chan struct{}), resumed: make(chan struct{})}
+	called.killPoint.Store(m)
 	act()
 	select {
-	case <-m.comes:
+	case <-m.reached:
 	case <-ctx.Done():
 		v.t.Fatal("no call to " + path)
 	}
 	require.NoError(v.t, v.process.Kill())
-	close(m.over)
+	close(m.resumed)
 	v.start()
 }
 
-// placeUntilStored repeats an order until it is answered 200.
-func placeUntilStored(ctx context.Context, shop string, o order) error {
+// postUntilStored repeats an order until it is answered 200.
+func postUntilStored(ctx context.Context, shop string, o order) error {
 	body, err := json.Marshal(o)
 	if err != nil {
 		return err
@@ -163,18 +163,18 @@ func pointsOf(t *testing.T, service, user string) string {
 	return strings.TrimSpace(string(text))
 }
 
-func TestEachPaidOrderGivesItsPointsOnceWhoeverIsKilled(t *testing.T) {
+func TestOrdersGivePointsOnceDespiteKills(t *testing.T) {
 	t.Parallel()
 	nats, functions, example := sandbox.NewNATS(t), sandbox.Build(t, module+"functions/sendonce", false), sandbox.Build(t, module+"scripts/example", false)
 	ctx, cancel := context.WithTimeout(t.Context(), 55*time.Second)
 	defer cancel()
 
 	env := append(sandbox.RolesEnv(), "BASIC_AUTH_PASSWORD=secret", "SENDONCE_ENCRYPTION_KEYS="+sandbox.EncryptionKey, "APP_HOST=127.0.0.1", "PORT=0", "NATS_URL="+nats.URL())
-	sendonce := (&victim{bin: functions, env: env}).stand(t, sandbox.NewDatabase(t))
+	sendonce := (&restartableProcess{bin: functions, env: env}).startBehindProxy(t, sandbox.NewDatabase(t))
 	sandbox.StartProcess(t, functions, append(env[:len(env):len(env)], "SENDONCE_FUNCTIONS_URL="+sendonce.front.URL, "SENDONCE_SAFETY_TICK=1s"), "trigger")
-	service := func(name string) *victim {
+	service := func(name string) *restartableProcess {
 		env := []string{"SENDONCE_URL=" + sendonce.front.URL, "SENDONCE_USER=admin", "SENDONCE_PASSWORD=secret", "NATS_URL=" + nats.URL()}
-		return (&victim{bin: example, env: env, args: []string{name}}).stand(t, sandbox.NewEmptyDatabase(t))
+		return (&restartableProcess{bin: example, env: env, args: []string{name}}).startBehindProxy(t, sandbox.NewEmptyDatabase(t))
 	}
 	shop, points := service("order"), service("points")
 
@@ -186,20 +186,20 @@ func TestEachPaidOrderGivesItsPointsOnceWhoeverIsKilled(t *testing.T) {
 	var posts sync.WaitGroup
 	place := func(from, to int) {
 		for i := from; i < to; i++ {
-			posts.Go(func() { failures[i] = placeUntilStored(ctx, shop.front.URL, orders[i]) })
+			posts.Go(func() { failures[i] = postUntilStored(ctx, shop.front.URL, orders[i]) })
 		}
 	}
 	kills := []struct {
-		dies, called *victim
+		dies, called *restartableProcess
 		path         string
 		served       bool
 	}{
-		{shop, shop, "/orders", true},                  // stored, and the customer does not know
-		{points, sendonce, "/received", false},         // credited, and Sendonce does not know
-		{sendonce, sendonce, "/api/v1/messages", true}, // saved, and the shop does not know
-		{shop, sendonce, "/api/v1/messages", true},     // forwarded, and still in the outbox
-		{points, sendonce, "/received", true},          // confirmed, and NATS does not know
-		{sendonce, sendonce, "/received", true},        // received, and the points service does not know
+		{shop, shop, "/orders", true},                  // stored, but not answered
+		{points, sendonce, "/received", false},         // credited, but not confirmed
+		{sendonce, sendonce, "/api/v1/messages", true}, // saved, but not answered
+		{shop, sendonce, "/api/v1/messages", true},     // forwarded, but still in the outbox
+		{points, sendonce, "/received", true},          // confirmed, but not acknowledged to NATS
+		{sendonce, sendonce, "/received", true},        // received, but not answered
 	}
 	for i, k := range kills {
 		k.dies.killDuring(ctx, k.called, k.path, k.served, func() { place(3*i, 3*i+3) })
@@ -222,5 +222,5 @@ func TestEachPaidOrderGivesItsPointsOnceWhoeverIsKilled(t *testing.T) {
 		require.Equal(t, fmt.Sprint(sum), pointsOf(t, points.front.URL, user), user)
 	}
 	require.Equal(t, len(orders), points.count("SELECT count(*) FROM message_inbox"))
-	require.Equal(t, "0", pointsOf(t, points.front.URL, "nobody"))
+	require.Equal(t, "0", pointsOf(t, points.front.URL, "unknown"))
 }

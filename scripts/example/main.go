@@ -1,13 +1,13 @@
-// Command example is two services that share nothing but Sendonce: an order
-// service, whose paid orders must be told, and a points service, which counts
-// each of them once. Either may be killed at any instant, and so may Sendonce.
+// Command example has two services that share nothing but Sendonce: an order service,
+// which sends a message for each paid order, and a points service, which counts each
+// order once. Either may be killed at any time, and so may Sendonce.
 //
 //	go run ./scripts/example order
 //	go run ./scripts/example points
 //
-// With demo it is both at once, beside `make run`, whose Postgres and NATS they
-// use; it pays a few orders and tells what becomes of them. With booking it has
-// WeChat confirm a booking to a user, beside `make run` too, and ends.
+// With demo it runs both with the Postgres and NATS of a running `make run`, pays a
+// few orders and prints the progress of each. With booking it sends one confirmation of
+// a booking through the fake WeChat of `make run`, and ends.
 package main
 
 import (
@@ -42,45 +42,45 @@ func main() {
 	}
 }
 
-// place is where a service stands. Unset, Sendonce is the one of `make run`.
-type place struct {
+// backend is what a service works with.
+type backend struct {
 	sendonceURL, user, password string
-	natsURL, natsDomain         string        // a domain says that the consumer is made by an operator
+	natsURL, natsDomain         string        // with a domain, an operator has created the consumer
 	db                          *pgxpool.Pool // the service's own
 	listener                    net.Listener  // serve closes it
 	log                         *slog.Logger
 }
 
-// The ports that the services have unless they are told another one.
+// The ports of the services, unless PORT is set.
 const (
 	orderPort  = "8081"
 	pointsPort = "8082"
 )
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	word := ""
+	command := ""
 	if len(args) == 1 {
-		word = args[0]
+		command = args[0]
 	}
 	home := cmp.Or(os.Getenv("SENDONCE_HOME"), ".sendonce")
-	switch word {
+	switch command {
 	case "order":
-		return alone(ctx, word, orderPort, runOrder)
+		return runAlone(ctx, command, orderPort, runOrder)
 	case "points":
-		return alone(ctx, word, pointsPort, runPoints)
+		return runAlone(ctx, command, pointsPort, runPoints)
 	case "demo":
 		return demo(ctx, home, out)
 	case "booking":
 		return booking(ctx, home, out)
 	}
-	return errors.New("say which service: order or points, demo for both, or booking")
+	return errors.New("one argument is needed: order, points, demo (both services) or booking")
 }
 
-// alone runs one service as the environment says.
-func alone(ctx context.Context, name, port string, service func(context.Context, place) error) error {
+// runAlone runs one service with the settings of the environment.
+func runAlone(ctx context.Context, name, port string, service func(context.Context, backend) error) error {
 	databaseURL := os.Getenv("DATABASE_URL")
 	if databaseURL == "" {
-		return errors.New("DATABASE_URL is not set; give the URL of a database of the service's own")
+		return errors.New("DATABASE_URL is not set; set it to the URL of a database that only this service uses")
 	}
 	password := os.Getenv("SENDONCE_PASSWORD")
 	if password == "" {
@@ -95,7 +95,7 @@ func alone(ctx context.Context, name, port string, service func(context.Context,
 	if err != nil {
 		return err
 	}
-	return service(ctx, place{
+	return service(ctx, backend{
 		sendonceURL: cmp.Or(os.Getenv("SENDONCE_URL"), "http://127.0.0.1:8000"),
 		user:        cmp.Or(os.Getenv("SENDONCE_USER"), "admin"),
 		password:    password,
@@ -111,15 +111,15 @@ func listen(ctx context.Context, port string) (net.Listener, error) {
 	return new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:"+port)
 }
 
-// serve answers calls while beside runs, until ctx ends.
-func (p place) serve(ctx context.Context, h http.Handler, beside func(context.Context)) error {
+// serve answers calls and runs background, until ctx ends.
+func (p backend) serve(ctx context.Context, h http.Handler, background func(context.Context)) error {
 	p.log.Info("listening", "address", p.listener.Addr().String())
 
 	ctx, stop := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer work.Wait()
 	defer stop()
-	work.Go(func() { beside(ctx) })
+	work.Go(func() { background(ctx) })
 
 	server := &http.Server{Handler: h, ReadTimeout: callLimit, WriteTimeout: callLimit}
 	failed := make(chan error, 1)

@@ -41,16 +41,16 @@ func (o order) check() error {
 	return nil
 }
 
-// paid is what other services are told of an order.
+// paid is the data of the message about a paid order.
 type paid struct {
 	Order  string `json:"order"`
 	User   string `json:"user"`
 	Points int64  `json:"points"`
 }
 
-func runOrder(ctx context.Context, p place) error {
+func runOrder(ctx context.Context, p backend) error {
 	if _, err := p.db.Exec(ctx, outbox.DDL+ordersDDL); err != nil {
-		return fmt.Errorf("make the tables: %w", err)
+		return fmt.Errorf("create the tables: %w", err)
 	}
 	forwarder := outbox.NewForwarder(p.db, api.NewClient(p.sendonceURL, p.user, p.password), p.log)
 	mux := http.NewServeMux()
@@ -61,10 +61,10 @@ func runOrder(ctx context.Context, p place) error {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		message, err := p.place(r.Context(), o)
+		message, err := p.storeOrder(r.Context(), o)
 		if err != nil {
 			p.log.ErrorContext(r.Context(), "order not stored", "order", o.ID, "error", err)
-			http.Error(w, "not known to be stored; repeat it", http.StatusInternalServerError)
+			http.Error(w, "it is unknown whether the order was stored; repeat the call", http.StatusInternalServerError)
 			return
 		}
 		forwarder.Wake()
@@ -73,9 +73,9 @@ func runOrder(ctx context.Context, p place) error {
 	return p.serve(ctx, mux, forwarder.Run)
 }
 
-// place stores the order and its message, both or neither, and gives the
-// message's id. An id that is known already changes nothing and has no message.
-func (p place) place(ctx context.Context, o order) (message string, err error) {
+// storeOrder stores the order and its message in one transaction, and returns the
+// message's id. An order that exists already is not changed and has no new message.
+func (p backend) storeOrder(ctx context.Context, o order) (message string, err error) {
 	err = pgx.BeginFunc(ctx, p.db, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, "INSERT INTO orders VALUES ($1, $2, $3) ON CONFLICT DO NOTHING", o.ID, o.User, o.Amount)
 		if err != nil || tag.RowsAffected() == 0 {

@@ -21,17 +21,17 @@ const pointsDDL = `CREATE TABLE IF NOT EXISTS points (customer text PRIMARY KEY,
 const (
 	consumerName = "points"
 	paidSubject  = "msg.orders.paid"
-	atOnce       = 16
+	batchSize    = 16
 	ackWait      = 30 * time.Second // more than a transaction and the longest Confirm
 	pause        = time.Second
 )
 
-func runPoints(ctx context.Context, p place) error {
+func runPoints(ctx context.Context, p backend) error {
 	if p.natsURL == "" {
 		return errors.New("NATS_URL is not set; `make run` prints it")
 	}
 	if _, err := p.db.Exec(ctx, inbox.DDL+pointsDDL); err != nil {
-		return fmt.Errorf("make the tables: %w", err)
+		return fmt.Errorf("create the tables: %w", err)
 	}
 	nc, err := nats.Connect(p.natsURL, nats.Name(consumerName), nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1))
 	if err != nil {
@@ -46,15 +46,15 @@ func runPoints(ctx context.Context, p place) error {
 		return err
 	}
 	confirmer := &inbox.Confirmer{BaseURL: p.sendonceURL, User: p.user, Password: p.password, Consumer: consumerName}
-	c := collector{place: p, js: js, receiver: &inbox.Receiver{
+	c := pointsConsumer{backend: p, js: js, receiver: &inbox.Receiver{
 		DB: p.db, Consumer: consumerName, Effect: credit, Confirm: confirmer.Confirm, Log: p.log,
 	}}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /points/{user}", c.tell)
+	mux.HandleFunc("GET /points/{user}", c.answerPoints)
 	return p.serve(ctx, mux, c.run)
 }
 
-// credit is what a message is for.
+// credit is the effect of a message.
 func credit(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 	var order paid
 	if err := json.Unmarshal(m.Data, &order); err != nil {
@@ -65,21 +65,21 @@ func credit(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
 	return err
 }
 
-// collector takes messages from NATS.
-type collector struct {
-	place
+// pointsConsumer receives messages from NATS.
+type pointsConsumer struct {
+	backend
 	js       jetstream.JetStream
 	receiver *inbox.Receiver
 }
 
-// run collects until ctx ends, and begins anew when NATS or the stream was away.
-func (c collector) run(ctx context.Context) {
+// run consumes until ctx ends. It starts again after an error of NATS or the stream.
+func (c pointsConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		err := c.collect(ctx)
+		err := c.consume(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		c.log.WarnContext(ctx, "not collecting", "error", err)
+		c.log.WarnContext(ctx, "not consuming", "error", err)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
@@ -87,20 +87,20 @@ func (c collector) run(ctx context.Context) {
 	}
 }
 
-// makeConsumer makes the consumer of the service, whose filter is what it is
-// granted.
-func makeConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
+// createConsumer creates the consumer of the service. Its filter is the only subject
+// that the service may read.
+func createConsumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 	return js.CreateOrUpdateConsumer(ctx, "MESSAGES", jetstream.ConsumerConfig{
 		Durable: consumerName, FilterSubject: paidSubject,
 		AckPolicy: jetstream.AckExplicitPolicy, AckWait: ackWait,
-		// What NATS gives up here Sendonce sends again, and lists as stuck after
-		// its last send: a message that can never be taken holds up no other.
+		// After that, Sendonce sends the message again, and lists it as stuck after its
+		// last send: a message that always fails does not delay others.
 		MaxDeliver: 10,
 	})
 }
 
-func (c collector) collect(ctx context.Context) error {
-	find := makeConsumer
+func (c pointsConsumer) consume(ctx context.Context) error {
+	find := createConsumer
 	if c.natsDomain != "" {
 		find = func(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
 			return js.Consumer(ctx, "MESSAGES", consumerName)
@@ -111,15 +111,15 @@ func (c collector) collect(ctx context.Context) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		batch, err := consumer.Fetch(atOnce, jetstream.FetchMaxWait(pause))
+		batch, err := consumer.Fetch(batchSize, jetstream.FetchMaxWait(pause))
 		if err != nil {
 			return err
 		}
-		var under sync.WaitGroup
+		var handling sync.WaitGroup
 		for msg := range batch.Messages() {
-			under.Go(func() { c.take(ctx, msg) })
+			handling.Go(func() { c.handle(ctx, msg) })
 		}
-		under.Wait()
+		handling.Wait()
 		if err := batch.Error(); err != nil {
 			return err
 		}
@@ -127,9 +127,9 @@ func (c collector) collect(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// take acknowledges a message to NATS only when its points are committed and
-// Sendonce knows it. Until then one of both brings it again.
-func (c collector) take(ctx context.Context, msg jetstream.Msg) {
+// handle acknowledges a message to NATS only after its points are committed and the
+// confirmation has reached Sendonce. Until then NATS or Sendonce delivers it again.
+func (c pointsConsumer) handle(ctx context.Context, msg jetstream.Msg) {
 	ctx, cancel := context.WithTimeout(ctx, ackWait)
 	defer cancel()
 	h := msg.Headers()
@@ -141,17 +141,17 @@ func (c collector) take(ctx context.Context, msg jetstream.Msg) {
 		err = errors.Join(err, msg.NakWithDelay(pause))
 	}
 	if err != nil {
-		c.log.WarnContext(ctx, "message comes again", "id", m.ID, "error", err)
+		c.log.WarnContext(ctx, "message will be delivered again", "id", m.ID, "error", err)
 	}
 }
 
-// tell answers with a user's points; one who is not known has none.
-func (c collector) tell(w http.ResponseWriter, r *http.Request) {
+// answerPoints answers with a user's points; an unknown user has 0.
+func (c pointsConsumer) answerPoints(w http.ResponseWriter, r *http.Request) {
 	var total int64
 	err := c.db.QueryRow(r.Context(), "SELECT coalesce(sum(total), 0)::bigint FROM points WHERE customer = $1", r.PathValue("user")).Scan(&total)
 	if err != nil {
 		c.log.ErrorContext(r.Context(), "points not read", "error", err)
-		http.Error(w, "not now", http.StatusInternalServerError)
+		http.Error(w, "the points cannot be read; try again", http.StatusInternalServerError)
 		return
 	}
 	fmt.Fprintln(w, total)

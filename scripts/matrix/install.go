@@ -53,8 +53,8 @@ func install(ctx context.Context, version, cache string) (bin string, err error)
 	return bin, os.Rename(work, final)
 }
 
-// unpack extracts the archive in dir and makes the links of which npm archives
-// can only hold a list.
+// unpack extracts the archive in dir and creates the links, of which an npm archive
+// contains only a list.
 func unpack(ctx context.Context, dir, archive string) error {
 	tar := exec.CommandContext(ctx, "tar", "-xzf", archive, "--no-same-owner")
 	tar.Dir, tar.Stderr = dir, os.Stderr

@@ -39,8 +39,8 @@ func main() {
 	}
 }
 
-// matrix tests the packages on each major version and prints what came of it.
-// ok is false when a test failed.
+// matrix tests the packages on each major version and prints the results.
+// ok is false if a test failed.
 func matrix(ctx context.Context, majors, packages []string, pattern string, timeout time.Duration, cache string) (ok bool, err error) {
 	var table []row
 	for _, major := range majors {

@@ -14,10 +14,9 @@ import (
 	"time"
 )
 
-// row is what came of one package's tests on one server. Only tests that stand
-// by themselves are counted, not their subtests.
+// row is the result of one package's tests on one server. Subtests are not counted.
 type row struct {
-	postgres                string // as the server says: 14.23
+	postgres                string // as 14.23
 	pkg                     string
 	passed, failed, skipped int
 	took                    time.Duration
@@ -37,11 +36,11 @@ func (r row) String() string {
 // test runs the tests of pkg on the server in bin and writes the output of those
 // that fail to out.
 func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, out io.Writer) (row, error) {
-	said, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()
+	version, err := exec.CommandContext(ctx, filepath.Join(bin, "postgres"), "--version").Output()
 	if err != nil {
 		return row{}, fmt.Errorf("%s/postgres does not run: %w", bin, err)
 	}
-	r := row{postgres: strings.TrimSpace(strings.TrimPrefix(string(said), "postgres (PostgreSQL)")), pkg: pkg}
+	r := row{postgres: strings.TrimSpace(strings.TrimPrefix(string(version), "postgres (PostgreSQL)")), pkg: pkg}
 	args := []string{"test", "-json", "-count=1", "-vet=off", "-parallel=8", "-timeout=" + timeout.String()}
 	if pattern != "" {
 		args = append(args, "-run", pattern)
@@ -55,13 +54,13 @@ func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, 
 	if err != nil {
 		return r, err
 	}
-	began := time.Now()
+	begun := time.Now()
 	if err := run.Start(); err != nil {
 		return r, err
 	}
 	countErr := r.count(events, out)
 	err = run.Wait()
-	r.took, r.ok = time.Since(began), err == nil
+	r.took, r.ok = time.Since(begun), err == nil
 	if _, failed := errors.AsType[*exec.ExitError](err); failed {
 		err = nil
 	}
@@ -70,7 +69,7 @@ func test(ctx context.Context, bin, pkg, pattern string, timeout time.Duration, 
 
 // count reads the events of `go test -json`.
 func (r *row) count(events io.Reader, out io.Writer) error {
-	output := map[string]*strings.Builder{} // by test, "" is what belongs to none
+	output := map[string]*strings.Builder{} // by test; "" = of no test
 	for decoder := json.NewDecoder(events); ; {
 		var e struct{ Action, Test, Output string }
 		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {

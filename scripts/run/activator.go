@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// routes says which function has the paths that begin with a prefix; the
-// longest prefix decides.
+// routes maps prefixes of paths to functions; the longest prefix decides.
 var routes = map[string]string{
-	"/":                   "submit", // the probes, and paths that nobody has
+	"/":                   "submit", // the probes, and unknown paths
 	"/api/v1/sms/":        "submit",
 	"/api/v1/sms/tasks/":  "claim",
 	"/api/v1/sms/report":  "report",
@@ -46,24 +45,23 @@ func functionOf(path string) string {
 	return routes[best]
 }
 
-// activator is the server as a set of functions that have a process only while
-// they are called.
+// activator is a server that starts the process of a function when it is called.
 type activator struct {
 	functions map[string]*function
 	http      http.Server
 	done      chan struct{} // closed once the port is no longer served
-	err       error         // why, when nobody asked for it; read it after done
+	err       error         // why it ended by itself; read it after done
 }
 
-// startActivator serves the port that is held.
-func startActivator(s settings, binary string, env []string, nats broker, at *heldPort, logs, out io.Writer) (*activator, error) {
+// startActivator serves the reserved port.
+func startActivator(s settings, binary string, env []string, nats broker, at *reservedPort, logs, out io.Writer) (*activator, error) {
 	a := &activator{functions: map[string]*function{}, done: make(chan struct{})}
 	for _, name := range routes {
 		if a.functions[name] != nil {
 			continue
 		}
-		f := &function{name: name, binary: binary, rest: s.procsIdle, log: logs, out: out}
-		f.env = append(withSecretsOf(nats.as(name, env), name), "FUNCTION_TARGET="+name)
+		f := &function{name: name, binary: binary, idleLimit: s.procsIdle, log: logs, out: out}
+		f.env = append(withOnlySecretsOf(nats.as(name, env), name), "FUNCTION_TARGET="+name)
 		if err := f.listen(); err != nil {
 			return nil, errors.Join(fmt.Errorf("listen for %s: %w", name, err), a.close())
 		}
@@ -87,9 +85,9 @@ func startActivator(s settings, binary string, env []string, nats broker, at *he
 
 func (a *activator) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f := a.functions[functionOf(r.URL.Path)]
-	// Each process has metrics of its own: /metrics?function=claim are claim's.
-	if asked := a.functions[r.URL.Query().Get("function")]; asked != nil && r.URL.Path == "/metrics" {
-		f = asked
+	// Each process has its own metrics: /metrics?function=claim returns those of claim.
+	if named := a.functions[r.URL.Query().Get("function")]; named != nil && r.URL.Path == "/metrics" {
+		f = named
 	}
 	f.ServeHTTP(w, r)
 }
@@ -102,10 +100,10 @@ func (a *activator) WaitReady(ctx context.Context, url string) error {
 		return err
 	}
 	f := a.functions[functionOf(req.URL.Path)]
-	if _, err := f.enter(); err != nil {
+	if _, err := f.beginCall(); err != nil {
 		return fmt.Errorf("%s did not start: %w", f.name, err)
 	}
-	defer f.leave()
+	defer f.endCall()
 	for {
 		res, err := http.DefaultClient.Do(req)
 		if err == nil {
@@ -124,7 +122,7 @@ func (a *activator) WaitReady(ctx context.Context, url string) error {
 // Exited is closed once the port is no longer served.
 func (a *activator) Exited() <-chan struct{} { return a.done }
 
-// ExitCode waits for the end: 0 when it was asked for, else 1.
+// ExitCode waits for the end: 0 after Terminate, else 1.
 func (a *activator) ExitCode() int {
 	<-a.done
 	if a.err != nil {
@@ -133,7 +131,7 @@ func (a *activator) ExitCode() int {
 	return 0
 }
 
-// Output says why the port is no longer served when nobody asked for it.
+// Output is why the port is no longer served.
 func (a *activator) Output() string {
 	select {
 	case <-a.done:
@@ -143,12 +141,12 @@ func (a *activator) Output() string {
 	}
 }
 
-// Terminate ends every function, each after its calls under way, and then the
-// port. What takes longer than grace is cut off, and that is an error.
+// Terminate ends every function, each after its calls in progress, and then closes
+// the port. Calls that take longer than grace are cut off, and that is an error.
 func (a *activator) Terminate(grace time.Duration) (code int, err error) {
 	limit, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	// The functions first: that is what ends their long polls.
+	// The functions first: their end also ends the long polls.
 	err = a.close()
 	if cut := a.http.Shutdown(limit); cut != nil {
 		err = errors.Join(err, cut, a.http.Close())

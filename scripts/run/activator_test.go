@@ -23,8 +23,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// call makes one call as the admin and gives its status and body.
-func (h house) call(t *testing.T, method, path, body string) (int, string) {
+// call makes one call as the admin and returns its status and body.
+func (h testRun) call(t *testing.T, method, path, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, h.url()+path, strings.NewReader(body))
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func (h house) call(t *testing.T, method, path, body string) (int, string) {
 	return res.StatusCode, string(answer)
 }
 
-// pids are those of all processes that a function had, as the run tells them.
+// pids are those of all processes that a function had, as the run printed them.
 func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	t.Helper()
 	var all []int
@@ -50,7 +50,7 @@ func pids(t *testing.T, p *sandbox.Process, function string) []int {
 	return all
 }
 
-// started waits until a function has had n processes and gives the last one's id.
+// started waits until a function has had n processes and returns the id of the last.
 func started(t *testing.T, p *sandbox.Process, function string, n int) int {
 	t.Helper()
 	require.Eventually(t, func() bool { return len(pids(t, p, function)) >= n }, 10*time.Second, 10*time.Millisecond)
@@ -61,9 +61,9 @@ func started(t *testing.T, p *sandbox.Process, function string, n int) int {
 
 func isGone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
 
-func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
+func TestFunctionHasProcessWhileCalled(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=2s", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	idle := func(function string, times int) {
@@ -73,18 +73,18 @@ func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
 		}, 30*time.Second, 20*time.Millisecond, p.Output())
 	}
 
-	h.send(t, "first", "第一条")
+	h.submit(t, "first", "第一条")
 	first := started(t, p, "submit", 1)
 	for _, function := range []string{"claim", "report", "admin", "messages"} {
-		require.Empty(t, pids(t, p, function), "nobody called it")
+		require.Empty(t, pids(t, p, function), "not called yet")
 	}
 	idle("submit", 1)
 	require.True(t, isGone(first))
 
-	h.send(t, "second", "第二条")
+	h.submit(t, "second", "第二条")
 	require.NoError(t, syscall.Kill(started(t, p, "submit", 2), syscall.SIGKILL))
 	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "by itself: signal: killed\n"))
-	h.send(t, "third", "第三条")
+	h.submit(t, "third", "第三条")
 	started(t, p, "submit", 3)
 	idle("submit", 2)
 
@@ -97,14 +97,14 @@ func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
 	require.NotContains(t, answer, "task_id")
 	require.GreaterOrEqual(t, time.Since(begun), 4*time.Second)
 	idle("claim", 1)
-	started(t, p, "claim", 1) // a call under way kept its process
+	started(t, p, "claim", 1) // a call in progress kept its process
 
 	broken := make(chan error, 1)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
 	require.NoError(t, err)
 	req.SetBasicAuth("admin", h.password(t))
 	go func() {
-		client := http.Client{Transport: &http.Transport{}} // a connection of its own: nothing is asked twice
+		client := http.Client{Transport: &http.Transport{}} // a new connection, so that the request is not sent twice
 		res, err := client.Do(req)
 		if err == nil {
 			res.Body.Close()
@@ -114,30 +114,30 @@ func TestAFunctionHasAProcessWhileItIsCalled(t *testing.T) {
 	require.NoError(t, syscall.Kill(started(t, p, "claim", 2), syscall.SIGKILL))
 	select {
 	case err := <-broken:
-		require.ErrorIs(t, err, io.EOF, "nobody knows what became of the call")
+		require.ErrorIs(t, err, io.EOF, "the outcome of the call is unknown")
 	case <-time.After(10 * time.Second):
 		require.Fail(t, "a call of a killed process hangs")
 	}
 }
 
-func TestCallsThatComeWhileAProcessEndsAreAllAnswered(t *testing.T) {
+func TestCallsDuringProcessEndAreAnswered(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=10us", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	deadline := time.Now().Add(time.Minute)
 	for n := 0; len(pids(t, p, "submit")) < 8; n++ {
-		h.send(t, strconv.Itoa(n), "hello")
-		require.True(t, time.Now().Before(deadline), "it never ends")
+		h.submit(t, strconv.Itoa(n), "hello")
+		require.True(t, time.Now().Before(deadline), "a call was not answered in time")
 	}
 }
 
-func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
+func TestInterruptAnswersLongPolls(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1")
 	h.ready(t, p)
-	h.send(t, "first", "第一条")
+	h.submit(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
 	var all []int
 	for _, function := range []string{"submit", "claim", "report"} {
@@ -148,13 +148,13 @@ func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
 		err    error
 	}
 	polled := make(chan result, 1)
-	asked := make(chan struct{})
-	traced := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(asked) }})
+	sent := make(chan struct{})
+	traced := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{WroteRequest: func(httptrace.WroteRequestInfo) { close(sent) }})
 	req, err := http.NewRequestWithContext(traced, http.MethodGet, h.url()+"/api/v1/sms/tasks/pending?app_id=a&wait=30", nil)
 	require.NoError(t, err)
 	req.SetBasicAuth("admin", h.password(t))
 	go func() {
-		client := http.Client{Transport: &http.Transport{}} // a connection of its own: nothing is asked twice
+		client := http.Client{Transport: &http.Transport{}} // a new connection, so that the request is not sent twice
 		res, err := client.Do(req)
 		if err != nil {
 			polled <- result{err: err}
@@ -164,7 +164,7 @@ func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
 		polled <- result{status: res.StatusCode}
 	}()
 
-	<-asked
+	<-sent
 	require.NoError(t, p.Signal(syscall.SIGINT))
 	require.Zero(t, p.ExitCode(), p.Output())
 	require.True(t, h.closed())
@@ -180,9 +180,9 @@ func TestAnInterruptAnswersLongPollsAndLeavesNoProcess(t *testing.T) {
 	}
 }
 
-func TestProcessesEndWithARunThatIsKilled(t *testing.T) {
+func TestProcessesEndWithKilledRun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	children := []int{started(t, p, "submit", 1), started(t, p, "trigger", 1)}
@@ -195,38 +195,38 @@ func TestProcessesEndWithARunThatIsKilled(t *testing.T) {
 	require.NotContains(t, again.Output(), "is taken", "each port is that of the killed run")
 }
 
-func TestAFunctionThatCannotStartSaysWhy(t *testing.T) {
+func TestFunctionStartFailureIsReported(t *testing.T) {
 	t.Parallel()
 	t.Run("before the run is ready", func(t *testing.T) {
 		t.Parallel()
-		p := newHouse(t).start(t, "PROCS=1", "SENDONCE_MAX_CALLS=many")
+		p := newTestRun(t).start(t, "PROCS=1", "SENDONCE_MAX_CALLS=many")
 		require.Equal(t, 1, p.ExitCode())
 		require.Contains(t, p.Output(), "SENDONCE_MAX_CALLS")
 	})
 	t.Run("when it is called", func(t *testing.T) {
 		t.Parallel()
-		h := newHouse(t)
+		h := newTestRun(t)
 		p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false", "PROCESSING_TIMEOUT_MINUTES=many")
 		h.ready(t, p)
 		status, answer := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
 		require.Equal(t, http.StatusServiceUnavailable, status)
 		require.JSONEq(t, `{"code":503,"message":"the function claim did not start","error":"server_busy"}`, answer)
 		require.NoError(t, p.WaitFor(within(t, 10*time.Second), "PROCESSING_TIMEOUT_MINUTES"))
-		h.send(t, "first", "the others work")
+		h.submit(t, "first", "the others work")
 	})
 }
 
-func TestEveryPathOfTheContractIsSentToAFunctionThatAnswersIt(t *testing.T) {
+func TestEveryContractPathIsRouted(t *testing.T) {
 	t.Parallel()
 	var contract struct {
 		Paths map[string]map[string]any
 	}
 	require.NoError(t, yaml.Unmarshal(api.OpenAPI(), &contract))
 	require.NotEmpty(t, contract.Paths)
-	h := newHouse(t)
+	h := newTestRun(t)
 	h.ready(t, h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false"))
 	for path := range contract.Paths {
-		// No path takes PATCH: a function that knows the path says 405, another 404.
+		// No path accepts PATCH: a function that has the path answers 405, another 404.
 		filled := regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(path, "1")
 		status, answer := h.call(t, http.MethodPatch, filled, "")
 		require.Equal(t, http.StatusMethodNotAllowed, status, "%s went to %s: %s", path, functionOf(filled), answer)
@@ -236,9 +236,9 @@ func TestEveryPathOfTheContractIsSentToAFunctionThatAnswersIt(t *testing.T) {
 	require.Contains(t, answer, "not_found")
 }
 
-func TestTheMetricsOfEachProcessCanBeAskedFor(t *testing.T) {
+func TestMetricsOfEachProcess(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	status, _ := h.call(t, http.MethodGet, "/api/v1/sms/tasks/pending?app_id=a", "")
@@ -246,13 +246,13 @@ func TestTheMetricsOfEachProcessCanBeAskedFor(t *testing.T) {
 	const called = `sendonce_http_requests_total{function="claim"`
 	_, metrics := h.call(t, http.MethodGet, "/metrics?function=claim", "")
 	require.Contains(t, metrics, called)
-	for _, others := range []string{"/metrics", "/metrics?function=nobody", "/metrics?function=report"} {
+	for _, others := range []string{"/metrics", "/metrics?function=unknown", "/metrics?function=report"} {
 		status, metrics = h.call(t, http.MethodGet, others, "")
 		require.Equal(t, http.StatusOK, status)
 		require.NotContains(t, metrics, called)
 	}
 
-	trigger := says(t, p, `trigger +(http://127\.0\.0\.1:\d+)/metrics`)
+	trigger := printedOnce(t, p, `trigger +(http://127\.0\.0\.1:\d+)/metrics`)
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), trigger+"/readyz"))
 	res, err := http.Get(trigger + "/metrics")
 	require.NoError(t, err)
@@ -281,11 +281,11 @@ func secretsOf(t *testing.T, pid int) []string {
 	return names
 }
 
-func TestAProcessHasTheSecretsOfItsFunctionAlone(t *testing.T) {
+func TestProcessHasOnlyItsSecrets(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=1m", "DEMO_SENDER=false", "SINK=false", "SENDONCE_OWNER_URL=postgres://not-the-one")
-	neighbour := h.watchPort(t, p)
+	thief := h.watchPort(t, p)
 	h.ready(t, p)
 	for function, path := range map[string]string{"admin": "/api/v1/admin/statistics", "wechat": "/events/wechat"} {
 		h.call(t, http.MethodGet, path, "")
@@ -306,5 +306,5 @@ func TestAProcessHasTheSecretsOfItsFunctionAlone(t *testing.T) {
 	require.NoError(t, p.WaitFor(within(t, 10*time.Second), "by itself: signal: killed\n"))
 	status, _ := h.call(t, http.MethodGet, "/api/v1/admin/callers", "")
 	require.Equal(t, http.StatusOK, status)
-	require.False(t, neighbour.listens.Load())
+	require.False(t, thief.listens.Load())
 }

@@ -14,7 +14,7 @@ import (
 
 const demoApp = "demo-sender"
 
-// demoSender plays the phone: what it claims it prints and reports as sent.
+// demoSender prints the messages that it claims, and reports them as sent.
 type demoSender struct {
 	client  *api.Client
 	out     io.Writer
@@ -40,10 +40,10 @@ func (d demoSender) print(ctx context.Context) error {
 	return phone.Run(ctx)
 }
 
-// printable keeps a message from moving the cursor of the terminal.
+// printable replaces control characters, which would move the cursor of the terminal.
 func printable(s string) string { return text.Printable(s, ' ') }
 
-// pause waits for d and tells whether ctx is still alive.
+// pause waits for d. It returns false if ctx is done before.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -17,7 +17,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestAMessageDoesNotMoveTheCursor(t *testing.T) {
+func TestPrintable(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "你好  [2Jworld 👍", printable("你好\n\x1b[2Jworld\u202e👍"))
 }
@@ -40,8 +40,7 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-// fake is the server as the demo sender sees it: it fails the first claim, then
-// hands out one task, then has nothing.
+// fake is a fake server that fails the first claim, then returns one task, then none.
 type fake struct {
 	mu       sync.Mutex
 	claims   int
@@ -83,18 +82,18 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
-func TestTheDemoSenderPrintsAndReports(t *testing.T) {
+func TestDemoSender(t *testing.T) {
 	t.Parallel()
 	server := &fake{reported: make(chan api.ReportRequest, 1)}
-	door := httptest.NewServer(server)
-	defer door.Close()
+	fakeServer := httptest.NewServer(server)
+	defer fakeServer.Close()
 	out := &lines{}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		demoSender{api.NewClient(door.URL, "admin", "secret"), out, filepath.Join(t.TempDir(), "journal")}.run(ctx)
+		demoSender{api.NewClient(fakeServer.URL, "admin", "secret"), out, filepath.Join(t.TempDir(), "journal")}.run(ctx)
 	}()
 	select {
 	case report := <-server.reported:

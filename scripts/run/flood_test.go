@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// flood makes n calls at once with a body of 1 MiB, of which the last byte never comes,
-// and gives what ends them.
+// flood makes n calls at once with a body of 1 MiB whose last byte is not sent, until
+// end is called.
 func flood(ctx context.Context, t *testing.T, address string, n int) (end func()) {
 	t.Helper()
 	at, err := url.Parse(address)
@@ -31,7 +31,7 @@ func flood(ctx context.Context, t *testing.T, address string, n int) (end func()
 		conns = append(conns, conn)
 		calls.Go(func() {
 			_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-			// Whoever is flooded may hang up.
+			// The server may close the connection.
 			_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", at.RequestURI(), len(body)+1)
 			_, _ = io.WriteString(conn, body)
 		})
@@ -44,12 +44,12 @@ func flood(ctx context.Context, t *testing.T, address string, n int) (end func()
 	}
 }
 
-func TestANeighbourCannotFillTheMemoryOfARun(t *testing.T) {
+func TestFloodDoesNotFillMemory(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t)
 	h.ready(t, p)
-	sink, wechat := says(t, p, `sink +(http\S+) .*`), says(t, p, `wechat +curl .* (\S+)/ledger`)
+	sink, wechat := printedOnce(t, p, `sink +(http\S+) .*`), printedOnce(t, p, `wechat +curl .* (\S+)/ledger`)
 	before := residentMB(t, p.Pid())
 
 	ctx := within(t, time.Minute)
@@ -68,12 +68,12 @@ func TestANeighbourCannotFillTheMemoryOfARun(t *testing.T) {
 	require.Less(t, residentMB(t, p.Pid())-before, 60)
 	require.NotContains(t, p.Output(), "xxxxxx")
 
-	h.book(t)
+	h.submitSubscribeMessage(t)
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "told succeeded "), "the sink goes on")
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "), "the sink still works")
 }
 
-// residentMB is the memory that a process has now.
+// residentMB is the resident memory of a process.
 func residentMB(t *testing.T, pid int) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

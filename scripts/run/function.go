@@ -18,31 +18,31 @@ import (
 
 const startLimit = 30 * time.Second
 
-var errEnding = errors.New("everything is ending")
+var errEnding = errors.New("the run is ending")
 
-// function is one function of the catalogue, with a process while there are
-// calls for it. Starting, ending and the count of calls are one lock's, so no
-// call reaches a process that was told to end: it waits for the next one.
+// function is one function of the catalogue, with a process while there are calls
+// for it. One lock protects starting, ending and the number of calls, so no call
+// reaches a process that is being ended: it waits for the next one.
 type function struct {
-	name   string
-	binary string
-	env    []string
-	rest   time.Duration // without a call, until its process is ended
-	log    io.Writer
-	out    io.Writer
-	url    string
-	socket *os.File // the listener, which every process inherits
+	name      string
+	binary    string
+	env       []string
+	idleLimit time.Duration // a process without calls for that long is ended
+	log       io.Writer
+	out       io.Writer
+	url       string
+	socket    *os.File // the listener, which every process inherits
 
-	mu      sync.Mutex
-	process *process // nil when none was started or the last one was ended
-	proxy   http.Handler
-	calls   int
-	quiet   time.Time   // since when calls is 0
-	alarm   *time.Timer // calls endWhenQuiet
-	ending  bool
+	mu        sync.Mutex
+	process   *process // nil when none was started or the last one was ended
+	proxy     http.Handler
+	calls     int
+	idleSince time.Time   // since when calls is 0
+	idleTimer *time.Timer // calls endWhenQuiet
+	ending    bool
 }
 
-// listen opens the address of f on the loopback.
+// listen opens a port of f on the loopback.
 func (f *function) listen() error {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -56,29 +56,29 @@ func (f *function) listen() error {
 }
 
 func (f *function) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	proxy, err := f.enter()
+	proxy, err := f.beginCall()
 	if err != nil {
 		busy(w, f.name, err)
 		return
 	}
-	defer f.leave()
+	defer f.endCall()
 	proxy.ServeHTTP(w, r)
 }
 
-// enter counts a call and gives what answers it, which it starts if need be.
-// leave must follow unless it fails.
-func (f *function) enter() (http.Handler, error) {
+// beginCall counts a call and returns what answers it, which it starts if necessary.
+// endCall must follow, unless it returns an error.
+func (f *function) beginCall() (http.Handler, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.ending {
 		return nil, errEnding
 	}
 	if f.process != nil && hasEnded(f.process) {
-		f.lose(f.process)
+		f.forget(f.process)
 	}
 	if f.process == nil {
 		if err := f.start(); err != nil {
-			progress(f.out, "failed", fmt.Sprintf("%s did not start: %v", f.name, err))
+			printStep(f.out, "failed", fmt.Sprintf("%s did not start: %v", f.name, err))
 			return nil, err
 		}
 	}
@@ -86,18 +86,18 @@ func (f *function) enter() (http.Handler, error) {
 	return f.proxy, nil
 }
 
-func (f *function) leave() {
+func (f *function) endCall() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.calls--; f.calls > 0 {
 		return
 	}
-	f.quiet = time.Now()
-	if f.alarm == nil {
-		f.alarm = time.AfterFunc(f.rest, f.endWhenQuiet)
+	f.idleSince = time.Now()
+	if f.idleTimer == nil {
+		f.idleTimer = time.AfterFunc(f.idleLimit, f.endWhenIdle)
 		return
 	}
-	f.alarm.Reset(f.rest)
+	f.idleTimer.Reset(f.idleLimit)
 }
 
 // start returns once the new process answers; mu is held.
@@ -116,23 +116,23 @@ func (f *function) start() error {
 	}
 	res.Body.Close()
 	f.process, f.proxy = p, f.forward(p)
-	progress(f.out, "start", fmt.Sprintf("%s (pid %d)", f.name, p.Pid()))
+	printStep(f.out, "start", fmt.Sprintf("%s (pid %d)", f.name, p.Pid()))
 	go f.watch(p)
 	return nil
 }
 
-// watch tells of an end that nobody asked for; the next call starts a new process.
+// watch prints that a process has ended by itself; the next call starts another.
 func (f *function) watch(p *process) {
 	<-p.Exited()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.lose(p)
+	f.forget(p)
 }
 
-func (f *function) lose(p *process) {
+func (f *function) forget(p *process) {
 	if f.process == p {
 		f.process = nil
-		progress(f.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s", f.name, p.Pid(), p.Ending()))
+		printStep(f.out, "ended", fmt.Sprintf("%s (pid %d) by itself: %s", f.name, p.Pid(), p.Ending()))
 	}
 }
 
@@ -150,33 +150,33 @@ func (f *function) forward(p *process) http.Handler {
 				r.Out.Header["X-Forwarded-For"] = from
 			}
 		},
-		// Nobody knows what became of the call: the caller sees a broken
-		// connection, as from the process itself.
+		// The outcome of the call is unknown: the caller gets a broken connection, as
+		// from the process itself.
 		ErrorHandler: func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 	}
 }
 
-func (f *function) endWhenQuiet() {
+func (f *function) endWhenIdle() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.calls > 0 || f.process == nil || hasEnded(f.process) || time.Since(f.quiet) < f.rest {
+	if f.calls > 0 || f.process == nil || hasEnded(f.process) || time.Since(f.idleSince) < f.idleLimit {
 		return
 	}
 	if err := f.end(); err != nil {
-		progress(f.out, "failed", fmt.Sprintf("%s did not end well: %v", f.name, err))
+		printStep(f.out, "failed", fmt.Sprintf("%s ended with an error: %v", f.name, err))
 		return
 	}
-	progress(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.rest))
+	printStep(f.out, "idle", fmt.Sprintf("%s after %s", f.name, f.idleLimit))
 }
 
-// end ends the process, which stays unknown to watch; mu is held.
+// end ends the process; watch does not print it. mu is held.
 func (f *function) end() error {
 	p := f.process
 	f.process = nil
 	return finish(p)
 }
 
-// close ends f for good. Calls under way are answered before it returns.
+// close ends f. Calls in progress are answered before it returns.
 func (f *function) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -188,11 +188,11 @@ func (f *function) close() error {
 	if err := f.end(); err != nil {
 		return fmt.Errorf("%s: %w", f.name, err)
 	}
-	progress(f.out, "drained", f.name)
+	printStep(f.out, "drained", f.name)
 	return nil
 }
 
-// busy answers a call that reached no process.
+// busy answers 503 to a call that reached no process.
 func busy(w http.ResponseWriter, name string, err error) {
 	message := "the function " + name + " did not start"
 	if errors.Is(err, errEnding) {
@@ -201,6 +201,6 @@ func busy(w http.ResponseWriter, name string, err error) {
 	w.Header().Set("Content-Type", "application/json; charset=utf-8")
 	w.Header().Set("Retry-After", "1")
 	w.WriteHeader(http.StatusServiceUnavailable)
-	// A caller that left needs no answer.
+	// The caller may be gone.
 	_ = json.NewEncoder(w).Encode(api.Envelope{Code: http.StatusServiceUnavailable, Message: message, Error: "server_busy"})
 }

@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// logins changes the environment of the server: it logs in to Postgres as roles
-// with passwords that the first run makes. ownerURL, which it had until now, goes
-// to migrate alone, as owner says. With an empty SENDONCE_HOT_ROLE everything goes
-// on as the user of ownerURL.
+// logins returns the environment of the server, which logs in to Postgres as roles
+// with passwords that the first run generates, and what only migrate gets in addition:
+// ownerURL. With an empty SENDONCE_HOT_ROLE the server uses ownerURL, too.
 func (s settings) logins(env []string, ownerURL string) (server, owner []string, err error) {
 	if role, set := s.all["SENDONCE_HOT_ROLE"]; set && role == "" {
 		return env, nil, nil
@@ -37,8 +36,8 @@ func (s settings) logins(env []string, ownerURL string) (server, owner []string,
 	return append(env, "DATABASE_URL="+u.String()), []string{"SENDONCE_OWNER_URL=" + ownerURL}, nil
 }
 
-// triggerCaller adds the caller that the trigger is, which migrate makes: it has the
-// role trigger alone, and a password that the first run makes.
+// triggerCaller adds the name and the password of the trigger's caller, which migrate
+// creates with the role trigger only. The first run generates the password.
 func (s settings) triggerCaller(env []string) ([]string, error) {
 	env = append(env, "SENDONCE_TRIGGER_USER="+cmp.Or(s.all["SENDONCE_TRIGGER_USER"], "sendonce-trigger"))
 	const password = "SENDONCE_TRIGGER_PASSWORD"

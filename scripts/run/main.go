@@ -1,8 +1,7 @@
-// Command run is `make run`: Postgres, NATS, the schema, all functions in one
-// server (with PROCS=1 a process each, there while it is called), the trigger,
-// a WeChat of its own, a demo sender and a sink for webhooks, from nothing to
-// ready in seconds. It keeps its data in SENDONCE_HOME and takes everything down
-// with it.
+// Command run is `make run`. It starts Postgres, NATS, all functions in one server
+// (with PROCS=1 in a process each, which runs while it is called), the trigger, a fake
+// WeChat, a demo sender and a sink that prints webhooks. It keeps its data in
+// SENDONCE_HOME, and stops everything when it ends.
 package main
 
 import (
@@ -30,7 +29,7 @@ const (
 	drainLimit = 40 * time.Second // more than the server's own default of 25 s
 	tailLines  = 15
 
-	theServer = "the server" // as it is told to a person
+	theServer = "the server" // in messages
 )
 
 // memoryLimit is for the embedded NATS server. Without it, the memory that the server uses to
@@ -54,8 +53,8 @@ func main() {
 	}
 }
 
-// run starts everything, tells out how to use it and returns once ctx is done
-// and all of it has ended, or with the reason why it cannot go on.
+// run starts everything and prints how to use it. It returns nil once ctx is done and
+// everything has ended, or the reason why it could not go on.
 func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	lock, err := lockHome(ctx, s.home)
 	if err != nil {
@@ -66,7 +65,7 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	port, err := holdPort(ctx, s)
+	port, err := reservePort(ctx, s)
 	if err != nil {
 		return err
 	}
@@ -80,29 +79,29 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	defer sink.close()
-	progress(out, "build", "functions")
+	printStep(out, "build", "functions")
 	binary := filepath.Join(s.home, "bin", "sendonce")
 	if err := os.MkdirAll(filepath.Dir(binary), 0o755); err != nil {
 		return err
 	}
 	if err := sandbox.Compile(ctx, "github.com/sendonce/sendonce/functions/sendonce", binary, false); err != nil {
-		return orInterrupted(ctx, err)
+		return nilIfInterrupted(ctx, err)
 	}
 	database, postgres, err := startPostgres(ctx, s, out)
 	if err != nil {
-		return orInterrupted(ctx, err)
+		return nilIfInterrupted(ctx, err)
 	}
 	defer func() { err = errors.Join(err, postgres.Stop()) }()
 
 	nats, err := startNATS(ctx, s, out)
 	if err != nil {
-		return orInterrupted(ctx, err)
+		return nilIfInterrupted(ctx, err)
 	}
 	defer func() { err = errors.Join(err, nats.server.Stop()) }()
 
 	s, wechat, err := startWeChat(ctx, s, out)
 	if err != nil {
-		return orInterrupted(ctx, err)
+		return nilIfInterrupted(ctx, err)
 	}
 	defer func() { err = errors.Join(err, wechat.Stop()) }()
 
@@ -122,16 +121,16 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 		return err
 	}
 	if err := migrate(ctx, binary, append(env[:len(env):len(env)], owner...), out); err != nil {
-		return orInterrupted(ctx, err)
+		return nilIfInterrupted(ctx, err)
 	}
 	logName := filepath.Join(s.home, "sendonce.log")
-	progress(out, "serve", "logs in "+logName)
+	printStep(out, "serve", "logs in "+logName)
 	log, err := os.OpenFile(logName, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
-	besideNATS, err := nats.beside()
+	natsEnv, err := nats.runEnv()
 	if err != nil {
 		return err
 	}
@@ -147,29 +146,28 @@ func run(ctx context.Context, s settings, out io.Writer) (err error) {
 	if p := postgres.Process(); p != nil {
 		children["postgres"] = p
 	}
-	err = accompany(ctx, s, children, s.beside(database, besideNATS), netrc, sink, log, out)
+	err = runUntilEnd(ctx, s, children, s.runEnv(database, natsEnv), netrc, sink, log, out)
 	if hasEnded(server) {
 		port.refuse()
 	}
-	// The trigger first: what it has under way needs the server.
+	// The trigger first: its calls need the server.
 	err = errors.Join(err, drain("trigger", trigger, out))
 	port.refuse()
 	return errors.Join(err, drain("server", server, out))
 }
 
-// migrate makes the schema what the binary needs.
+// migrate runs the command migrate of the binary.
 func migrate(ctx context.Context, binary string, env []string, out io.Writer) error {
-	progress(out, "migrate", "the schema")
+	printStep(out, "migrate", "the schema")
 	migrate := exec.CommandContext(ctx, binary, "migrate")
-	migrate.Env = withoutAdmin(withSecretsOf(env, "migrate"))
+	migrate.Env = withoutAdmin(withOnlySecretsOf(env, "migrate"))
 	if text, err := migrate.CombinedOutput(); err != nil {
 		return fmt.Errorf("migrate: %w\n%s", err, text)
 	}
 	return nil
 }
 
-// child is what works for us until it is told to end or ends by itself; its
-// methods are those of sandbox.Process.
+// child is a process, or something like one, with the methods of sandbox.Process.
 type child interface {
 	WaitReady(ctx context.Context, url string) error
 	Exited() <-chan struct{}
@@ -178,43 +176,44 @@ type child interface {
 	Terminate(grace time.Duration) (code int, err error)
 }
 
-// startServer starts what answers on the port.
-func startServer(s settings, binary string, env []string, nats broker, at *heldPort, log, out io.Writer) (child, error) {
+// startServer starts one process for all functions, or the activator.
+func startServer(s settings, binary string, env []string, nats broker, at *reservedPort, log, out io.Writer) (child, error) {
 	if s.procs {
 		return startActivator(s, binary, env, nats, at, log, out)
 	}
-	env = withSecretsOf(nats.as(bus.UserAll, env), allFunctions()...)
+	env = withOnlySecretsOf(nats.as(bus.UserAll, env), allFunctions()...)
 	return startSendonce(binary, nil, env, at.socket, &warnings{log: log, out: out})
 }
 
-// startTrigger gives it a port of its own for probes and scrapes, and keeps it up.
+// startTrigger starts the trigger under a supervisor, with a port of its own for
+// probes and metrics.
 func startTrigger(ctx context.Context, s settings, binary string, env []string, log, out io.Writer) (child, error) {
-	listener, err := listenAsBefore(ctx, s.home, "trigger", out)
+	listener, err := listenOnSavedPort(ctx, s.home, "trigger", out)
 	if err != nil {
 		return nil, err
 	}
 	defer listener.Close()
-	socket, err := listener.File() // stays open for the processes to come
+	socket, err := listener.File() // stays open for later processes
 	if err != nil {
 		return nil, err
 	}
-	progress(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
-	env = withoutAdmin(withSecretsOf(env, "trigger"))
-	if s.hasMetricsPort() { // which the server has
+	printStep(out, "trigger", "http://"+listener.Addr().String()+"/metrics")
+	env = withoutAdmin(withOnlySecretsOf(env, "trigger"))
+	if s.hasMetricsPort() { // the server has that port
 		env = append(env, metrics+"=open")
 	}
-	return keep("trigger", func() (*sandbox.Process, error) {
+	return supervise("trigger", func() (*sandbox.Process, error) {
 		return startSendonce(binary, []string{"trigger"}, env, socket, log)
 	}, out, firstPause)
 }
 
-// accompany waits until the server is ready and then works beside it until ctx
-// is done or a child ends by itself. Meanwhile runEnv is in the home.
-func accompany(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
+// runUntilEnd waits until the server is ready, writes run.env, starts the sink
+// and the demo sender, and returns once ctx is done or a child has ended by itself.
+func runUntilEnd(ctx context.Context, s settings, children map[string]child, runEnv, netrc string, sink *sink, logs, out io.Writer) (err error) {
 	starting, cancel := context.WithTimeout(ctx, readyLimit)
 	defer cancel()
 	if err := children[theServer].WaitReady(starting, s.url()+"/readyz"); err != nil {
-		return orInterrupted(ctx, err)
+		return nilIfInterrupted(ctx, err)
 	}
 	name, err := writeRunEnv(s.home, runEnv)
 	if err != nil {
@@ -226,14 +225,14 @@ func accompany(ctx context.Context, s settings, children map[string]child, runEn
 		err := sink.open(starting, logs)
 		switch {
 		case err == nil:
-			defer sink.leave()
+			defer sink.removeEndpoint()
 			sinkURL = sink.url
 		case ctx.Err() == nil:
-			progress(out, "sink", "none: "+err.Error())
+			printStep(out, "sink", "none: "+err.Error())
 		}
 	}
 	if ctx.Err() == nil {
-		introduce(out, s, netrc, sinkURL)
+		printUsage(out, s, netrc, sinkURL)
 	}
 
 	ctx, stop := context.WithCancel(ctx)
@@ -256,7 +255,7 @@ func accompany(ctx context.Context, s settings, children map[string]child, runEn
 	}
 	select {
 	case <-ctx.Done():
-		progress(out, "stop", "")
+		printStep(out, "stop", "")
 		return nil
 	case name := <-ended:
 		return fmt.Errorf("%s ended unexpectedly with %d:\n%s", name, children[name].ExitCode(), tail(children[name].Output()))
@@ -271,11 +270,12 @@ func drain(name string, child child, out io.Writer) error {
 	if err := finish(child); err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	progress(out, "drained", name)
+	printStep(out, "drained", name)
 	return nil
 }
 
-// finish ends a child once it is through with what it has under way.
+// finish ends a child after its calls in progress. An exit code other than 0 is an
+// error.
 func finish(child child) error {
 	code, err := child.Terminate(drainLimit)
 	if err == nil && code != 0 {
@@ -293,10 +293,10 @@ func hasEnded(child child) bool {
 	}
 }
 
-// startPostgres gives the URL of the database to use, and the server to stop.
+// startPostgres returns the URL of the database, and the server to stop.
 func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *sandbox.Postgres, error) {
 	if s.databaseURL != "" {
-		progress(out, "postgres", "the one of DATABASE_URL")
+		printStep(out, "postgres", "the one of DATABASE_URL")
 		return s.databaseURL, &sandbox.Postgres{}, nil
 	}
 	log, err := os.OpenFile(filepath.Join(s.home, "postgres.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -308,17 +308,17 @@ func startPostgres(ctx context.Context, s settings, out io.Writer) (string, *san
 		return "", nil, errors.Join(err, log.Close())
 	}
 	database := postgres.URL("postgres")
-	progress(out, "postgres", "psql '"+database+"'")
+	printStep(out, "postgres", "psql '"+database+"'")
 	return database, postgres, nil
 }
 
-func introduce(out io.Writer, s settings, netrc, sinkURL string) {
+func printUsage(out io.Writer, s settings, netrc, sinkURL string) {
 	password := "the one of BASIC_AUTH_PASSWORD"
 	if s.passwordFile != "" {
 		password = "in " + s.passwordFile
 	}
 	if sinkURL != "" {
-		sinkURL = fmt.Sprintf("  sink      %s prints what webhooks tell; a callback_url may name it too\n", sinkURL)
+		sinkURL = fmt.Sprintf("  sink      %s prints webhooks; a callback_url may name it too\n", sinkURL)
 	}
 	fmt.Fprintf(out, `
   API       %[1]s/api/v1
@@ -330,9 +330,8 @@ ready %[1]s
 `, s.url(), s.username, password, netrc, sinkURL)
 }
 
-// orInterrupted is nil when err only says that ctx was done: an interrupt before
-// everything was up is no failure.
-func orInterrupted(ctx context.Context, err error) error {
+// nilIfInterrupted returns nil if ctx is done: an interrupt during the start is no failure.
+func nilIfInterrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -344,6 +343,6 @@ func tail(text string) string {
 	return strings.Join(lines[max(0, len(lines)-tailLines):], "")
 }
 
-func progress(out io.Writer, step, what string) {
+func printStep(out io.Writer, step, what string) {
 	fmt.Fprintln(out, strings.TrimSpace(fmt.Sprintf("%-9s %s", step, what)))
 }

@@ -24,16 +24,16 @@ const examplePoints = "points"
 // broker is the NATS of the run.
 type broker struct {
 	url    string            // without credentials, unless it is the one of NATS_URL
-	files  map[string]string // where the password of each user is; nil = NATS_URL says all
+	files  map[string]string // path of each user's password; nil = the URL has it
 	server interface{ Stop() error }
 }
 
-// startNATS starts a server that knows the users of a deployment, with random
-// passwords that later runs keep, or takes the one of NATS_URL.
+// startNATS starts a server with the users of a deployment, whose random passwords
+// later runs keep, or returns the one of NATS_URL.
 func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 	if at := s.all["NATS_URL"]; at != "" {
-		progress(out, "nats", "the one of NATS_URL")
-		return broker{url: at, server: nobodys{}}, nil
+		printStep(out, "nats", "the one of NATS_URL")
+		return broker{url: at, server: externalServer{}}, nil
 	}
 	b := broker{files: map[string]string{}}
 	subjects := strings.FieldsFunc(s.all["NATS_SUBJECTS"], func(c rune) bool { return c == ',' || c == ' ' })
@@ -55,7 +55,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		}
 		b.files[name], passwords[name] = file, strings.TrimSpace(string(password))
 	}
-	listener, err := listenAsBefore(ctx, s.home, "nats", out)
+	listener, err := listenOnSavedPort(ctx, s.home, "nats", out)
 	if err != nil {
 		return broker{}, err
 	}
@@ -64,7 +64,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		return broker{}, err
 	}
 	dir := filepath.Join(s.home, "nats")
-	if err := adoptStreams(dir); err != nil {
+	if err := moveOldStreams(dir); err != nil {
 		return broker{}, err
 	}
 	server, err := sandbox.StartNATS(ctx, sandbox.NATSOptions{
@@ -74,7 +74,7 @@ func startNATS(ctx context.Context, s settings, out io.Writer) (broker, error) {
 		return broker{}, err
 	}
 	b.url, b.server = server.URL(), server
-	progress(out, "nats", b.url+", users and passwords in "+filepath.Join(s.home, "secrets"))
+	printStep(out, "nats", b.url+", users and passwords in "+filepath.Join(s.home, "secrets"))
 	return b, nil
 }
 
@@ -86,8 +86,8 @@ func names(users []bus.User) []string {
 	return all
 }
 
-// adoptStreams gives the account what earlier versions kept for everybody.
-func adoptStreams(dir string) error {
+// moveOldStreams moves the streams of earlier versions, which had no account, to ours.
+func moveOldStreams(dir string) error {
 	all, account := filepath.Join(dir, "jetstream", "$G"), filepath.Join(dir, "jetstream", bus.Account)
 	if _, err := os.Stat(account); !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -98,7 +98,7 @@ func adoptStreams(dir string) error {
 	return nil
 }
 
-// as is an environment with the credentials of a user.
+// as returns env with the credentials of a user.
 func (b broker) as(user string, env []string) []string {
 	if b.files == nil {
 		return env
@@ -110,9 +110,9 @@ func (b broker) as(user string, env []string) []string {
 	return append(env, "NATS_USER="+user, "NATS_PASSWORD_FILE="+b.files[user])
 }
 
-// beside is what run.env says of NATS: the operator's URL, and that of the receiver
-// of the example with the domain in which it finds its consumer.
-func (b broker) beside() (string, error) {
+// runEnv returns the lines of run.env about NATS: the operator's URL, and that of the
+// receiver of `make example` with the JetStream domain of its consumer.
+func (b broker) runEnv() (string, error) {
 	if b.files == nil {
 		return "NATS_URL=" + b.url + "\n", nil
 	}
@@ -140,7 +140,7 @@ func (b broker) urlOf(user string) (string, error) {
 	return u.String(), nil
 }
 
-// nobodys is a server that is not ours to stop.
-type nobodys struct{}
+// externalServer is a server that was not started here.
+type externalServer struct{}
 
-func (nobodys) Stop() error { return nil }
+func (externalServer) Stop() error { return nil }

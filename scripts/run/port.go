@@ -18,26 +18,26 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-const refusedAtOnce = 128 // connections
+const maxRefusing = 128 // connections
 
-// leftoverTimeout is how long what a killed run has left behind may take to end.
-const leftoverTimeout = 3 * time.Second
+// killedRunTimeout is how long the processes of a killed run may take to end.
+const killedRunTimeout = 3 * time.Second
 
-// heldPort is the port of the API. It is open from the first moment of a run to the
-// last one, whether or not a server runs: whoever else could listen there would be
-// sent the passwords of all that call it.
-type heldPort struct {
+// reservedPort is the port of the API. It is open during the whole run, whether or not a
+// server runs: another program that listened there would receive the passwords of
+// callers.
+type reservedPort struct {
 	listener *net.TCPListener
 	socket   *os.File // a copy, for the server process
 	refusing sync.Once
 	refuser  http.Server
 }
 
-// holdPort listens on the port of s. Connections wait until a server accepts them.
-func holdPort(ctx context.Context, s settings) (*heldPort, error) {
+// reservePort listens on the port of s. Connections wait until a server accepts them.
+func reservePort(ctx context.Context, s settings) (*reservedPort, error) {
 	var listener *net.TCPListener
 	err := error(syscall.EADDRINUSE)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < leftoverTimeout; {
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < killedRunTimeout; {
 		if listener, err = listenLocally(ctx, s.port); err != nil {
 			pause(ctx, 50*time.Millisecond)
 		}
@@ -52,7 +52,7 @@ func holdPort(ctx context.Context, s settings) (*heldPort, error) {
 	if err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
-	return &heldPort{listener: listener, socket: socket}, nil
+	return &reservedPort{listener: listener, socket: socket}, nil
 }
 
 // lockHome keeps other runs out of home, until the file is closed or this process ends.
@@ -62,14 +62,14 @@ func lockHome(ctx context.Context, home string) (*os.File, error) {
 	}
 	for began := time.Now(); ; {
 		lock, err := sandbox.LockFile(filepath.Join(home, "lock"), "another one")
-		if err == nil || time.Since(began) >= leftoverTimeout || !pause(ctx, 50*time.Millisecond) {
+		if err == nil || time.Since(began) >= killedRunTimeout || !pause(ctx, 50*time.Millisecond) {
 			return lock, err
 		}
 	}
 }
 
-// refuse answers 503 to all further connections, as no server accepts them any more.
-func (p *heldPort) refuse() {
+// refuse answers 503 to all further connections; no server accepts them any more.
+func (p *reservedPort) refuse() {
 	p.refusing.Do(func() {
 		// A child that ended early may have left the socket in blocking mode.
 		if raw, err := p.listener.SyscallConn(); err == nil {
@@ -78,26 +78,25 @@ func (p *heldPort) refuse() {
 		p.refuser.ReadHeaderTimeout, p.refuser.ReadTimeout = 5*time.Second, 5*time.Second
 		p.refuser.SetKeepAlivesEnabled(false)
 		p.refuser.Handler = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { busy(w, "", errEnding) })
-		go func() { _ = p.refuser.Serve(sandbox.LimitConnections(p.listener, refusedAtOnce)) }() // until close
+		go func() { _ = p.refuser.Serve(sandbox.LimitConnections(p.listener, maxRefusing)) }() // until close
 	})
 }
 
 // close frees the port.
-func (p *heldPort) close() {
+func (p *reservedPort) close() {
 	_ = p.socket.Close()
 	_ = p.listener.Close()
 	_ = p.refuser.Close()
 }
 
-// listenAsBefore listens on the loopback port that earlier runs had under name,
-// else on a free one that later runs will have: whoever works beside us finds us
-// again.
-func listenAsBefore(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
+// listenOnSavedPort listens on the loopback port that earlier runs used under name,
+// else on a free one, and saves it, so that clients find the next run there.
+func listenOnSavedPort(ctx context.Context, home, name string, out io.Writer) (*net.TCPListener, error) {
 	file := filepath.Join(home, name+".port")
-	kept := keptPort(file)
+	kept := savedPort(file)
 	listener, err := listenLocally(ctx, kept)
 	if err != nil && kept != 0 {
-		progress(out, name, fmt.Sprintf("port %d of earlier runs is taken; there is a new one from now on", kept))
+		printStep(out, name, fmt.Sprintf("port %d of earlier runs is taken; a new one is used from now on", kept))
 		listener, err = listenLocally(ctx, 0)
 	}
 	if err != nil {
@@ -112,9 +111,9 @@ func listenAsBefore(ctx context.Context, home, name string, out io.Writer) (*net
 	return listener, nil
 }
 
-// keptPort is 0 when file does not name a port.
-func keptPort(file string) int {
-	// What cannot be read is written anew.
+// savedPort returns 0 if the file does not contain a port.
+func savedPort(file string) int {
+	// A file that cannot be read is replaced.
 	text, _ := os.ReadFile(file)
 	port, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 16)
 	if err != nil {
@@ -123,7 +122,7 @@ func keptPort(file string) int {
 	return int(port)
 }
 
-// listenLocally takes a free port when port is 0.
+// listenLocally listens on a free port if port is 0.
 func listenLocally(ctx context.Context, port int) (*net.TCPListener, error) {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", loopback+":"+strconv.Itoa(port))
 	if err != nil {

@@ -9,12 +9,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No test beside it: a process that one starts holds our ports until its exec.
-func TestAPortIsKeptFromRunToRun(t *testing.T) {
+// Not parallel: a process that another test starts inherits our ports until its exec.
+func TestListenOnSavedPort(t *testing.T) {
 	home, out := t.TempDir(), &lines{}
 	listen := func(name string) int {
 		t.Helper()
-		listener, err := listenAsBefore(t.Context(), home, name, out)
+		listener, err := listenOnSavedPort(t.Context(), home, name, out)
 		require.NoError(t, err)
 		require.NoError(t, listener.Close())
 		return portOf(listener)
@@ -27,7 +27,7 @@ func TestAPortIsKeptFromRunToRun(t *testing.T) {
 	require.NoError(t, err)
 	second := listen("one")
 	require.NotEqual(t, first, second)
-	require.Equal(t, fmt.Sprintf("one       port %d of earlier runs is taken; there is a new one from now on\n", first), out.String())
+	require.Equal(t, fmt.Sprintf("one       port %d of earlier runs is taken; a new one is used from now on\n", first), out.String())
 	require.NoError(t, taken.Close())
 	require.Equal(t, second, listen("one"), "the new one is kept")
 
@@ -39,8 +39,8 @@ func TestAPortIsKeptFromRunToRun(t *testing.T) {
 	require.NotEqual(t, listen("two"), listen("one"))
 }
 
-func TestAPortThatCannotBeKeptIsAnError(t *testing.T) {
+func TestListenOnSavedPortFails(t *testing.T) {
 	t.Parallel()
-	_, err := listenAsBefore(t.Context(), filepath.Join(t.TempDir(), "gone"), "one", &lines{})
+	_, err := listenOnSavedPort(t.Context(), filepath.Join(t.TempDir(), "gone"), "one", &lines{})
 	require.ErrorIs(t, err, os.ErrNotExist)
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// unanswered is how long a call outlives its process: an answer that was
-// written is read by then.
-const unanswered = 2 * time.Second
+// answerTimeout is how long a call goes on after the end of its process, to read an
+// answer that was already written.
+const answerTimeout = 2 * time.Second
 
-// process is a function at work on a listener that stays open when it ends.
+// process is the process of a function. Its listener stays open when it ends.
 type process struct {
 	*sandbox.Process
 	transport *http.Transport
@@ -27,14 +27,13 @@ func startProcess(binary string, env []string, listener *os.File, log io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	// One connection for each call: none is left over when the process is to end.
+	// One connection for each call, so that none is open when the process is ended.
 	return &process{p, &http.Transport{DisableKeepAlives: true, DisableCompression: true}}, nil
 }
 
-// startSendonce starts binary with listener as the socket that it is activated with.
-// When this process is killed, so is the child, without a drain: the ports of the run
-// are free from that moment on, and the child would send its passwords to whoever
-// takes them.
+// startSendonce starts binary with listener as its activated socket. When this process
+// is killed, so is the child, without a drain: the ports of the run are free from then
+// on, and the child would send its passwords to any program that listens there.
 func startSendonce(binary string, args, env []string, listener *os.File, log io.Writer) (*sandbox.Process, error) {
 	return sandbox.Start(sandbox.Command{
 		Path: binary, Args: args, Env: append(env[:len(env):len(env)], "LISTEN_FDS=1", "LISTEN_PID="), Listener: listener, Output: log,
@@ -42,8 +41,8 @@ func startSendonce(binary string, args, env []string, listener *os.File, log io.
 	})
 }
 
-// RoundTrip is one call. The kernel takes connections whether or not a process
-// is there to accept them, so the end of the process ends the call.
+// RoundTrip makes one call. The kernel accepts connections even without a process,
+// so the end of the process ends the call.
 func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(r.Context())
 	answered := make(chan struct{})
@@ -56,7 +55,7 @@ func (p *process) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 		select {
 		case <-answered:
-		case <-time.After(unanswered):
+		case <-time.After(answerTimeout):
 			cancel()
 		}
 	}()

@@ -27,24 +27,24 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// house is a SENDONCE_HOME and a port on which `make run` is started again and again.
-type house struct {
+// testRun is a SENDONCE_HOME and a port for `make run`, which may be started again.
+type testRun struct {
 	home string
 	port int
 	bin  string
 }
 
-func newHouse(t *testing.T) house {
+func newTestRun(t *testing.T) testRun {
 	t.Helper()
-	h := newEmptyHouse(t)
-	// The build of a run finds that it has nothing to link.
+	h := newEmptyTestRun(t)
+	// With the binary in place, the run's build has nothing to link.
 	require.NoError(t, os.Mkdir(filepath.Join(h.home, "bin"), 0o755))
 	require.NoError(t, os.Link(sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false), filepath.Join(h.home, "bin", "sendonce")))
 	return h
 }
 
-// newEmptyHouse is one where no run has been.
-func newEmptyHouse(t *testing.T) house {
+// newEmptyTestRun is one whose home is empty.
+func newEmptyTestRun(t *testing.T) testRun {
 	t.Helper()
 	home, err := os.MkdirTemp("", "so-run-")
 	require.NoError(t, err)
@@ -52,13 +52,13 @@ func newEmptyHouse(t *testing.T) house {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(home)) })
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	return house{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run", false)}
+	return testRun{home, port, sandbox.Build(t, "github.com/sendonce/sendonce/scripts/run", false)}
 }
 
-func (h house) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
+func (h testRun) url() string { return fmt.Sprintf("http://127.0.0.1:%d", h.port) }
 
-// password is that of the admin, which the first run makes.
-func (h house) password(t *testing.T) string {
+// password is that of the admin, which the first run generates.
+func (h testRun) password(t *testing.T) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(h.home, "secrets", "basic_auth_password"))
 	require.NoError(t, err)
@@ -67,7 +67,7 @@ func (h house) password(t *testing.T) string {
 }
 
 // start starts `make run`, with the environment that the Go tool needs.
-func (h house) start(t *testing.T, env ...string) *sandbox.Process {
+func (h testRun) start(t *testing.T, env ...string) *sandbox.Process {
 	t.Helper()
 	whole := []string{"SENDONCE_HOME=" + h.home, fmt.Sprintf("PORT=%d", h.port)}
 	for _, pair := range os.Environ() {
@@ -77,20 +77,20 @@ func (h house) start(t *testing.T, env ...string) *sandbox.Process {
 	}
 	p := sandbox.StartProcess(t, h.bin, append(whole, env...))
 	t.Cleanup(func() {
-		// Orderly, so that nothing writes into the home while it is removed.
+		// Terminate waits, so that nothing writes into the home while it is removed.
 		_, err := p.Terminate(time.Minute)
 		require.NoError(t, err)
 	})
 	return p
 }
 
-func (h house) ready(t *testing.T, p *sandbox.Process) {
+func (h testRun) ready(t *testing.T, p *sandbox.Process) {
 	t.Helper()
 	require.NoError(t, p.WaitFor(within(t, 2*time.Minute), "\nready "+h.url()+"\n"))
 }
 
-// send submits a message; more is further JSON members, each after a comma.
-func (h house) send(t *testing.T, key, content string, more ...string) string {
+// submit submits a message; more is further JSON members, each after a comma.
+func (h testRun) submit(t *testing.T, key, content string, more ...string) string {
 	t.Helper()
 	body := fmt.Sprintf(`{"phone_number":"13800138000","content":%q,"idempotency_key":%q%s}`, content, key, strings.Join(more, ""))
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, h.url()+"/api/v1/sms/send", strings.NewReader(body))
@@ -106,8 +106,8 @@ func (h house) send(t *testing.T, key, content string, more ...string) string {
 	return string(answer)
 }
 
-// book orders the confirmation of a booking.
-func (h house) book(t *testing.T) {
+// submitSubscribeMessage submits the confirmation of a booking.
+func (h testRun) submitSubscribeMessage(t *testing.T) {
 	t.Helper()
 	client := api.NewClient(h.url(), "admin", h.password(t))
 	_, err := client.Subscribe(t.Context(), api.SubscribeRequest{
@@ -124,8 +124,8 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// closed tells whether nothing listens on the port any more.
-func (h house) closed() bool {
+// closed is whether nothing listens on the port any more.
+func (h testRun) closed() bool {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url(), "http://"))
 	if err != nil {
 		return true
@@ -134,9 +134,9 @@ func (h house) closed() bool {
 	return false
 }
 
-// refusesStrangers says that NATS takes only whoever has a password of the run's
-// files, which only their owner may read.
-func (h house) refusesStrangers(t *testing.T, runEnv string) {
+// requireNATSPasswords checks that NATS accepts only the passwords in the run's files,
+// which only their owner may read.
+func (h testRun) requireNATSPasswords(t *testing.T, runEnv string) {
 	t.Helper()
 	operator := regexp.MustCompile(`(?m)^NATS_URL=(\S+)$`).FindStringSubmatch(runEnv)
 	require.Len(t, operator, 2)
@@ -160,9 +160,9 @@ func (h house) refusesStrangers(t *testing.T, runEnv string) {
 	}
 }
 
-// refusesWhoGuesses says that the API takes no password that stands in the
-// documents or is empty.
-func (h house) refusesWhoGuesses(t *testing.T) {
+// requireRandomPassword checks that the API accepts no password that is guessable or
+// empty.
+func (h testRun) requireRandomPassword(t *testing.T) {
 	t.Helper()
 	for _, password := range []string{"sendonce-local", "admin", ""} {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url()+"/api/v1/admin/statistics", nil)
@@ -175,46 +175,45 @@ func (h house) refusesWhoGuesses(t *testing.T) {
 	}
 }
 
-// says is what stands in the brackets of pattern in the one line of a run that
-// matches it.
-func says(t *testing.T, p *sandbox.Process, pattern string) string {
+// printedOnce returns the group of pattern in the only line of a run that matches it.
+func printedOnce(t *testing.T, p *sandbox.Process, pattern string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^ *`+pattern+`$`).FindAllStringSubmatch(p.Output(), -1)
 	require.Len(t, found, 1, p.Output())
 	return found[0][1]
 }
 
-// tries does what the terminal proposes.
-func (h house) tries(t *testing.T, p *sandbox.Process) {
+// runPrintedCommand runs the curl command that the terminal shows.
+func (h testRun) runPrintedCommand(t *testing.T, p *sandbox.Process) {
 	t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Log("there is no curl")
 		return
 	}
-	answer, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(says(t, p, `try +(curl .*)`), "curl ", "curl -sS ", 1)).CombinedOutput()
+	answer, err := exec.CommandContext(t.Context(), "sh", "-c", strings.Replace(printedOnce(t, p, `try +(curl .*)`), "curl ", "curl -sS ", 1)).CombinedOutput()
 	require.NoError(t, err, "%s", answer)
 	require.Contains(t, string(answer), `"code":200`)
 }
 
-func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
+func TestRunSendsAndKeepsData(t *testing.T) {
 	t.Parallel()
-	h := newEmptyHouse(t)
+	h := newEmptyTestRun(t)
 	p := h.start(t)
 	h.ready(t, p)
 	runEnv := filepath.Join(h.home, "run.env")
-	told, err := os.Stat(runEnv)
+	info, err := os.Stat(runEnv)
 	require.NoError(t, err)
-	require.Equal(t, os.FileMode(0o600), told.Mode())
+	require.Equal(t, os.FileMode(0o600), info.Mode())
 	text, err := os.ReadFile(runEnv)
 	require.NoError(t, err)
 	require.Regexp(t, `^DATABASE_URL=\S+\nNATS_URL=nats://operator:\S+@\S+\nNATS_POINTS_URL=nats://points:\S+@\S+\nNATS_DOMAIN=sendonce\nWECHAT_URL=http://127\.0\.0\.1:\d+\nWECHAT_LEDGER_SECRET=\w{26}\nSENDONCE_URL=`+h.url()+`\nSENDONCE_USER=admin\nSENDONCE_PASSWORD=`+h.password(t)+`\n$`, string(text))
-	h.refusesStrangers(t, string(text))
-	h.refusesWhoGuesses(t)
+	h.requireNATSPasswords(t, string(text))
+	h.requireRandomPassword(t)
 	require.NotContains(t, p.Output(), h.password(t))
-	h.tries(t, p)
-	first := h.send(t, "first", "第一条")
+	h.runPrintedCommand(t, p)
+	first := h.submit(t, "first", "第一条")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第一条\n"))
-	h.book(t)
+	h.submitSubscribeMessage(t)
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), `wechat: delivered to oABC123: {"thing1":{"value":"瑜伽课"}}`))
 
 	code, err := p.Terminate(time.Minute)
@@ -222,28 +221,28 @@ func TestAMessageIsSentAndSurvivesWhateverEndsTheRun(t *testing.T) {
 	require.Zero(t, code, p.Output())
 	require.True(t, h.closed())
 	require.NoFileExists(t, runEnv)
-	addresses := printed(t, p)
+	addresses := printedAddresses(t, p)
 
 	p = h.start(t, "DEMO_SENDER=false")
 	h.ready(t, p)
-	require.Equal(t, addresses, printed(t, p), "whoever works beside it goes on")
-	require.JSONEq(t, idOf(t, first), idOf(t, h.send(t, "first", "第一条")), "the data was kept")
-	second := h.send(t, "second", "第二条")
+	require.Equal(t, addresses, printedAddresses(t, p), "programs that use the run find it again")
+	require.JSONEq(t, idOf(t, first), idOf(t, h.submit(t, "first", "第一条")), "the data was kept")
+	second := h.submit(t, "second", "第二条")
 	require.NoError(t, p.Kill())
 
 	p = h.start(t)
 	h.ready(t, p)
-	require.Equal(t, addresses, printed(t, p))
-	require.JSONEq(t, idOf(t, second), idOf(t, h.send(t, "second", "第二条")))
+	require.Equal(t, addresses, printedAddresses(t, p))
+	require.JSONEq(t, idOf(t, second), idOf(t, h.submit(t, "second", "第二条")))
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第二条\n"))
 	require.NotContains(t, p.Output(), "第一条", "what was sent is not sent again")
 
-	h.send(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
-	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "a schedule wakes sweep, and sweep the waiting sender")
+	h.submit(t, "later", "第三条", `,"send_at":"`+time.Now().Add(2*time.Second).UTC().Format(time.RFC3339)+`"`)
+	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: 第三条\n"), "a schedule wakes sweep, which wakes the waiting sender")
 }
 
-// printed is where a run that is ready says that everything is.
-func printed(t *testing.T, p *sandbox.Process) []string {
+// printedAddresses are the lines in which a run prints its addresses.
+func printedAddresses(t *testing.T, p *sandbox.Process) []string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^(?:postgres|nats|trigger|  API|  sink) .*$`).FindAllString(p.Output(), -1)
 	require.Len(t, found, 5, p.Output())
@@ -258,7 +257,7 @@ func idOf(t *testing.T, answer string) string {
 	return strings.TrimRight(id, "}\n")
 }
 
-func TestTheAppOfAnOperatorIsLeftAlone(t *testing.T) {
+func TestWeChatAppOfOperatorIsUsed(t *testing.T) {
 	t.Parallel()
 	s, wechat, err := startWeChat(t.Context(), settings{all: map[string]string{"WECHAT_APP_ID": "wx1"}}, io.Discard)
 	require.NoError(t, err)
@@ -267,12 +266,12 @@ func TestTheAppOfAnOperatorIsLeftAlone(t *testing.T) {
 	require.Empty(t, s.wechatURL)
 }
 
-func TestARunThatCannotGoOnSaysWhy(t *testing.T) {
+func TestRunFails(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a port that is taken", func(t *testing.T) {
 		t.Parallel()
-		h := newHouse(t)
+		h := newTestRun(t)
 		taken, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", h.port))
 		require.NoError(t, err)
 		defer taken.Close()
@@ -280,13 +279,13 @@ func TestARunThatCannotGoOnSaysWhy(t *testing.T) {
 		require.Equal(t, 1, p.ExitCode())
 		require.Equal(t, fmt.Sprintf("make run: port %d is taken: stop what listens there or set PORT to another\n", h.port), p.Output())
 	})
-	t.Run("a second one in the same home", func(t *testing.T) {
+	t.Run("a second run in the same home", func(t *testing.T) {
 		t.Parallel()
-		h := newHouse(t)
+		h := newTestRun(t)
 		first := h.start(t)
 		require.NoError(t, first.WaitFor(within(t, time.Minute), "build "))
 		other := h
-		other.port = newEmptyHouse(t).port
+		other.port = newEmptyTestRun(t).port
 		p := other.start(t)
 		require.Equal(t, 1, p.ExitCode())
 		require.Equal(t, fmt.Sprintf("make run: another one is running in %s already, started by process %d: stop that first or use another directory\n", h.home, first.Pid()), p.Output())
@@ -294,7 +293,7 @@ func TestARunThatCannotGoOnSaysWhy(t *testing.T) {
 	})
 	t.Run("a Postgres that dies", func(t *testing.T) {
 		t.Parallel()
-		h := newHouse(t)
+		h := newTestRun(t)
 		p := h.start(t)
 		h.ready(t, p)
 		text, err := os.ReadFile(filepath.Join(h.home, "postgres", "data", "postmaster.pid"))
@@ -305,13 +304,13 @@ func TestARunThatCannotGoOnSaysWhy(t *testing.T) {
 		require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
 		require.Equal(t, 1, p.ExitCode())
 		require.Contains(t, p.Output(), "make run: postgres ended unexpectedly")
-		require.Contains(t, p.Output(), "database system is ready to accept connections", "its last words")
+		require.Contains(t, p.Output(), "database system is ready to accept connections", "the end of its log")
 		require.True(t, h.closed())
 		h.ready(t, h.start(t))
 	})
 	t.Run("a setting that the server refuses", func(t *testing.T) {
 		t.Parallel()
-		h := newHouse(t)
+		h := newTestRun(t)
 		p := h.start(t, "SENDONCE_MAX_CALLS=many")
 		require.Equal(t, 1, p.ExitCode())
 		require.Contains(t, p.Output(), "SENDONCE_MAX_CALLS")

@@ -23,8 +23,8 @@ func newEncryptionKey() string {
 	return base64.StdEncoding.EncodeToString(key)
 }
 
-// secretFile gives the path of the file home/secrets/name, which only its owner
-// may read. The first run writes there what fresh returns; later runs keep it.
+// secretFile returns the path of home/secrets/name, which only its owner may read. The
+// first run writes what fresh returns; later runs keep it.
 func secretFile(home, name string, fresh func() string) (string, error) {
 	path := filepath.Join(home, "secrets", name)
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
@@ -33,8 +33,8 @@ func secretFile(home, name string, fresh func() string) (string, error) {
 	return writeSecret(home, name, fresh())
 }
 
-// writeSecret gives the path of the file home/secrets/name, which only its owner may
-// read and which holds text from now on. It is there whole or not at all.
+// writeSecret writes text to home/secrets/name, which only its owner may read, in one
+// step, and returns the path.
 func writeSecret(home, name, text string) (string, error) {
 	dir := filepath.Join(home, "secrets")
 	path := filepath.Join(dir, name)
@@ -52,8 +52,8 @@ func writeSecret(home, name, text string) (string, error) {
 	return path, os.Rename(file.Name(), path)
 }
 
-// netrcOf is what curl --netrc-file reads, so that no password is in the arguments of
-// a command, which every user of the machine can see.
+// netrcOf returns a file for curl --netrc-file: every user of the machine could see a
+// password among the arguments of a command.
 func netrcOf(user, password string) string {
 	word := func(text string) string {
 		if !strings.ContainsAny(text, " \t\"\\#") {
@@ -66,7 +66,7 @@ func netrcOf(user, password string) string {
 
 // withPassword returns s with the admin's password. Where BASIC_AUTH_PASSWORD is not
 // set, it comes from the file of BASIC_AUTH_PASSWORD_FILE, else from one in the home
-// that the first run makes.
+// that the first run generates.
 func (s settings) withPassword() (settings, error) {
 	if s.password != "" {
 		return s, nil
@@ -86,23 +86,23 @@ func (s settings) withPassword() (settings, error) {
 	}
 	s.password = strings.TrimRight(string(text), "\r\n")
 	if s.password == "" || strings.ContainsAny(s.password, "\r\n") {
-		return s, fmt.Errorf("%s must hold the password of %s, in one line", s.passwordFile, s.username)
+		return s, fmt.Errorf("%s must contain the password of %s, in one line", s.passwordFile, s.username)
 	}
 	return s, nil
 }
 
-// withSecretsOf returns env without the secrets that none of the readers, functions
-// or commands, reads.
-func withSecretsOf(env []string, readers ...string) []string {
+// withOnlySecretsOf returns env without the secrets that none of the readers
+// (functions or commands) needs.
+func withOnlySecretsOf(env []string, readers ...string) []string {
 	readersOf := command.SecretReaders(functions.Commands(), functions.Catalogue()...)
 	return slices.DeleteFunc(slices.Clone(env), func(pair string) bool {
 		name, _, _ := strings.Cut(pair, "=")
-		known := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: no secret, or one that all read
+		known := readersOf[strings.TrimSuffix(name, "_FILE")] // empty: not a secret, or one that all need
 		return len(known) > 0 && !slices.ContainsFunc(readers, func(r string) bool { return slices.Contains(known, r) })
 	})
 }
 
-// allFunctions names every function, as a server of all of them reads what each does.
+// allFunctions returns the name of every function.
 func allFunctions() []string {
 	var names []string
 	for _, f := range functions.Catalogue() {

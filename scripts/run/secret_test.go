@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestASecretIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
+func TestSecretFile(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	made := 0
@@ -33,7 +33,7 @@ func TestASecretIsMadeOnceAndForItsOwnerAlone(t *testing.T) {
 	}
 }
 
-func TestTheAdminHasThePasswordThatIsSetOrARandomOne(t *testing.T) {
+func TestWithPassword(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
 	file := filepath.Join(home, "mine")
@@ -64,7 +64,7 @@ func TestTheAdminHasThePasswordThatIsSetOrARandomOne(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		s, err := settingsOf("BASIC_AUTH_PASSWORD_FILE=" + file).withPassword()
 		if want == "" {
-			require.EqualError(t, err, file+" must hold the password of admin, in one line")
+			require.EqualError(t, err, file+" must contain the password of admin, in one line")
 			continue
 		}
 		require.NoError(t, err)
@@ -77,17 +77,17 @@ func TestTheAdminHasThePasswordThatIsSetOrARandomOne(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestAReaderKeepsItsSecretsAndAllOtherSettings(t *testing.T) {
+func TestWithOnlySecretsOf(t *testing.T) {
 	t.Parallel()
 	env := []string{"PATH=/bin", "SENDONCE_HOT_PASSWORD=a", "SENDONCE_ADMIN_PASSWORD_FILE=/b", "SENDONCE_OWNER_URL=c", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}
-	require.Equal(t, []string{"PATH=/bin", "SENDONCE_HOT_PASSWORD=a", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}, withSecretsOf(env, "claim"))
-	require.Equal(t, []string{"PATH=/bin", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}, withSecretsOf(env, "trigger"))
-	require.Equal(t, env, withSecretsOf(env, "migrate"))
-	require.NotContains(t, withSecretsOf(env, allFunctions()...), "SENDONCE_OWNER_URL=c")
-	require.Contains(t, withSecretsOf(env, allFunctions()...), "SENDONCE_ADMIN_PASSWORD_FILE=/b")
+	require.Equal(t, []string{"PATH=/bin", "SENDONCE_HOT_PASSWORD=a", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}, withOnlySecretsOf(env, "claim"))
+	require.Equal(t, []string{"PATH=/bin", "BASIC_AUTH_PASSWORD_FILE=/d", "MY_FILE=e"}, withOnlySecretsOf(env, "trigger"))
+	require.Equal(t, env, withOnlySecretsOf(env, "migrate"))
+	require.NotContains(t, withOnlySecretsOf(env, allFunctions()...), "SENDONCE_OWNER_URL=c")
+	require.Contains(t, withOnlySecretsOf(env, allFunctions()...), "SENDONCE_ADMIN_PASSWORD_FILE=/b")
 }
 
-func TestANetrcHoldsAnyPassword(t *testing.T) {
+func TestNetrcOf(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "machine 127.0.0.1 login admin password pa:ss\n", netrcOf("admin", "pa:ss"))
 	require.Equal(t, "machine 127.0.0.1 login admin password \"a \\\"b\\\\c\"\n", netrcOf("admin", `a "b\c`))

@@ -21,7 +21,7 @@ const (
 	loopback = "127.0.0.1"
 )
 
-// settings is what the environment and the file .env say.
+// settings are the environment and the file .env.
 type settings struct {
 	port         int
 	home         string // absolute; data, logs and the binary
@@ -31,15 +31,14 @@ type settings struct {
 	demoSender   bool
 	sink         bool
 	procs        bool              // every function is a process of its own
-	procsIdle    time.Duration     // without a call, until such a process is ended
+	procsIdle    time.Duration     // such a process without calls for that long is ended
 	databaseURL  string            // "" = start a private Postgres
-	wechatURL    string            // of the run's own WeChat; "" = there is none
-	wechatSecret string            // opens its ledger
-	all          map[string]string // the whole environment with .env beneath it, for the server
+	wechatURL    string            // of the fake WeChat; "" = there is none
+	wechatSecret string            // the password of its ledger
+	all          map[string]string // .env overridden by the environment, for the server
 }
 
-// readSettings reads .env in the working directory, when there is one, beneath
-// the environment.
+// readSettings reads the environment, which overrides .env in the working directory.
 func readSettings() (settings, error) {
 	all, err := godotenv.Read()
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -55,7 +54,7 @@ func readSettings() (settings, error) {
 	return parseSettings(all)
 }
 
-// parseSettings names everything that is wrong at once.
+// parseSettings returns all errors at once.
 func parseSettings(all map[string]string) (settings, error) {
 	get := func(name, otherwise string) string {
 		if value := all[name]; value != "" {
@@ -90,7 +89,7 @@ func parseSettings(all map[string]string) (settings, error) {
 		bad = append(bad, fmt.Errorf("%s is %q: with PROCS=1 it must be admin or open, as each function is a process of its own", metrics, all[metrics]))
 	}
 	if strings.ContainsAny(s.username+s.password, "\n\r") {
-		bad = append(bad, errors.New("BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD must be of one line"))
+		bad = append(bad, errors.New("BASIC_AUTH_USERNAME and BASIC_AUTH_PASSWORD must be one line each"))
 	}
 	if strings.Contains(s.username, ":") {
 		bad = append(bad, fmt.Errorf("BASIC_AUTH_USERNAME is %q: it must not contain a colon", s.username))
@@ -101,7 +100,7 @@ func parseSettings(all map[string]string) (settings, error) {
 	return s, errors.Join(bad...)
 }
 
-// hasMetricsPort says that /metrics of the server is to be on a port of its own.
+// hasMetricsPort is whether /metrics of the server has a port of its own.
 func (s settings) hasMetricsPort() bool {
 	_, err := strconv.Atoi(s.all[metrics])
 	return err == nil
@@ -109,17 +108,16 @@ func (s settings) hasMetricsPort() bool {
 
 func (s settings) url() string { return "http://" + loopback + ":" + strconv.Itoa(s.port) }
 
-// callsSink tells whether the server will call the sink: an operator may have
-// said which networks it calls.
+// callsSink is whether SENDONCE_OUTGOING_NETWORKS lets the server call the sink.
 func (s settings) callsSink() bool {
-	said := s.all[outgoing]
-	if said == "" {
+	networks := s.all[outgoing]
+	if networks == "" {
 		return true
 	}
-	for part := range strings.SplitSeq(said, ",") {
+	for part := range strings.SplitSeq(networks, ",") {
 		part = strings.TrimSpace(part)
 		network, err := netip.ParsePrefix(part)
-		// The server says what is wrong with one that cannot be read.
+		// The server reports a network that cannot be parsed.
 		if part == loopback || err == nil && network.Contains(netip.MustParseAddr(loopback)) {
 			return true
 		}
@@ -127,16 +125,16 @@ func (s settings) callsSink() bool {
 	return false
 }
 
-// beside is what whoever works beside the run needs, a NAME=value on each line.
-func (s settings) beside(databaseURL, nats string) string {
+// runEnv is what programs that use the run need, a NAME=value on each line.
+func (s settings) runEnv(databaseURL, nats string) string {
 	return "DATABASE_URL=" + databaseURL + "\n" + nats + "WECHAT_URL=" + s.wechatURL + "\nWECHAT_LEDGER_SECRET=" + s.wechatSecret +
 		"\nSENDONCE_URL=" + s.url() + "\nSENDONCE_USER=" + s.username + "\nSENDONCE_PASSWORD=" + s.password + "\n"
 }
 
-// writeRunEnv gives the name of the file, which holds passwords. It is there
-// whole or not at all.
+// writeRunEnv writes run.env, which contains passwords, in one step and returns its
+// name.
 func writeRunEnv(home, text string) (string, error) {
-	file, err := os.CreateTemp(home, "run.env.*") // nobody else may read it
+	file, err := os.CreateTemp(home, "run.env.*") // with mode 0600
 	if err != nil {
 		return "", err
 	}
@@ -148,8 +146,8 @@ func writeRunEnv(home, text string) (string, error) {
 	return name, os.Rename(file.Name(), name)
 }
 
-// serverEnv is the environment of the server and the trigger: all of ours, with
-// what `make run` decides on top.
+// serverEnv is the environment of the server and the trigger: all settings,
+// overridden by those that `make run` decides.
 func (s settings) serverEnv(databaseURL, natsURL string) []string {
 	all := maps.Clone(s.all)
 	delete(all, "FUNCTION_TARGET")

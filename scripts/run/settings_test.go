@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestNothingNeedsToBeSet(t *testing.T) {
+func TestParseSettingsDefaults(t *testing.T) {
 	t.Parallel()
 	s, err := parseSettings(map[string]string{"PORT": "", "SENDONCE_HOME": ""})
 	require.NoError(t, err)
@@ -27,7 +27,7 @@ func TestNothingNeedsToBeSet(t *testing.T) {
 	require.Empty(t, s.databaseURL)
 }
 
-func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
+func TestEnvironmentOverridesDotEnv(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile(".env", []byte("PORT=1111\nDEMO_SENDER=false\nMAX_RETRY_COUNT=7\n"), 0o600))
 	t.Setenv("PORT", "2222")
@@ -38,14 +38,14 @@ func TestTheEnvironmentWinsOverTheFile(t *testing.T) {
 	require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "MAX_RETRY_COUNT=7", "the server gets the rest of the file")
 }
 
-func TestAFileThatCannotBeReadIsAnError(t *testing.T) {
+func TestReadSettingsFails(t *testing.T) {
 	t.Chdir(t.TempDir())
 	require.NoError(t, os.WriteFile(".env", []byte("PORT 1111\n"), 0o600))
 	_, err := readSettings()
 	require.ErrorContains(t, err, ".env cannot be read")
 }
 
-func TestEveryBadSettingIsNamedWithWhatIsAccepted(t *testing.T) {
+func TestParseSettingsNamesAllErrors(t *testing.T) {
 	t.Parallel()
 	_, err := parseSettings(map[string]string{"PORT": "eighty", "DEMO_SENDER": "maybe", "SINK": "often", "PROCS": "seven", "PROCS_IDLE": "0s", "BASIC_AUTH_USERNAME": "a:b"})
 	require.EqualError(t, err, `PORT is "eighty": it must be a number from 1 to 65535
@@ -62,7 +62,7 @@ BASIC_AUTH_USERNAME is "a:b": it must not contain a colon`)
 	require.EqualError(t, err, `SENDONCE_METRICS is "9464": with PROCS=1 it must be admin or open, as each function is a process of its own`)
 }
 
-func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
+func TestServerEnv(t *testing.T) {
 	t.Parallel()
 	s, err := parseSettings(map[string]string{"FUNCTION_TARGET": "claim", "APP_HOST": "0.0.0.0", "PATH": "/bin", "PORT": "9000"})
 	require.NoError(t, err)
@@ -74,11 +74,11 @@ func TestTheServerServesAllFunctionsOnTheLoopback(t *testing.T) {
 	}, s.serverEnv("postgres://x", "nats://y"))
 }
 
-func TestTheServerIsNotToldTheOwnersPassword(t *testing.T) {
+func TestLoginsHideOwnerPassword(t *testing.T) {
 	t.Parallel()
 	const owners = "postgres://owner:s3cr3t@localhost:5432/shop?sslmode=disable"
 	for name, c := range map[string]struct {
-		said        map[string]string
+		set         map[string]string
 		want, never string
 	}{
 		"by itself":               {nil, "SENDONCE_RETENTION_PASSWORD_FILE=", "SENDONCE_HOT_PASSWORD="},
@@ -87,9 +87,9 @@ func TestTheServerIsNotToldTheOwnersPassword(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			said := map[string]string{"SENDONCE_HOME": t.TempDir()}
-			maps.Copy(said, c.said)
-			s, err := parseSettings(said)
+			set := map[string]string{"SENDONCE_HOME": t.TempDir()}
+			maps.Copy(set, c.set)
+			s, err := parseSettings(set)
 			require.NoError(t, err)
 			env, owner, err := s.logins(s.serverEnv(owners, "nats://y"), owners)
 			require.NoError(t, err)
@@ -105,17 +105,17 @@ func TestTheServerIsNotToldTheOwnersPassword(t *testing.T) {
 	}
 }
 
-func TestAnOperatorMayForbidTheServerToCallTheSink(t *testing.T) {
+func TestCallsSink(t *testing.T) {
 	t.Parallel()
-	for said, calls := range map[string]bool{
+	for set, calls := range map[string]bool{
 		"": true, "127.0.0.1": true, "10.0.0.0/8, 127.0.0.0/8": true, "0.0.0.0/0": true,
 		"10.0.0.0/8": false, "127.0.0.2": false, "::1": false, "nothing": false,
 	} {
-		s, err := parseSettings(map[string]string{"SENDONCE_OUTGOING_NETWORKS": said})
+		s, err := parseSettings(map[string]string{"SENDONCE_OUTGOING_NETWORKS": set})
 		require.NoError(t, err)
-		require.Equal(t, calls, s.callsSink(), said)
-		if said != "" {
-			require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "SENDONCE_OUTGOING_NETWORKS="+said)
+		require.Equal(t, calls, s.callsSink(), set)
+		if set != "" {
+			require.Contains(t, s.serverEnv("postgres://x", "nats://y"), "SENDONCE_OUTGOING_NETWORKS="+set)
 		}
 	}
 }

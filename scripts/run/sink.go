@@ -18,18 +18,18 @@ import (
 )
 
 const (
-	sinkName  = "the sink of make run" // the description of its endpoint, by which a later run knows it
-	sinkLimit = 80 << 10               // bytes of a webhook: 64 KiB of data and what is around it
-	sinkEnter = 10 * time.Second       // how long it may take to register
-	sinkLeave = 2 * time.Second        // how long its going may take
+	sinkName        = "the sink of make run" // the description of its endpoint, by which a later run finds it
+	sinkLimit       = 80 << 10               // bytes of a webhook: 64 KiB of data and its envelope
+	registerTimeout = 10 * time.Second
+	closeTimeout    = 2 * time.Second
 
-	// What a flood of calls may take: about 12 MB of memory.
+	// They bound the memory of a flood of calls to about 12 MB.
 	sinkConnections = 128
 	sinkHeader      = 16 << 10 // bytes
 )
 
-// sink receives webhooks and prints what they tell. It is an endpoint of the
-// built-in admin, whose tasks and messages may name its URL too.
+// sink receives webhooks and prints them. It is an endpoint of the built-in admin,
+// whose tasks and messages may name its URL, too.
 type sink struct {
 	client   *api.Client
 	out      io.Writer
@@ -39,12 +39,12 @@ type sink struct {
 	server   http.Server
 	served   chan struct{} // closed once the port is
 	endpoint string        // its id
-	secret   string        // signs what comes to the endpoint
-	signing  string        // signs what comes because a task or a message names the URL
+	secret   string        // signs webhooks of the endpoint
+	signing  string        // signs webhooks to a URL that a task or a message names
 }
 
-// listenForSink opens the port of the sink, which it has until close, so that nobody
-// else gets the webhooks. It returns nil when s has no sink.
+// listenForSink opens the port of the sink until close, so that no other program can
+// receive the webhooks. It returns nil if the settings have no sink.
 func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error) {
 	if !s.sink {
 		return nil, nil
@@ -56,7 +56,7 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	// The port after that of the API, so that examples can name it.
 	listener, err := listenLocally(ctx, s.port+1)
 	if err != nil {
-		listener, err = listenAsBefore(ctx, s.home, "sink", out)
+		listener, err = listenOnSavedPort(ctx, s.home, "sink", out)
 	}
 	if err != nil {
 		return nil, err
@@ -65,8 +65,8 @@ func listenForSink(ctx context.Context, s settings, out io.Writer) (*sink, error
 	return k, nil
 }
 
-// open registers at a server that is ready. It accepts only afterwards: what comes
-// earlier waits until the secrets are known. When it fails the port is closed.
+// open registers the endpoint at a server that is ready, and then accepts calls:
+// earlier ones wait until the secrets are known. An error closes the port.
 func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	if k.listener == nil {
 		return fmt.Errorf("the server would not call it: %s does not have %s", outgoing, loopback)
@@ -83,9 +83,9 @@ func (k *sink) open(ctx context.Context, logs io.Writer) error {
 	return nil
 }
 
-// register makes the endpoint, in place of what a run left that was killed.
+// register creates the endpoint, and deletes those of killed runs.
 func (k *sink) register(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, sinkEnter)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	signing, err := k.client.SigningSecret(ctx)
 	if err != nil {
@@ -129,12 +129,12 @@ func (k *sink) serve(listener net.Listener) {
 	}
 }
 
-// leave takes the endpoint back, if the server still answers.
-func (k *sink) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), sinkLeave)
+// removeEndpoint deletes the endpoint, if the server still answers.
+func (k *sink) removeEndpoint() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := k.unregister(ctx, k.endpoint); err != nil {
-		fmt.Fprintf(k.out, "sink: %v; the next run does it\n", err)
+		fmt.Fprintf(k.out, "sink: %v; the next run deletes it\n", err)
 	}
 }
 
@@ -147,7 +147,7 @@ func (k *sink) close() {
 		_ = k.listener.Close()
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), sinkLeave)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := k.server.Shutdown(ctx); err != nil {
 		fmt.Fprintf(k.out, "sink: calls were cut off: %v\n", errors.Join(err, k.server.Close()))
@@ -163,7 +163,7 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	as, err := k.verify(r.Header, body)
 	if errors.Is(err, api.ErrWebhookSignature) && r.URL.Path != "/" {
-		// An endpoint that somebody registered here beside ours: we do not know its secret.
+		// Another endpoint that was registered with this port: its secret is not known here.
 		as, err = "not verified: "+printable(r.URL.Path)+" has a secret of its own", nil
 	}
 	if err != nil {
@@ -176,11 +176,11 @@ func (k *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	what := strings.TrimSuffix(strings.TrimPrefix(event.Type, "sendonce.task."), ".v1")
-	fmt.Fprintf(k.out, "told %s %s (%s)\n", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
+	fmt.Fprintf(k.out, "received %s %s (%s)\n", printable(what), printable(cmp.Or(event.Subject, event.ID)), as)
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// verify says with which of its secrets a body was signed.
+// verify returns which of the secrets has signed the body.
 func (k *sink) verify(h http.Header, body []byte) (string, error) {
 	now := time.Now()
 	err := api.VerifyWebhook(h, body, now, k.secret)

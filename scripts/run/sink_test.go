@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// registry is the server as the sink sees it, with the endpoints of the admin.
+// registry is a fake of the server that has the endpoints of the admin.
 type registry struct {
 	mu        sync.Mutex
 	endpoints []api.EndpointResponse
@@ -59,12 +59,12 @@ func (g *registry) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.WriteHeader(answer.Code)
 	if answer.Code != http.StatusNoContent {
-		// A sink that left needs no answer.
+		// The sink may have closed the connection.
 		_ = json.NewEncoder(w).Encode(answer)
 	}
 }
 
-// known gives the endpoints by id.
+// known returns the endpoints by id.
 func (g *registry) known() map[string]api.EndpointResponse {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -75,10 +75,10 @@ func (g *registry) known() map[string]api.EndpointResponse {
 	return known
 }
 
-// settingsFor is `make run` at door, in a home of its own.
-func settingsFor(t *testing.T, door *httptest.Server) settings {
+// settingsFor is `make run` at server, in a home of its own.
+func settingsFor(t *testing.T, server *httptest.Server) settings {
 	t.Helper()
-	at, err := url.Parse(door.URL)
+	at, err := url.Parse(server.URL)
 	require.NoError(t, err)
 	s, err := parseSettings(map[string]string{"SENDONCE_HOME": t.TempDir(), "PORT": at.Port(), "BASIC_AUTH_PASSWORD": "secret"})
 	require.NoError(t, err)
@@ -98,16 +98,16 @@ func openSink(ctx context.Context, s settings, logs, out io.Writer) (*sink, erro
 func newSink(t *testing.T) (*registry, *sink, *lines) {
 	t.Helper()
 	server, out := &registry{signing: api.NewWebhookSecret()}, &lines{}
-	door := httptest.NewServer(server)
-	t.Cleanup(door.Close)
-	k, err := openSink(t.Context(), settingsFor(t, door), out, out)
+	listening := httptest.NewServer(server)
+	t.Cleanup(listening.Close)
+	k, err := openSink(t.Context(), settingsFor(t, listening), out, out)
 	require.NoError(t, err)
 	t.Cleanup(k.close)
 	return server, k, out
 }
 
-// tell posts body to a sink as one webhook and gives the status.
-func tell(t *testing.T, to, body string, at time.Time, secret string) int {
+// postWebhook posts body to a sink as one webhook and returns the status.
+func postWebhook(t *testing.T, to, body string, at time.Time, secret string) int {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
 	require.NoError(t, err)
@@ -122,25 +122,25 @@ func tell(t *testing.T, to, body string, at time.Time, secret string) int {
 	return res.StatusCode
 }
 
-func TestTheSinkPrintsWhatItIsToldAndWhoSignedIt(t *testing.T) {
+func TestSinkPrintsVerifiedWebhooks(t *testing.T) {
 	t.Parallel()
 	server, k, out := newSink(t)
 	endpoint := server.known()["made"]
 	require.Equal(t, k.url, endpoint.URL)
-	require.Empty(t, endpoint.Events, "it is told everything")
+	require.Empty(t, endpoint.Events, "it receives every event")
 
 	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
 	now := time.Now()
-	for _, told := range []struct {
+	for _, c := range []struct {
 		body, secret string
 		at           time.Time
 		status       int
 		line         string
 	}{
-		{event, endpoint.Secret, now, http.StatusNoContent, "told succeeded 0198 (webhook verified)"},
-		{event, server.signing, now, http.StatusNoContent, "told succeeded 0198 (callback verified)"},
-		{`{"type":"sendonce.webhook.disabled.v1","subject":"e"}`, endpoint.Secret, now, http.StatusNoContent, "told sendonce.webhook.disabled e (webhook verified)"},
-		{`{"type":"order.paid.v1","id":"a\u001b[2Jb"}`, server.signing, now, http.StatusNoContent, "told order.paid a [2Jb (callback verified)"},
+		{event, endpoint.Secret, now, http.StatusNoContent, "received succeeded 0198 (webhook verified)"},
+		{event, server.signing, now, http.StatusNoContent, "received succeeded 0198 (callback verified)"},
+		{`{"type":"sendonce.webhook.disabled.v1","subject":"e"}`, endpoint.Secret, now, http.StatusNoContent, "received sendonce.webhook.disabled e (webhook verified)"},
+		{`{"type":"order.paid.v1","id":"a\u001b[2Jb"}`, server.signing, now, http.StatusNoContent, "received order.paid a [2Jb (callback verified)"},
 		{event, api.NewWebhookSecret(), now, http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookSignature.Error()},
 		{event, endpoint.Secret, now.Add(-time.Hour), http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookTime.Error() + ": it is "},
 		{event, "", now, http.StatusUnauthorized, "sink: refused a call with 401: " + api.ErrWebhookHeaders.Error()},
@@ -148,62 +148,62 @@ func TestTheSinkPrintsWhatItIsToldAndWhoSignedIt(t *testing.T) {
 		{strings.Repeat(" ", sinkLimit+1), endpoint.Secret, now, http.StatusBadRequest, "sink: refused a call with 400: http: request body too large"},
 	} {
 		before := len(out.String())
-		require.Equal(t, told.status, tell(t, k.url, told.body, told.at, told.secret), told.line)
-		require.True(t, strings.HasPrefix(out.String()[before:], told.line), out.String()[before:])
+		require.Equal(t, c.status, postWebhook(t, k.url, c.body, c.at, c.secret), c.line)
+		require.True(t, strings.HasPrefix(out.String()[before:], c.line), out.String()[before:])
 	}
 }
 
-func TestTheSinkPrintsForOtherEndpointsToo(t *testing.T) {
+func TestSinkPrintsOtherEndpoints(t *testing.T) {
 	t.Parallel()
 	server, k, out := newSink(t)
 	const event = `{"type":"sendonce.task.succeeded.v1","subject":"0198","data":{}}`
-	require.Equal(t, http.StatusNoContent, tell(t, k.url+"/mine", event, time.Now(), api.NewWebhookSecret()))
-	require.Equal(t, http.StatusNoContent, tell(t, k.url+"/mine", event, time.Now(), server.signing))
-	require.Equal(t, http.StatusUnauthorized, tell(t, k.url+"/mine", event, time.Now(), ""))
-	require.True(t, strings.HasPrefix(out.String(), "told succeeded 0198 (not verified: /mine has a secret of its own)\ntold succeeded 0198 (callback verified)\n"+
+	require.Equal(t, http.StatusNoContent, postWebhook(t, k.url+"/mine", event, time.Now(), api.NewWebhookSecret()))
+	require.Equal(t, http.StatusNoContent, postWebhook(t, k.url+"/mine", event, time.Now(), server.signing))
+	require.Equal(t, http.StatusUnauthorized, postWebhook(t, k.url+"/mine", event, time.Now(), ""))
+	require.True(t, strings.HasPrefix(out.String(), "received succeeded 0198 (not verified: /mine has a secret of its own)\nreceived succeeded 0198 (callback verified)\n"+
 		"sink: refused a call with 401: "+api.ErrWebhookHeaders.Error()), out.String())
 }
 
-// No test beside it: a process that one starts holds our ports until its exec.
-func TestTheSinkLeavesNoEndpointBehind(t *testing.T) {
+// Not parallel: a process that another test starts inherits our ports until its exec.
+func TestSinkRemovesItsEndpoint(t *testing.T) {
 	server := &registry{signing: api.NewWebhookSecret(), endpoints: []api.EndpointResponse{
-		{ID: "killed", Description: sinkName}, {ID: "somebody's", Description: "mine"}, {ID: "killed too", Description: sinkName},
+		{ID: "killed", Description: sinkName}, {ID: "another's", Description: "mine"}, {ID: "killed too", Description: sinkName},
 	}}
-	door := httptest.NewServer(server)
-	defer door.Close()
+	listening := httptest.NewServer(server)
+	defer listening.Close()
 	out := &lines{}
-	s := settingsFor(t, door)
+	s := settingsFor(t, listening)
 	k, err := openSink(t.Context(), s, out, out)
 	require.NoError(t, err)
 	known := server.known()
 	require.Len(t, known, 2)
 	require.Contains(t, known, "made")
-	require.Contains(t, known, "somebody's")
+	require.Contains(t, known, "another's")
 	before := k.url
-	k.leave()
+	k.removeEndpoint()
 	k.close()
 	require.Len(t, server.known(), 1)
-	require.Contains(t, server.known(), "somebody's")
+	require.Contains(t, server.known(), "another's")
 
 	k, err = openSink(t.Context(), s, out, out)
 	require.NoError(t, err)
 	require.Equal(t, before, k.url, "its URL is that of the run before")
 	require.Empty(t, out.String())
-	door.Close()
-	k.leave()
+	listening.Close()
+	k.removeEndpoint()
 	k.close()
 	require.Contains(t, out.String(), "sink: delete endpoint made: ")
-	require.Contains(t, out.String(), "; the next run does it\n")
+	require.Contains(t, out.String(), "; the next run deletes it\n")
 }
 
-// No test beside it: a process that one starts holds our ports until its exec.
-func TestASinkThatCannotRegisterSaysWhy(t *testing.T) {
-	door := httptest.NewServer(http.NotFoundHandler())
-	defer door.Close()
-	s := settingsFor(t, door)
+// Not parallel: a process that another test starts inherits our ports until its exec.
+func TestSinkRegistrationFails(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	s := settingsFor(t, server)
 	_, err := openSink(t.Context(), s, io.Discard, io.Discard)
 	require.EqualError(t, err, "read the signing secret: 404: Not Found")
-	listener, err := listenLocally(t.Context(), keptPort(s.home+"/sink.port"))
+	listener, err := listenLocally(t.Context(), savedPort(s.home+"/sink.port"))
 	require.NoError(t, err, "its port is closed")
 	require.NoError(t, listener.Close())
 
@@ -212,25 +212,25 @@ func TestASinkThatCannotRegisterSaysWhy(t *testing.T) {
 	require.EqualError(t, err, "the server would not call it: SENDONCE_OUTGOING_NETWORKS does not have 127.0.0.1")
 }
 
-func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
+func TestSinkReceivesTaskEvents(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t)
 	h.ready(t, p)
-	at := says(t, p, `sink +(http\S+) .*`)
-	toldOf := func(p *sandbox.Process, key, more, by string) {
+	at := printedOnce(t, p, `sink +(http\S+) .*`)
+	received := func(p *sandbox.Process, key, more, by string) {
 		t.Helper()
-		id := strings.Trim(idOf(t, h.send(t, key, "hello", more)), `"`)
-		require.NoError(t, p.WaitFor(within(t, 30*time.Second), "told succeeded "+id+" ("+by+" verified)\n"))
+		id := strings.Trim(idOf(t, h.submit(t, key, "hello", more)), `"`)
+		require.NoError(t, p.WaitFor(within(t, 30*time.Second), "received succeeded "+id+" ("+by+" verified)\n"))
 	}
-	toldOf(p, "first", "", "webhook")
-	toldOf(p, "second", `,"callback_url":"`+at+`"`, "callback")
+	received(p, "first", "", "webhook")
+	received(p, "second", `,"callback_url":"`+at+`"`, "callback")
 	require.Equal(t, []string{at}, h.endpoints(t))
 	require.NoError(t, p.Kill())
 
 	p = h.start(t, "PROCS=1")
 	h.ready(t, p)
-	toldOf(p, "third", "", "webhook")
+	received(p, "third", "", "webhook")
 	require.Equal(t, []string{at}, h.endpoints(t), "that of the killed run is gone")
 
 	port, err := sandbox.FreePort()
@@ -238,7 +238,7 @@ func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
 	dead := fmt.Sprintf("127.0.0.1:%d", port)
 	added, err := api.NewClient(h.url(), "admin", h.password(t)).AddEndpoint(t.Context(), api.EndpointRequest{URL: "http://" + dead})
 	require.NoError(t, err)
-	h.send(t, "fourth", "hello")
+	h.submit(t, "fourth", "hello")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "webhook   "+dead+" fails: connection refused; endpoint "+added.ID+"\n"))
 	require.NoError(t, api.NewClient(h.url(), "admin", h.password(t)).DeleteEndpoint(t.Context(), added.ID))
 	code, err := p.Terminate(time.Minute)
@@ -257,8 +257,8 @@ func TestWhatBecomesOfATaskIsToldToTheSink(t *testing.T) {
 	require.Contains(t, p.Output(), "sink      none: the server would not call it: SENDONCE_OUTGOING_NETWORKS does not have 127.0.0.1\n")
 }
 
-// endpoints gives the URLs that are registered.
-func (h house) endpoints(t *testing.T) []string {
+// endpoints returns the URLs that are registered.
+func (h testRun) endpoints(t *testing.T) []string {
 	t.Helper()
 	page, err := api.NewClient(h.url(), "admin", h.password(t)).Endpoints(t.Context(), api.EndpointsRequest{})
 	require.NoError(t, err)

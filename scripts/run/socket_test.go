@@ -13,9 +13,9 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestASocketGoesThroughToTheProcessOfItsFunction(t *testing.T) {
+func TestWebSocketReachesProcess(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t, "PROCS=1", "PROCS_IDLE=1s", "DEMO_SENDER=false", "SINK=false")
 	h.ready(t, p)
 	client := api.NewClient(h.url(), "admin", h.password(t))

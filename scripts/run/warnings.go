@@ -8,20 +8,19 @@ import (
 	"strings"
 )
 
-const longestLine = 64 << 10 // of a log that is looked at, in bytes
+const maxLine = 64 << 10 // of the log, in bytes; the rest of a longer line is not read
 
-// warnings passes the log of one process on to a file, and prints in the
-// terminal what a person who tries Sendonce must know: a webhook endpoint that
-// fails, is disabled or has recovered.
+// warnings writes the log of a process to a file, and prints in the terminal when a
+// webhook endpoint fails, is disabled or has recovered.
 type warnings struct {
 	log, out io.Writer
-	line     []byte // begun and not ended
+	line     []byte // not complete yet
 }
 
 func (w *warnings) Write(b []byte) (int, error) {
 	for rest := b; len(rest) > 0; {
 		part, after, ended := bytes.Cut(rest, []byte("\n"))
-		if len(w.line)+len(part) <= longestLine {
+		if len(w.line)+len(part) <= maxLine {
 			w.line = append(w.line, part...)
 		}
 		if ended {
@@ -34,27 +33,26 @@ func (w *warnings) Write(b []byte) (int, error) {
 }
 
 func (w *warnings) show(line []byte) {
-	var said struct {
+	var entry struct {
 		Msg        string
 		EndpointID string `json:"endpoint_id"`
 		Host       string
 		Reason     string
 		Error      string
 	}
-	// What is not JSON is not ours to show.
-	if !bytes.Contains(line, []byte("webhook endpoint ")) || json.Unmarshal(line, &said) != nil {
+	if !bytes.Contains(line, []byte("webhook endpoint ")) || json.Unmarshal(line, &entry) != nil {
 		return
 	}
-	what, ours := strings.CutPrefix(said.Msg, "webhook endpoint ")
-	if !ours {
+	what, found := strings.CutPrefix(entry.Msg, "webhook endpoint ")
+	if !found {
 		return
 	}
-	text := printable(said.Host) + " " + what
-	if said.Reason != "" {
-		text += " (" + said.Reason + ")"
+	text := printable(entry.Host) + " " + what
+	if entry.Reason != "" {
+		text += " (" + entry.Reason + ")"
 	}
-	if said.Error != "" {
-		text += ": " + printable(said.Error)
+	if entry.Error != "" {
+		text += ": " + printable(entry.Error)
 	}
-	progress(w.out, "webhook", fmt.Sprintf("%s; endpoint %s", text, printable(said.EndpointID)))
+	printStep(w.out, "webhook", fmt.Sprintf("%s; endpoint %s", text, printable(entry.EndpointID)))
 }

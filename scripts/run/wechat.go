@@ -11,28 +11,28 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// Who has consented to what at the WeChat of `make run`; everybody else has not.
+// The one user of the fake WeChat who has consented to messages, and their template.
 const (
-	wechatTemplate = "tmpl-1"
-	wechatUser     = "oABC123"
-	wechatGrants   = 1000 // messages
-	wechatKept     = 1000 // calls in the ledger
+	wechatTemplate   = "tmpl-1"
+	wechatUser       = "oABC123"
+	wechatConsents   = 1000 // messages
+	wechatLedgerSize = 1000 // calls in the ledger
 )
 
-// startWeChat starts a WeChat that prints what it is asked for instead of sending
-// it, and gives the settings that lead there; none where the operator has an app.
+// startWeChat starts a fake WeChat that prints messages instead of sending them, and
+// returns settings that use it. With WECHAT_APP_ID set it starts nothing.
 func startWeChat(ctx context.Context, s settings, out io.Writer) (settings, interface{ Stop() error }, error) {
 	if s.all["WECHAT_APP_ID"] != "" {
-		progress(out, "wechat", "the one of WECHAT_APP_ID")
-		return s, nobodys{}, nil
+		printStep(out, "wechat", "the one of WECHAT_APP_ID")
+		return s, externalServer{}, nil
 	}
 	secret := rand.Text()
 	netrc, err := writeSecret(s.home, "wechat_netrc", netrcOf("ledger", secret))
 	if err != nil {
 		return s, nil, err
 	}
-	// An app of its own: the access token of an earlier run is no good here.
-	o := sandbox.WeChatOptions{AppID: "wx-" + rand.Text(), Secret: secret, Templates: []string{wechatTemplate}, OneTime: true, Keep: wechatKept,
+	// A new app id: the access token of an earlier run is not valid here.
+	o := sandbox.WeChatOptions{AppID: "wx-" + rand.Text(), Secret: secret, Templates: []string{wechatTemplate}, OneTime: true, Keep: wechatLedgerSize,
 		Log: func(format string, args ...any) {
 			fmt.Fprintln(out, "wechat:", strings.TrimSpace(printable(fmt.Sprintf(format, args...))))
 		},
@@ -41,8 +41,8 @@ func startWeChat(ctx context.Context, s settings, out io.Writer) (settings, inte
 	if err != nil {
 		return s, nil, err
 	}
-	wechat.Grant(wechatUser, wechatTemplate, wechatGrants)
-	progress(out, "wechat", fmt.Sprintf("curl --netrc-file '%s' %s/ledger", netrc, wechat.URL()))
+	wechat.Grant(wechatUser, wechatTemplate, wechatConsents)
+	printStep(out, "wechat", fmt.Sprintf("curl --netrc-file '%s' %s/ledger", netrc, wechat.URL()))
 	s.wechatURL, s.wechatSecret, s.all = wechat.URL(), secret, maps.Clone(s.all)
 	s.all["WECHAT_BASE_URL"], s.all["WECHAT_APP_ID"], s.all["WECHAT_APP_SECRET"] = s.wechatURL, o.AppID, secret
 	return s, wechat, nil

@@ -15,25 +15,25 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-const introduction = `sender claims messages from a Sendonce service and sends them, until Ctrl-C.
+const usageText = `sender claims messages from a Sendonce service and sends them, until Ctrl-C.
 
-  beside make run, started with DEMO_SENDER=false, with SENDONCE_PASSWORD set to what is in .sendonce/secrets/basic_auth_password:
+  with make run, started with DEMO_SENDER=false; set SENDONCE_PASSWORD to the text of .sendonce/secrets/basic_auth_password:
     go run ./scripts/sender
-    (end it before make run: whoever else takes the port then gets the password)
-  a provider that takes JSON and answers {"code": 0}:
+    (end it before make run: another program that then listens on the port would get the password)
+  a provider that accepts JSON and answers {"code": 0}:
     go run ./scripts/sender -app phone-1 -rate 10 -gateway http -http-url https://sms.example.com/send \
       -http-header 'Authorization: Bearer …' -http-body '{"to":"{{.PhoneNumber}}","text":"{{.Content}}"}' -http-ok code=0
   a gateway that fails:
     go run ./scripts/sender -gateway flaky -flaky failed=0.1,retryable=0.2,hang=0.05
 
-Each flag may come from the environment instead, -http-url as SENDER_HTTP_URL; the service's three are
-SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, as make run writes them into .sendonce/run.env.
-A template sees {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}, escaped for its place.
+Each flag may be set in the environment instead, -http-url as SENDER_HTTP_URL; those of the service are
+SENDONCE_URL, SENDONCE_USER and SENDONCE_PASSWORD, which make run writes into .sendonce/run.env.
+A template has the fields {{.PhoneNumber}}, {{.Content}}, {{.TaskID}}, {{.ClaimID}} and {{.RetryCount}}, escaped for where they are used.
 Outcomes are ok, failed, retryable, released and unknown.
 
 `
 
-// options is what a sender may be told.
+// options are the flags of a sender.
 type options struct {
 	url, user, password string
 	gateway             string
@@ -46,36 +46,36 @@ type options struct {
 func newFlags(o *options) *flag.FlagSet {
 	o.http.Header, o.http.Outcomes, o.flaky.Shares = map[string]string{}, map[string]sender.Outcome{}, map[string]float64{}
 	f := flag.NewFlagSet("sender", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // what is wrong is collected
+	f.SetOutput(io.Discard) // parse collects the errors
 	f.StringVar(&o.url, "url", "http://127.0.0.1:8000", "the service's `address`")
 	f.StringVar(&o.user, "user", "admin", "the caller's `name`, which must have the role sender")
-	f.StringVar(&o.password, "password", "", "its `token`, which must be given; others on this machine see flags, but not the environment")
-	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, kept with each attempt")
+	f.StringVar(&o.password, "password", "", "its `token`, required; other users of this machine see flags, but not the environment")
+	f.StringVar(&o.config.AppID, "app", "sender", "this app's `name`, stored with each attempt")
 	f.StringVar(&o.config.Queue, "queue", "default", "the `queue` to claim from")
-	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that remembers what was begun, on a disk that outlives the process; one for each sender")
+	f.StringVar(&o.config.Journal, "journal", "sender.journal", "the `file` that records which sends were started, on a disk that outlives the process; one for each sender")
 	f.IntVar(&o.config.Concurrency, "concurrency", 4, "`sends` at once")
-	f.Float64Var(&o.rate, "rate", 0, "`sends` per second, at most; 0 = as fast as can be")
-	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which the messages of a sender that died go to another one, 10s to 1h")
+	f.Float64Var(&o.rate, "rate", 0, "`sends` per second, at most; 0 = no limit")
+	f.DurationVar(&o.config.Lease, "lease", time.Minute, "the `time` after which the messages of a dead sender go to another one, 10s to 1h")
 	f.DurationVar(&o.config.Timeout, "timeout", 30*time.Second, "the `time` that one send may take")
-	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends under way have after Ctrl-C")
-	f.StringVar(&o.gateway, "gateway", "console", "what sends, `console|http|flaky`")
+	f.DurationVar(&o.config.Grace, "grace", 20*time.Second, "the `time` that sends in progress have after Ctrl-C")
+	f.StringVar(&o.gateway, "gateway", "console", "what sends messages, `console|http|flaky`")
 	f.StringVar(&o.http.URL, "http-url", "", "the provider's URL, a `template`")
 	f.StringVar(&o.http.Method, "http-method", "POST", "the request's `method`")
-	f.Func("http-header", "a header of the request, `'Name: template'`; may be given often, in the environment one on each line", each("\n", o.header))
-	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or what the header Content-Type says")
-	f.Func("http-outcome", "what answers mean, a `list` as 404=failed,5xx=retryable,unreachable=retryable", each(",", o.outcome))
-	f.Func("http-ok", "what the JSON answer must have to be ok, `field=value`, as result.code=0", o.okField)
-	f.Func("flaky", "shares of the sends, a `list` as failed=0.1,panic=0.01,hang=0.05; the rest is ok", each(",", o.share))
-	f.Func("flaky-script", "what happens to the first sends, a `list` as ok,retryable,panic", each(",", o.scene))
+	f.Func("http-header", "a header of the request, `'Name: template'`; may be repeated; in the environment one on each line", eachPart("\n", o.addHeader))
+	f.StringVar(&o.http.Body, "http-body", "", "the request's body, a `template`: JSON, or the type of the header Content-Type")
+	f.Func("http-outcome", "outcomes of answers, a `list` as 404=failed,5xx=retryable,unreachable=retryable", eachPart(",", o.addOutcome))
+	f.Func("http-ok", "the field that makes a JSON answer ok, `field=value`, as result.code=0", o.okField)
+	f.Func("flaky", "shares of the sends, a `list` as failed=0.1,panic=0.01,hang=0.05; the rest is ok", eachPart(",", o.addShare))
+	f.Func("flaky-script", "outcomes of the first sends, a `list` as ok,retryable,panic", eachPart(",", o.addScript))
 	f.Uint64Var(&o.flaky.Seed, "flaky-seed", 0, "the same `number` makes the same choices")
 	return f
 }
 
-// each makes a flag of a list.
-func each(between string, take func(string) error) func(string) error {
+// eachPart returns the function of a flag that is a list.
+func eachPart(separator string, add func(string) error) func(string) error {
 	return func(list string) error {
-		for part := range strings.SplitSeq(list, between) {
-			if err := take(strings.TrimSpace(part)); err != nil {
+		for part := range strings.SplitSeq(list, separator) {
+			if err := add(strings.TrimSpace(part)); err != nil {
 				return err
 			}
 		}
@@ -83,7 +83,7 @@ func each(between string, take func(string) error) func(string) error {
 	}
 }
 
-func (o *options) header(line string) error {
+func (o *options) addHeader(line string) error {
 	name, value, found := strings.Cut(line, ":")
 	if !found || strings.TrimSpace(name) == "" {
 		return fmt.Errorf("%q is not of the form Name: value", line)
@@ -92,9 +92,9 @@ func (o *options) header(line string) error {
 	return nil
 }
 
-func (o *options) outcome(pair string) error {
-	on, word, _ := strings.Cut(pair, "=")
-	outcome, known := sender.ParseOutcome(word)
+func (o *options) addOutcome(pair string) error {
+	on, name, _ := strings.Cut(pair, "=")
+	outcome, known := sender.ParseOutcome(name)
 	if !known {
 		return fmt.Errorf("%q is not of the form 404=failed", pair)
 	}
@@ -110,33 +110,32 @@ func (o *options) okField(pair string) error {
 	return nil
 }
 
-func (o *options) share(pair string) error {
-	word, text, _ := strings.Cut(pair, "=")
+func (o *options) addShare(pair string) error {
+	name, text, _ := strings.Cut(pair, "=")
 	share, err := strconv.ParseFloat(text, 64)
 	if err != nil {
 		return fmt.Errorf("%q is not of the form failed=0.1", pair)
 	}
-	o.flaky.Shares[word] = share
+	o.flaky.Shares[name] = share
 	return nil
 }
 
-func (o *options) scene(word string) error {
-	o.flaky.Script = append(o.flaky.Script, word)
+func (o *options) addScript(name string) error {
+	o.flaky.Script = append(o.flaky.Script, name)
 	return nil
 }
 
-// usage is what -h tells.
+// usage is the text of -h.
 func usage() string {
 	var text strings.Builder
 	f := newFlags(&options{})
 	f.SetOutput(&text)
 	f.PrintDefaults()
-	return introduction + text.String()
+	return usageText + text.String()
 }
 
-// parse makes the sender that the flags and the environment describe, which
-// writes what it does to out. The error names all that is wrong, or is
-// flag.ErrHelp.
+// parse returns the sender that the flags and the environment describe, which logs to
+// out. The error lists everything that is wrong, or is flag.ErrHelp.
 func parse(args []string, env func(string) (string, bool), out io.Writer) (*sender.Sender, error) {
 	var o options
 	f := newFlags(&o)
@@ -160,7 +159,7 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 		bad = append(bad, fmt.Errorf("-url is %q: it must be http://… or https://…", o.url))
 	}
 	if o.password == "" {
-		bad = append(bad, errors.New("no password is given: set SENDONCE_PASSWORD, for make run to what is in .sendonce/secrets/basic_auth_password"))
+		bad = append(bad, errors.New("no password: set SENDONCE_PASSWORD; that of make run is in .sendonce/secrets/basic_auth_password"))
 	}
 	gateway, err := o.newGateway()
 	bad = append(bad, err)
@@ -173,7 +172,7 @@ func parse(args []string, env func(string) (string, bool), out io.Writer) (*send
 	return worker, nil
 }
 
-// newGateway gives one that does nothing beside an error.
+// newGateway returns a gateway that does nothing together with an error.
 func (o *options) newGateway() (sender.Gateway, error) {
 	var gateway sender.Gateway
 	var err error
@@ -193,7 +192,7 @@ func (o *options) newGateway() (sender.Gateway, error) {
 	return gateway, nil
 }
 
-// read goes on behind what is wrong, so that all of it is told.
+// read continues after an error, so that all errors are reported.
 func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	for len(args) > 0 {
 		err := f.Parse(args)
@@ -202,7 +201,7 @@ func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 		}
 		args = f.Args()
 		if err == nil && len(args) > 0 {
-			err, args = fmt.Errorf("%q is no flag", args[0]), args[1:]
+			err, args = fmt.Errorf("%q is not a flag", args[0]), args[1:]
 		}
 		if err != nil {
 			bad = append(bad, err)
@@ -211,7 +210,7 @@ func read(f *flag.FlagSet, args []string) (bad []error, help bool) {
 	return bad, false
 }
 
-// readEnv sets what the flags did not.
+// readEnv sets the flags that were not set by arguments.
 func readEnv(f *flag.FlagSet, env func(string) (string, bool)) (bad []error) {
 	given := map[string]bool{}
 	f.Visit(func(set *flag.Flag) { given[set.Name] = true })

@@ -1,7 +1,7 @@
 // Command sender is a sender app: it claims messages from a Sendonce service and
 // gives them to a gateway, which prints them, calls a provider over HTTP, or
-// fails on demand. It may be killed at any instant: its journal tells the next
-// start what was begun.
+// fails on demand. It may be killed at any time: its journal tells the next process
+// which sends were started.
 package main
 
 import (
@@ -27,11 +27,11 @@ func main() {
 		for line := range strings.Lines(err.Error()) {
 			fmt.Fprint(os.Stderr, "sender: ", line)
 		}
-		fmt.Fprintln(os.Stderr, "\nsender: -h tells what there is")
+		fmt.Fprintln(os.Stderr, "\nsender: -h prints all flags")
 		os.Exit(badFlags)
 	}
 	ctx, release := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-	// A second Ctrl-C does not wait for what is under way.
+	// A second Ctrl-C does not wait for sends in progress.
 	context.AfterFunc(ctx, release)
 	if err := worker.Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -30,7 +30,7 @@ var (
 	aPassword = envOf(map[string]string{"SENDONCE_PASSWORD": "p"})
 )
 
-func TestTheDefaultsAreThoseOfALocalRun(t *testing.T) {
+func TestParseDefaults(t *testing.T) {
 	t.Parallel()
 	_, err := parse(nil, aPassword, quiet)
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func TestTheDefaultsAreThoseOfALocalRun(t *testing.T) {
 	require.ErrorContains(t, err, "set SENDONCE_PASSWORD", "each run has its own")
 }
 
-func TestFlagsDescribeEachGateway(t *testing.T) {
+func TestParseGateways(t *testing.T) {
 	t.Parallel()
 	for _, line := range []string{
 		"-gateway console -rate 0.5 -concurrency 300 -lease 10s",
@@ -50,7 +50,7 @@ func TestFlagsDescribeEachGateway(t *testing.T) {
 	}
 }
 
-func TestAFlagIsTakenAsItIsWritten(t *testing.T) {
+func TestReadFlags(t *testing.T) {
 	t.Parallel()
 	var o options
 	f := newFlags(&o)
@@ -64,7 +64,7 @@ func TestAFlagIsTakenAsItIsWritten(t *testing.T) {
 	require.Equal(t, map[string]float64{"hang": 0.25}, o.flaky.Shares)
 }
 
-func TestTheEnvironmentServesWhereNoFlagIsGiven(t *testing.T) {
+func TestReadEnv(t *testing.T) {
 	t.Parallel()
 	var o options
 	f := newFlags(&o)
@@ -79,21 +79,21 @@ func TestTheEnvironmentServesWhereNoFlagIsGiven(t *testing.T) {
 	require.Equal(t, map[string]string{"A": "b", "C": "d"}, o.http.Header)
 }
 
-func TestAFlagOfAnotherGatewayIsNotIgnored(t *testing.T) {
+func TestParseRejectsFlagsOfOtherGateway(t *testing.T) {
 	t.Parallel()
 	_, err := parse([]string{"-http-url", "http://x/"}, envOf(map[string]string{"SENDER_FLAKY_SEED": "7"}), quiet)
 	require.ErrorContains(t, err, "-http-url is for -gateway http")
 	require.ErrorContains(t, err, "-flaky-seed is for -gateway flaky")
 }
 
-func TestHelpNamesEachFlag(t *testing.T) {
+func TestUsage(t *testing.T) {
 	t.Parallel()
 	_, err := parse([]string{"-rate", "x", "-h"}, noEnv, quiet)
 	require.True(t, errors.Is(err, flag.ErrHelp))
 	newFlags(&options{}).VisitAll(func(f *flag.Flag) { require.Contains(t, usage(), "\n  -"+f.Name+" ") })
 }
 
-func TestBadFlagsAreAllNamedAndEndWithTwo(t *testing.T) {
+func TestBadFlagsAreAllReported(t *testing.T) {
 	t.Parallel()
 	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false)
 	p := sandbox.StartProcess(t, bin, []string{"SENDER_TIMEOUT=soon"}, "-typo", "-rate", "-1", "-concurrency", "many", "-gateway", "http",

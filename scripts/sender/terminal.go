@@ -16,8 +16,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sender"
 )
 
-// terminal is a log handler that writes a sentence for each record: what the
-// sender does, and what a person can do about what fails.
+// terminal is a log handler that writes a sentence for each record: what the sender
+// does, and how to fix a failure.
 type terminal struct {
 	out io.Writer
 	o   *options
@@ -28,7 +28,7 @@ func newTerminal(out io.Writer, o *options) *slog.Logger {
 	return slog.New(terminal{out: out, o: o, mu: &sync.Mutex{}})
 }
 
-// Enabled takes everything: each send is logged at the level debug.
+// Enabled returns true: each send is logged at the level debug.
 func (terminal) Enabled(context.Context, slog.Level) bool { return true }
 
 // WithAttrs and WithGroup are not used by the sender.
@@ -84,7 +84,7 @@ func (t terminal) print(line string) error {
 	return err
 }
 
-// oneLine keeps what others wrote from moving the cursor.
+// oneLine replaces control characters, which would move the cursor of the terminal.
 func oneLine(r rune) rune {
 	if r < ' ' || r == 0x7f {
 		return ' '
@@ -92,7 +92,7 @@ func oneLine(r rune) rune {
 	return r
 }
 
-// explain is an error with what to do about it.
+// explain returns the error with how to fix it.
 func (t terminal) explain(err error) string {
 	var refused *api.Error
 	var lookup *net.DNSError

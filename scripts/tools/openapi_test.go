@@ -1,6 +1,5 @@
-// Package tools has what checks this repository with libraries that the module of
-// Sendonce does not depend on: kustomize, which the tests of deploy run, and
-// kin-openapi.
+// Package tools is a module of its own for tools that the module of Sendonce does not
+// depend on: kustomize, which the tests of deploy run, and kin-openapi.
 package tools
 
 import (
@@ -29,7 +28,7 @@ func TestContractIsValidOpenAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// YAML ends an unquoted text at a comma and takes the rest for a key.
+	// In a flow mapping, YAML ends an unquoted text at a comma and parses the rest as a key.
 	const quoted, cut = `'Who confirmed, in time order.'`, `Who confirmed, in time order.`
 	if !bytes.Contains(text, []byte(quoted)) {
 		t.Fatal("there is no " + quoted)

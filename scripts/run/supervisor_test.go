@@ -21,10 +21,10 @@ func shell(script string) func() (*sandbox.Process, error) {
 	}
 }
 
-func TestWhatKeepsDyingIsStartedEverMoreSeldom(t *testing.T) {
+func TestSupervisorBacksOff(t *testing.T) {
 	t.Parallel()
 	out := &lines{}
-	k, err := keep("it", shell("exit 1"), out, time.Millisecond)
+	k, err := supervise("it", shell("exit 1"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return strings.Contains(out.String(), "in 32ms") }, 20*time.Second, time.Millisecond)
 	code, err := k.Terminate(time.Second)
@@ -37,20 +37,20 @@ func TestWhatKeepsDyingIsStartedEverMoreSeldom(t *testing.T) {
 	}
 }
 
-func TestWhatRefusesItsSettingsIsNotStartedAgain(t *testing.T) {
+func TestSupervisorStopsOnBadSettings(t *testing.T) {
 	t.Parallel()
 	out := &lines{}
-	k, err := keep("it", shell("echo SETTING is wrong; exit 2"), out, time.Millisecond)
+	k, err := supervise("it", shell("echo SETTING is wrong; exit 2"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.Equal(t, 2, k.ExitCode())
 	require.Equal(t, "SETTING is wrong\n", k.Output())
 	require.NotContains(t, out.String(), "again")
 }
 
-func TestWhatIsToldToEndHasNoSuccessor(t *testing.T) {
+func TestSupervisorTerminate(t *testing.T) {
 	t.Parallel()
 	out := &lines{}
-	k, err := keep("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
+	k, err := supervise("it", shell("trap 'exit 0' TERM; echo up; while :; do sleep 0.01; done"), out, time.Millisecond)
 	require.NoError(t, err)
 	require.NoError(t, k.current().WaitFor(within(t, 20*time.Second), "up"))
 	code, err := k.Terminate(20 * time.Second)
@@ -60,24 +60,24 @@ func TestWhatIsToldToEndHasNoSuccessor(t *testing.T) {
 	require.Equal(t, 1, strings.Count(out.String(), "start"))
 }
 
-func TestAKilledTriggerIsStartedAgain(t *testing.T) {
+func TestKilledTriggerIsRestarted(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	metrics, err := sandbox.FreePort()
 	require.NoError(t, err)
-	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // which the server has, not the trigger
+	p := h.start(t, fmt.Sprintf("SENDONCE_METRICS=%d", metrics)) // the port of the server, not of the trigger
 	h.ready(t, p)
-	address, first := says(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
+	address, first := printedOnce(t, p, `trigger +(http\S+)`), started(t, p, "trigger", 1)
 	require.NoError(t, syscall.Kill(first, syscall.SIGKILL))
 	require.NoError(t, p.WaitFor(within(t, 20*time.Second), fmt.Sprintf("ended     trigger (pid %d) by itself: signal: killed; starts again in 200ms\n", first)))
 	started(t, p, "trigger", 2)
 
-	answer := h.send(t, "after", "hello")
+	answer := h.submit(t, "after", "hello")
 	id := regexp.MustCompile(`"task_id":"([^"]+)"`).FindStringSubmatch(answer)[1]
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
 	require.Eventually(t, func() bool {
-		return regexp.MustCompile(`told succeeded.*` + id).MatchString(p.Output())
-	}, 30*time.Second, 10*time.Millisecond, "the webhook of the task comes to the sink")
+		return regexp.MustCompile(`received succeeded.*` + id).MatchString(p.Output())
+	}, 30*time.Second, 10*time.Millisecond, "the sink receives the webhook of the task")
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), address), "on the same port")
 	require.NoError(t, p.WaitReady(within(t, 20*time.Second), fmt.Sprintf("http://127.0.0.1:%d/metrics", metrics)))
 	status, _ := h.call(t, http.MethodGet, "/metrics", "")

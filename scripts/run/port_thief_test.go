@@ -19,19 +19,19 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// neighbour is somebody else on the host who listens on a port as soon as it is free,
-// and then reads the passwords that are sent there.
-type neighbour struct {
+// portThief is another program on the host that listens on a port as soon as it is free,
+// and reads the passwords that are sent there.
+type portThief struct {
 	listens atomic.Bool
 	stolen  atomic.Pointer[string] // the first call with a password
 	done    chan struct{}
 }
 
-// watchPort starts a neighbour, once a run has taken its port.
-func (h house) watchPort(t *testing.T, p *sandbox.Process) *neighbour {
+// watchPort starts a thief after a run has taken its port.
+func (h testRun) watchPort(t *testing.T, p *sandbox.Process) *portThief {
 	t.Helper()
 	require.NoError(t, p.WaitFor(within(t, time.Minute), "build "))
-	n := &neighbour{done: make(chan struct{})}
+	n := &portThief{done: make(chan struct{})}
 	ctx, stop := context.WithCancel(context.Background())
 	t.Cleanup(func() { stop(); <-n.done })
 	go func() {
@@ -41,7 +41,7 @@ func (h house) watchPort(t *testing.T, p *sandbox.Process) *neighbour {
 	return n
 }
 
-func (n *neighbour) run(ctx context.Context, port int) {
+func (n *portThief) run(ctx context.Context, port int) {
 	for pause(ctx, 100*time.Microsecond) {
 		listener, err := listenLocally(ctx, port)
 		if err != nil {
@@ -59,7 +59,7 @@ func (n *neighbour) run(ctx context.Context, port int) {
 	}
 }
 
-func (n *neighbour) read(conn net.Conn) {
+func (n *portThief) read(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 	call := make([]byte, 4096)
@@ -72,7 +72,7 @@ func (n *neighbour) read(conn net.Conn) {
 }
 
 // serverPid is the process that serves the port of a run without PROCS=1.
-func (h house) serverPid(t *testing.T) int {
+func (h testRun) serverPid(t *testing.T) int {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	require.NoError(t, err)
@@ -89,19 +89,19 @@ func (h house) serverPid(t *testing.T) int {
 	return 0
 }
 
-func TestNobodyElseListensOnThePortOfARun(t *testing.T) {
+func TestPortIsNeverFreeDuringRun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t)
+	h := newTestRun(t)
 	p := h.start(t)
-	neighbour := h.watchPort(t, p)
+	thief := h.watchPort(t, p)
 	h.ready(t, p)
-	require.False(t, neighbour.listens.Load(), "while a run begins")
-	h.send(t, "first", "hello")
+	require.False(t, thief.listens.Load(), "during the start of a run")
+	h.submit(t, "first", "hello")
 	require.NoError(t, p.WaitFor(within(t, 30*time.Second), "sent to 138****8000: hello\n"))
 
 	require.NoError(t, syscall.Kill(h.serverPid(t), syscall.SIGKILL))
 	require.Equal(t, 1, p.ExitCode())
 	require.Contains(t, p.Output(), "make run: the server ended unexpectedly with -1")
-	require.Eventually(t, neighbour.listens.Load, 10*time.Second, time.Millisecond)
-	require.Nil(t, neighbour.stolen.Load(), "nothing of a run calls after it")
+	require.Eventually(t, thief.listens.Load, 10*time.Second, time.Millisecond)
+	require.Nil(t, thief.stolen.Load(), "no process of a run makes calls after its end")
 }
