@@ -56,7 +56,7 @@ faults: ## the fault tests, with NATS away for 30 s, Postgres failing over, two 
 		-run 'AllGoesOn|Slept|DoesNotFit|DoNotFit|Doubled|AThousandPolls|Killed|WhenIdle|Typo|Away|Poison|Forged|Accepted|Stalled|Drain|FullStream|SwitchedOff|ARepeatAfter|PostgresIsAway|BeforeSaved|Promoted|TurnsAway|Vanished' ./functions/e2e ./shared/store
 
 cluster: ## the tests on three nats-servers that lose the leader of a stream
-	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops|WithoutLeader' ./functions/e2e ./shared/bus ./shared/sandbox
+	SENDONCE_CLUSTER=1 go test $(RACE) -count=1 -timeout 300s -v -run 'Cluster|LeaderStops|WithoutLeader' ./functions/e2e ./shared/bus ./shared/trigger ./shared/sandbox
 
 postgres-matrix: ## the tests of the migrations, the store and the functions on Postgres 14 to 18, from npm; MATRIX='-majors 14,18' picks
 	@go build -o .sendonce/bin/matrix ./scripts/matrix && exec .sendonce/bin/matrix $(MATRIX)

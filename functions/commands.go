@@ -24,7 +24,7 @@ func Commands() []command.Command {
 		command.New("migrate", "bring the database to this version, as its owner (SENDONCE_OWNER_URL): tables, roles and log partitions", migrate),
 		{Name: "archive", Help: "drop old logs, move what finished long ago to the archive tables and delete other old rows now, as sweep does in time: [--before 2026-01-31] [--dry-run]", Run: sweep.Archive},
 		{Name: "reencrypt", Help: "encrypt the stored secrets with the first of SENDONCE_ENCRYPTION_KEYS; run it after a new key is set everywhere, then remove the old one", Run: reencrypt},
-		command.New("trigger", "carry events from NATS to the functions; stays up, any number may run", trigger),
+		command.New("trigger", "carry events from NATS to the functions; stays up, any number may run", runTrigger),
 		command.New("drain", "wait until every accepted message is saved, and print how many are not: before TWO_PHASE_ENABLED is taken back", save.Drain),
 		{Name: "nats-users", Help: "print the users of NATS and their permissions, for nats-server: [--receiver name]... [subject of other streams that messages may go to]...", Run: natsUsers},
 	}

@@ -17,7 +17,7 @@ const module = "github.com/sendonce/sendonce/"
 // functions -> fn -> store -> domain.
 var rooms = map[string]struct{ ours, outside []string }{
 	"functions": {
-		ours:    []string{"functions/", "shared/command", "shared/fn", "shared/bus", "shared/task", "migrations"},
+		ours:    []string{"functions/", "shared/command", "shared/fn", "shared/bus", "shared/trigger", "shared/task", "migrations"},
 		outside: []string{"github.com/jackc/pgx/v5"}, // one connection, for the command migrate
 	},
 	"functions/sendonce": {ours: []string{"functions", "shared/command"}},
@@ -37,7 +37,7 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/command": {ours: []string{"shared/fn", "shared/config"}},
 	"shared/intake":  {ours: []string{"shared/fn", "shared/decode", "shared/store", "shared/bus", "shared/task", "shared/message", "shared/api"}},
 	"shared/fn": {
-		ours: []string{"shared/store", "shared/bus", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/text"},
+		ours: []string{"shared/store", "shared/bus", "shared/trigger", "shared/task", "shared/message", "shared/api", "shared/config", "shared/decode", "shared/metrics", "shared/retry", "shared/text"},
 		outside: []string{
 			"github.com/GoogleCloudPlatform/functions-framework-go", "github.com/cloudevents/sdk-go/v2", "github.com/coder/websocket",
 			"golang.org/x/sync/semaphore", // which pgx links too
@@ -56,7 +56,9 @@ var rooms = map[string]struct{ ours, outside []string }{
 	"shared/outbox":  {ours: []string{"shared/api", "shared/retry"}, outside: []string{"github.com/jackc/pgx/v5"}},
 	"shared/sender":  {ours: []string{"shared/api", "shared/retry", "shared/text"}},
 	"shared/sender/": {ours: []string{"shared/sender"}},
-	"shared/bus":     {ours: []string{"shared/retry"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
+	"shared/bus":     {outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
+	// Beside bus the only importer of nats.go: consumers and their messages have no wrapper.
+	"shared/trigger": {ours: []string{"shared/bus", "shared/retry", "shared/text"}, outside: []string{"github.com/nats-io/nats.go", "github.com/cloudevents/sdk-go/v2"}},
 	"shared/sandbox": {ours: []string{"migrations"}, outside: []string{"github.com/jackc/pgx/v5", "github.com/fergusstrange/embedded-postgres", "github.com/nats-io/nats-server/v2"}},
 	"deploy":         {}, // tests alone
 	"migrations":     {outside: []string{"github.com/jackc/pgx/v5"}},

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 // triggerConfig is the settings of the command trigger.
@@ -18,9 +18,9 @@ type triggerConfig struct {
 	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat look although nothing woke them"`
 }
 
-// trigger runs until ctx ends. It knows no SQL: what it carries are hints, and
+// runTrigger runs until ctx ends. It knows no SQL: what it delivers are wake-ups, and
 // the rows that the functions find are the truth.
-func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
+func runTrigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 	if cfg.SafetyTick < time.Second {
 		return errors.New("SENDONCE_SAFETY_TICK must be at least 1s")
 	}
@@ -35,9 +35,9 @@ func trigger(ctx context.Context, env *fn.Env, cfg triggerConfig) error {
 		served[f.Name] = true
 	}
 	two := env.Config.TwoPhase
-	routes := slices.Concat(bus.Routes(cfg.SafetyTick), bus.SaveRoutes(bus.SaveConfig{
+	routes := slices.Concat(trigger.Routes(cfg.SafetyTick), trigger.SaveRoutes(trigger.SaveConfig{
 		Stream: two.Stream, Shards: two.Shards, BatchSize: two.BatchSize, BatchWait: two.BatchWait, DeliverBeforeSaved: two.DeliverBeforeSaved, Tick: cfg.SafetyTick,
 	}))
-	routes = slices.DeleteFunc(routes, func(r bus.Route) bool { return !served[r.Function] })
-	return env.RunTrigger(ctx, bus.TriggerConfig{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
+	routes = slices.DeleteFunc(routes, func(r trigger.Route) bool { return !served[r.Function] })
+	return env.RunTrigger(ctx, trigger.Config{BaseURL: cfg.FunctionsURL, User: cfg.User, Password: cfg.Password}, routes)
 }

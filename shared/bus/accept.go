@@ -19,7 +19,7 @@ const (
 	acceptTimeout   = 2 * time.Second // its caller has an alternative
 	replicationPoll = 10 * time.Millisecond
 
-	fingerprintHeader = "Fp"
+	FingerprintHeader = "Fp"
 	getMessageAPI     = "$JS.API.STREAM.MSG.GET." // answered by the leader of the stream
 
 	codeStoreFailed = jetstream.ErrorCode(10077) // the subject has its message already, or the stream is full
@@ -43,12 +43,12 @@ func ShardOf(from string, shards int) int { return slotOf(from) % max(shards, 1)
 // dots, blanks or wildcards.
 func AcceptSubject(from, id string) string { return slotPrefix(slotOf(from)) + id }
 
-func slotPrefix(slot int) string { return acceptPrefix + strconv.Itoa(slot) + "." }
+func slotPrefix(slot int) string { return AcceptPrefix + strconv.Itoa(slot) + "." }
 
-// acceptFilters returns the subjects of one of several shards.
-func acceptFilters(shard, shards int) (filters []string) {
+// AcceptFilters returns the subjects of one of several shards.
+func AcceptFilters(shard, shards int) (filters []string) {
 	if shards == 1 {
-		return []string{acceptPrefix + ">"}
+		return []string{AcceptPrefix + ">"}
 	}
 	for slot := shard; slot < acceptSlots; slot += shards {
 		filters = append(filters, slotPrefix(slot)+">")
@@ -89,7 +89,7 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 	if !l.isStrict {
 		return Accepted{}, ErrOldServer
 	}
-	ctx, unbind := l.untilLost(ctx)
+	ctx, unbind := l.UntilLost(ctx)
 	defer unbind()
 	ack, err := l.accept(ctx, a)
 	var api *jetstream.APIError
@@ -105,15 +105,15 @@ func (b *Bus) Accept(ctx context.Context, a Acceptance) (Accepted, error) {
 }
 
 // accept publishes without a Nats-Msg-Id. The subject is the id, and deduplication has no time window.
-func (l *connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
-	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, acceptPrefix) {
+func (l *Connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAck, error) {
+	if !publishable(a.Subject) || !strings.HasPrefix(a.Subject, AcceptPrefix) {
 		return nil, refused(fmt.Errorf("%q is no subject to accept a message at", a.Subject))
 	}
 	header, err := encodeHeaders(a.Event)
 	if err != nil {
 		return nil, refused(err)
 	}
-	header.Set(fingerprintHeader, a.Fingerprint)
+	header.Set(FingerprintHeader, a.Fingerprint)
 	ctx, cancel := reserveLookUpTime(ctx)
 	defer cancel()
 	return l.js.PublishMsg(ctx, &nats.Msg{Subject: a.Subject, Header: header, Data: a.Event.Data()},
@@ -122,7 +122,7 @@ func (l *connection) accept(ctx context.Context, a Acceptance) (*jetstream.PubAc
 
 // firstAccepted returns the message that already has the subject. If there is none, the stream is
 // full, or the first message is not replicated yet.
-func (b *Bus) firstAccepted(ctx context.Context, l *connection, subject string, cause *jetstream.APIError) (Accepted, error) {
+func (b *Bus) firstAccepted(ctx context.Context, l *Connection, subject string, cause *jetstream.APIError) (Accepted, error) {
 	underWay := strings.Contains(cause.Description, "per subject") // only an optimization: if wrong it costs time or an ErrUnavailable
 	for {
 		m, err := b.lastStored(ctx, l, subject)
@@ -163,9 +163,9 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 	if !publishable(id) || strings.Contains(id, ".") {
 		return nil, refused(fmt.Errorf("%q is no id of an accepted message", id))
 	}
-	ctx, unbind := l.untilLost(ctx)
+	ctx, unbind := l.UntilLost(ctx)
 	defer unbind()
-	request, err := lastBySubject(acceptPrefix + "*." + id)
+	request, err := lastBySubject(AcceptPrefix + "*." + id)
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (b *Bus) LookUp(ctx context.Context, id string) (*AcceptedMessage, error) {
 
 // lastStored reads from the leader, since a replica that lags behind would report an accepted message
 // as missing.
-func (b *Bus) lastStored(ctx context.Context, l *connection, subject string) (*AcceptedMessage, error) {
+func (b *Bus) lastStored(ctx context.Context, l *Connection, subject string) (*AcceptedMessage, error) {
 	request, err := lastBySubject(subject)
 	if err != nil {
 		return nil, err
@@ -192,7 +192,7 @@ func lastBySubject(subject string) ([]byte, error) {
 }
 
 // readFromLeader returns a message as the leader of the stream has it; nil, nil if there is none.
-func (b *Bus) readFromLeader(ctx context.Context, l *connection, request []byte) (*AcceptedMessage, error) {
+func (b *Bus) readFromLeader(ctx context.Context, l *Connection, request []byte) (*AcceptedMessage, error) {
 	resp, err := l.js.Conn().RequestWithContext(ctx, getMessageAPI+b.cfg.acceptStream(), request)
 	if err != nil {
 		return nil, err
@@ -234,9 +234,9 @@ func notEvent(seq uint64, err error) error {
 }
 
 func newAcceptedMessage(seq uint64, at time.Time, h nats.Header, data []byte) (*AcceptedMessage, error) {
-	event, err := parseEvent(attributesOf(h), data)
+	event, err := parseEvent(Attributes(h), data)
 	if err != nil {
 		return nil, notEvent(seq, err)
 	}
-	return &AcceptedMessage{Seq: seq, At: at, Fingerprint: h.Get(fingerprintHeader), Event: event}, nil
+	return &AcceptedMessage{Seq: seq, At: at, Fingerprint: h.Get(FingerprintHeader), Event: event}, nil
 }

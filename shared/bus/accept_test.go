@@ -276,12 +276,16 @@ func TestAcceptStateCountsPending(t *testing.T) {
 
 	acceptAll(t, b, 1, 5)
 	require.Zero(t, asked().SavedTo, "nobody takes anything")
-	route := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 2})[1]
-	c, err := js.CreateConsumer(t.Context(), route.Stream, route.consumer())
-	require.NoError(t, err)
-	_, err = js.CreateConsumer(t.Context(), route.Stream, SaveRoutes(SaveConfig{Shards: 2, BatchSize: 2})[1].consumer())
-	require.NoError(t, err)
-	batch, err := c.Fetch(3, jetstream.FetchPriorityGroup(priorityGroup))
+	consumer := func(shards int) jetstream.Consumer {
+		c, err := js.CreateConsumer(t.Context(), StreamAccepted, jetstream.ConsumerConfig{
+			Durable: ShardDurable("save", 0, shards), FilterSubjects: AcceptFilters(0, shards), AckPolicy: jetstream.AckAllPolicy,
+		})
+		require.NoError(t, err)
+		return c
+	}
+	c := consumer(1)
+	consumer(2)
+	batch, err := c.Fetch(3)
 	require.NoError(t, err)
 	var taken []jetstream.Msg
 	for m := range batch.Messages() {
@@ -297,8 +301,11 @@ func TestAcceptStateCountsPending(t *testing.T) {
 	require.EqualValues(t, 5, state.LastSeq)
 	require.Positive(t, state.Bytes)
 
-	f := newFunction(t, answering(204))
-	runTrigger(t, b, testConfig(f), route)
+	batch, err = c.Fetch(3)
+	require.NoError(t, err)
+	for m := range batch.Messages() {
+		require.NoError(t, m.DoubleAck(t.Context()))
+	}
 	eventually(t, func() bool { return asked().Pending["save-1-of-1"] == 0 }, "all acknowledged")
 	require.EqualValues(t, 5, asked().SavedTo)
 	require.EqualValues(t, 5, asked().Messages, "and still there to recognise repeats")
@@ -318,7 +325,7 @@ func TestShardsAreStable(t *testing.T) {
 	for _, shards := range []int{1, 2, 3, 64} {
 		filters := map[string]int{}
 		for shard := range shards {
-			for _, filter := range acceptFilters(shard, shards) {
+			for _, filter := range AcceptFilters(shard, shards) {
 				filters[filter]++
 			}
 		}
@@ -327,7 +334,7 @@ func TestShardsAreStable(t *testing.T) {
 			continue
 		}
 		require.Len(t, filters, 64, "each slot is in one of %d shards", shards)
-		require.Contains(t, acceptFilters(ShardOf("a", shards), shards), "acc.44.>")
+		require.Contains(t, AcceptFilters(ShardOf("a", shards), shards), "acc.44.>")
 	}
 }
 

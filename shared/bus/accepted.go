@@ -18,7 +18,7 @@ const forgetConcurrency = 16
 // AcceptedAt returns the messages with these sequence numbers, in their order, without those that no
 // longer exist. ErrUnavailable if they cannot be read.
 func (b *Bus) AcceptedAt(ctx context.Context, places []uint64) (found []AcceptedMessage, err error) {
-	err = b.withAcceptStream(ctx, func(ctx context.Context, l *connection, _ jetstream.Stream) error {
+	err = b.withAcceptStream(ctx, func(ctx context.Context, l *Connection, _ jetstream.Stream) error {
 		for _, place := range places {
 			// Read from the leader: another replica may lag behind.
 			m, err := b.readFromLeader(ctx, l, []byte(`{"seq":`+strconv.FormatUint(place, 10)+`}`))
@@ -46,7 +46,7 @@ type AcceptedEntry struct {
 // again, so call it only for saved messages that nobody may repeat any more. A consumer that has not
 // received them yet never will.
 func (b *Bus) Forget(ctx context.Context, places []AcceptedEntry) error {
-	return b.withAcceptStream(ctx, func(ctx context.Context, _ *connection, s jetstream.Stream) error {
+	return b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		errs := make([]error, len(places))
 		slots := make(chan struct{}, forgetConcurrency)
 		var deleting sync.WaitGroup
@@ -70,7 +70,7 @@ func (b *Bus) Forget(ctx context.Context, places []AcceptedEntry) error {
 // forget matches the id too, because in a stream that was created again the sequence number may be
 // another message's.
 func forget(ctx context.Context, s jetstream.Stream, p AcceptedEntry) error {
-	return s.Purge(ctx, jetstream.WithPurgeSubject(acceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
+	return s.Purge(ctx, jetstream.WithPurgeSubject(AcceptPrefix+"*."+p.ID), jetstream.WithPurgeSequence(p.Seq+1))
 }
 
 // AcceptState is the fill level of the stream of accepted messages and the progress of its consumers.
@@ -90,7 +90,7 @@ type AcceptState struct {
 // AcceptState returns the state of the stream of accepted messages; ErrUnavailable if it cannot be
 // read.
 func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
-	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *connection, s jetstream.Stream) error {
+	err = b.withAcceptStream(ctx, func(ctx context.Context, _ *Connection, s jetstream.Stream) error {
 		has := s.CachedInfo()
 		state = AcceptState{
 			Created: has.Created, Messages: has.State.Msgs, Bytes: has.State.Bytes, MaxBytes: has.Config.MaxBytes,
@@ -124,12 +124,12 @@ func (b *Bus) AcceptState(ctx context.Context) (state AcceptState, err error) {
 
 // withAcceptStream calls do with the stream, freshly looked up, until the connection is lost. Its
 // error is ErrUnavailable.
-func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, l *connection, s jetstream.Stream) error) error {
+func (b *Bus) withAcceptStream(ctx context.Context, do func(ctx context.Context, l *Connection, s jetstream.Stream) error) error {
 	l, err := b.connection(ctx)
 	if err != nil {
 		return unavailable(err)
 	}
-	ctx, unbind := l.untilLost(ctx)
+	ctx, unbind := l.UntilLost(ctx)
 	defer unbind()
 	s, err := l.js.Stream(ctx, b.cfg.acceptStream())
 	if err != nil {

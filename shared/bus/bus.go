@@ -148,7 +148,7 @@ type Bus struct {
 	closed     bool
 	background sync.WaitGroup // Close waits for it; Add and Go only under mu
 	nc         *nats.Conn     // the newest; replaced when the client library closes it permanently
-	current    *connection    // nil while disconnected
+	current    *Connection    // nil while disconnected
 	connected  chan struct{}  // closed and replaced by each new connection
 	debouncers map[string]*debouncer
 	scheduled  map[string]time.Time // by schedule name: until when it is assumed to exist
@@ -159,8 +159,8 @@ type Bus struct {
 	inboxes   map[inboxOn]*inboxSubscription // those with followers
 }
 
-// connection is one period between connect and disconnect.
-type connection struct {
+// Connection is one period between connect and disconnect, for package trigger.
+type Connection struct {
 	ctx               context.Context // cancelled when the connection is lost
 	end               context.CancelFunc
 	js                jetstream.JetStream
@@ -343,7 +343,7 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 		return
 	}
 	version := nc.ConnectedServerVersion()
-	l := &connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
+	l := &Connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
 	l.ctx, l.end = context.WithCancel(b.closing)
 	b.denied.reset() // NATS reconnects a user when its permissions change
 	b.install(l)
@@ -351,7 +351,7 @@ func (b *Bus) onConnect(nc *nats.Conn) {
 	b.resendUnsent()
 }
 
-func (b *Bus) install(l *connection) {
+func (b *Bus) install(l *Connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.current != nil {
@@ -380,11 +380,12 @@ func (b *Bus) onDisconnect(err error) {
 	}
 }
 
-var errNotConnected = errors.New("not connected to NATS")
+// ErrNotConnected: there is no connection to NATS now.
+var ErrNotConnected = errors.New("not connected to NATS")
 
 // connection returns the current connection. It waits only for the first attempt to connect, so that a
 // process which has just started does not report NATS as unavailable.
-func (b *Bus) connection(ctx context.Context) (*connection, error) {
+func (b *Bus) connection(ctx context.Context) (*Connection, error) {
 	if b == nil {
 		return nil, errors.New("NATS_URL is not set")
 	}
@@ -392,18 +393,18 @@ func (b *Bus) connection(ctx context.Context) (*connection, error) {
 	select {
 	case <-b.attempted:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("%w: %w", errNotConnected, ctx.Err())
+		return nil, fmt.Errorf("%w: %w", ErrNotConnected, ctx.Err())
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.current == nil || b.closed {
-		return nil, errNotConnected
+		return nil, ErrNotConnected
 	}
 	return b.current, nil
 }
 
-// awaitConnection waits for a connection.
-func (b *Bus) awaitConnection(ctx context.Context) (*connection, error) {
+// AwaitConnection waits for a connection.
+func (b *Bus) AwaitConnection(ctx context.Context) (*Connection, error) {
 	b.start()
 	for {
 		b.mu.Lock()
@@ -417,17 +418,41 @@ func (b *Bus) awaitConnection(ctx context.Context) (*connection, error) {
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		case <-b.closing.Done():
-			return nil, errNotConnected
+			return nil, ErrNotConnected
 		}
 	}
 }
 
-// nats returns the client connection.
-func (l *connection) nats() *nats.Conn { return l.js.Conn() }
+// Connected reports whether there is a connection to NATS.
+func (b *Bus) Connected() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.current != nil
+}
 
-// untilLost returns a context that is cancelled when the connection is lost, since no reply can arrive
+// JetStream returns the API of NATS over this connection.
+func (l *Connection) JetStream() jetstream.JetStream { return l.js }
+
+// Lost reports whether the connection has ended.
+func (l *Connection) Lost() bool { return l.ctx.Err() != nil }
+
+// CheckPriorityGroups returns an error if the server is too old for ordered batches.
+func (l *Connection) CheckPriorityGroups() error {
+	if l.hasPriorityGroups {
+		return nil
+	}
+	return fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
+}
+
+// Strict reports whether messages may be accepted before they are saved; see ErrOldServer.
+func (l *Connection) Strict() bool { return l.isStrict }
+
+// nats returns the client connection.
+func (l *Connection) nats() *nats.Conn { return l.js.Conn() }
+
+// UntilLost returns a context that is cancelled when the connection is lost, since no reply can arrive
 // after that.
-func (l *connection) untilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *Connection) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(l.ctx, cancel)
 	return ctx, func() { stop(); cancel() }

@@ -3,12 +3,10 @@ package bus
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -103,46 +101,6 @@ func TestClusterAcceptsOnce(t *testing.T) {
 	require.EqualValues(t, 197, state.Messages)
 }
 
-func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	b := c.bus(3)
-	var l ledger
-	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
-		<-time.After(5 * time.Millisecond)
-		if n%5 == 1 {
-			w.WriteHeader(503)
-			return
-		}
-		l.take(t, c)
-	})
-	route := batchRoute()
-	other := newBus(t, b.cfg.URL)
-	other.cfg.Replicas = 3
-	runTrigger(t, b, testConfig(f), route)
-	runTrigger(t, other, testConfig(f), route)
-	const events = 400
-	var publishing sync.WaitGroup
-	publishing.Go(func() {
-		for i := 1; i <= events; i++ {
-			a := acceptance(t, strconv.Itoa(i), "x")
-			for began := time.Now(); ; {
-				if _, err := b.Accept(within(t, time.Second), a); err == nil {
-					break
-				} else if time.Since(began) > 3*soon {
-					t.Error(err)
-					return
-				}
-			}
-		}
-	})
-	eventually(t, func() bool { return len(l.taken()) > 50 }, "going")
-	c.stopLeader(b)
-	publishing.Wait()
-	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*soon, every, "all taken")
-	require.Equal(t, numbers(1, events), l.taken())
-}
-
 func TestPublishToStreamWithoutLeader(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
@@ -176,37 +134,4 @@ func TestPublishToStreamWithoutLeader(t *testing.T) {
 		})
 		return errors.Is(errs[0], ErrStreamUnavailable) && errors.Is(errs[1], ErrStreamUnavailable) && errs[2] == nil
 	}, 3*soon, every, "one stream is away, and the other goes on")
-}
-
-func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
-	t.Parallel()
-	c := newCluster(t)
-	b := c.bus(1)
-	leader := func(stream string) string {
-		l, err := b.awaitConnection(within(t, soon))
-		require.NoError(t, err)
-		s, err := l.js.Stream(within(t, soon), stream)
-		require.NoError(t, err)
-		return s.CachedInfo().Cluster.Leader
-	}
-	// With one copy a stream is gone with its server; which server has it is chance.
-	for leader(StreamEvents) == leader(StreamWake) {
-		l, err := b.awaitConnection(within(t, soon))
-		require.NoError(t, err)
-		require.NoError(t, l.js.DeleteStream(within(t, soon), StreamEvents))
-		require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond)
-	}
-	f := newFunction(t, answering(204))
-	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
-	eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
-	gone := leader(StreamEvents)
-	for _, server := range c.servers {
-		if server.Name() == gone {
-			server.Shutdown()
-		}
-	}
-	eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "one has stopped")
-	before := len(f.seen())
-	eventually(t, func() bool { return len(f.seen()) >= before+2 }, "the other ticks on")
-	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
 }

@@ -1,6 +1,6 @@
-// Package bus publishes and delivers CloudEvents over NATS JetStream: stream
-// definitions, confirmed publishing, wake-ups, schedules, and the trigger that posts
-// events to functions. It knows neither tasks nor SQL.
+// Package bus publishes CloudEvents to NATS JetStream: stream definitions, confirmed
+// publishing, wake-ups, schedules, followers of inboxes, and the users of NATS. Package
+// trigger posts what is published to functions. It knows neither tasks nor SQL.
 //
 // Postgres holds the truth. Everything here is a wake-up or a copy of a row, except
 // accepted messages that are not saved yet: those are only in ACCEPTED. While NATS is
@@ -88,11 +88,6 @@
 //     refuse them, unless their settings say strict: false. With older ones nothing is
 //     accepted before it is saved.
 //
-// Every user may publish wake-ups, so a message of WAKE is always posted as a tick, never
-// as the event in its headers. An event in EVENTS must have the type of its subject, one
-// in ACCEPTED must be an accepted message. Others, and events in structured mode, become
-// dead letters and are not posted.
-//
 // deliver may purge EVENTS, MESSAGES and USERS, and save the stream of accepted messages:
 // that is their work. The trigger may create, change and read streams, and is trusted with
 // all of them.
@@ -139,47 +134,4 @@
 // Safety ticks cover all other losses. Every trigger publishes every tick under the same
 // message id, so one is stored. Ticks are not stored in advance, where they could be
 // evicted, and without a trigger nothing would deliver them.
-//
-// # Trigger
-//
-// One durable pull consumer per route; each message is one POST to
-// {base}/events/{function}. Invariants:
-//
-//   - Routes are independent. One whose stream or consumer cannot be created is set up
-//     again at most ten seconds apart and reports why it does not run (Ready, Routes).
-//   - A message is acknowledged only after its 2xx, and the acknowledgement is confirmed.
-//     A lost one means another delivery; functions are idempotent.
-//   - Deliveries are unlimited. 404, 408, 409, 425, 429, 5xx and timeouts are retried with
-//     growing delays, not before Retry-After. With a limit, a message would stay in its
-//     stream unseen.
-//   - With any other 4xx the function refuses the event permanently: it is stored in
-//     DEADLETTERS first and terminated then. If DEADLETTERS cannot store it, the function
-//     is asked to record it in the database.
-//   - 401, 403 and redirects mean that the trigger's settings are wrong. The event is
-//     retried.
-//   - While a function works, heartbeats extend AckWait: a slow function is delivered to
-//     once.
-//   - Only as many messages are pulled as can be delivered at once.
-//   - Each step of a route has a deadline. Exceeding it is a hang that only a restart
-//     resolves; waiting for NATS has no deadline.
-//   - Waiting retries count as in flight, which bounds what a failing function can
-//     accumulate. A newer wake-up of the same subject replaces a waiting one.
-//
-// # Batches
-//
-// A route of ordered batches keeps the order of its stream. By a priority group, NATS gives
-// its messages to one trigger, which posts the same batch until the function accepts it. If
-// the function refuses a batch, its events are posted one by one, and only those refused
-// alone become dead letters. An event that neither DEADLETTERS nor the function stores is
-// acknowledged all the same, so that later events go on: the stream keeps it until it is
-// saved.
-//
-// Another trigger may still be working although one is active: its pin may have expired
-// while it waited for the function, or the server that knew of it is gone. So no batch
-// begins while another trigger holds messages. The active trigger collects those of
-// triggers that are gone and waits for those that work. A trigger that stops, or finds
-// another active, returns its messages at once.
-//
-// Servers before 2.11 have no priority groups: a route of ordered batches does not run
-// with them. versions.go lists which feature needs which server.
 package bus

@@ -105,7 +105,7 @@ func (b *Bus) Durability(ctx context.Context, monitors string) (Durability, erro
 }
 
 func (b *Bus) acceptInfo(ctx context.Context) (has *jetstream.StreamInfo, err error) {
-	err = b.withAcceptStream(ctx, func(_ context.Context, l *connection, s jetstream.Stream) error {
+	err = b.withAcceptStream(ctx, func(_ context.Context, l *Connection, s jetstream.Stream) error {
 		if !l.isStrict {
 			return ErrOldServer
 		}

@@ -99,7 +99,7 @@ func TestDurabilityIgnoresOtherServers(t *testing.T) {
 	url, _ = monitored(t, true)
 	b = newBus(t, url)
 	require.NoError(t, b.Ensure(within(t, soon)))
-	l, err := b.awaitConnection(within(t, soon))
+	l, err := b.AwaitConnection(within(t, soon))
 	require.NoError(t, err)
 	name := l.js.Conn().ConnectedServerName()
 	for what, c := range map[string]struct {
@@ -138,7 +138,7 @@ func TestDurabilityOfMemoryStream(t *testing.T) {
 		config := streamConfigs(&b.cfg, true)[1]
 		require.Equal(t, StreamAccepted, config.Name)
 		c.change(&config)
-		l, err := b.awaitConnection(within(t, soon))
+		l, err := b.AwaitConnection(within(t, soon))
 		require.NoError(t, err)
 		_, err = l.js.CreateStream(t.Context(), config)
 		require.NoError(t, err, what)

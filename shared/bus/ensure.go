@@ -42,12 +42,10 @@ func (e *MismatchError) Error() string {
 	return "what is in NATS differs and was left as it is:\n  " + strings.Join(lines, "\n  ")
 }
 
-// Reasons why a stream cannot be created or a route does not run.
+// Reasons why a stream cannot be created.
 const (
 	ReasonNoRoom        = "no_room"        // the servers have less room than the stream reserves
 	ReasonSubjectsTaken = "subjects_taken" // another stream has its subjects
-	ReasonNotConnected  = "not_connected"
-	ReasonStarting      = "starting"
 	ReasonOther         = "error"
 )
 
@@ -92,8 +90,17 @@ func (b *Bus) Ensure(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// ensureByName is Ensure for one stream.
-func (b *Bus) ensureByName(ctx context.Context, l *connection, name string) error {
+// StreamNames returns the names of our streams, most important first.
+func (b *Bus) StreamNames() []string {
+	var names []string
+	for _, s := range streamConfigs(&b.cfg, false) {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// EnsureStream is Ensure for one stream.
+func (b *Bus) EnsureStream(ctx context.Context, l *Connection, name string) error {
 	all := streamConfigs(&b.cfg, l.hasSchedules)
 	if i := slices.IndexFunc(all, func(s jetstream.StreamConfig) bool { return s.Name == name }); i >= 0 {
 		return b.ensureStream(ctx, l, all[i])
@@ -119,7 +126,7 @@ func (b *Bus) streamOf(subject string) string {
 	return ""
 }
 
-func (b *Bus) ensureStream(ctx context.Context, l *connection, wants jetstream.StreamConfig) error {
+func (b *Bus) ensureStream(ctx context.Context, l *Connection, wants jetstream.StreamConfig) error {
 	s, err := b.getOrCreateStream(ctx, l, wants)
 	if err != nil {
 		return err
@@ -129,7 +136,7 @@ func (b *Bus) ensureStream(ctx context.Context, l *connection, wants jetstream.S
 }
 
 // getOrCreateStream returns an existing stream unchanged.
-func (b *Bus) getOrCreateStream(ctx context.Context, l *connection, wants jetstream.StreamConfig) (jetstream.Stream, error) {
+func (b *Bus) getOrCreateStream(ctx context.Context, l *Connection, wants jetstream.StreamConfig) (jetstream.Stream, error) {
 	s, err := l.js.Stream(ctx, wants.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		s, err = l.js.CreateStream(ctx, wants)
@@ -147,7 +154,7 @@ func (b *Bus) getOrCreateStream(ctx context.Context, l *connection, wants jetstr
 }
 
 // streamError adds the remedy to an error of creating a stream.
-func (b *Bus) streamError(ctx context.Context, l *connection, wants jetstream.StreamConfig, cause error) error {
+func (b *Bus) streamError(ctx context.Context, l *Connection, wants jetstream.StreamConfig, cause error) error {
 	e := &StreamError{Stream: wants.Name, Reason: ReasonOther, Cause: cause}
 	var api *jetstream.APIError
 	if !errors.As(cause, &api) {
@@ -207,7 +214,7 @@ func (c *Config) fieldRemedy(stream, field string) string {
 }
 
 // subjectsRemedy returns how to free the subjects that another stream has.
-func (b *Bus) subjectsRemedy(ctx context.Context, l *connection, wants jetstream.StreamConfig) string {
+func (b *Bus) subjectsRemedy(ctx context.Context, l *Connection, wants jetstream.StreamConfig) string {
 	owners := map[string]bool{}
 	for _, subject := range wants.Subjects {
 		for name := range l.js.StreamNames(ctx, jetstream.WithStreamListSubject(subject)).Name() {
@@ -307,27 +314,28 @@ func mergeSubjects(has, wants []string) []string {
 	return all
 }
 
-// ensureConsumer creates the durable consumer of a route, or reports how it differs.
-func ensureConsumer(ctx context.Context, l *connection, r Route) (jetstream.Consumer, error) {
-	wants, js := r.consumer(), l.js
-	c, err := js.Consumer(ctx, r.Stream, r.Durable)
+// EnsureConsumer creates a durable consumer. If it exists and differs, it is returned with a
+// *MismatchError. Only a MaxAckPending of oldAckPending, unless 0, is changed to the wanted one.
+func (l *Connection) EnsureConsumer(ctx context.Context, stream string, wants jetstream.ConsumerConfig, oldAckPending int) (jetstream.Consumer, error) {
+	name := stream + "/" + wants.Durable
+	c, err := l.js.Consumer(ctx, stream, wants.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
-		c, err = js.CreateConsumer(ctx, r.Stream, wants)
+		c, err = l.js.CreateConsumer(ctx, stream, wants)
 		if errors.Is(err, jetstream.ErrConsumerExists) {
-			c, err = js.Consumer(ctx, r.Stream, r.Durable)
+			c, err = l.js.Consumer(ctx, stream, wants.Durable)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ensure consumer %s/%s: %w", r.Stream, r.Durable, err)
+		return nil, fmt.Errorf("ensure consumer %s: %w", name, err)
 	}
 	has := c.CachedInfo().Config
-	if r.OldInFlight > 0 && has.MaxAckPending == r.OldInFlight {
+	if oldAckPending > 0 && has.MaxAckPending == oldAckPending {
 		has.MaxAckPending = wants.MaxAckPending
-		if c, err = js.UpdateConsumer(ctx, r.Stream, has); err != nil {
-			return nil, fmt.Errorf("update consumer %s/%s: %w", r.Stream, r.Durable, err)
+		if c, err = l.js.UpdateConsumer(ctx, stream, has); err != nil {
+			return nil, fmt.Errorf("update consumer %s: %w", name, err)
 		}
 	}
-	return c, mismatch(compare(r.Stream+"/"+r.Durable, consumerFields(has), consumerFields(wants)))
+	return c, mismatch(compare(name, consumerFields(has), consumerFields(wants)))
 }
 
 func mismatch(differences []Difference) error {

@@ -64,7 +64,7 @@ type Follower struct {
 	headroom      int64     // messages that may arrive after arrivedBefore before an unread one can be evicted
 	arrivedBefore int64     // inbox.arrived() at that time
 
-	readOn  *connection // the connection of stream; nil after a failure
+	readOn  *Connection // the connection of stream; nil after a failure
 	stream  jetstream.Stream
 	next    uint64 // the first unread sequence number; 0 = start with new messages
 	gap     *GapError
@@ -116,7 +116,7 @@ func (f *Follower) After() uint64 { return f.next - 1 }
 // Other errors: ctx ended or the Bus was closed.
 func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 	for {
-		l, err := f.bus.awaitConnection(ctx)
+		l, err := f.bus.AwaitConnection(ctx)
 		if err != nil {
 			return FollowedMessage{}, err
 		}
@@ -131,7 +131,7 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 		case ctx.Err() != nil:
 			return FollowedMessage{}, ctx.Err()
 		case f.bus.closing.Err() != nil:
-			return FollowedMessage{}, errNotConnected
+			return FollowedMessage{}, ErrNotConnected
 		}
 		f.afterRead(l, err)
 		f.awaitNext(ctx, l)
@@ -139,7 +139,7 @@ func (f *Follower) Next(ctx context.Context) (FollowedMessage, error) {
 }
 
 // readLimited calls read within the limit, which a returned message keeps.
-func (f *Follower) readLimited(ctx context.Context, l *connection) (m *FollowedMessage, err error) {
+func (f *Follower) readLimited(ctx context.Context, l *Connection) (m *FollowedMessage, err error) {
 	done, err := f.limit(ctx)
 	if err != nil {
 		return nil, err
@@ -156,7 +156,7 @@ func (f *Follower) readLimited(ctx context.Context, l *connection) (m *FollowedM
 }
 
 // read returns the next event; nil if there is none yet.
-func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, error) {
+func (f *Follower) read(ctx context.Context, l *Connection) (*FollowedMessage, error) {
 	ctx, cancel := l.withTimeout(ctx, readTimeout)
 	defer cancel()
 	if f.readOn != l {
@@ -194,7 +194,7 @@ func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, e
 		if f.removedTo <= f.completeTo {
 			f.completeTo = next
 		}
-		e, err := parseEvent(attributesOf(raw.Header), raw.Data)
+		e, err := parseEvent(Attributes(raw.Header), raw.Data)
 		if err == nil {
 			return &FollowedMessage{Seq: raw.Sequence, Event: e}, nil
 		}
@@ -204,7 +204,7 @@ func (f *Follower) read(ctx context.Context, l *connection) (*FollowedMessage, e
 
 // resume finds the position on a new connection. The stream may be another one, or shorter: at its
 // beginning, or after a crash at its end.
-func (f *Follower) resume(ctx context.Context, l *connection) error {
+func (f *Follower) resume(ctx context.Context, l *Connection) error {
 	// Subscribe first, so that no message is missed. The subscription survives a reconnect.
 	if f.inbox == nil || f.inbox.on.nc != l.nats() {
 		f.Close()
@@ -316,7 +316,7 @@ func (f *Follower) markComplete(at time.Time, arrived int64) {
 
 // afterRead handles a read that failed or found nothing (err is nil). After a failure the stream is
 // looked up again.
-func (f *Follower) afterRead(l *connection, err error) {
+func (f *Follower) afterRead(l *Connection, err error) {
 	switch {
 	case err == nil:
 		f.failing = false
@@ -332,7 +332,7 @@ func (f *Follower) afterRead(l *connection, err error) {
 }
 
 // awaitNext waits until the next read.
-func (f *Follower) awaitNext(ctx context.Context, l *connection) {
+func (f *Follower) awaitNext(ctx context.Context, l *Connection) {
 	pause := time.NewTimer(f.poll)
 	defer pause.Stop()
 	select {
@@ -346,8 +346,8 @@ func (f *Follower) awaitNext(ctx context.Context, l *connection) {
 }
 
 // withTimeout bounds ctx by the connection and by d.
-func (l *connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+func (l *Connection) withTimeout(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
 	ctx, expire := context.WithTimeout(ctx, d)
-	ctx, cancel := l.untilLost(ctx)
+	ctx, cancel := l.UntilLost(ctx)
 	return ctx, func() { cancel(); expire() }
 }

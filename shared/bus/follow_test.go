@@ -377,5 +377,5 @@ func TestFollowWithoutNATS(t *testing.T) {
 		ended <- err
 	}()
 	b.Close()
-	require.ErrorIs(t, <-ended, errNotConnected, "the end of the bus is the end of its followers")
+	require.ErrorIs(t, <-ended, ErrNotConnected, "the end of the bus is the end of its followers")
 }

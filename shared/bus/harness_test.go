@@ -1,13 +1,11 @@
 package bus
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"path/filepath"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -69,17 +67,6 @@ func (b *broker) info(js jetstream.JetStream, stream string) *jetstream.StreamIn
 	return info
 }
 
-// settled says whether nothing waits for the consumer or for an acknowledgement.
-func (b *broker) settled(js jetstream.JetStream, r Route) bool {
-	c, err := js.Consumer(b.t.Context(), r.Stream, r.Durable)
-	if err != nil {
-		return false
-	}
-	info, err := c.Info(b.t.Context())
-	// A consumer just made may say for a moment that nothing is pending.
-	return err == nil && info.AckFloor.Stream > 0 && info.NumPending == 0 && info.NumAckPending == 0
-}
-
 func newBus(t *testing.T, url string) *Bus { return newBusLogging(t, url, io.Discard) }
 
 func newBusLogging(t *testing.T, url string, log io.Writer) *Bus {
@@ -115,113 +102,25 @@ func publishAll(t *testing.T, b *Bus, messages ...Message) {
 	}
 }
 
-// function is an event function that answers as told and remembers its calls.
-type function struct {
-	*httptest.Server
-	mu    sync.Mutex
-	calls []call
-	busy  int
-	peak  int
-}
-
-type call struct {
-	path, id, user, password string
-	header                   http.Header
-	body                     string
-	at                       time.Time
-}
-
-// newFunction answers the nth call (from 1) with answer.
-func newFunction(t *testing.T, answer func(w http.ResponseWriter, c call, n int)) *function {
-	f := &function{}
-	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			panic(err)
-		}
-		c := call{path: r.Method + " " + r.URL.Path, id: r.Header.Get("Ce-Id"), header: r.Header, body: string(body), at: time.Now()}
-		c.user, c.password, _ = r.BasicAuth()
-		f.mu.Lock()
-		f.calls = append(f.calls, c)
-		n := len(f.calls)
-		f.busy++
-		f.peak = max(f.peak, f.busy)
-		f.mu.Unlock()
-		answer(w, c, n)
-		f.mu.Lock()
-		f.busy--
-		f.mu.Unlock()
-	}))
-	t.Cleanup(f.Close)
-	return f
-}
-
-func answering(status int) func(http.ResponseWriter, call, int) {
-	return func(w http.ResponseWriter, _ call, _ int) { w.WriteHeader(status) }
-}
-
-func (f *function) seen() []call {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Clone(f.calls)
-}
-
-// of counts the deliveries of one event.
-func (f *function) of(id string) int {
-	n := 0
-	for _, c := range f.seen() {
-		if c.id == id {
-			n++
-		}
-	}
-	return n
-}
-
-func testRoute() Route {
-	return Route{Stream: StreamEvents, Durable: "d", Filters: []string{"evt.>"}, Function: "f", InFlight: 4, AckWait: 2 * time.Second, Timeout: soon}
-}
-
-func testConfig(f *function) TriggerConfig {
-	return TriggerConfig{BaseURL: f.URL, User: "trigger", Password: "token", MinBackoff: 10 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
-}
-
-// running is a trigger at work.
-type running struct {
-	*Trigger
-	cancel context.CancelFunc
-	ended  chan struct{}
-}
-
-func runTrigger(t *testing.T, b *Bus, cfg TriggerConfig, routes ...Route) *running {
-	t.Helper()
-	trigger, err := NewTrigger(b, cfg, routes)
-	require.NoError(t, err)
-	r := &running{Trigger: trigger, ended: make(chan struct{})}
-	ctx, cancel := context.WithCancel(context.Background())
-	r.cancel = cancel
-	go func() {
-		defer close(r.ended)
-		trigger.Run(ctx)
-	}()
-	t.Cleanup(r.stop)
-	return r
-}
-
-// Counts is what was delivered so far, by durable.
-func (t *Trigger) Counts() map[string]RouteCounts {
-	counts := map[string]RouteCounts{}
-	for _, r := range t.Routes() {
-		counts[r.Durable] = r.RouteCounts
-	}
-	return counts
-}
-
-func (r *running) stop() {
-	r.cancel()
-	<-r.ended
-}
-
 func eventually(t *testing.T, condition func() bool, what string) {
 	t.Helper()
 	require.Eventually(t, condition, 3*soon, every, what)
+}
+
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }

@@ -29,6 +29,7 @@ const (
 	headersPart      = 8   // a page is at most this part of the server's max_payload: JSON may escape each byte by six
 	headersSize      = 100 // bytes that a message's numbers and names take in JSON, roughly
 	headersIdle      = 10 * time.Second
+	headersRestart   = 10 * time.Second    // after a failed subscription
 	headersConsumer  = "sendonce-headers-" // name prefix of the consumer that reads headers
 )
 
@@ -64,7 +65,7 @@ type messageHeader struct {
 
 // readHeaders calls do with the messages of a stream, page by page, until do returns false, there are no
 // more, or one is younger than until (zero = none is). The trigger reads them.
-func (l *connection) readHeaders(ctx context.Context, stream string, from uint64, until time.Time, do func([]messageHeader) (bool, error)) error {
+func (l *Connection) readHeaders(ctx context.Context, stream string, from uint64, until time.Time, do func([]messageHeader) (bool, error)) error {
 	for {
 		next, err := l.readHeadersFrom(ctx, stream, headersRequest{From: from, Until: until}, do)
 		if err != nil || next == 0 {
@@ -75,7 +76,7 @@ func (l *connection) readHeaders(ctx context.Context, stream string, from uint64
 }
 
 // readHeadersFrom sends one request. It returns where the next one continues; 0 = nowhere.
-func (l *connection) readHeadersFrom(ctx context.Context, stream string, wants headersRequest, do func([]messageHeader) (bool, error)) (next uint64, err error) {
+func (l *Connection) readHeadersFrom(ctx context.Context, stream string, wants headersRequest, do func([]messageHeader) (bool, error)) (next uint64, err error) {
 	body, err := json.Marshal(wants)
 	if err != nil {
 		return 0, err
@@ -132,24 +133,33 @@ func nextPage(ctx context.Context, sub *nats.Subscription) (page headersPage, er
 	return page, nil
 }
 
-// serveHeaders answers requests for headers until ctx ends, one at a time.
-func (t *Trigger) serveHeaders(ctx context.Context) {
+// ServeHeaders answers requests for headers until ctx ends, one at a time. It is the trigger's.
+func (b *Bus) ServeHeaders(ctx context.Context) { b.serveHeaders(ctx, headersFetches) }
+
+func (b *Bus) serveHeaders(ctx context.Context, fetches int) {
+	logged := ""
 	for ctx.Err() == nil {
-		l, err := t.bus.awaitConnection(ctx)
+		l, err := b.AwaitConnection(ctx)
 		if err != nil {
 			return
 		}
-		linked, unbind := l.untilLost(ctx)
-		if err := t.serveHeadersOn(linked, l); linked.Err() == nil {
-			t.logOnce("requests for headers of messages are not answered, so streams are not trimmed: " + err.Error())
-			sleep(linked, setupWaitMax)
+		linked, unbind := l.UntilLost(ctx)
+		if err := l.serveHeaders(linked, fetches); linked.Err() == nil {
+			if err.Error() != logged {
+				logged = err.Error()
+				b.log.Error("requests for headers of messages are not answered, so streams are not trimmed", "error", err)
+			}
+			select {
+			case <-time.After(headersRestart):
+			case <-linked.Done():
+			}
 		}
 		unbind()
 	}
 }
 
-// serveHeadersOn answers requests on one connection until ctx ends or the subscription fails.
-func (t *Trigger) serveHeadersOn(ctx context.Context, l *connection) error {
+// serveHeaders answers requests until ctx ends or the subscription fails.
+func (l *Connection) serveHeaders(ctx context.Context, fetches int) error {
 	sub, err := l.nats().QueueSubscribeSync(headersPrefix+"*", UserTrigger)
 	if err != nil {
 		return err
@@ -165,14 +175,14 @@ func (t *Trigger) serveHeadersOn(ctx context.Context, l *connection) error {
 		case err != nil:
 			return err
 		default:
-			l.answerHeaders(ctx, m, t.fetches)
+			l.answerHeaders(ctx, m, fetches)
 		}
 	}
 }
 
 // answerHeaders answers one request. Only reply subjects may be answered to: with this connection's
 // rights, anything else could be a request.
-func (l *connection) answerHeaders(ctx context.Context, m *nats.Msg, fetches int) {
+func (l *Connection) answerHeaders(ctx context.Context, m *nats.Msg, fetches int) {
 	stream := strings.TrimPrefix(m.Subject, headersPrefix)
 	var wants headersRequest
 	if !slices.Contains(headersOf, stream) || !strings.HasPrefix(m.Reply, replyRoot) || json.Unmarshal(m.Data, &wants) != nil {
@@ -223,7 +233,7 @@ func (a *headersAnswer) send(page headersPage) error {
 }
 
 // listHeaders reads with a consumer of its own.
-func (l *connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, answer *headersAnswer) error {
+func (l *Connection) listHeaders(ctx context.Context, stream string, wants headersRequest, fetches int, answer *headersAnswer) error {
 	s, err := l.js.Stream(ctx, stream)
 	if err != nil {
 		return err

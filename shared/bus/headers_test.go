@@ -15,12 +15,9 @@ import (
 // request. client is a connection that may request them.
 func serveHeaders(t *testing.T, b, client *Bus) {
 	t.Helper()
-	trigger, err := NewTrigger(b, TriggerConfig{BaseURL: "http://127.0.0.1:1"}, nil)
-	require.NoError(t, err)
-	trigger.fetches = 1
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan struct{})
-	go func() { defer close(ended); trigger.serveHeaders(ctx) }()
+	go func() { defer close(ended); b.serveHeaders(ctx, 1) }()
 	t.Cleanup(func() { stop(); <-ended })
 	l, err := client.connection(within(t, soon))
 	require.NoError(t, err)

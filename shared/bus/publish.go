@@ -108,19 +108,19 @@ func reserveLookUpTime(ctx context.Context) (context.Context, context.CancelFunc
 // newPublisher returns a publisher for n messages over this connection. It is not shared, because
 // messages that are never acknowledged, such as denied ones, keep their place among the pending ones.
 // The caller must clean it up.
-func (l *connection) newPublisher(n int) (jetstream.JetStream, error) {
+func (l *Connection) newPublisher(n int) (jetstream.JetStream, error) {
 	return jetstream.New(l.nats(), jetstream.WithPublishAsyncMaxPending(n))
 }
 
 // sendAll sends the messages in order over this connection only. After one that cannot be sent it
 // stops. Subjects that NATS has denied before are skipped.
-func (b *Bus) sendAll(l *connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
+func (b *Bus) sendAll(l *Connection, publisher jetstream.JetStream, messages []Message) ([]jetstream.PubAckFuture, []error) {
 	futures, errs := make([]jetstream.PubAckFuture, len(messages)), make([]error, len(messages))
 	for i := range messages {
 		denied, _ := b.denied.contains(messages[i].Subject)
 		switch {
 		case l.ctx.Err() != nil:
-			errs[i] = unavailable(errNotConnected)
+			errs[i] = unavailable(ErrNotConnected)
 		case denied:
 			errs[i] = b.deniedError(messages[i].Subject)
 			continue // only this message: others are permitted
@@ -197,7 +197,7 @@ func isUnanswered(err error) bool {
 // classifyUnanswered looks the subject up to choose the error. No stream has it: refused. Its stream
 // exists, is one of ours that is missing, or cannot be looked up while others replied: that stream is
 // unavailable. Otherwise the broker is.
-func (b *Bus) classifyUnanswered(ctx context.Context, l *connection, subject string, cause error, othersAnswered bool) error {
+func (b *Bus) classifyUnanswered(ctx context.Context, l *Connection, subject string, cause error, othersAnswered bool) error {
 	_, err := l.js.StreamNameBySubject(ctx, subject)
 	switch {
 	case err == nil:

@@ -236,12 +236,12 @@ func TestEventAttributesRoundTrip(t *testing.T) {
 		"ce-specversion": "1.0", "ce-id": "1", "ce-source": "/test", "ce-type": "sendonce.task.succeeded.v1", "ce-subject": "a task",
 		"ce-time": "2026-11-20T01:02:03.000000004Z", "ce-dataschema": "https://example.com/schema", "ce-sequence": "7",
 		"content-type": "application/json",
-	}, attributesOf(h))
+	}, Attributes(h))
 }
 
 func TestInvalidHTTPHeadersAreDropped(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, map[string]string{"ce-id": "ab"}, attributesOf(nats.Header{
+	require.Equal(t, map[string]string{"ce-id": "ab"}, Attributes(nats.Header{
 		"CE-Id": {"a\x01b"}, "ce-": {"x"}, "ce-bad name": {"x"}, "Nats-Msg-Id": {"x"}, "ce-none": {},
 	}))
 }

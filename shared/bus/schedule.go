@@ -113,7 +113,7 @@ func (b *Bus) schedule(name, subject string, bucket time.Time) {
 		return
 	}
 	if err == nil {
-		ctx, unbind := l.untilLost(ctx)
+		ctx, unbind := l.UntilLost(ctx)
 		defer unbind()
 		_, err = l.js.PublishMsg(ctx, &nats.Msg{Subject: name}, jetstream.WithScheduleAt(bucket), jetstream.WithScheduleTarget(subject))
 	}

@@ -3,6 +3,7 @@ package bus
 import (
 	"cmp"
 	"encoding/hex"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,12 +36,28 @@ const (
 	EventDelivered = EventPrefix + "message.delivered" // the only event that deliver publishes
 
 	wakePrefix   = "wake."
-	acceptPrefix = "acc."
+	AcceptPrefix = "acc."
 
 	queuePrefix      = wakePrefix + "queue."
 	schedPrefix      = "sched."
-	deadLetterPrefix = "dlq."
+	DeadLetterPrefix = "dlq."
 )
+
+// RecordDurable is the consumer by which the function deliver records events.
+const RecordDurable = "record"
+
+// saveDurablePrefix begins the names of the consumers that save.
+const saveDurablePrefix = "save-"
+
+// ShardDurable returns the name of the consumer that feeds a function with one shard, from 0, of the
+// accepted messages.
+func ShardDurable(function string, shard, shards int) string {
+	return function + "-" + strconv.Itoa(shard+1) + shardsSuffix(shards)
+}
+
+// shardsSuffix ends the names of the consumers for a number of shards. Each number has its own, since
+// a consumer must have seen all messages of its shard.
+func shardsSuffix(shards int) string { return "-of-" + strconv.Itoa(shards) }
 
 // QueueSubject returns the subject to wake when tasks of queue became ready.
 func QueueSubject(queue string) string { return queuePrefix + escapeToken(queue) }
@@ -121,13 +138,13 @@ func streamConfigs(cfg *Config, schedules bool) []jetstream.StreamConfig {
 	users.MaxMsgsPerSubject = int64(cmp.Or(cfg.InboxMessages, 10_000)) // beyond it the oldest message of the same inbox is evicted
 	users.MaxBytes, users.MaxAge = megabytes(cfg.UsersMB, 128), cmp.Or(cfg.UsersMaxAge, 30*day)
 
-	dead.Name, dead.Subjects = StreamDeadLetters, []string{deadLetterPrefix + ">"}
+	dead.Name, dead.Subjects = StreamDeadLetters, []string{DeadLetterPrefix + ">"}
 	dead.Description = "events that a function refused"
 	dead.MaxBytes = megabytes(cfg.DeadLettersMB, 32)
 
 	// The subject is the id and deduplicates as long as its message exists. No age limit: only saved
 	// messages are removed.
-	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{acceptPrefix + ">"}
+	accepted.Name, accepted.Subjects = cfg.acceptStream(), []string{AcceptPrefix + ">"}
 	accepted.Description = "messages that are accepted and perhaps not saved yet, as CloudEvents"
 	accepted.MaxMsgsPerSubject, accepted.DiscardNewPerSubject = 1, true
 	accepted.MaxBytes, accepted.Duplicates = megabytes(cfg.AcceptedMB, 256), 2*time.Minute

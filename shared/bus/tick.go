@@ -9,39 +9,39 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// tick wakes the function of r at once and then every r.TickInterval until ctx ends. All triggers
-// publish a tick under the same id, so the stream stores one. Ticks are not stored in advance, where
-// they could be evicted.
-func (t *Trigger) tick(ctx context.Context, l *connection, r *route) {
-	t.bus.Wake(r.Filters[0], 1)
-	t.forgetSchedule(ctx, l, r)
+// Tick wakes subject at once and then at every multiple of interval until ctx ends. All triggers
+// publish a tick under the same id, made of name and its time, so the stream stores one. Ticks are not
+// stored in advance, where they could be evicted.
+func (b *Bus) Tick(ctx context.Context, l *Connection, subject, name string, interval time.Duration) {
+	b.Wake(subject, 1)
+	b.removeOldTick(ctx, l, subject)
 	for {
-		at := time.Now().Truncate(r.TickInterval).Add(r.TickInterval)
+		at := time.Now().Truncate(interval).Add(interval)
 		select {
 		case <-time.After(time.Until(at)):
 		case <-ctx.Done():
 			return
 		}
 		bounded, cancel := context.WithTimeout(ctx, scheduleTimeout)
-		_, err := l.js.PublishMsg(bounded, &nats.Msg{Subject: r.Filters[0], Data: []byte("1")},
-			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", r.Durable, at.Unix())))
+		_, err := l.js.PublishMsg(bounded, &nats.Msg{Subject: subject, Data: []byte("1")},
+			jetstream.WithMsgID(fmt.Sprintf("tick-%s-%d", name, at.Unix())))
 		cancel()
 		if err != nil && ctx.Err() == nil {
-			t.bus.keepUnsent(wakeUp{subject: r.Filters[0]})
-			t.bus.log.Warn("tick", "route", r.Durable, "error", err)
+			b.keepUnsent(wakeUp{subject: subject})
+			b.log.Warn("tick", "subject", subject, "error", err)
 		}
 	}
 }
 
-// forgetSchedule removes the repeating schedule of earlier versions.
-func (t *Trigger) forgetSchedule(ctx context.Context, l *connection, r *route) {
+// removeOldTick removes the repeating schedule of earlier versions.
+func (b *Bus) removeOldTick(ctx context.Context, l *Connection, subject string) {
 	ctx, cancel := context.WithTimeout(ctx, scheduleTimeout)
 	defer cancel()
-	s, err := l.js.Stream(ctx, r.Stream)
+	s, err := l.js.Stream(ctx, StreamWake)
 	if err == nil {
-		err = s.Purge(ctx, jetstream.WithPurgeSubject(scheduleName(r.Filters[0], "tick")))
+		err = s.Purge(ctx, jetstream.WithPurgeSubject(scheduleName(subject, "tick")))
 	}
 	if err != nil && ctx.Err() == nil {
-		t.bus.log.Warn("remove the tick of an earlier version", "route", r.Durable, "error", err)
+		b.log.Warn("remove the tick of an earlier version", "subject", subject, "error", err)
 	}
 }

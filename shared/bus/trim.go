@@ -65,7 +65,7 @@ func purgeTo(ctx context.Context, stream jetstream.Stream, last uint64) (removed
 }
 
 // stream looks up a stream; nil if there is none.
-func (b *Bus) stream(ctx context.Context, name string) (*connection, jetstream.Stream, error) {
+func (b *Bus) stream(ctx context.Context, name string) (*Connection, jetstream.Stream, error) {
 	l, err := b.connection(ctx)
 	if err != nil {
 		return nil, nil, unavailable(err)
@@ -99,8 +99,8 @@ func fillRatio(info *jetstream.StreamInfo) float64 {
 }
 
 // recordedTo returns the sequence number up to which all events are recorded; 0 without the consumer.
-func (l *connection) recordedTo(ctx context.Context) (uint64, error) {
-	consumer, err := l.js.Consumer(ctx, StreamEvents, recordRoute)
+func (l *Connection) recordedTo(ctx context.Context) (uint64, error) {
+	consumer, err := l.js.Consumer(ctx, StreamEvents, RecordDurable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return 0, nil
 	}

@@ -166,7 +166,7 @@ type trimEntry struct {
 
 // run reads message headers page by page: of old enough messages, and of young ones where copies are
 // removed.
-func (t *messageTrim) run(ctx context.Context, l *connection, from uint64) error {
+func (t *messageTrim) run(ctx context.Context, l *Connection, from uint64) error {
 	ends, until, start := true, t.before, time.Now()
 	if t.newest != nil {
 		until = time.Time{}

@@ -179,7 +179,7 @@ func (b *Bus) TrimUsers(ctx context.Context, full bool, note func(context.Contex
 }
 
 // readInboxes reads the message headers of USERS.
-func readInboxes(ctx context.Context, l *connection, first uint64) (*inboxes, error) {
+func readInboxes(ctx context.Context, l *Connection, first uint64) (*inboxes, error) {
 	in, start := &inboxes{number: map[[2]string]int{}}, time.Now()
 	err := l.readHeaders(ctx, StreamUsers, first, time.Time{}, func(messages []messageHeader) (bool, error) {
 		for _, m := range messages {

@@ -42,8 +42,3 @@ func (b *Bus) usageOf(ctx context.Context, name string) (float64, error) {
 	}
 	return bytesUsed(stream.CachedInfo()), nil
 }
-
-// StreamUsage is Bus.StreamUsage.
-func (t *Trigger) StreamUsage(ctx context.Context) (map[string]float64, error) {
-	return t.bus.StreamUsage(ctx)
-}

@@ -52,12 +52,12 @@ func Users(accepted string, subjects ...string) []User {
 			Subscribe: []string{SubjectCallers},
 		}
 	}
-	accept := slices.Concat([]string{acceptPrefix + ">", names}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
+	accept := slices.Concat([]string{AcceptPrefix + ">", names}, api("STREAM.MSG.GET", accepted), api("CONSUMER.LIST", accepted))
 	published := []string{StreamEvents, StreamMessages, StreamUsers}
 	publish := slices.Concat([]string{MessagePrefix + ">", UserPrefix + ">", names}, subjects, api("STREAM.INFO", published...))
 	trim := slices.Concat(
 		api("STREAM.MSG.GET", published...), api("STREAM.PURGE", published...), api("STREAM.MSG.DELETE", StreamMessages, StreamUsers),
-		api("CONSUMER.INFO", StreamEvents+"."+recordRoute), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headersOf, ""))
+		api("CONSUMER.INFO", StreamEvents+"."+RecordDurable), api("CONSUMER.LIST", StreamMessages), surroundEach(headersPrefix, headersOf, ""))
 
 	claim := function("claim")
 	claim.Subscribe = append(claim.Subscribe, queuePrefix+"*")
@@ -86,7 +86,7 @@ func Users(accepted string, subjects ...string) []User {
 	}
 	streams := []string{StreamWake, accepted, StreamEvents, StreamMessages, StreamUsers, StreamDeadLetters}
 	carried := []string{StreamWake, accepted, StreamEvents}
-	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", deadLetterPrefix + ">", names},
+	trigger := User{Name: UserTrigger, Publish: slices.Concat([]string{wakePrefix + ">", DeadLetterPrefix + ">", names},
 		api("STREAM.INFO", streams...), api("STREAM.CREATE", streams...), api("STREAM.UPDATE", streams...), api("STREAM.PURGE", StreamWake),
 		api("CONSUMER.LIST", carried...), surroundEach("$JS.ACK.", carried, ".>")), Subscribe: []string{headersPrefix + "*"}}
 	for _, request := range []string{"INFO", "CREATE", "MSG.NEXT", "UNPIN"} {
@@ -112,7 +112,7 @@ func CheckSubject(subject string) error {
 		return fmt.Errorf("%q: must be a subject such as orders.> of letters, digits, _ and -", subject)
 	case strings.ContainsAny(tokens[0], "*>"), strings.HasPrefix(tokens[0], "_"):
 		return fmt.Errorf("%q: must begin with a name that is not of NATS, as orders.> does", subject)
-	case slices.Contains([]string{wakePrefix, acceptPrefix, schedPrefix, deadLetterPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
+	case slices.Contains([]string{wakePrefix, AcceptPrefix, schedPrefix, DeadLetterPrefix, EventPrefix, UserPrefix}, tokens[0]+"."), tokens[0] == "notify":
 		return fmt.Errorf("%q: must not be a subject of Sendonce's own", subject)
 	}
 	return nil

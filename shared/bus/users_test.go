@@ -1,7 +1,6 @@
 package bus
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -377,20 +376,9 @@ func TestOnlyTriggerCreatesStreams(t *testing.T) {
 		require.ErrorContains(t, err, "is missing: the trigger makes it", what)
 		require.Less(t, time.Since(began), soon, what)
 	}
-	trigger, err := NewTrigger(g.bus(UserTrigger), TriggerConfig{BaseURL: "http://127.0.0.1:1"}, nil)
-	require.NoError(t, err)
-	trigger.checkEvery = 20 * time.Millisecond
-	running, stop := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() { defer close(ended); trigger.Run(running) }()
 	works := func() bool { return errors.Join(accept(), follows(), publish(), asked()) == nil }
+	require.NoError(t, g.bus(UserTrigger).Ensure(within(t, soon)))
 	eventually(t, works, "the trigger has made them")
-	for _, name := range removed {
-		require.NoError(t, g.operator.DeleteStream(t.Context(), name))
-	}
-	eventually(t, works, "and makes them again")
-	stop()
-	<-ended
 }
 
 // What a server has kept for everybody is there for the account once its directory
@@ -406,7 +394,7 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 	publishAll(t, b, eventMessage("before"))
 	l, err := b.connection(within(t, soon))
 	require.NoError(t, err)
-	_, err = ensureConsumer(within(t, soon), l, Routes(time.Hour)[4])
+	_, err = l.js.CreateConsumer(within(t, soon), StreamEvents, jetstream.ConsumerConfig{Durable: RecordDurable, AckPolicy: jetstream.AckExplicitPolicy})
 	require.NoError(t, err)
 	require.NoError(t, old.Stop())
 
@@ -420,7 +408,7 @@ func TestStreamsSurviveAddingUsers(t *testing.T) {
 	g.operator, err = jetstream.New(nc)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, g.kept()[StreamEvents])
-	c, err := g.operator.Consumer(t.Context(), StreamEvents, recordRoute)
+	c, err := g.operator.Consumer(t.Context(), StreamEvents, RecordDurable)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, c.CachedInfo().NumPending)
 }

@@ -164,7 +164,7 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 	var on *nats.Conn // owner of sub; survives reconnects
 	var sub *nats.Subscription
 	for ctx.Err() == nil {
-		l, err := b.awaitConnection(ctx)
+		l, err := b.AwaitConnection(ctx)
 		if err != nil {
 			break
 		}
@@ -194,8 +194,8 @@ func (b *Bus) runSubscription(ctx context.Context, subject string, received nats
 
 // flushed waits until the server has received everything written so far. It returns false if the
 // connection or ctx ends first.
-func (b *Bus) flushed(ctx context.Context, l *connection) bool {
-	ctx, cancel := l.untilLost(ctx)
+func (b *Bus) flushed(ctx context.Context, l *Connection) bool {
+	ctx, cancel := l.UntilLost(ctx)
 	defer cancel()
 	for ctx.Err() == nil {
 		if l.nats().FlushTimeout(writeTimeout) == nil {

@@ -183,34 +183,6 @@ func TestEscapeToken(t *testing.T) {
 	}
 }
 
-// A function sends the tasks of queue wechat, so their hints are kept as well as
-// heard; a schedule's reaches the function alone.
-func TestWeChatQueueWakesPollersAndFunction(t *testing.T) {
-	t.Parallel()
-	broker := newBroker(t)
-	require.Equal(t, WakeWeChat, QueueSubject("wechat"))
-	log := new(logged)
-	b, listener := newBus(t, broker.server.URL()), newBusLogging(t, broker.server.URL(), log)
-	require.NoError(t, b.Ensure(t.Context()))
-	told := make(chan int, 100)
-	listener.OnQueue(func(_ string, n int) { told <- n }, func() {})
-	eventually(t, func() bool { b.Wake(QueueSubject("other"), 1); return len(told) > 0 }, "listens")
-	f := newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "wechat", Filters: []string{WakeWeChat}, Function: "wechat", InFlight: 1, AckWait: time.Second}
-	first := runTrigger(t, b, testConfig(f), route)
-	b.Wake(WakeWeChat, 7)
-	eventually(t, func() bool { return len(f.seen()) == 1 }, "called")
-	eventually(t, func() bool { n := <-told; return n == 7 }, "heard")
-
-	b.WakeAt(WakeWeChat, time.Now().Add(time.Second))
-	eventually(t, func() bool { return len(f.seen()) == 2 }, "called at its time")
-	first.stop()
-	route.TickInterval = time.Second
-	runTrigger(t, b, testConfig(f), route)
-	eventually(t, func() bool { return len(f.seen()) >= 4 }, "ticks")
-	require.NotContains(t, log.String(), "ignored an invalid wake-up")
-}
-
 // halting is a way to a server on which nothing passes while it is locked, and
 // nobody is told so.
 func halting(t *testing.T, to string, gate *sync.Mutex) (url string) {

@@ -19,9 +19,9 @@ import (
 	"github.com/cloudevents/sdk-go/v2/event"
 	cehttp "github.com/cloudevents/sdk-go/v2/protocol/http"
 
-	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 // attemptHeader says how often the trigger has tried an event, this time
@@ -29,7 +29,7 @@ import (
 const attemptHeader = "Ce-Deliveryattempt"
 
 // What several events are posted as: batchType in the order of their stream,
-// bus.EventsType in no order. The JSON is the same.
+// trigger.EventsType in no order. The JSON is the same.
 const batchType = "application/cloudevents-batch+json"
 
 // poison is an error that no retry will cure.
@@ -86,7 +86,7 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 		return nil, err
 	}
 	c.Log("event_id", e.ID(), "event_type", e.Type())
-	if e.Type() == bus.RefusedType {
+	if e.Type() == trigger.RefusedType {
 		return nil, t.buryRefused(ctx, c, e)
 	}
 	letter := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
@@ -103,7 +103,7 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 // buryRefused records an event that this function has refused and that the
 // trigger could keep nowhere else.
 func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Event) error {
-	var refused bus.Refused
+	var refused trigger.Refused
 	if err := json.Unmarshal(e.Data(), &refused); err != nil {
 		return task.Invalid([]task.Field{{Name: "data", Message: "must be a refused event: " + err.Error()}})
 	}
@@ -134,7 +134,7 @@ type BatchHandler func(ctx context.Context, c *Call, events []StreamEvent) error
 
 // isBatch tells several events, in the JSON of CloudEvents, from one by their media
 // type.
-func isBatch(kind string) bool { return kind == batchType || kind == bus.EventsType }
+func isBatch(kind string) bool { return kind == batchType || kind == trigger.EventsType }
 
 // readBatch decodes only what Posted has: with all attributes it would take
 // longer than the rest of a call.

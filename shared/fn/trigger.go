@@ -3,8 +3,8 @@ package fn
 import (
 	"context"
 
-	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/metrics"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 // RunTrigger carries events by routes until ctx ends, and returns when what was
@@ -12,26 +12,26 @@ import (
 // listens where a function would, for probes and scrapes alone:
 //
 //   - /healthz is 503 when something here hangs, which only a restart cures (see
-//     bus.Trigger.Alive). NATS or functions that are away are no reason.
+//     trigger.Trigger.Alive). NATS or functions that are away are no reason.
 //   - /readyz is 503 while events are not carried, as without NATS, or not by all
 //     routes; it names those that do not run and says why.
 //   - /metrics has what was carried beside what every process counts.
-func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bus.Route) error {
+func (e *Env) RunTrigger(ctx context.Context, cfg trigger.Config, routes []trigger.Route) error {
 	r := e.Metrics().registry
 	deliveries := r.Counter("trigger_deliveries_total", "POSTs to a function that are over; status is none when there was no answer.", "durable", "function", "status")
 	durations := r.Histogram("trigger_delivery_seconds", "Time from the start of a POST to its answer, or to giving it up.", secondBuckets, "durable", "function")
 	cfg.DrainTimeout = e.Config.DrainTimeout
-	cfg.OnDelivery = func(d bus.Delivery) {
+	cfg.OnDelivery = func(d trigger.Delivery) {
 		deliveries.Inc(d.Durable, d.Function, statusLabel(d.Status))
 		durations.Observe(d.Took.Seconds(), d.Durable, d.Function)
 	}
-	t, err := bus.NewTrigger(e.bus, cfg, routes)
+	t, err := trigger.New(e.bus, e.Log, cfg, routes)
 	if err != nil {
 		return err
 	}
 	gauges := triggerGauges{
 		trigger: t,
-		backlog: &cachedGauge[bus.Backlog]{log: e.Log, what: "the backlog of the functions"},
+		backlog: &cachedGauge[trigger.Backlog]{log: e.Log, what: "the backlog of the functions"},
 		used:    &cachedGauge[map[string]float64]{log: e.Log, what: "the sizes of the streams"},
 	}
 	gauges.backlog.set(t.Backlog)
@@ -68,8 +68,8 @@ func (e *Env) RunTrigger(ctx context.Context, cfg bus.TriggerConfig, routes []bu
 
 // triggerGauges show the state of a trigger, and what NATS has for it.
 type triggerGauges struct {
-	trigger *bus.Trigger
-	backlog *cachedGauge[bus.Backlog]
+	trigger *trigger.Trigger
+	backlog *cachedGauge[trigger.Backlog]
 	used    *cachedGauge[map[string]float64]
 }
 
@@ -77,7 +77,7 @@ type triggerGauges struct {
 func (g triggerGauges) collect(s *metrics.Scrape) {
 	connected := g.trigger.Connected()
 	s.Gauge("trigger_connected", "1 while there is a connection to NATS.", oneIf(connected))
-	var backlog bus.Backlog // without a route: not known
+	var backlog trigger.Backlog // without a route: not known
 	if connected {
 		backlog, _ = g.backlog.get()
 		used, _ := g.used.get() // of the streams that answered
@@ -90,7 +90,7 @@ func (g triggerGauges) collect(s *metrics.Scrape) {
 		s.Gauge("trigger_pulling", "1 while events are pulled.", oneIf(r.Pulling), of...)
 		if r.Stopped != nil {
 			s.Gauge("trigger_route_stopped", "1 while a route does not run, by reason: no_room, subjects_taken, not_connected, starting or error; /readyz says more.", 1,
-				"durable", r.Durable, "function", r.Function, "reason", bus.ReasonOf(r.Stopped))
+				"durable", r.Durable, "function", r.Function, "reason", trigger.ReasonOf(r.Stopped))
 		}
 		s.Gauge("trigger_under_way", "POSTs to a function that are not answered yet.", float64(r.InFlight), of...)
 		s.Counter("trigger_delivered_total", "Events that a function took.", float64(r.Acked), of...)
@@ -107,7 +107,7 @@ func (g triggerGauges) collect(s *metrics.Scrape) {
 	for stream, err := range g.trigger.Streams() {
 		if err != nil {
 			s.Gauge("trigger_stream_missing", "1 while a stream cannot be made, by reason as in trigger_route_stopped.", 1,
-				"reason", bus.ReasonOf(err), "stream", stream)
+				"reason", trigger.ReasonOf(err), "stream", stream)
 		}
 	}
 	if backlog.Routes != nil {

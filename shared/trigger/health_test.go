@@ -1,6 +1,7 @@
-package bus
+package trigger
 
 import (
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // deaf never answers, and does not hear that nobody waits any more.
@@ -25,9 +28,9 @@ func TestAliveFailsPastDeadline(t *testing.T) {
 			t.Parallel()
 			broker := newBroker(t)
 			log := &logged{}
-			b := newBusLogging(t, broker.server.URL(), log)
+			b := newBus(t, broker.server.URL())
 			route.InFlight, route.Timeout = 1, time.Second
-			trigger, err := NewTrigger(b, testConfig(newFunction(t, answering(204))), []Route{route})
+			trigger, err := New(b, slog.New(slog.NewTextHandler(log, nil)), testConfig(newFunction(t, answering(204))), []Route{route})
 			require.NoError(t, err)
 			d := deaf{make(chan struct{})}
 			trigger.client.Transport = d
@@ -137,5 +140,5 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	broker.stop()
 	eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
 	_, err = trigger.Backlog(within(t, soon))
-	require.ErrorIs(t, err, errNotConnected)
+	require.ErrorIs(t, err, bus.ErrNotConnected)
 }

@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"context"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // failing is a function that answers 503 now and then, slowly enough that
@@ -28,10 +30,12 @@ func failing(t *testing.T, l *ledger) *function {
 
 func TestOrderSurvivesKilledTrigger(t *testing.T) {
 	t.Parallel()
-	for what, end := range map[string]func(r *running, b *Bus){
-		"stopped": func(r *running, _ *Bus) { r.stop() },
-		"cut off from NATS": func(r *running, b *Bus) {
-			b.nc.Close() // nothing of what it holds is handed back
+	for what, end := range map[string]func(r *running, b *bus.Bus){
+		"stopped": func(r *running, _ *bus.Bus) { r.stop() },
+		"cut off from NATS": func(r *running, b *bus.Bus) {
+			l, err := b.AwaitConnection(within(t, soon))
+			require.NoError(t, err)
+			l.JetStream().Conn().Close() // nothing of what it holds is returned
 			r.cancel()
 			b.Close()
 		},
@@ -46,7 +50,7 @@ func TestOrderSurvivesKilledTrigger(t *testing.T) {
 			require.NoError(t, publisher.Ensure(t.Context()))
 			route := batchRoute()
 			route.AckWait = time.Second
-			buses := []*Bus{newBus(t, url), newBus(t, url)}
+			buses := []*bus.Bus{newBus(t, url), newBus(t, url)}
 			triggers := []*running{runTrigger(t, buses[0], testConfig(f), route), runTrigger(t, buses[1], testConfig(f), route)}
 			acked := func() (n uint64) {
 				for _, r := range triggers {
@@ -103,8 +107,7 @@ func TestOrderSurvivesLostPin(t *testing.T) {
 	acceptAll(t, one, 1, 1)
 	eventually(t, func() bool { return len(f.seen()) == 1 }, "one trigger works")
 	log := &logged{}
-	two.log = newBusLogging(t, url, log).log
-	second := runTrigger(t, two, testConfig(f), route)
+	second := runTriggerLogging(t, log, two, testConfig(f), route)
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
@@ -213,15 +216,13 @@ func TestOrderWithLateAcknowledgement(t *testing.T) {
 	require.Len(t, had, 20)
 
 	log := &logged{}
-	other := newBus(t, url)
-	other.log = newBusLogging(t, url, log).log
 	s, err := js.Stream(t.Context(), route.Stream)
 	require.NoError(t, err)
 	require.NoError(t, s.UnpinConsumer(t.Context(), route.Durable, priorityGroup))
 	for _, m := range had[:10] {
 		require.NoError(t, m.Nak())
 	}
-	runTrigger(t, other, testConfig(f), route)
+	runTriggerLogging(t, log, newBus(t, url), testConfig(f), route)
 	eventually(t, func() bool { return strings.Contains(log.String(), "another trigger holds messages") }, "it has the first and waits for the rest")
 	_, err = js.Conn().RequestWithContext(t.Context(), had[9].Reply(), []byte("+ACK"))
 	require.NoError(t, err)

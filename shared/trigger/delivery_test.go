@@ -1,18 +1,18 @@
-package bus
+package trigger
 
 import (
-	"bytes"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 func TestUnavailableFunctionIsRetried(t *testing.T) {
@@ -54,7 +54,7 @@ func TestDeliveryHonoursRetryAfter(t *testing.T) {
 
 func TestUnavailableBackoffIsBounded(t *testing.T) {
 	t.Parallel()
-	trigger := &Trigger{cfg: TriggerConfig{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
+	trigger := &Trigger{cfg: Config{MinBackoff: time.Second, MaxBackoff: 5 * time.Minute}, client: http.DefaultClient}
 	pause := func(status int, retryAfter string) time.Duration {
 		answer := &http.Response{StatusCode: status, Header: http.Header{"Retry-After": {retryAfter}}}
 		return trigger.retryDelay(verdictOf(answer, nil), 20)
@@ -103,7 +103,7 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	want := RouteCounts{Deliveries: 3, Acked: 2, DeadLettered: 1}
 	eventually(t, func() bool { return trigger.Counts()["d"] == want }, "counted")
 
-	s, err := js.Stream(t.Context(), StreamDeadLetters)
+	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
 	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.EVENTS.d")
 	require.NoError(t, err)
@@ -146,7 +146,7 @@ func TestEventIsKeptUntilDeadLettered(t *testing.T) {
 	}, func(http.ResponseWriter, call) {})
 	trigger := runTrigger(t, b, testConfig(f), testRoute())
 	eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
-	_, err := js.UpdateStream(t.Context(), full(broker.info(js, StreamDeadLetters).Config))
+	_, err := js.UpdateStream(t.Context(), full(broker.info(js, bus.StreamDeadLetters).Config))
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
 	eventually(t, func() bool { return trigger.Counts()["d"].Retried >= 2 }, "asked again while nobody keeps it")
@@ -173,7 +173,7 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 			t.Parallel()
 			broker := newBroker(t)
 			log := &logged{}
-			b, js := newBusLogging(t, broker.server.URL(), log), broker.js()
+			b, js := newBus(t, broker.server.URL()), broker.js()
 			f := newFunction(t, func(w http.ResponseWriter, _ call, n int) {
 				if n <= 2 {
 					w.Header().Set("Location", "/elsewhere")
@@ -182,32 +182,14 @@ func TestWrongCredentialsAreRetried(t *testing.T) {
 			})
 			require.NoError(t, b.Ensure(t.Context()))
 			publishAll(t, b, eventMessage("1"))
-			trigger := runTrigger(t, b, testConfig(f), testRoute())
+			trigger := runTriggerLogging(t, log, b, testConfig(f), testRoute())
 			eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged in the end")
 			require.Equal(t, RouteCounts{Deliveries: 3, Acked: 1, Denied: 2}, trigger.Counts()["d"])
-			require.Zero(t, broker.info(js, StreamDeadLetters).State.Msgs)
+			require.Zero(t, broker.info(js, bus.StreamDeadLetters).State.Msgs)
 			require.Contains(t, log.String(), "level=ERROR")
 			require.Contains(t, log.String(), "the function rejected the trigger's credentials")
 		})
 	}
-}
-
-// logged is a log that may be read while it is written.
-type logged struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func TestSlowFunctionIsCalledOnce(t *testing.T) {

@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 const (
@@ -23,8 +25,8 @@ const (
 	setupWaitMax = 10 * time.Second
 )
 
-// TriggerConfig is how the trigger calls functions. A zero field means the default.
-type TriggerConfig struct {
+// Config is how the trigger calls functions. A zero field means the default.
+type Config struct {
 	BaseURL      string // events go to {BaseURL}/events/{function}; "{function}" in it is replaced by the name
 	User         string // Basic credentials of the role trigger
 	Password     string
@@ -48,8 +50,9 @@ type Delivery struct {
 // Trigger delivers messages from streams to functions. It is stateless: any number may run, and any
 // may be killed.
 type Trigger struct {
-	bus         *Bus
-	cfg         TriggerConfig
+	bus         *bus.Bus
+	log         *slog.Logger
+	cfg         Config
 	routes      []*route
 	client      *http.Client
 	slots       chan struct{}
@@ -57,7 +60,6 @@ type Trigger struct {
 
 	setupLocks map[string]*sync.Mutex // by stream: one setup at a time
 	checkEvery time.Duration
-	fetches    int // of one request for headers
 
 	mu      sync.Mutex
 	logged  map[string]bool  // errors that were logged
@@ -78,8 +80,8 @@ type route struct {
 	deadline atomic.Pointer[time.Time] // of the present step; nil = none
 }
 
-// NewTrigger checks cfg and routes without network access.
-func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
+// New checks cfg and routes without network access.
+func New(b *bus.Bus, log *slog.Logger, cfg Config, routes []Route) (*Trigger, error) {
 	if b == nil {
 		return nil, errors.New("trigger: NATS_URL is not set")
 	}
@@ -88,10 +90,10 @@ func NewTrigger(b *Bus, cfg TriggerConfig, routes []Route) (*Trigger, error) {
 	setDefault(&cfg.MinBackoff, time.Second)
 	setDefault(&cfg.MaxBackoff, 5*time.Minute)
 	setDefault(&cfg.DrainTimeout, 25*time.Second)
-	t := &Trigger{bus: b, cfg: cfg, checkEvery: checkEvery, fetches: headersFetches, slots: make(chan struct{}, cfg.Concurrency),
+	t := &Trigger{bus: b, log: log, cfg: cfg, checkEvery: checkEvery, slots: make(chan struct{}, cfg.Concurrency),
 		setupLocks: map[string]*sync.Mutex{}, logged: map[string]bool{}, streams: map[string]error{}}
-	for _, s := range streamConfigs(&b.cfg, false) {
-		t.setupLocks[s.Name] = &sync.Mutex{}
+	for _, name := range b.StreamNames() {
+		t.setupLocks[name] = &sync.Mutex{}
 	}
 	for _, r := range routes {
 		active, err := newRoute(r, &cfg)
@@ -122,7 +124,7 @@ func setDefault[T int | time.Duration](value *T, d T) {
 	}
 }
 
-func newRoute(r Route, cfg *TriggerConfig) (*route, error) {
+func newRoute(r Route, cfg *Config) (*route, error) {
 	base := strings.ReplaceAll(cfg.BaseURL, "{function}", r.Function)
 	u, err := url.Parse(base)
 	if err != nil {
@@ -169,7 +171,7 @@ func (t *Trigger) Run(ctx context.Context) {
 	for name := range t.setupLocks {
 		running.Go(func() { t.maintainStream(ctx, name) })
 	}
-	running.Go(func() { t.serveHeaders(ctx) })
+	running.Go(func() { t.bus.ServeHeaders(ctx) })
 	running.Wait()
 	t.client.CloseIdleConnections()
 }
@@ -194,7 +196,7 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 		}
 		if text := err.Error(); text != logged {
 			logged = text
-			t.bus.log.Warn("a route stopped: restarting it with growing delays", "route", r.Durable, "error", err)
+			t.log.Warn("a route stopped: restarting it with growing delays", "route", r.Durable, "error", err)
 		}
 		r.sleep(ctx, wait)
 		wait = min(2*wait, setupWaitMax)
@@ -205,11 +207,11 @@ func (t *Trigger) runRoute(ctx, work context.Context, r *route) {
 // without a route too, since only the trigger creates streams.
 func (t *Trigger) maintainStream(ctx context.Context, name string) {
 	for ctx.Err() == nil {
-		l, err := t.bus.awaitConnection(ctx)
+		l, err := t.bus.AwaitConnection(ctx)
 		if err != nil {
 			return
 		}
-		linked, unbind := l.untilLost(ctx)
+		linked, unbind := l.UntilLost(ctx)
 		for wait := setupWait; linked.Err() == nil; {
 			if t.ensure(linked, l, name) == nil {
 				t.waitUntilMissing(linked, l, name)
@@ -224,11 +226,11 @@ func (t *Trigger) maintainStream(ctx context.Context, name string) {
 }
 
 // waitUntilMissing returns when a stream no longer exists, or ctx ends.
-func (t *Trigger) waitUntilMissing(ctx context.Context, l *connection, name string) {
+func (t *Trigger) waitUntilMissing(ctx context.Context, l *bus.Connection, name string) {
 	for ctx.Err() == nil {
 		sleep(ctx, t.checkEvery)
 		bounded, cancel := context.WithTimeout(ctx, setupTimeout)
-		_, err := l.js.Stream(bounded, name)
+		_, err := l.JetStream().Stream(bounded, name)
 		cancel()
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			return
@@ -245,13 +247,13 @@ func sleep(ctx context.Context, d time.Duration) {
 }
 
 // ensure creates or changes a stream. What NATS refuses to change is logged once and is no error.
-func (t *Trigger) ensure(ctx context.Context, l *connection, name string) error {
+func (t *Trigger) ensure(ctx context.Context, l *bus.Connection, name string) error {
 	t.setupLocks[name].Lock()
 	defer t.setupLocks[name].Unlock()
 	ctx, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	err := t.logMismatch(t.bus.ensureByName(ctx, l, name))
-	var cannot *StreamError
+	err := t.logMismatch(t.bus.EnsureStream(ctx, l, name))
+	var cannot *bus.StreamError
 	if errors.As(err, &cannot) {
 		t.logOnce(err.Error())
 	}
@@ -264,11 +266,11 @@ func (t *Trigger) ensure(ctx context.Context, l *connection, name string) error 
 // pull delivers until the connection or the consumer is lost.
 func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGroup) error {
 	r.deadline.Store(nil) // waiting for NATS has no deadline
-	l, err := t.bus.awaitConnection(ctx)
+	l, err := t.bus.AwaitConnection(ctx)
 	if err != nil {
 		return err
 	}
-	ctx, cancel := l.untilLost(ctx)
+	ctx, cancel := l.UntilLost(ctx)
 	defer cancel()
 	r.setDeadline(2 * setupTimeout) // another route may be setting up the same stream
 	consumer, err := t.setUp(ctx, l, r)
@@ -276,14 +278,14 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 		return err
 	}
 	if r.TickInterval > 0 {
-		under.Go(func() { t.tick(ctx, l, r) })
+		under.Go(func() { t.bus.Tick(ctx, l, r.Filters[0], r.Durable, r.TickInterval) })
 	}
 	r.pulling.Store(true)
 	defer r.pulling.Store(false)
 	if r.Batch > 0 {
 		err := t.pullBatches(ctx, work, l, consumer, r)
-		if l.ctx.Err() != nil {
-			return errNotConnected
+		if l.Lost() {
+			return bus.ErrNotConnected
 		}
 		return err
 	}
@@ -293,8 +295,8 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 	}
 	for {
 		err := pull(ctx, work, consumer, r, under)
-		if l.ctx.Err() != nil {
-			return errNotConnected
+		if l.Lost() {
+			return bus.ErrNotConnected
 		}
 		if err != nil {
 			return err
@@ -303,25 +305,27 @@ func (t *Trigger) pull(ctx, work context.Context, r *route, under *sync.WaitGrou
 }
 
 // setUp creates what is missing for r.
-func (t *Trigger) setUp(ctx context.Context, l *connection, r *route) (jetstream.Consumer, error) {
-	if r.Batch > 0 && !l.hasPriorityGroups {
-		return nil, fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
-	}
-	if r.Batch > 0 && !l.isStrict {
-		t.logOnce(ErrOldServer.Error() + ": upgrade it; what was accepted is saved")
+func (t *Trigger) setUp(ctx context.Context, l *bus.Connection, r *route) (jetstream.Consumer, error) {
+	if r.Batch > 0 {
+		if err := l.CheckPriorityGroups(); err != nil {
+			return nil, err
+		}
+		if !l.Strict() {
+			t.logOnce(bus.ErrOldServer.Error() + ": upgrade it; what was accepted is saved")
+		}
 	}
 	if err := t.ensure(ctx, l, r.Stream); err != nil {
 		return nil, err
 	}
 	bounded, cancel := context.WithTimeout(ctx, setupTimeout)
 	defer cancel()
-	consumer, err := ensureConsumer(bounded, l, r.Route)
+	consumer, err := l.EnsureConsumer(bounded, r.Stream, r.consumer(), r.OldInFlight)
 	return consumer, t.logMismatch(err)
 }
 
 // logMismatch logs a mismatch once and returns any other error.
 func (t *Trigger) logMismatch(err error) error {
-	var mismatch *MismatchError
+	var mismatch *bus.MismatchError
 	if !errors.As(err, &mismatch) {
 		return err
 	}
@@ -335,7 +339,7 @@ func (t *Trigger) logOnce(text string) {
 	defer t.mu.Unlock()
 	if !t.logged[text] {
 		t.logged[text] = true
-		t.bus.log.Error(text)
+		t.log.Error(text)
 	}
 }
 
@@ -391,5 +395,5 @@ func (r *route) release(n int) {
 }
 
 func (t *Trigger) logger(r *route, meta *jetstream.MsgMetadata) *slog.Logger {
-	return t.bus.log.With("route", r.Durable, "function", r.Function, "event", deliveryID(meta, &r.Route), "attempt", meta.NumDelivered)
+	return t.log.With("route", r.Durable, "function", r.Function, "event", deliveryID(meta, &r.Route), "attempt", meta.NumDelivered)
 }

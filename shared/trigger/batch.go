@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"cmp"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 const (
@@ -48,7 +50,7 @@ type item struct {
 }
 
 // pullBatches delivers batches until the connection or the consumer is lost.
-func (t *Trigger) pullBatches(ctx, work context.Context, l *connection, consumer jetstream.Consumer, r *route) error {
+func (t *Trigger) pullBatches(ctx, work context.Context, l *bus.Connection, consumer jetstream.Consumer, r *route) error {
 	a := &batchPipeline{t: t, r: r, consumer: consumer, heldElsewhere: true}
 	if has := consumer.CachedInfo().Config; has.PriorityPolicy != jetstream.PriorityPolicyPinned || has.AckPolicy != jetstream.AckAllPolicy {
 		return fmt.Errorf("consumer %s cannot keep the order of batches: delete it, and the trigger will create it correctly", r.Durable)
@@ -57,7 +59,7 @@ func (t *Trigger) pullBatches(ctx, work context.Context, l *connection, consumer
 		err := a.run(ctx, work)
 		var way yieldError
 		away := errors.As(err, &way)
-		if l.ctx.Err() == nil && (away || ctx.Err() != nil) {
+		if !l.Lost() && (away || ctx.Err() != nil) {
 			a.unpin(l)
 		}
 		switch {
@@ -141,7 +143,7 @@ func (a *batchPipeline) awaitOthers(ctx context.Context) error {
 			break
 		}
 		if !logged {
-			a.t.bus.log.Info("another trigger holds messages of this route: waiting for them",
+			a.t.log.Info("another trigger holds messages of this route: waiting for them",
 				"route", a.r.Durable, "elsewhere", info.NumAckPending-held, "here", held)
 		}
 		if err := a.fetch(max(a.r.Batch-held, 1), jetstream.FetchMaxWait(othersPoll)); err != nil {
@@ -177,7 +179,7 @@ func (a *batchPipeline) fetch(n int, wait jetstream.FetchOpt) error {
 func (a *batchPipeline) add(msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		a.t.bus.log.Error("a message without metadata", "route", a.r.Durable, "error", err)
+		a.t.log.Error("a message without metadata", "route", a.r.Durable, "error", err)
 		return
 	}
 	a.heldElsewhere = a.heldElsewhere || meta.Sequence.Consumer != a.nextDelivery
@@ -357,13 +359,15 @@ func (a *batchPipeline) nakHeld(work context.Context) {
 		return js.Conn().FlushWithContext(ctx)
 	})
 	if err != nil {
-		a.t.bus.log.Warn("return unsettled events: they will be delivered again", "route", a.r.Durable, "events", len(held), "error", err)
+		a.t.log.Warn("return unsettled events: they will be delivered again", "route", a.r.Durable, "events", len(held), "error", err)
 	}
 }
 
 // unpin lets another trigger take over at once instead of after the pin has expired.
-func (a *batchPipeline) unpin(l *connection) {
-	ctx, cancel := context.WithTimeout(l.ctx, unpinTimeout)
+func (a *batchPipeline) unpin(l *bus.Connection) {
+	ctx, unbind := l.UntilLost(context.Background())
+	defer unbind()
+	ctx, cancel := context.WithTimeout(ctx, unpinTimeout)
 	defer cancel()
 	info, err := a.consumer.Info(ctx)
 	if err != nil || !slices.ContainsFunc(info.PriorityGroups, func(g jetstream.PriorityGroupState) bool {
@@ -371,11 +375,11 @@ func (a *batchPipeline) unpin(l *connection) {
 	}) {
 		return
 	}
-	s, err := l.js.Stream(ctx, a.r.Stream)
+	s, err := l.JetStream().Stream(ctx, a.r.Stream)
 	if err == nil {
 		err = s.UnpinConsumer(ctx, a.r.Durable, priorityGroup)
 	}
 	if err != nil {
-		a.t.bus.log.Debug("unpin", "route", a.r.Durable, "error", err)
+		a.t.log.Debug("unpin", "route", a.r.Durable, "error", err)
 	}
 }

@@ -1,14 +1,19 @@
-package bus
+package trigger
 
 import (
+	"context"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 func TestTriggerPostsEventUnchanged(t *testing.T) {
@@ -19,7 +24,7 @@ func TestTriggerPostsEventUnchanged(t *testing.T) {
 	m := eventMessage("1")
 	m.Event.SetExtension("sequence", "7")
 	require.NoError(t, m.Event.SetData(cloudevents.ApplicationJSON, map[string]string{"task_id": "x"}))
-	eventually(t, func() bool { return b.Publish(within(t, soon), []Message{m})[0] == nil }, "published")
+	eventually(t, func() bool { return b.Publish(within(t, soon), []bus.Message{m})[0] == nil }, "published")
 
 	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Equal(t, RouteCounts{Deliveries: 1, Acked: 1}, trigger.Counts()["d"])
@@ -41,7 +46,7 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
+	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Second}
 	runTrigger(t, b, testConfig(f), route)
 	eventually(t, func() bool { return len(f.seen()) >= 2 }, "the safety tick comes by itself, again and again")
 	first, second := f.seen()[0], f.seen()[1]
@@ -55,7 +60,7 @@ func TestWakeUpIsPostedAsTick(t *testing.T) {
 	require.NoError(t, err)
 
 	before := len(f.seen())
-	b.Wake(WakeSweep, 5)
+	b.Wake(bus.WakeSweep, 5)
 	eventually(t, func() bool { return len(f.seen()) > before }, "a wake-up is delivered")
 }
 
@@ -72,16 +77,16 @@ func TestNewerWakeUpReplacesWaitingOne(t *testing.T) {
 			<-gate
 		}
 	})
-	route := Route{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Minute}
+	route := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Minute}
 	cfg := testConfig(f)
 	cfg.MinBackoff, cfg.MaxBackoff = time.Hour, time.Hour
 	require.NoError(t, b.Ensure(t.Context()))
 	trigger := runTrigger(t, b, cfg, route)
-	b.Wake(WakeRelay, 1)
+	b.Wake(bus.WakeRelay, 1)
 	eventually(t, func() bool { return trigger.Counts()["relay"].Retried == 1 }, "sent away for an hour")
-	b.Wake(WakeRelay, 1)
+	b.Wake(bus.WakeRelay, 1)
 	eventually(t, func() bool { return len(f.seen()) == 2 }, "the next is delivered at once")
-	b.Wake(WakeRelay, 1)
+	b.Wake(bus.WakeRelay, 1)
 	require.Len(t, f.seen(), 2, "one at a time")
 	close(gate)
 	eventually(t, func() bool { return trigger.Counts()["relay"].Acked == 2 }, "what came meanwhile is delivered too")
@@ -92,8 +97,8 @@ func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	b, f := newBus(t, broker.server.URL()), newFunction(t, answering(204))
-	route := Route{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
-	quiet := Route{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
+	route := Route{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: time.Second, TickInterval: time.Hour}
+	quiet := Route{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: time.Second}
 	trigger := runTrigger(t, b, testConfig(f), route, quiet)
 	acked := func(n uint64) func() bool {
 		return func() bool { return trigger.Counts()["sweep"].Acked == n }
@@ -109,9 +114,9 @@ func TestTriggerWakesFunctionsOnConnect(t *testing.T) {
 
 func TestInFlightIsBounded(t *testing.T) {
 	t.Parallel()
-	for name, set := range map[string]func(*TriggerConfig, *Route){
-		"by the route":   func(_ *TriggerConfig, r *Route) { r.InFlight = 3 },
-		"by the trigger": func(c *TriggerConfig, r *Route) { c.Concurrency, r.InFlight = 3, 20 },
+	for name, set := range map[string]func(*Config, *Route){
+		"by the route":   func(_ *Config, r *Route) { r.InFlight = 3 },
+		"by the trigger": func(c *Config, r *Route) { c.Concurrency, r.InFlight = 3, 20 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -193,7 +198,7 @@ func TestTwoTriggersShareWork(t *testing.T) {
 	one, two := newBus(t, broker.server.URL()), newBus(t, broker.server.URL())
 	first, second := runTrigger(t, one, testConfig(f), testRoute()), runTrigger(t, two, testConfig(f), testRoute())
 	publish := func(from, to int) {
-		messages := make([]Message, 0, to-from)
+		messages := make([]bus.Message, 0, to-from)
 		for i := from; i < to; i++ {
 			messages = append(messages, eventMessage(strconv.Itoa(i)))
 		}
@@ -251,7 +256,7 @@ func TestTriggerRecreatesStreamsAndConsumers(t *testing.T) {
 	trigger := runTrigger(t, b, testConfig(f), route)
 	deliver := func(id string) {
 		t.Helper()
-		eventually(t, func() bool { return b.Publish(within(t, soon), []Message{eventMessage(id)})[0] == nil }, "published")
+		eventually(t, func() bool { return b.Publish(within(t, soon), []bus.Message{eventMessage(id)})[0] == nil }, "published")
 		eventually(t, func() bool { return f.of(id) > 0 }, "delivered "+id)
 	}
 	deliver("1")
@@ -268,7 +273,7 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	log := &logged{}
-	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
+	b, js, f := newBus(t, broker.server.URL()), broker.js(), newFunction(t, answering(204))
 	route := testRoute()
 	require.NoError(t, b.Ensure(t.Context()))
 	other := route.consumer()
@@ -276,7 +281,7 @@ func TestTriggerKeepsOperatorsConsumer(t *testing.T) {
 	_, err := js.CreateConsumer(t.Context(), route.Stream, other)
 	require.NoError(t, err)
 	publishAll(t, b, eventMessage("1"))
-	trigger := runTrigger(t, b, testConfig(f), route)
+	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
 	eventually(t, func() bool { return trigger.Counts()["d"].Acked == 1 }, "acknowledged")
 	require.Contains(t, log.String(), "EVENTS/d: max_ack_pending is 2, wanted 4")
 	c, err := js.Consumer(t.Context(), route.Stream, route.Durable)
@@ -309,22 +314,42 @@ func TestBaseURLPerFunction(t *testing.T) {
 func TestNewTriggerRejectsBadRoutes(t *testing.T) {
 	t.Parallel()
 	b := newBus(t, "nats://127.0.0.1:1")
-	for want, change := range map[string]func(*TriggerConfig, *Route){
-		"base URL":        func(c *TriggerConfig, _ *Route) { c.BaseURL = "localhost" },
-		"must be named":   func(_ *TriggerConfig, r *Route) { r.Function = "" },
-		"in flight":       func(_ *TriggerConfig, r *Route) { r.InFlight = 0 },
-		"acknowledgement": func(_ *TriggerConfig, r *Route) { r.AckWait = 0 },
-		"tick":            func(_ *TriggerConfig, r *Route) { r.TickInterval = time.Millisecond },
+	for want, change := range map[string]func(*Config, *Route){
+		"base URL":        func(c *Config, _ *Route) { c.BaseURL = "localhost" },
+		"must be named":   func(_ *Config, r *Route) { r.Function = "" },
+		"in flight":       func(_ *Config, r *Route) { r.InFlight = 0 },
+		"acknowledgement": func(_ *Config, r *Route) { r.AckWait = 0 },
+		"tick":            func(_ *Config, r *Route) { r.TickInterval = time.Millisecond },
 	} {
-		cfg, route := TriggerConfig{BaseURL: "http://h"}, testRoute()
+		cfg, route := Config{BaseURL: "http://h"}, testRoute()
 		change(&cfg, &route)
-		_, err := NewTrigger(b, cfg, []Route{route})
+		_, err := New(b, slog.New(slog.DiscardHandler), cfg, []Route{route})
 		require.ErrorContains(t, err, want)
 	}
 	for _, r := range Routes(time.Minute) {
-		_, err := NewTrigger(b, TriggerConfig{BaseURL: "http://h"}, []Route{r})
+		_, err := New(b, slog.New(slog.DiscardHandler), Config{BaseURL: "http://h"}, []Route{r})
 		require.NoError(t, err)
 	}
-	_, err := NewTrigger(nil, TriggerConfig{BaseURL: "http://h"}, nil)
+	_, err := New(nil, slog.New(slog.DiscardHandler), Config{BaseURL: "http://h"}, nil)
 	require.ErrorContains(t, err, "NATS_URL")
+}
+
+func TestTriggerRecreatesRemovedStreams(t *testing.T) {
+	t.Parallel()
+	broker := newBroker(t)
+	b, js := newBus(t, broker.server.URL()), broker.js()
+	trigger, err := New(b, slog.New(slog.DiscardHandler), Config{BaseURL: "http://127.0.0.1:1"}, nil)
+	require.NoError(t, err)
+	trigger.checkEvery = 20 * time.Millisecond
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	running.Go(func() { trigger.Run(ctx) })
+	for range 2 {
+		for _, name := range b.StreamNames() {
+			eventually(t, func() bool { _, err := js.Stream(t.Context(), name); return err == nil }, name)
+			require.NoError(t, js.DeleteStream(t.Context(), name))
+		}
+	}
 }

@@ -1,11 +1,12 @@
-package bus
+package trigger
 
 import (
 	"cmp"
-	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // Route is one durable consumer and the event function that it feeds.
@@ -34,26 +35,23 @@ type Route struct {
 	BatchWait time.Duration // how long a batch waits for more after its first message
 }
 
-// recordRoute is the route by which the function deliver records events.
-const recordRoute = "record"
-
 // Routes returns the routes of the event functions, with a safety tick every tick.
 func Routes(tick time.Duration) []Route {
 	return []Route{
-		{Stream: StreamWake, Durable: "sweep", Filters: []string{WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
-		{Stream: StreamWake, Durable: "relay", Filters: []string{WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
+		{Stream: bus.StreamWake, Durable: "sweep", Filters: []string{bus.WakeSweep}, Function: "sweep", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
+		{Stream: bus.StreamWake, Durable: "relay", Filters: []string{bus.WakeRelay}, Function: "relay", InFlight: 1, AckWait: 5 * time.Second, TickInterval: tick},
 		// While one call waits for a slow receiver, others handle new messages.
-		{Stream: StreamWake, Durable: "deliver", Filters: []string{WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
+		{Stream: bus.StreamWake, Durable: "deliver", Filters: []string{bus.WakeDeliver}, Function: "deliver", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
 		// While one call waits for WeChat, others send new tasks.
-		{Stream: StreamWake, Durable: "wechat", Filters: []string{WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
-		{Stream: StreamEvents, Durable: recordRoute, Filters: []string{EventPrefix + ">"}, Function: "deliver", InFlight: 256, OldInFlight: 32, UnorderedBatch: 64, AckWait: 30 * time.Second},
+		{Stream: bus.StreamWake, Durable: "wechat", Filters: []string{bus.WakeWeChat}, Function: "wechat", InFlight: 4, AckWait: 5 * time.Second, TickInterval: tick},
+		{Stream: bus.StreamEvents, Durable: bus.RecordDurable, Filters: []string{bus.EventPrefix + ">"}, Function: "deliver", InFlight: 256, OldInFlight: 32, UnorderedBatch: 64, AckWait: 30 * time.Second},
 	}
 }
 
 // SaveConfig is how accepted messages are read from their stream.
 type SaveConfig struct {
 	Stream             string        // "" = ACCEPTED
-	Shards             int           // as for ShardOf
+	Shards             int           // as for bus.ShardOf
 	BatchSize          int           // messages in one POST
 	BatchWait          time.Duration // how long a batch waits for more after its first message
 	DeliverBeforeSaved bool          // feed the function deliver too
@@ -64,18 +62,11 @@ type SaveConfig struct {
 // again starts at the beginning of the stream; saving a saved message again has no effect.
 const saveConsumerIdle = 24 * time.Hour
 
-// saveDurablePrefix begins the durable names of the routes that save.
-const saveDurablePrefix = "save-"
-
-// shardsSuffix ends the durable names for a number of shards. Each number has its own, since a
-// consumer must have seen all messages of its shard.
-func shardsSuffix(shards int) string { return "-of-" + strconv.Itoa(shards) }
-
 // SaveRoutes returns the routes that feed the function save with accepted messages, in order within
-// each shard, and wake it by WakeSave.
+// each shard, and wake it by bus.WakeSave.
 func SaveRoutes(cfg SaveConfig) []Route {
 	routes := []Route{{
-		Stream: StreamWake, Durable: "save", Filters: []string{WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
+		Stream: bus.StreamWake, Durable: "save", Filters: []string{bus.WakeSave}, Function: "save", InFlight: 1, AckWait: 5 * time.Second, TickInterval: cfg.Tick,
 	}}
 	functions := []string{"save"}
 	if cfg.DeliverBeforeSaved {
@@ -84,8 +75,8 @@ func SaveRoutes(cfg SaveConfig) []Route {
 	for shard := range cfg.Shards {
 		for _, function := range functions {
 			routes = append(routes, Route{
-				Stream: cmp.Or(cfg.Stream, StreamAccepted), Durable: function + "-" + strconv.Itoa(shard+1) + shardsSuffix(cfg.Shards),
-				Filters: acceptFilters(shard, cfg.Shards), InactiveThreshold: saveConsumerIdle,
+				Stream: cmp.Or(cfg.Stream, bus.StreamAccepted), Durable: bus.ShardDurable(function, shard, cfg.Shards),
+				Filters: bus.AcceptFilters(shard, cfg.Shards), InactiveThreshold: saveConsumerIdle,
 				Function: function, AckWait: 5 * time.Second, Batch: cfg.BatchSize, BatchWait: cfg.BatchWait,
 			})
 		}

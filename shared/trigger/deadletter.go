@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 const (
@@ -71,7 +73,7 @@ func publishDeadLetter(ctx context.Context, js jetstream.JetStream, r *route, ms
 	h.Set("dlq-attempts", strconv.FormatUint(meta.NumDelivered, 10))
 	ctx, cancel := context.WithTimeout(ctx, deadLetterTimeout)
 	defer cancel()
-	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: deadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
+	_, err := js.PublishMsg(ctx, &nats.Msg{Subject: bus.DeadLetterPrefix + r.Stream + "." + r.Durable, Header: h, Data: event.data},
 		jetstream.WithMsgID("dlq-"+deliveryID(meta, &r.Route)))
 	return err
 }

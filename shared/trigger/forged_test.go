@@ -1,8 +1,9 @@
-package bus
+package trigger
 
 import (
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"sync"
@@ -12,7 +13,61 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
+
+const usersPassword = "secret"
+
+// guarded is a server with all users of NATS, all streams, an event and an accepted message.
+type guarded struct {
+	t        *testing.T
+	server   *sandbox.NATS
+	operator jetstream.JetStream
+}
+
+func newGuarded(t *testing.T) *guarded {
+	t.Helper()
+	users, passwords := bus.Users(bus.StreamAccepted), map[string]string{}
+	for _, u := range users {
+		passwords[u.Name] = usersPassword
+	}
+	g := &guarded{t: t, server: sandbox.NATSIn(t, sandbox.NATSOptions{
+		Dir: t.TempDir(), Config: bus.PasswordConfig(passwords) + bus.ServerConfig(users, ""), User: bus.UserOperator, Password: usersPassword,
+	})}
+	g.operator = g.js(bus.UserOperator)
+	trigger := g.bus(bus.UserTrigger)
+	_, err := trigger.AwaitConnection(within(t, soon))
+	require.NoError(t, err)
+	require.NoError(t, trigger.Ensure(within(t, soon)))
+	publishAll(t, g.bus("relay"), eventMessage("e"))
+	acceptAll(t, g.bus("messages"), 1, 1)
+	return g
+}
+
+func (g *guarded) url(user string) string {
+	u, err := url.Parse(g.server.URL())
+	require.NoError(g.t, err)
+	u.User = url.UserPassword(user, usersPassword)
+	return u.String()
+}
+
+func (g *guarded) bus(user string) *bus.Bus {
+	g.t.Helper()
+	return newBus(g.t, g.url(user))
+}
+
+// js is a client that logs in as a user and does what our code would not.
+func (g *guarded) js(user string) jetstream.JetStream {
+	g.t.Helper()
+	nc, err := nats.Connect(g.url(user), nats.CustomInboxPrefix(bus.ReplyPrefix(user)))
+	require.NoError(g.t, err)
+	g.t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	require.NoError(g.t, err)
+	return js
+}
 
 // forgeries are messages that a function would take for more than a wake-up, on
 // subjects where their types do not belong.
@@ -49,13 +104,12 @@ func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	g := newGuarded(t)
 	f := newFunction(t, answering(204))
 	save := SaveRoutes(SaveConfig{Shards: 1, BatchSize: 10})
-	trigger := runTrigger(t, g.bus(UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
-	eventually(t, func() bool { return trigger.Ready() == nil && f.of("e") == 1 && f.of("a") == 1 }, "the rightful events arrive")
-	wechat, err := jetstream.New(g.attacker("wechat").nc)
-	require.NoError(t, err)
+	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), save)...)
+	eventually(t, func() bool { return trigger.Ready() == nil && f.of("e") == 1 && f.of("1") == 1 }, "the rightful events arrive")
+	wechat := g.js("wechat")
 	wants := map[string]int{}
-	for durable, subject := range map[string]string{"deliver": WakeDeliver, "save": WakeSave} {
-		for _, m := range forgeries(subject, "sendonce.task.succeeded.v1", AcceptedType, RefusedType) {
+	for durable, subject := range map[string]string{"deliver": bus.WakeDeliver, "save": bus.WakeSave} {
+		for _, m := range forgeries(subject, "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType) {
 			before := trigger.Counts()[durable].Acked
 			_, err := wechat.PublishMsg(within(t, soon), m)
 			require.NoError(t, err)
@@ -65,27 +119,25 @@ func TestForgedWakeUpIsPostedAsTick(t *testing.T) {
 	}
 	require.Zero(t, f.of("forged"))
 	publishAll(t, g.bus("relay"), eventMessage("later"))
-	_, err = g.bus("messages").Accept(within(t, soon), acceptance(t, "b", "x"))
+	_, err := g.bus("messages").Accept(within(t, soon), acceptance(t, "b", "x"))
 	require.NoError(t, err)
 	eventually(t, func() bool { return f.of("later") == 1 && f.of("b") == 1 }, "the rightful events go on")
 	wants["POST /events/deliver sendonce.task.succeeded.v1 "] = 2
-	wants["POST /events/save "+AcceptedType+" application/json"] = 2
+	wants["POST /events/save "+bus.AcceptedType+" application/json"] = 2
 	require.Equal(t, wants, f.posted())
 }
 
-// Whoever may publish to one of these streams must not get anything into the
-// functions that belongs to another one.
+// An event that is published to a stream where its type does not belong is not posted.
 func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
 	refused := map[string]int{}
 	for user, messages := range map[string][]*nats.Msg{
-		"relay":    forgeries("evt.task.failed", "sendonce.task.succeeded.v1", AcceptedType, RefusedType),
-		"deliver":  forgeries(EventDelivered, "sendonce.task.succeeded.v1", AcceptedType, RefusedType),
+		"relay":    forgeries("evt.task.failed", "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType),
+		"deliver":  forgeries(bus.EventDelivered, "sendonce.task.succeeded.v1", bus.AcceptedType, RefusedType),
 		"messages": forgeries("acc.1.", "sendonce.task.failed.v1", "sendonce.message.delivered.v1", RefusedType),
 	} {
-		js, err := jetstream.New(g.attacker(user).nc)
-		require.NoError(t, err)
+		js := g.js(user)
 		for i, m := range messages {
 			if user == "messages" { // one for each id
 				m.Subject += strconv.Itoa(i)
@@ -108,20 +160,20 @@ func TestMisplacedEventBecomesDeadLetter(t *testing.T) {
 		}
 		w.WriteHeader(204)
 	})
-	trigger := runTrigger(t, g.bus(UserTrigger), testConfig(f), slices.Concat(Routes(0), SaveRoutes(SaveConfig{
+	trigger := runTrigger(t, g.bus(bus.UserTrigger), testConfig(f), slices.Concat(Routes(0), SaveRoutes(SaveConfig{
 		Shards: 1, BatchSize: 10, BatchWait: 50 * time.Millisecond, DeliverBeforeSaved: true,
 	}))...)
-	for _, right := range []string{"deliver e", "deliver later", "deliver a", "deliver b", "save a", "save b"} {
+	for _, right := range []string{"deliver e", "deliver later", "deliver 1", "deliver b", "save 1", "save b"} {
 		eventually(t, func() bool { _, is := taken.Load("POST /events/" + right); return is }, right)
 	}
-	for durable, n := range map[string]int{recordRoute: refused["relay"] + refused["deliver"], "save-1-of-1": refused["messages"], "deliver-1-of-1": refused["messages"]} {
+	for durable, n := range map[string]int{bus.RecordDurable: refused["relay"] + refused["deliver"], "save-1-of-1": refused["messages"], "deliver-1-of-1": refused["messages"]} {
 		eventually(t, func() bool { return trigger.Counts()[durable].DeadLettered == uint64(n) }, durable)
 	}
 	for _, c := range f.seen() {
 		require.NotEqual(t, "forged", c.id)
 		require.NotContains(t, c.body, "forged")
 	}
-	dead, err := g.operator.Stream(t.Context(), StreamDeadLetters)
+	dead, err := g.operator.Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
 	m, err := dead.GetLastMsgForSubject(t.Context(), "dlq.EVENTS.record")
 	require.NoError(t, err)

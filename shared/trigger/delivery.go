@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"bytes"
@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sendonce/sendonce/shared/retry"
+	"github.com/sendonce/sendonce/shared/text"
 )
 
 const (
@@ -53,7 +54,7 @@ const (
 func (t *Trigger) deliver(ctx context.Context, r *route, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		t.bus.log.Error("a message without metadata", "route", r.Durable, "error", err)
+		t.log.Error("a message without metadata", "route", r.Durable, "error", err)
 		return
 	}
 	// A lost one is replaced by the next, or by another delivery.
@@ -170,16 +171,16 @@ func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstre
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	for limit := settleTimeout; ; limit = resettleTimeout {
-		l, err := t.bus.awaitConnection(ctx)
+		l, err := t.bus.AwaitConnection(ctx)
 		if err != nil {
 			return err
 		}
 		limited, cancel := context.WithTimeout(ctx, limit)
-		linked, unbind := l.untilLost(limited)
-		err = tell(linked, l.js)
+		linked, unbind := l.UntilLost(limited)
+		err = tell(linked, l.JetStream())
 		unbind()
 		cancel()
-		if err == nil || l.ctx.Err() == nil {
+		if err == nil || !l.Lost() {
 			return err
 		}
 	}
@@ -237,10 +238,10 @@ func (t *Trigger) retryDelayOn(r *route, v verdict, attempts uint64) time.Durati
 }
 
 // oneLine makes text fit a header and a log line.
-func oneLine(text string) string {
-	text = strings.Map(printable, strings.Join(strings.Fields(strings.ToValidUTF8(text, "?")), " "))
-	if len(text) > reasonMax {
-		text = strings.ToValidUTF8(text[:reasonMax], "")
+func oneLine(s string) string {
+	s = text.Line(s)
+	if len(s) > reasonMax {
+		s = strings.ToValidUTF8(s[:reasonMax], "")
 	}
-	return text
+	return s
 }

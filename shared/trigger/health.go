@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"context"
@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 // stuckAfter is how long a route may exceed its deadline. It covers short steps that set none.
@@ -53,7 +55,7 @@ func (t *Trigger) stuck(now time.Time) (durables []string) {
 // route does not pull. It names each such route and the cause. Rolling updates wait for it.
 func (t *Trigger) Ready() error {
 	if !t.Connected() {
-		return errNotConnected
+		return bus.ErrNotConnected
 	}
 	var stopped []string
 	for _, state := range t.Routes() {
@@ -83,20 +85,27 @@ func (r *route) stopped() error {
 	return errStarting
 }
 
-// ReasonOf returns one of the Reason constants, or "" for nil.
+// Reasons why a route does not run, beside those of bus.
+const (
+	reasonNotConnected = "not_connected"
+	reasonStarting     = "starting"
+)
+
+// ReasonOf returns why a stream cannot be created or a route does not run, as one word for metrics; ""
+// for nil.
 func ReasonOf(err error) string {
-	var cannot *StreamError
+	var cannot *bus.StreamError
 	switch {
 	case err == nil:
 		return ""
 	case errors.As(err, &cannot):
 		return cannot.Reason
-	case errors.Is(err, errNotConnected):
-		return ReasonNotConnected
+	case errors.Is(err, bus.ErrNotConnected):
+		return reasonNotConnected
 	case errors.Is(err, errStarting):
-		return ReasonStarting
+		return reasonStarting
 	}
-	return ReasonOther
+	return bus.ReasonOther
 }
 
 // Streams returns by stream why it is not as wanted; nil if it is.
@@ -107,11 +116,7 @@ func (t *Trigger) Streams() map[string]error {
 }
 
 // Connected reports whether there is a connection to NATS.
-func (t *Trigger) Connected() bool {
-	t.bus.mu.Lock()
-	defer t.bus.mu.Unlock()
-	return t.bus.current != nil
-}
+func (t *Trigger) Connected() bool { return t.bus.Connected() }
 
 // RouteCounts counts the deliveries of one route since Run began. A delivery is one POST; the other
 // fields count its outcome. For batches, Acked and DeadLettered count events.
@@ -165,19 +170,22 @@ type RouteBacklog struct {
 
 // Backlog reads the backlog from NATS.
 func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
-	l, err := t.bus.connection(ctx)
+	if !t.bus.Connected() {
+		return Backlog{}, bus.ErrNotConnected
+	}
+	l, err := t.bus.AwaitConnection(ctx)
 	if err != nil {
 		return Backlog{}, err
 	}
-	ctx, unbind := l.untilLost(ctx)
+	ctx, unbind := l.UntilLost(ctx)
 	defer unbind()
 	b := Backlog{Routes: map[string]RouteBacklog{}}
-	dead, err := l.js.Stream(ctx, StreamDeadLetters)
+	dead, err := l.JetStream().Stream(ctx, bus.StreamDeadLetters)
 	switch {
 	case err == nil:
 		b.DeadLetters = dead.CachedInfo().State.Msgs
 	case !errors.Is(err, jetstream.ErrStreamNotFound): // missing: no dead letters
-		return Backlog{}, fmt.Errorf("stream %s: %w", StreamDeadLetters, err)
+		return Backlog{}, fmt.Errorf("stream %s: %w", bus.StreamDeadLetters, err)
 	}
 	ours, asked := map[string]bool{}, map[string]bool{}
 	for _, r := range t.routes {
@@ -188,7 +196,7 @@ func (t *Trigger) Backlog(ctx context.Context) (Backlog, error) {
 			continue
 		}
 		asked[r.Stream] = true
-		s, err := l.js.Stream(ctx, r.Stream)
+		s, err := l.JetStream().Stream(ctx, r.Stream)
 		if errors.Is(err, jetstream.ErrStreamNotFound) {
 			continue
 		}
@@ -211,4 +219,9 @@ func (b *Backlog) add(ctx context.Context, s jetstream.Stream, ours map[string]b
 		}
 	}
 	return consumers.Err()
+}
+
+// StreamUsage is that of the Bus.
+func (t *Trigger) StreamUsage(ctx context.Context) (map[string]float64, error) {
+	return t.bus.StreamUsage(ctx)
 }

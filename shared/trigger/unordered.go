@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func (t *Trigger) fetchItems(batch jetstream.MessageBatch, err error) (items []*
 	for msg := range batch.Messages() {
 		meta, err := msg.Metadata()
 		if err != nil {
-			t.bus.log.Error("a message without metadata", "error", err)
+			t.log.Error("a message without metadata", "error", err)
 			continue
 		}
 		items = append(items, &item{msg: msg, meta: meta})

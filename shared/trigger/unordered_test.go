@@ -1,4 +1,4 @@
-package bus
+package trigger
 
 import (
 	"net/http"

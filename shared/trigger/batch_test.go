@@ -1,7 +1,8 @@
-package bus
+package trigger
 
 import (
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strconv"
@@ -13,6 +14,8 @@ import (
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
 )
 
 func batchRoute() Route {
@@ -171,7 +174,7 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	require.Equal(t, append(numbers(1, 3), numbers(5, 25)...), l.taken())
 	require.Equal(t, RouteCounts{Deliveries: 13, Acked: 24, DeadLettered: 1}, trigger.Counts()["save-1-of-1"])
 	eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
-	s, err := js.Stream(t.Context(), StreamDeadLetters)
+	s, err := js.Stream(t.Context(), bus.StreamDeadLetters)
 	require.NoError(t, err)
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 	m, err := s.GetLastMsgForSubject(t.Context(), "dlq.ACCEPTED.save-1-of-1")
@@ -179,7 +182,7 @@ func TestRefusedEventOfBatchIsDeadLetteredAlone(t *testing.T) {
 	require.JSONEq(t, `{"text":"x"}`, string(m.Data))
 	for name, want := range map[string]string{
 		"Nats-Msg-Id": "dlq-ACCEPTED-4-save-1-of-1", "ce-id": "4", "ce-fp": "print of x", "ce-acceptseq": "4",
-		"dlq-function": "save", "dlq-subject": AcceptSubject(anybody, "4"), "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
+		"dlq-function": "save", "dlq-subject": bus.AcceptSubject(anybody, "4"), "dlq-status": "422", "dlq-reason": "422 Unprocessable Entity not this one",
 	} {
 		require.Equal(t, want, m.Header.Get(name), name)
 	}
@@ -205,7 +208,7 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 			f := refusing(t, "2", func() int { return c.record }, func(_ http.ResponseWriter, c call) { l.take(t, c) })
 			trigger := runTrigger(t, b, testConfig(f), batchRoute())
 			eventually(t, func() bool { return trigger.Ready() == nil && len(trigger.Streams()) == 6 }, "all is set up")
-			_, err := js.UpdateStream(t.Context(), full(broker.info(js, StreamDeadLetters).Config))
+			_, err := js.UpdateStream(t.Context(), full(broker.info(js, bus.StreamDeadLetters).Config))
 			require.NoError(t, err)
 			acceptAll(t, b, 1, 4)
 			eventually(t, func() bool { return broker.settled(js, batchRoute()) }, "settled")
@@ -213,7 +216,7 @@ func TestFullDeadLettersDoNotBlockBatches(t *testing.T) {
 			got.Deliveries, got.Retried = 0, 0
 			require.Equal(t, c.want, got)
 			require.ElementsMatch(t, []string{"1", "3", "4"}, l.taken())
-			require.EqualValues(t, 4, broker.info(js, StreamAccepted).State.Msgs, "nothing that was accepted is lost")
+			require.EqualValues(t, 4, broker.info(js, bus.StreamAccepted).State.Msgs, "nothing that was accepted is lost")
 		})
 	}
 }
@@ -260,7 +263,7 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	t.Parallel()
 	broker := newBroker(t)
 	log := &logged{}
-	b, js, f := newBusLogging(t, broker.server.URL(), log), broker.js(), newFunction(t, answering(204))
+	b, js, f := newBus(t, broker.server.URL()), broker.js(), newFunction(t, answering(204))
 	require.NoError(t, b.Ensure(t.Context()))
 	route := batchRoute()
 	config := route.consumer()
@@ -268,7 +271,7 @@ func TestBatchRejectsUnorderedConsumer(t *testing.T) {
 	_, err := js.CreateConsumer(t.Context(), route.Stream, config)
 	require.NoError(t, err)
 	acceptAll(t, b, 1, 3)
-	trigger := runTrigger(t, b, testConfig(f), route)
+	trigger := runTriggerLogging(t, log, b, testConfig(f), route)
 	eventually(t, func() bool { return strings.Contains(log.String(), "cannot keep the order of batches: delete it") }, "said")
 	require.Empty(t, f.seen())
 	require.NoError(t, js.DeleteConsumer(t.Context(), route.Stream, route.Durable))
@@ -310,7 +313,7 @@ func TestChangingShardsKeepsMessagesAndOrder(t *testing.T) {
 		for range n {
 			accepted++
 			a := acceptance(t, strconv.Itoa(accepted), "x")
-			a.Subject = AcceptSubject("sender "+strconv.Itoa(accepted%senders), strconv.Itoa(accepted))
+			a.Subject = bus.AcceptSubject("sender "+strconv.Itoa(accepted%senders), strconv.Itoa(accepted))
 			_, err := b.Accept(within(t, soon), a)
 			require.NoError(t, err)
 		}
@@ -352,7 +355,7 @@ func TestSaveRoutesCoverAllSlots(t *testing.T) {
 		"save-1-of-2 ACCEPTED 32 acc.0.> save", "deliver-1-of-2 ACCEPTED 32 acc.0.> deliver",
 		"save-2-of-2 ACCEPTED 32 acc.1.> save", "deliver-2-of-2 ACCEPTED 32 acc.1.> deliver",
 	}, durables)
-	_, err := NewTrigger(newBus(t, "nats://127.0.0.1:1"), TriggerConfig{BaseURL: "http://h"}, routes)
+	_, err := New(newBus(t, "nats://127.0.0.1:1"), slog.New(slog.DiscardHandler), Config{BaseURL: "http://h"}, routes)
 	require.NoError(t, err)
 	c := routes[1].consumer()
 	require.Equal(t, 200, c.MaxAckPending)

@@ -1,0 +1,99 @@
+package trigger
+
+import (
+	"net/http"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
+)
+
+// newCluster returns three servers, and a Bus that has made its streams with so many copies.
+func newCluster(t *testing.T, copies int) (sandbox.NATSCluster, *bus.Bus) {
+	t.Helper()
+	c := sandbox.NewNATSCluster(t, 3)
+	b := openBus(t, bus.Config{URL: c.URL(), Replicas: copies})
+	require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond, "the cluster is formed")
+	return c, b
+}
+
+func leaderOf(t *testing.T, b *bus.Bus, stream string) string {
+	t.Helper()
+	l, err := b.AwaitConnection(within(t, soon))
+	require.NoError(t, err)
+	s, err := l.JetStream().Stream(within(t, soon), stream)
+	require.NoError(t, err)
+	return s.CachedInfo().Cluster.Leader
+}
+
+func kill(c sandbox.NATSCluster, name string) {
+	for _, server := range c {
+		if server.Name == name {
+			server.Kill()
+		}
+	}
+}
+
+func TestClusterKeepsOrderWhenLeaderStops(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t, 3)
+	var l ledger
+	f := newFunction(t, func(w http.ResponseWriter, c call, n int) {
+		<-time.After(5 * time.Millisecond)
+		if n%5 == 1 {
+			w.WriteHeader(503)
+			return
+		}
+		l.take(t, c)
+	})
+	route := batchRoute()
+	other := openBus(t, bus.Config{URL: c.URL(), Replicas: 3})
+	runTrigger(t, b, testConfig(f), route)
+	runTrigger(t, other, testConfig(f), route)
+	const events = 400
+	var publishing sync.WaitGroup
+	publishing.Go(func() {
+		for i := 1; i <= events; i++ {
+			a := acceptance(t, strconv.Itoa(i), "x")
+			for began := time.Now(); ; {
+				if _, err := b.Accept(within(t, time.Second), a); err == nil {
+					break
+				} else if time.Since(began) > 3*soon {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	eventually(t, func() bool { return len(l.taken()) > 50 }, "going")
+	kill(c, leaderOf(t, b, bus.StreamAccepted))
+	publishing.Wait()
+	require.Eventually(t, func() bool { return len(l.taken()) == events }, 3*soon, every, "all taken")
+	require.Equal(t, numbers(1, events), l.taken())
+}
+
+func TestStreamWithoutLeaderStopsOnlyItsRoute(t *testing.T) {
+	t.Parallel()
+	c, b := newCluster(t, 1)
+	// With one copy a stream is gone with its server; which server has it is chance.
+	for leaderOf(t, b, bus.StreamEvents) == leaderOf(t, b, bus.StreamWake) {
+		l, err := b.AwaitConnection(within(t, soon))
+		require.NoError(t, err)
+		require.NoError(t, l.JetStream().DeleteStream(within(t, soon), bus.StreamEvents))
+		require.Eventually(t, func() bool { return b.Ensure(within(t, soon)) == nil }, 3*soon, 100*time.Millisecond)
+	}
+	f := newFunction(t, answering(204))
+	trigger := runTrigger(t, b, testConfig(f), testRoute(), sweepRoute())
+	eventually(t, func() bool { return trigger.Ready() == nil }, "all run")
+	gone := leaderOf(t, b, bus.StreamEvents)
+	kill(c, gone)
+	eventually(t, func() bool { return trigger.Routes()[0].Stopped != nil && trigger.Routes()[1].Pulling }, "one has stopped")
+	before := len(f.seen())
+	eventually(t, func() bool { return len(f.seen()) >= before+2 }, "the other ticks on")
+	require.ErrorContains(t, trigger.Ready(), "these routes do not run: d (")
+}

@@ -1,0 +1,81 @@
+package trigger
+
+import (
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/text"
+)
+
+const (
+	attributePrefix = "ce-"
+	contentType     = "content-type"
+	structuredType  = "application/cloudevents"
+)
+
+// postedEvent is an event in binary mode, as it is posted to a function.
+type postedEvent struct {
+	headers   map[string]string
+	data      []byte
+	misplaced bool // does not belong to its stream: never posted
+}
+
+// withAttempt returns the event with its delivery number, from 1.
+func (d postedEvent) withAttempt(n uint64) postedEvent {
+	headers := maps.Clone(d.headers)
+	headers[attributePrefix+"deliveryattempt"] = strconv.FormatUint(n, 10)
+	return postedEvent{headers, d.data, d.misplaced}
+}
+
+// newPostedEvent returns what is posted for a message: the event in it if it is in binary mode, else a
+// tick with time and function. A wake-up always becomes a tick, whatever its headers, since every NATS
+// user may publish one.
+func newPostedEvent(m jetstream.Msg, meta *jetstream.MsgMetadata, r *Route) postedEvent {
+	headers := bus.Attributes(m.Headers())
+	if r.Stream != bus.StreamWake && headers[attributePrefix+"specversion"] != "" {
+		// HTTP trims these, so compare the type without them.
+		headers[attributePrefix+"type"] = strings.Trim(headers[attributePrefix+"type"], " ")
+		foreign := !matchesSubject(m.Subject(), headers)
+		// Only the trigger may set where a message was accepted.
+		delete(headers, attributePrefix+"acceptseq")
+		delete(headers, attributePrefix+"fp")
+		if strings.HasPrefix(m.Subject(), bus.AcceptPrefix) {
+			headers[attributePrefix+"acceptseq"] = strconv.FormatUint(meta.Sequence.Stream, 10)
+			headers[attributePrefix+"fp"] = text.Printable(m.Headers().Get(bus.FingerprintHeader), -1)
+		}
+		return postedEvent{headers, m.Data(), foreign}
+	}
+	return postedEvent{headers: map[string]string{
+		"ce-specversion": cloudevents.VersionV1,
+		"ce-id":          deliveryID(meta, r),
+		"ce-type":        "sendonce.tick." + r.Function + ".v1",
+		"ce-source":      "/sendonce/trigger",
+		"ce-time":        meta.Timestamp.UTC().Format(time.RFC3339Nano),
+	}}
+}
+
+// matchesSubject reports whether an event may be on its subject: an accepted message on acc.>,
+// sendonce.<kind>.v1 on evt.<kind>. Structured mode and batches are rejected, because a function would
+// read their data and ignore the checked headers.
+func matchesSubject(subject string, headers map[string]string) bool {
+	eventType := headers[attributePrefix+"type"]
+	kind, isEvent := strings.CutPrefix(subject, bus.EventPrefix)
+	switch {
+	case strings.Contains(strings.ToLower(headers[contentType]), structuredType):
+		return false
+	case isEvent:
+		return strings.HasPrefix(eventType, "sendonce."+kind+".v") && eventType != bus.AcceptedType && eventType != RefusedType
+	}
+	return eventType == bus.AcceptedType
+}
+
+// deliveryID identifies one message for one consumer.
+func deliveryID(meta *jetstream.MsgMetadata, r *Route) string {
+	return r.Stream + "-" + strconv.FormatUint(meta.Sequence.Stream, 10) + "-" + r.Durable
+}
