@@ -91,14 +91,14 @@ func TestParseBackoff(t *testing.T) {
 func TestParseBackoffErrors(t *testing.T) {
 	t.Parallel()
 	for text, fault := range map[string]string{
-		"5s":                                 `"5s" names no queue`,
-		"=5s":                                `"=5s" names no queue`,
-		"a b=5s":                             `"a b=5s" names no queue`,
+		"5s":                                 `"5s" does not name a queue`,
+		"=5s":                                `"=5s" does not name a queue`,
+		"a b=5s":                             `"a b=5s" does not name a queue`,
 		"a=5s;b=1s;a=1s":                     `"a" is there twice`,
-		"a=":                                 `"" is no time from 0 to 168h`,
-		"a=5":                                `"5" is no time from 0 to 168h`,
-		"a=5s,-1s":                           `"-1s" is no time from 0 to 168h`,
-		"a=169h":                             `"169h" is no time from 0 to 168h`,
+		"a=":                                 `"" is not a time from 0 to 168h`,
+		"a=5":                                `"5" is not a time from 0 to 168h`,
+		"a=5s,-1s":                           `"-1s" is not a time from 0 to 168h`,
+		"a=169h":                             `"169h" is not a time from 0 to 168h`,
 		"a=1s,1s,1s,1s,1s,1s,1s,1s,1s,1s,1s": `at most 10 retries`,
 	} {
 		got := Backoff{"kept": {1}}
