@@ -61,8 +61,8 @@ func natsUsers(_ context.Context, env *fn.Env, args []string) error {
 
 // migrateConfig is what migrate alone reads.
 type migrateConfig struct {
-	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, past any pooler; unset takes DATABASE_URL"`
-	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger, which migrate makes where it has the password, too; empty takes the built-in admin"`
+	OwnerURL        string `envconfig:"SENDONCE_OWNER_URL" secret:"true" desc:"Postgres as the user that owns the tables and may create roles, as postgres://owner:password@host:5432/name, not through a pooler; unset = DATABASE_URL"`
+	TriggerUser     string `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if it has the password, too; empty = the built-in admin"`
 	TriggerPassword string `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller; for migrate at least 24 random characters"`
 }
 

@@ -12,10 +12,10 @@ import (
 
 // triggerConfig is the settings of the command trigger.
 type triggerConfig struct {
-	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"where the event functions are: events go to this URL with /events/{function} after it; {function} in it, as in http://{function}:8000, stands for the name"`
-	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger, which migrate makes where it has the password, too; empty takes the built-in admin"`
+	FunctionsURL string        `envconfig:"SENDONCE_FUNCTIONS_URL" default:"http://127.0.0.1:8000" desc:"URL of the event functions, to which /events/{function} is added; {function} in it, as in http://{function}:8000, is replaced by the name"`
+	User         string        `envconfig:"SENDONCE_TRIGGER_USER" desc:"caller with the role trigger; migrate creates it if it has the password, too; empty = the built-in admin"`
 	Password     string        `envconfig:"SENDONCE_TRIGGER_PASSWORD" secret:"true" desc:"password of that caller; for migrate at least 24 random characters"`
-	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat look although nothing woke them"`
+	SafetyTick   time.Duration `envconfig:"SENDONCE_SAFETY_TICK" default:"15m" desc:"how often sweep, relay, deliver, save and wechat run without an event"`
 }
 
 // runTrigger runs until ctx ends. It knows no SQL: what it delivers are wake-ups, and

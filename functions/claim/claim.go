@@ -24,7 +24,7 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not ask for lease_seconds, 1 to 60 minutes; then the task is a zombie"`
+	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not set lease_seconds, 1 to 60 minutes; when it has expired the task is a zombie"`
 }
 
 // Validate names every setting whose value is not acceptable.

@@ -41,8 +41,8 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	Timeout  time.Duration   `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"how long one call of a webhook or a message's URL may take, 1s to 20s"`
-	Patience time.Duration   `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint whose every call failed for so long is disabled"`
+	Timeout  time.Duration   `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"timeout of one call to a webhook or to a message's URL, 1s to 20s"`
+	Patience time.Duration   `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled after all calls to it have failed for so long"`
 	Networks config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, as 10.1.2.3,fd00::/8"`
 }
 

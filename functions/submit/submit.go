@@ -27,7 +27,7 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	MaxRetries int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not say otherwise, 0 to 10; 3 means at most four claims"`
+	MaxRetries int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not set max_retries, 0 to 10; 3 = at most four claims"`
 }
 
 // Validate names every setting whose value is not acceptable.

@@ -38,8 +38,8 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	MaxRetries   int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not say otherwise, 0 to 10; 3 means at most four claims"`
-	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not ask for lease_seconds, 1 to 60 minutes; then the task is a zombie"`
+	MaxRetries   int `envconfig:"MAX_RETRY_COUNT" default:"3" desc:"retries of a task that does not set max_retries, 0 to 10; 3 = at most four claims"`
+	LeaseMinutes int `envconfig:"PROCESSING_TIMEOUT_MINUTES" default:"10" desc:"lease of a claim that does not set lease_seconds, 1 to 60 minutes; when it has expired the task is a zombie"`
 }
 
 // Validate names every setting whose value is not acceptable.

@@ -13,11 +13,11 @@ import (
 // Alerts is when admins are notified that a queue or a stream is in trouble. All
 // functions must agree on it.
 type Alerts struct {
-	FailureRate task.Limits   `envconfig:"ALERT_FAILURE_RATE" default:"0.2" desc:"an alert is raised when more than this part of the tasks that finished within ALERT_WINDOW failed; 0.2, or by queue as wechat=0.1;*=0.2, where * is every other queue; 0 = off"`
-	MinFinished int           `envconfig:"ALERT_MIN_FINISHED" default:"20" desc:"fewer finished tasks of a queue than so many within ALERT_WINDOW raise no alert"`
+	FailureRate task.Limits   `envconfig:"ALERT_FAILURE_RATE" default:"0.2" desc:"an alert is raised when more than this share of the tasks that finished within ALERT_WINDOW failed; 0.2, or by queue as wechat=0.1;*=0.2, where * is every other queue; 0 = off"`
+	MinFinished int           `envconfig:"ALERT_MIN_FINISHED" default:"20" desc:"with fewer finished tasks of a queue within ALERT_WINDOW its failures raise no alert"`
 	Backlog     task.Limits   `envconfig:"ALERT_BACKLOG" default:"0" desc:"an alert is raised when more tasks than this are pending; 1000, or by queue as ALERT_FAILURE_RATE; 0 = off"`
-	StreamFull  float64       `envconfig:"ALERT_STREAM_FULL" default:"0.8" desc:"an alert is raised when more than this part of a stream's bytes in NATS is used, and cleared at 0.1 less; 0 = off"`
-	Window      time.Duration `envconfig:"ALERT_WINDOW" default:"5m" desc:"how far back finished tasks count, 10s to 1h; a tenth of it, at most 30s, is how often anybody looks"`
+	StreamFull  float64       `envconfig:"ALERT_STREAM_FULL" default:"0.8" desc:"an alert is raised when more than this share of a stream's bytes in NATS is used, and cleared at 0.1 less; 0 = off"`
+	Window      time.Duration `envconfig:"ALERT_WINDOW" default:"5m" desc:"finished tasks of this time are counted, 10s to 1h; checked every tenth of it, at least every 30s"`
 }
 
 // Validate checks what the types alone cannot.

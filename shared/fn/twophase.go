@@ -19,17 +19,17 @@ import (
 // TwoPhase is how messages may be acknowledged as accepted before they are saved.
 // All functions and the trigger must have the same values.
 type TwoPhase struct {
-	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true acknowledges messages with ack accepted from a stream, before they are in Postgres"`
-	DefaultAck         string         `envconfig:"TWO_PHASE_DEFAULT_ACK" default:"saved" desc:"what a message without ack gets: saved, or accepted, which needs TWO_PHASE_ENABLED=true"`
+	Enabled            bool           `envconfig:"TWO_PHASE_ENABLED" default:"false" desc:"true lets messages be acknowledged as accepted when they are in a stream, before they are in Postgres"`
+	DefaultAck         string         `envconfig:"TWO_PHASE_DEFAULT_ACK" default:"saved" desc:"acknowledgement of a message that does not set ack: saved, or accepted, which needs TWO_PHASE_ENABLED=true"`
 	DeliverBeforeSaved bool           `envconfig:"TWO_PHASE_DELIVER_BEFORE_SAVED" default:"false" desc:"true publishes accepted messages to their receivers without waiting for Postgres"`
-	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"while the stream cannot take a message: true saves it at once instead, false answers 503"`
+	FailOpen           bool           `envconfig:"TWO_PHASE_FAIL_OPEN" default:"true" desc:"when the stream cannot store a message: true saves it at once instead, false answers 503"`
 	Stream             string         `envconfig:"TWO_PHASE_STREAM" default:"ACCEPTED" desc:"name of the stream of accepted messages"`
-	Shards             int            `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of that stream that are saved side by side, 1 to 64; a sender's messages are all in one"`
+	Shards             int            `envconfig:"TWO_PHASE_SHARDS" default:"1" desc:"parts of that stream that are saved in parallel, 1 to 64; all messages of a sender are in one"`
 	BatchSize          int            `envconfig:"TWO_PHASE_BATCH_SIZE" default:"500" desc:"accepted messages that are saved in one transaction, 1 to 500"`
-	BatchWait          time.Duration  `envconfig:"TWO_PHASE_BATCH_WAIT" default:"2ms" desc:"how long a batch waits for more after its first message"`
-	DedupeWindow       time.Duration  `envconfig:"TWO_PHASE_DEDUPE_WINDOW" default:"24h" desc:"how long the stream keeps a message after it is saved, to recognise a repeat"`
-	Durability         bus.Durability `envconfig:"TWO_PHASE_DURABILITY" desc:"the least that a message must survive once it is accepted: process, host, replicated or replicated-host; a stream that gives less stops the start; empty takes what the stream gives"`
-	MonitorURL         string         `envconfig:"TWO_PHASE_NATS_MONITOR_URL" desc:"monitoring URLs of the NATS servers that keep the stream, as http://host:8222, separated by commas; without them it is not known that writes are synced, so host is never promised"`
+	BatchWait          time.Duration  `envconfig:"TWO_PHASE_BATCH_WAIT" default:"2ms" desc:"how long a batch waits for more messages after its first"`
+	DedupeWindow       time.Duration  `envconfig:"TWO_PHASE_DEDUPE_WINDOW" default:"24h" desc:"how long the stream keeps a message after it is saved, to recognise repeats"`
+	Durability         bus.Durability `envconfig:"TWO_PHASE_DURABILITY" desc:"the failure that an accepted message must survive: process, host, replicated or replicated-host; the start fails if the stream promises less; empty = what the stream promises"`
+	MonitorURL         string         `envconfig:"TWO_PHASE_NATS_MONITOR_URL" desc:"monitoring URLs of the NATS servers that keep the stream, as http://host:8222, separated by commas; without them the functions cannot check that writes are synced, and never promise host"`
 }
 
 // Validate checks what the types alone cannot.
