@@ -98,8 +98,8 @@ func TestParseAlertLimits(t *testing.T) {
 		require.Equal(t, want, l)
 	}
 	for text, what := range map[string]string{
-		"x": `"x" is not a number`, "-1": `"-1" is no number`, "NaN": "is not a number", "Inf": "is no number",
-		"a b=1": "does not name a queue", "=1": "names no queue", "q=1;q=2": `"q" is there twice`, "1;*=2": `"*" is there twice`,
+		"x": `"x" is not a number`, "-1": `"-1" is not a number`, "NaN": "is not a number", "Inf": "is not a number",
+		"a b=1": "does not name a queue", "=1": "does not name a queue", "q=1;q=2": `"q" is there twice`, "1;*=2": `"*" is there twice`,
 	} {
 		l := Limits{"kept": 1}
 		require.ErrorContains(t, l.Decode(text), what, text)
