@@ -75,7 +75,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 	o := cluster.New(t)
 	houses := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := cluster.NewReceiver(t, nil)
-	made := houses[0].Post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
+	made := houses[0].Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 	require.Equal(t, 200, made.Status, made.Text)
 	secret := made.Data("secret").(string)
 
@@ -195,11 +195,11 @@ func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
 func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	refused := s.NewCaller("shop", "submitter").Post(endpoints, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
+	refused := s.NewCaller("shop", "submitter").Post(cluster.EndpointsPath, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
 	require.Equal(t, 400, refused.Status)
 	require.Equal(t, []string{"events[1]"}, refused.Fields())
 	require.Contains(t, refused.Text, "only admins are told of alerts")
-	require.Equal(t, 200, s.NewCaller("ops", "admin").Post(endpoints, `{"url":"https://ops.test/","events":["alert.cleared"]}`).Status)
+	require.Equal(t, 200, s.NewCaller("ops", "admin").Post(cluster.EndpointsPath, `{"url":"https://ops.test/","events":["alert.cleared"]}`).Status)
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get("/api/v1/admin/alerts").Status)
 }
 

@@ -146,7 +146,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	s.Exec(`update upkeep set begun_at = '-infinity'`)
 	runMaintenance(s)
 	require.Equal(t, []int{0, 0, 0}, []int{s.Count(`select count(*) from messages`), s.Count(`select count(*) from subscribe_message_logs`), s.Count(`select count(*) from tasks`)})
-	metrics := metricsOf(t, s.URL)
+	metrics := cluster.Metrics(t, s.URL)
 	for _, table := range []string{"tasks", "messages", "subscribe_message_logs"} {
 		require.Contains(t, metrics, fmt.Sprintf("sendonce_archived_rows_total{table=%q} 1\n", table))
 	}

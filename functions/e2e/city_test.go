@@ -34,5 +34,5 @@ func requireEachOnce(v *cluster.Receiver, t *testing.T, tasks []string) {
 		ids[v.Headers[i].Get("webhook-id")], subjects[i] = true, e.Subject
 	}
 	require.Len(t, ids, len(tasks))
-	requireSame(t, tasks, subjects, "each is told once")
+	cluster.RequireSame(t, tasks, subjects, "each is told once")
 }

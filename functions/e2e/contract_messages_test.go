@@ -28,9 +28,9 @@ func (s story) tellOfMessages() {
 	require.Equal(s.T, "true", s.post(200, cluster.MessagesPath, paid).Header.Get("Idempotency-Replayed"))
 	s.post(422, cluster.MessagesPath, `{"client_msg_id":"order-1","to":"orders.paid","data":1}`)
 	s.post(400, cluster.MessagesPath, `{"ack":"accepted","to":"wake.relay","max_sends":21}`)
-	word := s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
+	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
 	s.post(400, cluster.MessagesPath, `{"client_msg_id":"blocked","to":"user:bob","data":{"text":["免费贷款"]}}`)
-	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.Data("id")), "")
+	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	url := s.post(200, cluster.MessagesPath, `{"from":"ann","client_msg_id":"url","to":"orders.refunded","confirm":false,"data":"x"}`).Data("server_msg_id")
 	s.post(200, cluster.MessagesPath, `{"client_msg_id":"user","to":"user:bob","data":0}`)
 	s.post(200, cluster.MessagesPath, `{"client_msg_id":"to-url","to":"http://127.0.0.1:1/orders","data":0}`)
@@ -90,5 +90,5 @@ func (s story) tellOfMessages() {
 	s.post(404, cluster.MessagesPath+nowhere+"/redrive", "")
 	s.post(404, cluster.MessagesPath+nowhere+"/abandon", `{"reason":"x"}`)
 	s.post(400, cluster.MessagesPath+"/"+id+"/abandon", `{"reason":" "}`)
-	s.get(200, root+"actions?subject="+fmt.Sprint(sent))
+	s.get(200, cluster.AdminPath+"actions?subject="+fmt.Sprint(sent))
 }

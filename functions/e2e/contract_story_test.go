@@ -81,7 +81,6 @@ func (s story) claim() string {
 
 const (
 	nowhere = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81" // names no task
-	root    = "/api/v1/admin/"
 )
 
 // tellAll is the whole story.
@@ -132,11 +131,11 @@ func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
 
 func (s story) tellOfTemplates() {
 	s.T.Helper()
-	made := s.post(200, root+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
-	at := fmt.Sprintf("%stemplate/%v", root, made.Data("id"))
-	s.post(200, root+"template", `{"template_name":"第二","template_content":"{a}"}`)
-	require.Equal(s.T, "1", s.get(200, root+"template?limit=1&active=true").Data("next_after"))
-	s.get(200, root+"template?after=1")
+	made := s.post(200, cluster.AdminPath+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
+	at := fmt.Sprintf("%stemplate/%v", cluster.AdminPath, made.Data("id"))
+	s.post(200, cluster.AdminPath+"template", `{"template_name":"第二","template_content":"{a}"}`)
+	require.Equal(s.T, "1", s.get(200, cluster.AdminPath+"template?limit=1&active=true").Data("next_after"))
+	s.get(200, cluster.AdminPath+"template?after=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"template_name":"验证码"}`)
 	s.post(200, at+"/deactivate", "")
@@ -144,27 +143,27 @@ func (s story) tellOfTemplates() {
 	s.post(200, at+"/preview", `{"content":"code=1&name=a&x=2"}`)
 	s.post(200, at+"/preview", `{"params":{"code":1}}`)
 	s.post(400, at+"/preview", `{"template_content":"x"}`)
-	s.post(200, root+"template/preview", `{"template_content":"{a}","params":{"a":"b"}}`)
-	s.post(400, root+"template/preview", `{"params":{"a":"b"}}`)
-	s.post(400, root+"template", `{"template_name":" "}`)
+	s.post(200, cluster.AdminPath+"template/preview", `{"template_content":"{a}","params":{"a":"b"}}`)
+	s.post(400, cluster.AdminPath+"template/preview", `{"params":{"a":"b"}}`)
+	s.post(400, cluster.AdminPath+"template", `{"template_name":" "}`)
 	s.call(400, "PUT", at, `{}`)
-	s.get(404, root+"template/99")
-	s.call(404, "PUT", root+"template/99", `{"is_active":true}`)
+	s.get(404, cluster.AdminPath+"template/99")
+	s.call(404, "PUT", cluster.AdminPath+"template/99", `{"is_active":true}`)
 	for _, deed := range []string{"activate", "deactivate"} {
-		s.post(404, root+"template/99/"+deed, "")
+		s.post(404, cluster.AdminPath+"template/99/"+deed, "")
 	}
-	s.post(404, root+"template/99/preview", `{"content":"a=b"}`)
+	s.post(404, cluster.AdminPath+"template/99/preview", `{"content":"a=b"}`)
 }
 
 func (s story) tellOfDefaults() {
 	s.T.Helper()
-	made := s.post(200, root+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
-	at := fmt.Sprintf("%sdefault-sms/%v", root, made.Data("id"))
-	s.post(409, root+"default-sms", `{"phone_number":"13800138000","content":"x"}`)
-	s.post(400, root+"default-sms", `{"phone_number":"x"}`)
-	s.post(200, root+"default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
-	require.Len(s.T, s.get(200, root+"default-sms?phone_number=%2B8613800138000&is_sent=false").Data("items"), 1)
-	s.get(200, root+"default-sms?limit=1")
+	made := s.post(200, cluster.AdminPath+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
+	at := fmt.Sprintf("%sdefault-sms/%v", cluster.AdminPath, made.Data("id"))
+	s.post(409, cluster.AdminPath+"default-sms", `{"phone_number":"13800138000","content":"x"}`)
+	s.post(400, cluster.AdminPath+"default-sms", `{"phone_number":"x"}`)
+	s.post(200, cluster.AdminPath+"default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
+	require.Len(s.T, s.get(200, cluster.AdminPath+"default-sms?phone_number=%2B8613800138000&is_sent=false").Data("items"), 1)
+	s.get(200, cluster.AdminPath+"default-sms?limit=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"content":"欢迎"}`)
 	s.call(400, "PUT", at, `{"content":" "}`)
@@ -258,7 +257,7 @@ func (s story) tellOfRepair() {
 	held := s.submit(`{"phone_number":"13800138001","content":"x","on_unknown":"hold"}`)
 	require.Equal(s.T, held, s.claim())
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","outcome":"unknown"}`, held))
-	at := root + "tasks/"
+	at := cluster.AdminPath + "tasks/"
 	s.get(200, at+held)
 	s.post(200, at+held+"/resolve", `{"outcome":"succeeded","reason":"the provider confirms it"}`)
 	s.post(409, at+held+"/resolve", `{"outcome":"failed","reason":"x"}`)
@@ -269,48 +268,48 @@ func (s story) tellOfRepair() {
 	failed := s.submit(`{"phone_number":"13800138001","content":"x"}`)
 	require.Equal(s.T, failed, s.claim())
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"error_code":"E","error_message":"refused"}`, failed))
-	s.get(200, root+"tasks?state=failed&reason=rejected&phone_number=13800138001&caller_id=0&from=2020-01-01T00:00:00Z&to=2099-01-01T00:00:00Z&limit=5")
+	s.get(200, cluster.AdminPath+"tasks?state=failed&reason=rejected&phone_number=13800138001&caller_id=0&from=2020-01-01T00:00:00Z&to=2099-01-01T00:00:00Z&limit=5")
 	s.post(200, at+failed+"/retry", `{"reason":"the gateway was down"}`)
 	require.Equal(s.T, failed, s.claim())
-	s.get(200, root+"tasks?state=processing&queue=default")
-	s.get(200, root+"statistics")
+	s.get(200, cluster.AdminPath+"tasks?state=processing&queue=default")
+	s.get(200, cluster.AdminPath+"statistics")
 	s.post(200, "/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","status":3,"should_retry":true}`, failed))
-	s.get(200, root+"statistics")
+	s.get(200, cluster.AdminPath+"statistics")
 	s.post(200, at+failed+"/cancel", `{"reason":"asked for by phone"}`)
 	s.get(200, at+failed)
 	s.get(404, at+nowhere[1:])
 	for _, deed := range []string{"/retry", "/cancel"} {
-		s.post(404, root+"tasks"+nowhere+deed, "")
+		s.post(404, cluster.AdminPath+"tasks"+nowhere+deed, "")
 	}
-	s.post(404, root+"tasks"+nowhere+"/resolve", `{"outcome":"failed","reason":"x"}`)
-	after := s.get(200, root+"tasks?limit=1").Data("next_after")
-	s.get(200, fmt.Sprintf("%stasks?source=system_a&after=%v", root, after))
-	s.get(400, root+"tasks?state=lost&phone_number=+86138")
-	s.get(200, root+"actions?limit=2")
-	s.get(200, root+"actions?after=1000000&subject="+failed)
+	s.post(404, cluster.AdminPath+"tasks"+nowhere+"/resolve", `{"outcome":"failed","reason":"x"}`)
+	after := s.get(200, cluster.AdminPath+"tasks?limit=1").Data("next_after")
+	s.get(200, fmt.Sprintf("%stasks?source=system_a&after=%v", cluster.AdminPath, after))
+	s.get(400, cluster.AdminPath+"tasks?state=lost&phone_number=+86138")
+	s.get(200, cluster.AdminPath+"actions?limit=2")
+	s.get(200, cluster.AdminPath+"actions?after=1000000&subject="+failed)
 }
 
 func (s story) tellOfCallersAndWords() {
 	s.T.Helper()
-	word := s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
-	s.post(200, root+"blocked-words", `{"word":"免费贷款"}`)
-	s.post(400, root+"blocked-words", `{"word":""}`)
+	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
+	s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
+	s.post(400, cluster.AdminPath+"blocked-words", `{"word":""}`)
 	s.post(400, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"免费贷款！"}`)
-	s.post(200, root+"template/preview", `{"template_content":"免费贷款"}`)
-	s.get(200, root+"blocked-words?limit=1")
-	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.Data("id")), "")
-	s.call(404, "DELETE", root+"blocked-words/99", "")
+	s.post(200, cluster.AdminPath+"template/preview", `{"template_content":"免费贷款"}`)
+	s.get(200, cluster.AdminPath+"blocked-words?limit=1")
+	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
+	s.call(404, "DELETE", cluster.AdminPath+"blocked-words/99", "")
 
-	made := s.post(200, root+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
-	s.post(409, root+"callers", `{"name":"system_a","roles":["sender"]}`)
-	s.post(400, root+"callers", `{"name":"ä","roles":[]}`)
+	made := s.post(200, cluster.AdminPath+"callers", `{"name":"system_a","roles":["submitter","sender"],"queues":["q"],"business_types":["coupon"]}`)
+	s.post(409, cluster.AdminPath+"callers", `{"name":"system_a","roles":["sender"]}`)
+	s.post(400, cluster.AdminPath+"callers", `{"name":"ä","roles":[]}`)
 	bound := *s.Client
 	bound.User, bound.Password = "system_a", made.Data("token").(string)
 	theirs := s.as(&bound)
 	theirs.post(403, "/api/v1/sms/send", `{"phone_number":"13800138000","content":"x"}`)
 	theirs.post(403, "/api/v1/sms/tasks/pending", `{"app_id":"app"}`)
-	at := fmt.Sprintf("%scallers/%v", root, made.Data("id"))
-	s.get(200, root+"callers?limit=1")
+	at := fmt.Sprintf("%scallers/%v", cluster.AdminPath, made.Data("id"))
+	s.get(200, cluster.AdminPath+"callers?limit=1")
 	s.get(200, at)
 	s.call(200, "PUT", at, `{"queues":[]}`)
 	theirs.post(403, "/api/v1/subscribe/send", booking(1, ""))
@@ -319,7 +318,7 @@ func (s story) tellOfCallersAndWords() {
 	s.post(200, at+"/revoke", "")
 	s.post(409, at+"/rotate", "")
 	s.call(409, "PUT", at, `{"roles":["sender"]}`)
-	none := root + "callers/99"
+	none := cluster.AdminPath + "callers/99"
 	s.get(404, none)
 	s.call(404, "PUT", none, `{"roles":["sender"]}`)
 	s.post(404, none+"/rotate", "")
@@ -403,6 +402,6 @@ func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.Serve(t), newWitness(t)}
 		s.Exec("alter table callers rename column name to another")
-		require.Equal(t, "internal", s.get(500, root+"callers").Body["error"])
+		require.Equal(t, "internal", s.get(500, cluster.AdminPath+"callers").Body["error"])
 	})
 }

@@ -21,11 +21,11 @@ func (s story) tellOfSubscribeMessages() {
 	require.Equal(s.T, true, s.post(200, send, all).Data("skipped"))
 	require.Equal(s.T, true, s.post(200, send, booking(1, `"page_path":"other"`)).Data("data_differs"))
 	s.post(400, send, `{"business_id":1.5,"message_data":{"thing1":{"value":""}},"surprise":1}`)
-	word := s.post(200, root+"blocked-words", `{"word":"瑜伽"}`)
+	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"瑜伽"}`)
 	require.Equal(s.T, "content_blocked", s.post(400, send, booking(2, "")).Body["error"])
 	require.Equal(s.T, true, s.post(200, send, all).Data("skipped"))
 	require.Equal(s.T, "content_blocked", s.post(400, subscriptions+"record", recording(2, "")).Body["error"])
-	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", root, word.Data("id")), "")
+	s.call(200, "DELETE", fmt.Sprintf("%sblocked-words/%v", cluster.AdminPath, word.Data("id")), "")
 	s.get(200, "/api/v1/sms/task/"+first.Data("task_id").(string))
 
 	// Another call orders the same message and does not end.
@@ -83,7 +83,7 @@ func (s story) tellOfPages(at string) {
 	newest := s.get(200, at).Data("task_id")
 	s.Exec(`insert into report_logs (task_id, verdict) select $1, 'applied' from generate_series(1, 250)`, newest)
 	for list, field := range map[string]string{
-		subscriptions + "failures?limit=2": "items", at + "?": "sends", root + "tasks/" + newest.(string) + "?": "timeline",
+		subscriptions + "failures?limit=2": "items", at + "?": "sends", cluster.AdminPath + "tasks/" + newest.(string) + "?": "timeline",
 	} {
 		first := s.get(200, list)
 		require.NotEmpty(s.T, first.Data("next_after"), list)
@@ -91,7 +91,7 @@ func (s story) tellOfPages(at string) {
 		require.NotEmpty(s.T, second.Data(field), list)
 		require.Nil(s.T, second.Data("next_after"), list)
 	}
-	s.get(400, root+"tasks/"+newest.(string)+"?after=1.2")
+	s.get(400, cluster.AdminPath+"tasks/"+newest.(string)+"?after=1.2")
 }
 
 func (s story) tellOfRecordedMessages() {

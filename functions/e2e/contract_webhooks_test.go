@@ -14,48 +14,22 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const (
-	endpoints  = "/api/v1/webhooks/endpoints"
-	secret     = "/api/v1/webhooks/signing-secret"
-	deliveries = "/api/v1/webhooks/deliveries"
-)
-
-// insertDelivery makes a delivery as it is when the event of a task has just been
-// recorded for an endpoint, and gives its id.
-func insertDelivery(s *cluster.Client, endpoint, taskID any) string {
-	id := task.NewID()
-	s.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
-		select $1, $3::text || '-7', e.id, e.caller_id, 'sendonce.task.succeeded.v1', $3::uuid, coalesce(e.url, 'https://shop.test/callback'), format(
-			'{"specversion":"1.0","id":"%1$s-7","source":"/sendonce","type":"sendonce.task.succeeded.v1","subject":"%1$s",'
-			'"time":"2023-12-01T10:01:00Z","datacontenttype":"application/json","sequence":"00000000000000000007",'
-			'"data":{"task_id":"%1$s","state":"succeeded","status":2}}', $3::text)
-		from webhook_endpoints e where e.id = $2::uuid`, id, endpoint, taskID)
-	return id.String()
-}
-
-// insertAttempt makes a delivery as it is after one failed and one successful try.
-func insertAttempt(s *cluster.Client, delivery string) {
-	s.Exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
-		jsonb_build_object('at', now() - interval '5 s', 'duration_ms', 10000, 'error', 'timed out after 10s'),
-		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
-}
-
 func (s story) tellOfWebhooks() {
 	s.T.Helper()
 	shop, bank := s.as(s.NewCaller("hooks", "submitter")), s.as(s.NewCaller("bank", "submitter"))
-	made := shop.post(200, endpoints, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
+	made := shop.post(200, cluster.EndpointsPath, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
 	id := made.Data("id").(string)
-	at := endpoints + "/" + id
-	shop.post(400, endpoints, `{"url":"ftp://shop.test/","events":["task.lost"]}`)
+	at := cluster.EndpointsPath + "/" + id
+	shop.post(400, cluster.EndpointsPath, `{"url":"ftp://shop.test/","events":["task.lost"]}`)
 	for range 19 {
-		shop.post(200, endpoints, `{"url":"http://shop.test/events"}`)
+		shop.post(200, cluster.EndpointsPath, `{"url":"http://shop.test/events"}`)
 	}
-	shop.post(409, endpoints, `{"url":"https://shop.test/events"}`)
-	after := shop.get(200, endpoints+"?limit=1").Data("next_after")
+	shop.post(409, cluster.EndpointsPath, `{"url":"https://shop.test/events"}`)
+	after := shop.get(200, cluster.EndpointsPath+"?limit=1").Data("next_after")
 	require.Equal(s.T, id, after)
-	require.Len(s.T, shop.get(200, fmt.Sprintf("%s?after=%v", endpoints, after)).Data("items"), 19)
-	s.get(200, fmt.Sprintf("%s?caller_id=%v", endpoints, made.Data("caller_id")))
-	bank.get(403, fmt.Sprintf("%s?caller_id=%v", endpoints, made.Data("caller_id")))
+	require.Len(s.T, shop.get(200, fmt.Sprintf("%s?after=%v", cluster.EndpointsPath, after)).Data("items"), 19)
+	s.get(200, fmt.Sprintf("%s?caller_id=%v", cluster.EndpointsPath, made.Data("caller_id")))
+	bank.get(403, fmt.Sprintf("%s?caller_id=%v", cluster.EndpointsPath, made.Data("caller_id")))
 	shop.get(200, at)
 	shop.post(200, at+"/disable", "")
 	shop.post(200, at+"/enable", `{}`)
@@ -65,30 +39,30 @@ func (s story) tellOfWebhooks() {
 	}
 	bank.get(404, at)
 	bank.call(404, "DELETE", at, "")
-	shop.get(200, secret)
-	shop.post(200, secret+"/rotate", "")
-	shop.get(200, secret)
+	shop.get(200, cluster.SigningSecretPath)
+	shop.post(200, cluster.SigningSecretPath+"/rotate", "")
+	shop.get(200, cluster.SigningSecretPath)
 
-	delivery := insertDelivery(s.Client, id, nowhere[1:])
-	shop.get(200, deliveries+"?state=pending")
-	insertAttempt(s.Client, delivery)
-	insertDelivery(s.Client, id, task.NewID())
-	shop.get(200, deliveries+"?limit=1")
-	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", deliveries, id, nowhere[1:], made.Data("caller_id")))
-	shop.get(400, deliveries+"?state=lost")
-	bank.get(403, deliveries+"?caller_id=0")
-	shop.get(200, deliveries+"/"+delivery)
-	bank.get(404, deliveries+"/"+delivery)
-	shop.post(200, deliveries+"/"+delivery+"/resend", "")
-	bank.post(404, deliveries+"/"+delivery+"/resend", "")
+	delivery := cluster.InsertDelivery(s.Client, id, nowhere[1:])
+	shop.get(200, cluster.DeliveriesPath+"?state=pending")
+	cluster.InsertAttempt(s.Client, delivery)
+	cluster.InsertDelivery(s.Client, id, task.NewID())
+	shop.get(200, cluster.DeliveriesPath+"?limit=1")
+	shop.get(200, fmt.Sprintf("%s?state=delivered&endpoint_id=%s&task_id=%s&caller_id=%v", cluster.DeliveriesPath, id, nowhere[1:], made.Data("caller_id")))
+	shop.get(400, cluster.DeliveriesPath+"?state=lost")
+	bank.get(403, cluster.DeliveriesPath+"?caller_id=0")
+	shop.get(200, cluster.DeliveriesPath+"/"+delivery)
+	bank.get(404, cluster.DeliveriesPath+"/"+delivery)
+	shop.post(200, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
+	bank.post(404, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
 	shop.call(204, "DELETE", at, "")
-	require.Equal(s.T, "failed", shop.get(200, deliveries+"/"+delivery).Data("state"))
-	shop.post(409, deliveries+"/"+delivery+"/resend", "")
-	s.get(200, root+"actions?subject=webhook/"+id)
+	require.Equal(s.T, "failed", shop.get(200, cluster.DeliveriesPath+"/"+delivery).Data("state"))
+	shop.post(409, cluster.DeliveriesPath+"/"+delivery+"/resend", "")
+	s.get(200, cluster.AdminPath+"actions?subject=webhook/"+id)
 
-	closed := bank.post(200, endpoints, `{"url":"https://bank.test/events"}`)
-	s.post(200, fmt.Sprintf("%scallers/%v/revoke", root, closed.Data("caller_id")), "")
-	s.post(409, fmt.Sprintf("%s/%v/enable", endpoints, closed.Data("id")), "")
+	closed := bank.post(200, cluster.EndpointsPath, `{"url":"https://bank.test/events"}`)
+	s.post(200, fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, closed.Data("caller_id")), "")
+	s.post(409, fmt.Sprintf("%s/%v/enable", cluster.EndpointsPath, closed.Data("id")), "")
 }
 
 // insertIncident makes an alert that is over, or is still open, and gives its id.
@@ -103,22 +77,22 @@ func (s story) tellOfAlerts() {
 	s.T.Helper()
 	insertIncident(s.Client, "wechat", true)
 	insertIncident(s.Client, "wechat", false)
-	page := s.get(200, root+"alerts?limit=1")
-	s.get(200, fmt.Sprintf("%salerts?after=%v", root, page.Data("next_after")))
-	s.get(400, root+"alerts?after=closed.7")
+	page := s.get(200, cluster.AdminPath+"alerts?limit=1")
+	s.get(200, fmt.Sprintf("%salerts?after=%v", cluster.AdminPath, page.Data("next_after")))
+	s.get(400, cluster.AdminPath+"alerts?after=closed.7")
 }
 
 func (s story) tellOfDeadLetters() {
 	s.T.Helper()
 	s.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
 		select 'deliver', 'evt-' || n, 'sendonce.task.succeeded.v1', '{"state":"succeeded"}', 'has no subject', n from generate_series(1, 2) n`)
-	page := s.get(200, root+"dead-letters?limit=1")
-	s.get(200, fmt.Sprintf("%sdead-letters?after=%v", root, page.Data("next_after")))
-	at := fmt.Sprintf("%sdead-letters/%v/dismiss", root, page.Data("next_after"))
+	page := s.get(200, cluster.AdminPath+"dead-letters?limit=1")
+	s.get(200, fmt.Sprintf("%sdead-letters?after=%v", cluster.AdminPath, page.Data("next_after")))
+	at := fmt.Sprintf("%sdead-letters/%v/dismiss", cluster.AdminPath, page.Data("next_after"))
 	s.post(400, at, `{"reason":" "}`)
 	s.post(204, at, `{"reason":"told by phone"}`)
 	s.post(404, at, `{"reason":"told by phone"}`)
-	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", root, page.Data("next_after")))
+	s.get(200, fmt.Sprintf("%sactions?subject=dead_letter/%v", cluster.AdminPath, page.Data("next_after")))
 }
 
 // relayEvent takes the n events of the stream to deliver, as a trigger would.
@@ -147,8 +121,8 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s, nc := h.ServeWithNATS(t)
-		addEndpoint(s, shopURL)
-		gone, _ := addEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
+		cluster.RegisterEndpoint(s, `{"url":"https://shop.test/events"}`)
+		gone, _ := cluster.RegisterEndpoint(s, `{"url":"https://gone.test/","events":["task.held"]}`)
 		for i, report := range []string{`"status":2,"sent_at":"2023-12-01T18:00:00+08:00"`, `"status":3,"error_code":"E","error_message":"拒绝"`} {
 			sent := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"x","source":"crm","metadata":{"order":[1.0]},"callback_url":"https://shop.test/callback"}`)
 			require.Equal(t, 200, sent.Status, sent.Text)
@@ -156,8 +130,8 @@ func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
 			done := s.Post("/api/v1/sms/report", fmt.Sprintf(`{"task_id":%q,"app_id":"app",%s}`, sent.Data("task_id"), report))
 			require.Equal(t, 200, done.Status, "%d: %s", i, done.Text)
 		}
-		s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(endpoints)+1:])
-		s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(endpoints)+1:])
+		s.Exec(`update webhook_endpoints set enabled = false, disabled_reason = 'failing', disabled_at = now(), failing_since = now() where id = $1`, gone[len(cluster.EndpointsPath)+1:])
+		s.Exec(`insert into event_outbox (kind, ids) values ('webhook.disabled', array[$1::uuid])`, gone[len(cluster.EndpointsPath)+1:])
 		s.Exec(`insert into event_outbox (kind, ids) values ('alert.raised', array[$1::uuid, $2::uuid]), ('alert.cleared', array[$1::uuid])`,
 			insertIncident(s, "wechat", true), insertIncident(s, "default", false))
 		require.Equal(t, 204, s.Tick("relay").Status)

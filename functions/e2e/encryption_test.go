@@ -23,12 +23,12 @@ func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
 	other.Event(t, 1, neighbour.Secret)
 	require.NoError(t, w.Process(cluster.All).WaitFor(t.Context(), "signing secret cannot be decrypted"))
 	require.Zero(t, locked.Calls())
-	waiting := waitDeliveries(w, "pending", 1)
+	waiting := cluster.WaitDeliveries(w, "pending", 1)
 	require.Zero(t, waiting[0].Attempts, "no try is used up")
 	require.Empty(t, waiting[0].Tries)
 
 	w.Admin.Exec(`update webhook_endpoints set secret = description where url = $1`, locked.URL)
-	makeDue(w)
+	cluster.MakeDue(w)
 	locked.Event(t, 1, secret)
 }
 
@@ -36,7 +36,7 @@ func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	s := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
-	_, secret := addEndpoint(s, `{"url":"https://shop.example/hook"}`)
+	_, secret := cluster.RegisterEndpoint(s, `{"url":"https://shop.example/hook"}`)
 	const another = "YW5vdGhlci1rZXktb2YtdGhpcnR5LXR3by1ieXRlcyE="
 
 	reencrypt := func(keys string) (code int, says string) {

@@ -157,16 +157,16 @@ func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabl
 	require.Equal(t, "failing", disabled.DisabledReason)
 	w.FinishTask() // while it is disabled: not for it
 	cluster.Eventually(t, func() bool { return witness.Calls() == 3 })
-	waitDeliveries(w, "pending", 2)
+	cluster.WaitDeliveries(w, "pending", 2)
 
 	enabled, err := w.Client.EnableEndpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
 	require.True(t, enabled.Enabled)
 	require.Nil(t, enabled.FailingSince)
 	subjects := []string{broken.Event(t, 3, registered.Secret).Subject, broken.Event(t, 4, registered.Secret).Subject}
-	requireSame(t, []string{first, second}, subjects, "what rested is told")
-	waitDeliveries(w, "delivered", 2+1+3)
-	waitDeliveries(w, "pending", 0)
+	cluster.RequireSame(t, []string{first, second}, subjects, "what rested is told")
+	cluster.WaitDeliveries(w, "delivered", 2+1+3)
+	cluster.WaitDeliveries(w, "pending", 0)
 	require.Equal(t, 4, broken.Calls())
 }
 

@@ -160,12 +160,7 @@ func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
 
 	rest, err := cluster.ClaimAll(api.NewClient(o.Start("claim"), "admin", "secret"))
 	require.NoError(t, err)
-	requireSame(t, l.accepted, append(l.claimed, rest...), "each accepted task was claimed once")
-}
-
-func requireSame(t *testing.T, want, got []string, what string) {
-	t.Helper()
-	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)
+	cluster.RequireSame(t, l.accepted, append(l.claimed, rest...), "each accepted task was claimed once")
 }
 
 func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.T) {
@@ -283,7 +278,7 @@ func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
 	}
 	all.Wait()
 	require.NoError(t, errors.Join(errs[:]...))
-	requireSame(t, tasks, slices.Concat(claimed[:]...), "claimed once each")
+	cluster.RequireSame(t, tasks, slices.Concat(claimed[:]...), "claimed once each")
 }
 
 // statements counts what is executed through a proxy.

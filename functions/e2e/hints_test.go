@@ -14,7 +14,6 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/sandbox"
-	"github.com/sendonce/sendonce/shared/store"
 )
 
 // scheduleInAnHour schedules a task of each queue.
@@ -69,30 +68,6 @@ func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 		answer = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
 	require.Len(t, answer.List(), 1)
-}
-
-// The trigger calls it again, later each time; a wake-up would take the place of that.
-func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
-	t.Parallel()
-	broker := cluster.NewNATS(t)
-	c := startWeChat(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
-	nc, told := hears(t, broker.URL(), "wake.>")
-	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
-	makeTasksDue(c.Client)
-	c.Exec(`revoke insert on send_logs from sendonce_hot`)
-	require.Equal(t, 500, c.Tick("wechat").Status)
-	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
-	_, err := c.at.Terminate(cluster.WaitLimit) // what it holds is told first
-	require.NoError(t, err)
-	require.NoError(t, nc.Flush())
-	for {
-		m, err := told.NextMsg(time.Millisecond)
-		if err != nil {
-			require.ErrorIs(t, err, nats.ErrTimeout)
-			break
-		}
-		require.NotEqual(t, bus.WakeWeChat, m.Subject)
-	}
 }
 
 func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {

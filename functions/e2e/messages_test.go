@@ -92,7 +92,7 @@ func TestAMessageKeepsToItsBlockedWordsUnlessItWasSavedBefore(t *testing.T) {
 		return fmt.Sprintf(`{"client_msg_id":%q,"to":"user:bob","data":{"lines":["hi",{"\u514d费贷款":1}]}}`, key)
 	}
 	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status)
-	require.Equal(t, 200, s.Post(root+"blocked-words", `{"word":"免费贷款"}`).Status)
+	require.Equal(t, 200, s.Post(cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`).Status)
 	refused := s.Post(cluster.MessagesPath, body("l"))
 	require.Equal(t, 400, refused.Status)
 	require.Equal(t, "content_blocked", refused.Body["error"])

@@ -32,14 +32,14 @@ func pauseQueue(s *cluster.Client, queue string, until time.Time) cluster.Reply 
 	if !until.IsZero() {
 		end = fmt.Sprintf(`"until":%q,`, until.Format(time.RFC3339Nano))
 	}
-	paused := s.Post(root+"queues/"+queue+"/pause", `{`+end+`"reason":"the gateway is down"}`)
+	paused := s.Post(cluster.AdminPath+"queues/"+queue+"/pause", `{`+end+`"reason":"the gateway is down"}`)
 	require.Equal(s.T, 200, paused.Status, paused.Text)
 	return paused
 }
 
 func resumeQueue(s *cluster.Client, queue string) cluster.Reply {
 	s.T.Helper()
-	resumed := s.Post(root+"queues/"+queue+"/resume", `{"reason":"it is up"}`)
+	resumed := s.Post(cluster.AdminPath+"queues/"+queue+"/resume", `{"reason":"it is up"}`)
 	require.Equal(s.T, 200, resumed.Status, resumed.Text)
 	return resumed
 }
@@ -47,7 +47,7 @@ func resumeQueue(s *cluster.Client, queue string) cluster.Reply {
 // queueInfo gives one line of the list of queues.
 func queueInfo(s *cluster.Client, name string) map[string]any {
 	s.T.Helper()
-	got := s.Get(root + "queues")
+	got := s.Get(cluster.AdminPath + "queues")
 	for _, q := range got.Data("queues").([]any) {
 		if q.(map[string]any)["queue"] == name {
 			return q.(map[string]any)
@@ -83,7 +83,7 @@ func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 	line := queueInfo(s, "default")
 	require.EqualValues(t, 1, line["pending_new_tasks"])
 	require.Equal(t, "the gateway is down", line["pause"].(map[string]any)["reason"])
-	statistics := s.Get(root + "statistics").Data("queues").([]any)[0].(map[string]any)
+	statistics := s.Get(cluster.AdminPath + "statistics").Data("queues").([]any)[0].(map[string]any)
 	for name, n := range statistics {
 		if name != "oldest_pending_seconds" {
 			require.Equal(t, n, line[name], name)
@@ -93,10 +93,10 @@ func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 	require.EqualValues(t, 1, resumeQueue(s, "default").Data("pending_tasks"))
 	require.Nil(t, queueInfo(s, "default")["pause"])
 	require.Equal(t, id, s.Get("/api/v1/sms/tasks/pending?app_id=a").List()[0]["task_id"])
-	again := s.Post(root+"queues/default/resume", `{"reason":"x"}`)
+	again := s.Post(cluster.AdminPath+"queues/default/resume", `{"reason":"x"}`)
 	require.Equal(t, 404, again.Status)
 	require.Equal(t, "queue default is not paused", again.Body["message"])
-	actions := s.Get(root + "actions?subject=queue/default").Data("items").([]any)
+	actions := s.Get(cluster.AdminPath + "actions?subject=queue/default").Data("items").([]any)
 	require.Len(t, actions, 2)
 	require.Equal(t, "queue.resume", actions[0].(map[string]any)["action"])
 	require.Equal(t, "it is up", actions[0].(map[string]any)["reason"])
@@ -124,15 +124,15 @@ func TestABadPauseIsNamed(t *testing.T) {
 		`{"reason":"x","until":"` + year + `"}`: {"until"},
 		`{"reason":"` + strings.Repeat("长", 501) + `","until":"2001-01-01T00:00:00Z","by":1}`: {"by", "reason", "until"},
 	} {
-		got := s.Post(root+"queues/default/pause", body)
+		got := s.Post(cluster.AdminPath+"queues/default/pause", body)
 		require.Equal(t, 400, got.Status, body)
 		require.ElementsMatch(t, fields, got.Fields(), body)
 	}
 	for _, queue := range []string{"a%20b", "%00", strings.Repeat("q", 64), "%E9%98%9F"} {
-		require.Equal(t, 404, s.Post(root+"queues/"+queue+"/pause", `{"reason":"x"}`).Status, queue)
-		require.Equal(t, 404, s.Post(root+"subscribe-templates/"+queue+"/resume", `{"reason":"x"}`).Status, queue)
+		require.Equal(t, 404, s.Post(cluster.AdminPath+"queues/"+queue+"/pause", `{"reason":"x"}`).Status, queue)
+		require.Equal(t, 404, s.Post(cluster.AdminPath+"subscribe-templates/"+queue+"/resume", `{"reason":"x"}`).Status, queue)
 	}
-	require.Equal(t, 403, s.NewCaller("app", "sender").Post(root+"queues/default/pause", `{"reason":"x"}`).Status)
+	require.Equal(t, 403, s.NewCaller("app", "sender").Post(cluster.AdminPath+"queues/default/pause", `{"reason":"x"}`).Status)
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
@@ -253,7 +253,7 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 		_, err := db.StrikeTemplate(context.Background(), store.CallerTemplate{TemplateID: "tmpl/1 预订"}, "47003: argument invalid")
 		require.NoError(t, err)
 	}
-	templates := s.Get(root + "subscribe-templates").Data("templates").([]any)
+	templates := s.Get(cluster.AdminPath + "subscribe-templates").Data("templates").([]any)
 	require.Len(t, templates, 1)
 	shown := templates[0].(map[string]any)
 	require.Equal(t, "tmpl/1 预订", shown["template_id"])
@@ -262,26 +262,26 @@ func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
 	require.Equal(t, "0", shown["caller_id"])
 	require.Equal(t, "admin", shown["caller_name"])
 
-	lift := root + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
+	lift := cluster.AdminPath + "subscribe-templates/tmpl%2F1%20%E9%A2%84%E8%AE%A2/resume"
 	require.Equal(t, []string{"reason"}, s.Post(lift, `{}`).Fields())
 	require.Equal(t, []string{"caller_id"}, s.Post(lift, `{"reason":"corrected","caller_id":-1}`).Fields())
 	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected","caller_id":"7"}`).Status, "it is paused for another caller")
 	lifted := s.Post(lift, `{"reason":"corrected","caller_id":"0"}`)
 	require.Equal(t, 200, lifted.Status, lifted.Text)
 	require.EqualValues(t, 1, lifted.Data("due_tasks"))
-	require.Empty(t, s.Get(root+"subscribe-templates").Data("templates"))
+	require.Empty(t, s.Get(cluster.AdminPath+"subscribe-templates").Data("templates"))
 	require.Equal(t, id, claim()[0].ID.String())
 	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected"}`).Status)
 }
 
 func (s story) tellOfPauses() {
 	s.T.Helper()
-	at := root + "queues/bulk"
+	at := cluster.AdminPath + "queues/bulk"
 	s.post(200, at+"/pause", `{"reason":"the gateway is being moved"}`)
 	s.post(200, at+"/pause", fmt.Sprintf(`{"reason":"for an hour","until":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339)))
 	s.post(400, at+"/pause", `{}`)
-	s.post(404, root+"queues/a%20b/pause", `{"reason":"x"}`)
-	s.get(200, root+"queues")
+	s.post(404, cluster.AdminPath+"queues/a%20b/pause", `{"reason":"x"}`)
+	s.get(200, cluster.AdminPath+"queues")
 	require.Empty(s.T, s.get(200, "/api/v1/sms/tasks/pending?app_id=app&queue=bulk").List())
 	s.post(400, at+"/resume", `{"reason":" "}`)
 	s.post(200, at+"/resume", `{"reason":"it is done"}`)
@@ -289,19 +289,19 @@ func (s story) tellOfPauses() {
 
 	s.Exec(`insert into template_pauses (template_id, caller_id, strikes, paused_at, reason)
 		values ('a', 0, 1, null, 'x'), ('b', 0, 3, now(), 'y'), ('b.预', -1, 3, now(), 'y'), ('c', 0, 3, now(), 'z')`)
-	s.get(200, root+"subscribe-templates")
+	s.get(200, cluster.AdminPath+"subscribe-templates")
 	var pages []string
 	for after := ""; len(pages) < 4; {
-		page := s.get(200, root+"subscribe-templates?limit=1&after="+url.QueryEscape(after))
+		page := s.get(200, cluster.AdminPath+"subscribe-templates?limit=1&after="+url.QueryEscape(after))
 		pages = append(pages, page.Data("templates").([]any)[0].(map[string]any)["template_id"].(string))
 		if after, _ = page.Data("next_after").(string); after == "" {
 			break
 		}
 	}
 	require.Equal(s.T, []string{"b", "b.预", "c", "a"}, pages)
-	s.get(400, root+"subscribe-templates?after=1.2")
-	s.post(200, root+"subscribe-templates/c/resume", `{"reason":"corrected","caller_id":"0"}`)
-	s.post(400, root+"subscribe-templates/b/resume", `{}`)
-	s.post(200, root+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
-	s.post(404, root+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
+	s.get(400, cluster.AdminPath+"subscribe-templates?after=1.2")
+	s.post(200, cluster.AdminPath+"subscribe-templates/c/resume", `{"reason":"corrected","caller_id":"0"}`)
+	s.post(400, cluster.AdminPath+"subscribe-templates/b/resume", `{}`)
+	s.post(200, cluster.AdminPath+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
+	s.post(404, cluster.AdminPath+"subscribe-templates/b/resume", `{"reason":"corrected"}`)
 }

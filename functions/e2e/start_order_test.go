@@ -19,7 +19,7 @@ func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
 	at := o.Start("")
 	s, strict := o.At(at).Connect(o.DatabaseURL), o.At(o.Start("messages", "TWO_PHASE_FAIL_OPEN=false"))
 	bob, shop := s.NewCaller("bob", "receiver"), cluster.NewReceiver(t, nil)
-	addEndpoint(s, `{"url":"`+shop.URL+`"}`)
+	cluster.RegisterEndpoint(s, `{"url":"`+shop.URL+`"}`)
 	later := func(r cluster.Reply) {
 		t.Helper()
 		require.Equal(t, 503, r.Status, r.Text)

@@ -37,7 +37,7 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 	o.StartAll()
 	s := o.Admin
 	ops := cluster.NewReceiver(t, nil)
-	made := s.Post(endpoints, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
+	made := s.Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, ops.URL))
 	require.Equal(t, 200, made.Status, made.Text)
 	secret := made.Data("secret").(string)
 	o.WaitMessage(o.Save("user:bob"), "sent") // the stream is there

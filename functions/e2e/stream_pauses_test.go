@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"io"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -58,16 +56,6 @@ func messagesIn(o *cluster.Cluster, stream string) int {
 	return int(s.CachedInfo().State.Msgs)
 }
 
-func metricsOf(t *testing.T, base string) string {
-	t.Helper()
-	res, err := http.Get(base + "/metrics")
-	require.NoError(t, err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	require.NoError(t, err)
-	return string(text)
-}
-
 func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
@@ -84,13 +72,13 @@ func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	relay := c.Process("relay")
 	require.Equal(t, 1, strings.Count(relay.Output(), `"msg":"stream paused: `), "once, and not at each try")
 	require.Contains(t, relay.Output(), `"stream":"USERS","reason":"`)
-	require.Contains(t, metricsOf(t, c.Address("relay")), `sendonce_stream_paused{stream="USERS"} 1`)
+	require.Contains(t, cluster.Metrics(t, c.Address("relay")), `sendonce_stream_paused{stream="USERS"} 1`)
 
 	removeLimit(o, limits)
 	cluster.Eventually(t, func() bool { return waitingEvents(c) == 0 }, "the acknowledgements follow")
 	require.Equal(t, 20, messagesIn(o, "USERS"))
 	require.NoError(t, relay.WaitFor(t.Context(), `"msg":"stream resumed"`))
-	require.NotContains(t, metricsOf(t, c.Address("relay")), "sendonce_stream_paused{")
+	require.NotContains(t, cluster.Metrics(t, c.Address("relay")), "sendonce_stream_paused{")
 }
 
 func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {

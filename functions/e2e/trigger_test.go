@@ -122,9 +122,9 @@ func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
 	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url, cluster.AllowLoopback, "NATS_URL="+cluster.NewNATS(t).URL()))
 	s := cluster.NewClient(t, cluster.Address(t, process)).Connect(url)
 	shop := cluster.NewReceiver(t, nil)
-	at, _ := addEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))
+	at, _ := cluster.RegisterEndpoint(s, fmt.Sprintf(`{"url":%q}`, shop.URL))
 	// Without a trigger all of these wait for someone who calls.
-	insertDelivery(s, at[len(endpoints)+1:], task.NewID())
+	cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
 	id := s.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hi"}`).Data("task_id")
 	require.Len(t, s.Get("/api/v1/sms/tasks/pending?app_id=app").List(), 1)
 	s.Exec(`update task_live set due_at = now() - interval '1 minute'`)

@@ -23,8 +23,12 @@ const WaitLimit = time.Minute
 
 // Paths that tests of several functions call.
 const (
-	MessagesPath = "/api/v1/messages"
-	StreamsPath  = "/api/v1/stream/"
+	AdminPath         = "/api/v1/admin/"
+	MessagesPath      = "/api/v1/messages"
+	StreamsPath       = "/api/v1/stream/"
+	EndpointsPath     = "/api/v1/webhooks/endpoints"
+	DeliveriesPath    = "/api/v1/webhooks/deliveries"
+	SigningSecretPath = "/api/v1/webhooks/signing-secret"
 )
 
 // Client calls Sendonce as one caller.

@@ -1,4 +1,4 @@
-package e2e
+package wechat_test
 
 import (
 	"fmt"
@@ -14,6 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
 
 // wechatServer is where bookings are confirmed: the function wechat as a process, on a
 // database of its own, and a WeChat that keeps a ledger.

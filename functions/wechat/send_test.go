@@ -1,4 +1,4 @@
-package e2e
+package wechat_test
 
 import (
 	"log/slog"
@@ -6,9 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -120,7 +122,7 @@ func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
 	cluster.WaitExit(t, p)
 	require.Equal(t, 2, p.ExitCode())
 	for _, said := range []string{
-		"WECHAT_APP_SECRET must be set where WECHAT_APP_ID is", `WECHAT_BASE_URL is "api.weixin.qq.com" but must be a URL such as`,
+		"WECHAT_APP_SECRET must be set together with WECHAT_APP_ID", `WECHAT_BASE_URL is "api.weixin.qq.com" but must be a URL such as`,
 		`WECHAT_TIMEOUT is "11s" but must be between 1s and 10s`, `WECHAT_CONCURRENCY is "0" but must be between 1 and 500`,
 	} {
 		require.Contains(t, p.Output(), said)
@@ -169,4 +171,33 @@ func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 	c.Exec(`update queue_pauses set until = now()`)
 	wake("wake.sweep")
 	delivered(3)
+}
+
+// The trigger repeats a failed call with growing delays; a wake-up would replace them.
+func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
+	t.Parallel()
+	broker := cluster.NewNATS(t)
+	c := startWeChat(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())
+	nc, err := nats.Connect(broker.URL())
+	require.NoError(t, err)
+	t.Cleanup(nc.Close)
+	wakeUps, err := nc.SubscribeSync("wake.>")
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	c.order(1, func(s *store.Subscription) { s.SendAt = time.Now().Add(time.Hour) })
+	c.Exec(`update task_live set due_at = now() - interval '1 second'`)
+	c.Exec(`revoke insert on send_logs from sendonce_hot`)
+	require.Equal(t, 500, c.Tick("wechat").Status)
+	require.Equal(t, 1, c.Count(`select count(*) from task_live where state = 1`), "the sweep before the claim was done")
+	_, err = c.at.Terminate(cluster.WaitLimit) // it publishes pending wake-ups first
+	require.NoError(t, err)
+	require.NoError(t, nc.Flush())
+	for {
+		m, err := wakeUps.NextMsg(time.Millisecond)
+		if err != nil {
+			require.ErrorIs(t, err, nats.ErrTimeout)
+			break
+		}
+		require.NotEqual(t, bus.WakeWeChat, m.Subject)
+	}
 }

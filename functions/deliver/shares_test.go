@@ -1,4 +1,4 @@
-package e2e
+package deliver_test
 
 import (
 	"fmt"
@@ -20,7 +20,7 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 	endpoint, hosts := cluster.NewReceiver(t, slow), make([]*cluster.Receiver, 9)
 	for i := range hosts {
 		hosts[i] = cluster.NewReceiver(t, slow)
-		require.Equal(t, 200, mallory.Post(endpoints, fmt.Sprintf(`{"url":"%s/%d"}`, endpoint.URL, i)).Status)
+		require.Equal(t, 200, mallory.Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":"%s/%d"}`, endpoint.URL, i)).Status)
 		w.Admin.Exec(`with m as (
 				insert into messages (id, call_id, caller_id, sender, client_msg_id, fingerprint, kind, destination, type, data, confirm, max_sends, expected_receipts)
 				select gen_random_uuid(), gen_random_uuid(), c.id, 'mallory', gen_random_uuid(), gen_random_uuid(), 1, $1, 't', '1', false, 5, 1
@@ -58,7 +58,7 @@ func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_STREAM_EVENTS_MB=4")
 	mallory := w.Admin.NewCaller("mallory", "submitter")
-	require.Equal(t, 200, mallory.Post(endpoints, `{"url":"http://127.0.0.1:1/"}`).Status)
+	require.Equal(t, 200, mallory.Post(cluster.EndpointsPath, `{"url":"http://127.0.0.1:1/"}`).Status)
 	well := cluster.NewReceiver(t, nil)
 	w.AddEndpoint(well.URL)
 	const flood = 3000

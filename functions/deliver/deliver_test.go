@@ -1,4 +1,4 @@
-package e2e
+package deliver_test
 
 import (
 	"encoding/json"
@@ -16,23 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// waitDeliveries waits until as many deliveries are in a state.
-func waitDeliveries(w *cluster.Cluster, state string, n int) []api.DeliveryResponse {
-	w.T.Helper()
-	var page api.Page[api.DeliveryResponse]
-	cluster.Eventually(w.T, func() bool {
-		var err error
-		page, err = w.Client.Deliveries(w.T.Context(), api.DeliveriesRequest{State: state})
-		return err == nil && len(page.Items) == n
-	}, state)
-	return page.Items
-}
-
-// makeDue makes everything due that waits for another try.
-func makeDue(w *cluster.Cluster) {
-	w.Admin.Exec(`update webhook_deliveries set next_at = now() where state = 0`)
-	w.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
-}
+func TestMain(m *testing.M) { sandbox.Main(m) }
 
 func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 	t.Parallel()
@@ -55,7 +39,7 @@ func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 	require.JSONEq(t, `{"order":4711}`, string(data.Metadata))
 	require.NotContains(t, string(endpoint.Bodies[0]), "13800138000")
 
-	for _, d := range waitDeliveries(w, "delivered", 2) {
+	for _, d := range cluster.WaitDeliveries(w, "delivered", 2) {
 		require.Equal(t, id, d.Subject)
 		require.Len(t, d.Tries, 1)
 		require.Equal(t, 204, d.Tries[0].Status)
@@ -72,15 +56,15 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 	w.FinishTask()
 	first := shaky.Event(t, 1, secret)
 	for n := 2; n <= 3; n++ {
-		waitDeliveries(w, "pending", 1)
+		cluster.WaitDeliveries(w, "pending", 1)
 		cluster.Eventually(t, func() bool {
 			return w.Admin.Count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = $1`, n-1) == 1
 		})
-		makeDue(w)
+		cluster.MakeDue(w)
 		again := shaky.Event(t, n, secret)
 		require.Equal(t, first, again, "the same event under the same id")
 	}
-	delivered := waitDeliveries(w, "delivered", 1)[0]
+	delivered := cluster.WaitDeliveries(w, "delivered", 1)[0]
 	require.Len(t, delivered.Tries, 3)
 	require.Equal(t, 500, delivered.Tries[0].Status)
 	require.Contains(t, delivered.Tries[1].Error, "redirects are not followed")
@@ -88,7 +72,7 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 	_, err := w.Client.ResendDelivery(t.Context(), delivered.ID)
 	require.NoError(t, err)
 	require.Equal(t, first.ID, shaky.Event(t, 4, secret).ID)
-	waitDeliveries(w, "delivered", 1)
+	cluster.WaitDeliveries(w, "delivered", 1)
 }
 
 func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
@@ -107,8 +91,8 @@ func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 	cluster.Eventually(t, func() bool { return all.Calls() == 2 })
 	second := w.FinishTask()
 	subjects := []string{all.Event(t, 1, everything).Subject, all.Event(t, 2, everything).Subject, all.Event(t, 3, everything).Subject}
-	requireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
-	waitDeliveries(w, "pending", 0)
+	cluster.RequireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
+	cluster.WaitDeliveries(w, "pending", 0)
 	now, err := w.Client.Endpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
 	require.False(t, now.Enabled)
@@ -132,7 +116,7 @@ func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	require.Positive(t, stuck.Calls())
 	require.Zero(t, w.Admin.Count(`select count(*) from webhook_deliveries where endpoint_id = $1 and jsonb_array_length(tries) > 0`, hangs),
 		"within the time of one call to the other")
-	waitDeliveries(w, "delivered", n)
+	cluster.WaitDeliveries(w, "delivered", n)
 }
 
 func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
@@ -156,7 +140,7 @@ func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 	require.JSONEq(t, `{"order":1}`, string(first.Data))
 	cluster.Eventually(t, func() bool { return state().RemainingSends == 4 }, "an answer of 503 uses a send")
 	require.Equal(t, "answered 503 Service Unavailable", state().LastError)
-	makeDue(w)
+	cluster.MakeDue(w)
 	require.Equal(t, first, shop.Event(t, 2, signing.Secret))
 	cluster.Eventually(t, func() bool { return state().State == "received" })
 
@@ -178,7 +162,7 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "order-1", To: "http://" + address, Data: []byte(`1`), MaxSends: &sends})
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {
-		makeDue(w)
+		cluster.MakeDue(w)
 		m, err := w.Client.Message(t.Context(), saved.ServerMsgID)
 		return err == nil && m.Stuck
 	})
@@ -206,7 +190,7 @@ func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
 	cluster.Eventually(t, func() bool {
 		return w.Admin.Count(`select count(*) from webhook_deliveries where jsonb_array_length(tries) = 1`) == 1
 	})
-	d := waitDeliveries(w, "pending", 1)[0]
+	d := cluster.WaitDeliveries(w, "pending", 1)[0]
 	require.Contains(t, d.Tries[0].Error, "SENDONCE_OUTGOING_NETWORKS")
 	require.Zero(t, inside.Calls())
 }
@@ -266,7 +250,7 @@ func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
 	w.FinishTask()
 	first := shop.Event(t, 1, secret)
 	require.NoError(t, w.Process(cluster.All).Kill())
-	makeDue(w) // the lease ended
+	cluster.MakeDue(w) // the lease ended
 	w.StartAll()
 	require.Equal(t, first, shop.Event(t, 2, secret))
 	cluster.Eventually(t, func() bool {

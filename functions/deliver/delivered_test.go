@@ -1,4 +1,4 @@
-package e2e
+package deliver_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package e2e
+package deliver_test
 
 import (
 	"net/http"
@@ -19,13 +19,13 @@ func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 	shaky := cluster.NewReceiver(t, func(_ int, rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(int(status.Load())) })
 	id := w.AddEndpoint(shaky.URL).ID
 	metric := func(line string) func() bool {
-		return func() bool { return strings.Contains(metricsOf(t, w.Admin.URL), line+"\n") }
+		return func() bool { return strings.Contains(cluster.Metrics(t, w.Admin.URL), line+"\n") }
 	}
 	// tried counts the tries that are kept.
 	tried := func(n int) {
 		t.Helper()
 		cluster.Eventually(t, func() bool {
-			makeDue(w)
+			cluster.MakeDue(w)
 			return w.Admin.Count(`select coalesce(sum(jsonb_array_length(tries)), 0) from webhook_deliveries`) >= n
 		})
 	}
@@ -44,7 +44,7 @@ func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
 
 	status.Store(http.StatusNoContent)
 	cluster.Eventually(t, func() bool {
-		makeDue(w)
+		cluster.MakeDue(w)
 		return logged("recovered") == 1
 	})
 	cluster.Eventually(t, metric(`sendonce_webhook_endpoints{state="failing"} 0`))

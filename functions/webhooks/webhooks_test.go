@@ -1,4 +1,4 @@
-package e2e
+package webhooks_test
 
 import (
 	"encoding/base64"
@@ -11,15 +11,11 @@ import (
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/sandbox"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// addEndpoint makes an endpoint and gives its path and its secret.
-func addEndpoint(s *cluster.Client, body string) (at, secret string) {
-	made := s.Post(endpoints, body)
-	require.Equal(s.T, 200, made.Status, made.Text)
-	return fmt.Sprintf("%s/%v", endpoints, made.Data("id")), made.Data("secret").(string)
-}
+func TestMain(m *testing.M) { sandbox.Main(m) }
 
 // auditedActions are the words of what was done by hand to a subject, oldest first.
 func auditedActions(s *cluster.Client, subject string) (words []string) {
@@ -48,7 +44,7 @@ func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter")
-	made := shop.Post(endpoints, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
+	made := shop.Post(cluster.EndpointsPath, `{"url":"https://shop.test:8443/events?x=1","description":"订单","events":["task.failed","webhook.disabled"]}`)
 	require.Equal(t, 200, made.Status, made.Text)
 	secret, ok := strings.CutPrefix(made.Data("secret").(string), "whsec_")
 	require.True(t, ok)
@@ -60,13 +56,13 @@ func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 	require.Equal(t, []any{"task.failed", "webhook.disabled"}, made.Data("events"))
 	require.Equal(t, true, made.Data("enabled"))
 
-	got := shop.Get(fmt.Sprintf("%s/%v", endpoints, made.Data("id")))
+	got := shop.Get(fmt.Sprintf("%s/%v", cluster.EndpointsPath, made.Data("id")))
 	require.Equal(t, 200, got.Status)
 	require.Equal(t, made.Data("created_at"), got.Data("created_at"))
-	for _, shown := range []cluster.Reply{got, shop.Get(endpoints), s.Get(root + "actions")} {
+	for _, shown := range []cluster.Reply{got, shop.Get(cluster.EndpointsPath), s.Get(cluster.AdminPath + "actions")} {
 		require.NotContains(t, shown.Text, secret)
 	}
-	require.Contains(t, shop.Post(endpoints, shopURL).Text, `"events":[]`, "all")
+	require.Contains(t, shop.Post(cluster.EndpointsPath, shopURL).Text, `"events":[]`, "all")
 	require.Equal(t, []string{"webhook.create"}, auditedActions(s, fmt.Sprintf("webhook/%v", made.Data("id"))))
 	requireNoSecretsStored(s)
 }
@@ -74,17 +70,17 @@ func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	at, _ := addEndpoint(s, shopURL)
-	id := at[len(endpoints)+1:]
-	delivered, pending := insertDelivery(s, id, task.NewID()), insertDelivery(s, id, task.NewID())
-	insertAttempt(s, delivered)
+	at, _ := cluster.RegisterEndpoint(s, shopURL)
+	id := at[len(cluster.EndpointsPath)+1:]
+	delivered, pending := cluster.InsertDelivery(s, id, task.NewID()), cluster.InsertDelivery(s, id, task.NewID())
+	cluster.InsertAttempt(s, delivered)
 	for range 2 {
 		off := s.Post(at+"/disable", "")
 		require.Equal(t, 200, off.Status, off.Text)
 		require.Equal(t, false, off.Data("enabled"))
 		require.Equal(t, "by_hand", off.Data("disabled_reason"))
 		require.NotEmpty(t, off.Data("disabled_at"))
-		require.Equal(t, "pending", s.Get(deliveries+"/"+pending).Data("state"), "it rests")
+		require.Equal(t, "pending", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"), "it rests")
 	}
 	for range 2 {
 		on := s.Post(at+"/enable", "")
@@ -97,8 +93,8 @@ func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	require.Empty(t, gone.Text)
 	require.Equal(t, 404, s.Get(at).Status)
 	require.Equal(t, 404, s.Do("DELETE", at, "").Status)
-	require.Equal(t, "failed", s.Get(deliveries+"/"+pending).Data("state"))
-	require.Equal(t, "delivered", s.Get(deliveries+"/"+delivered).Data("state"))
+	require.Equal(t, "failed", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"))
+	require.Equal(t, "delivered", s.Get(cluster.DeliveriesPath+"/"+delivered).Data("state"))
 	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "what changes nothing is not told")
 	requireNoSecretsStored(s)
 }
@@ -106,7 +102,7 @@ func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	at, first := addEndpoint(s, shopURL)
+	at, first := cluster.RegisterEndpoint(s, shopURL)
 	require.Nil(t, s.Get(at).Data("old_secret_until"))
 	rotated := s.Post(at+"/rotate-secret", "")
 	require.Equal(t, 200, rotated.Status, rotated.Text)
@@ -121,7 +117,7 @@ func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 
 	s.Exec(`update webhook_endpoints set old_secret_until = now()`)
 	require.Nil(t, s.Get(at).Data("old_secret_until"), "the day is over")
-	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+at[len(endpoints)+1:]))
+	require.Equal(t, []string{"webhook.create", "webhook.rotate"}, auditedActions(s, "webhook/"+at[len(cluster.EndpointsPath)+1:]))
 	requireNoSecretsStored(s)
 }
 
@@ -129,37 +125,37 @@ func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
-	first := shop.Get(secret)
+	first := shop.Get(cluster.SigningSecretPath)
 	require.Equal(t, 200, first.Status, first.Text)
 	require.Regexp(t, `^whsec_[A-Za-z0-9+/]{43}=$`, first.Data("secret"))
-	require.Equal(t, first.Text, shop.Get(secret).Text)
-	require.NotEqual(t, first.Data("secret"), bank.Get(secret).Data("secret"))
-	require.NotEqual(t, first.Data("secret"), s.Get(secret).Data("secret"))
+	require.Equal(t, first.Text, shop.Get(cluster.SigningSecretPath).Text)
+	require.NotEqual(t, first.Data("secret"), bank.Get(cluster.SigningSecretPath).Data("secret"))
+	require.NotEqual(t, first.Data("secret"), s.Get(cluster.SigningSecretPath).Data("secret"))
 
-	rotated := shop.Post(secret+"/rotate", "")
+	rotated := shop.Post(cluster.SigningSecretPath+"/rotate", "")
 	require.Equal(t, 200, rotated.Status, rotated.Text)
 	require.NotEqual(t, first.Data("secret"), rotated.Data("secret"))
 	require.NotEmpty(t, rotated.Data("old_secret_until"))
-	require.Equal(t, rotated.Text, shop.Get(secret).Text)
+	require.Equal(t, rotated.Text, shop.Get(cluster.SigningSecretPath).Text)
 	require.Equal(t, 1, s.Count(`select count(*) from webhook_endpoints where url is null and old_secret is not null`))
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'webhook.rotate' and caller_name = 'shop'`))
 	requireNoSecretsStored(s)
 
-	require.Empty(t, s.Get(endpoints).Data("items"), "it is no endpoint")
+	require.Empty(t, s.Get(cluster.EndpointsPath).Data("items"), "it is no endpoint")
 	id := s.QueryText(`select id::text from webhook_endpoints where url is null and old_secret is not null`)
 	for _, deed := range []string{"/disable", "/enable", "/rotate-secret"} {
-		require.Equal(t, 404, s.Post(endpoints+"/"+id+deed, "").Status)
+		require.Equal(t, 404, s.Post(cluster.EndpointsPath+"/"+id+deed, "").Status)
 	}
-	require.Equal(t, 404, s.Do("DELETE", endpoints+"/"+id, "").Status)
-	require.Equal(t, 404, s.Get(endpoints+"/"+id).Status)
+	require.Equal(t, 404, s.Do("DELETE", cluster.EndpointsPath+"/"+id, "").Status)
+	require.Equal(t, 404, s.Get(cluster.EndpointsPath+"/"+id).Status)
 }
 
 func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank, points := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("points", "receiver")
-	at, _ := addEndpoint(shop, shopURL)
-	delivery := deliveries + "/" + insertDelivery(s, at[len(endpoints)+1:], task.NewID())
+	at, _ := cluster.RegisterEndpoint(shop, shopURL)
+	delivery := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
 	of := s.Get(at).Data("caller_id")
 	for _, call := range [][2]string{
 		{"GET", at}, {"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"GET", delivery}, {"POST", delivery + "/resend"}, {"DELETE", at},
@@ -170,7 +166,7 @@ func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 		require.Equal(t, "not_found", refused.Body["error"])
 	}
 	require.Equal(t, true, shop.Get(at).Data("enabled"))
-	for _, path := range []string{endpoints, deliveries} {
+	for _, path := range []string{cluster.EndpointsPath, cluster.DeliveriesPath} {
 		require.Equal(t, 403, points.Get(path).Status)
 		require.Empty(t, bank.Get(path).Data("items"))
 		require.Equal(t, 403, bank.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Status)
@@ -179,9 +175,9 @@ func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 		require.Len(t, s.Get(fmt.Sprintf("%s?caller_id=%v", path, of)).Data("items"), 1)
 		require.Empty(t, s.Get(path+"?caller_id=0").Data("items"))
 	}
-	require.Equal(t, 403, points.Post(endpoints, shopURL).Status)
-	require.Equal(t, 403, points.Get(secret).Status)
-	require.Equal(t, 403, points.Post(secret+"/rotate", "").Status)
+	require.Equal(t, 403, points.Post(cluster.EndpointsPath, shopURL).Status)
+	require.Equal(t, 403, points.Get(cluster.SigningSecretPath).Status)
+	require.Equal(t, 403, points.Post(cluster.SigningSecretPath+"/rotate", "").Status)
 	for _, call := range [][2]string{{"POST", at + "/disable"}, {"POST", at + "/enable"}, {"POST", at + "/rotate-secret"}, {"POST", delivery + "/resend"}} {
 		require.Equal(t, 200, s.Do(call[0], call[1], "").Status, call)
 	}
@@ -193,15 +189,15 @@ func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
-	at, _ := addEndpoint(shop, shopURL)
-	neighbour, _ := addEndpoint(bank, shopURL)
-	require.Equal(t, 200, shop.Get(secret).Status)
+	at, _ := cluster.RegisterEndpoint(shop, shopURL)
+	neighbour, _ := cluster.RegisterEndpoint(bank, shopURL)
+	require.Equal(t, 200, shop.Get(cluster.SigningSecretPath).Status)
 	owner := s.Get(at).Data("caller_id")
 	callbacks := s.QueryText(`select id::text from webhook_endpoints where url is null and caller_id = $1::text::bigint`, owner)
-	callback := deliveries + "/" + insertDelivery(s, callbacks, task.NewID())
+	callback := cluster.DeliveriesPath + "/" + cluster.InsertDelivery(s, callbacks, task.NewID())
 	require.Equal(t, 200, s.Post(callback+"/resend", "").Status)
 	require.Equal(t, 200, s.Post(neighbour+"/disable", "").Status)
-	require.Equal(t, 200, s.Post(fmt.Sprintf("%scallers/%v/revoke", root, owner), "").Status)
+	require.Equal(t, 200, s.Post(fmt.Sprintf("%scallers/%v/revoke", cluster.AdminPath, owner), "").Status)
 	for _, path := range []string{at + "/enable", callback + "/resend"} {
 		refused := s.Post(path, "")
 		require.Equal(t, 409, refused.Status, path)
@@ -209,7 +205,7 @@ func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
 		require.Contains(t, refused.Text, "its caller is revoked")
 	}
 	require.Equal(t, false, s.Get(at).Data("enabled"))
-	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+at[len(endpoints)+1:]))
+	require.Equal(t, []string{"webhook.create"}, auditedActions(s, "webhook/"+at[len(cluster.EndpointsPath)+1:]))
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	require.Equal(t, 200, s.Post(neighbour+"/enable", "").Status)
 }
@@ -235,30 +231,30 @@ func TestWhatIsNoEndpointAndNoListIsNamed(t *testing.T) {
 		`{"url":["https://a.test/"],"events":"task.failed","description":"\ud800"}`: {"url", "events", "description"},
 		`{"url":"https://a.test/","events":["disabled","webhook.enabled","task."]}`: {"events[0]", "events[1]", "events[2]"},
 	} {
-		got := s.Post(endpoints, body)
+		got := s.Post(cluster.EndpointsPath, body)
 		require.Equal(t, 400, got.Status, body)
 		require.ElementsMatch(t, fields, got.Fields(), "%s\n%s", body[:min(len(body), 100)], got.Text)
 	}
 	for query, fields := range map[string][]string{
-		endpoints + "?limit=0&after=7&caller_id=-1&state=pending":                           {"limit", "after", "caller_id", "state"},
-		deliveries + "?limit=201&after=7&caller_id=-1&state=lost&endpoint_id=1&task_id=%00": {"limit", "after", "caller_id", "state", "endpoint_id", "task_id"},
+		cluster.EndpointsPath + "?limit=0&after=7&caller_id=-1&state=pending":                           {"limit", "after", "caller_id", "state"},
+		cluster.DeliveriesPath + "?limit=201&after=7&caller_id=-1&state=lost&endpoint_id=1&task_id=%00": {"limit", "after", "caller_id", "state", "endpoint_id", "task_id"},
 	} {
 		got := s.Get(query)
 		require.Equal(t, 400, got.Status)
 		require.ElementsMatch(t, fields, got.Fields(), got.Text)
 	}
 	for _, id := range []string{"1", "x", "%00", "00000000-0000-0000-0000-000000000000", "%27%20or%201=1"} {
-		for _, path := range []string{endpoints + "/" + id, deliveries + "/" + id} {
+		for _, path := range []string{cluster.EndpointsPath + "/" + id, cluster.DeliveriesPath + "/" + id} {
 			require.Equal(t, 404, s.Get(path).Status, path)
 		}
-		require.Equal(t, 404, s.Post(deliveries+"/"+id+"/resend", "").Status)
-		require.Equal(t, 404, s.Post(endpoints+"/"+id+"/rotate-secret", "").Status)
+		require.Equal(t, 404, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status)
+		require.Equal(t, 404, s.Post(cluster.EndpointsPath+"/"+id+"/rotate-secret", "").Status)
 	}
-	require.Equal(t, 400, s.Post(endpoints+"/x/disable", `{"reason":"x"}`).Status)
+	require.Equal(t, 400, s.Post(cluster.EndpointsPath+"/x/disable", `{"reason":"x"}`).Status)
 	require.Zero(t, s.Count(`select count(*) from webhook_endpoints`))
 	for _, good := range []string{`{"url":"http://a.test"}`, `{"url":"https://[2606:4700::1111]:8443/?a=b","description":"` + strings.Repeat("字", 200) + `"}`,
 		`{"url":"https://例子.test/","events":["task.scheduled","task.pending","task.processing","task.held","task.succeeded","task.failed","webhook.disabled"]}`} {
-		got := s.Post(endpoints, good)
+		got := s.Post(cluster.EndpointsPath, good)
 		require.Equal(t, 200, got.Status, got.Text)
 	}
 }
@@ -267,42 +263,42 @@ func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
-	require.Equal(t, 200, shop.Get(secret).Status)
+	require.Equal(t, 200, shop.Get(cluster.SigningSecretPath).Status)
 	seen := map[any]bool{}
 	for range 20 {
-		addEndpoint(shop, shopURL)
+		cluster.RegisterEndpoint(shop, shopURL)
 	}
-	refused := shop.Post(endpoints, shopURL)
+	refused := shop.Post(cluster.EndpointsPath, shopURL)
 	require.Equal(t, 409, refused.Status)
 	require.Equal(t, "conflict", refused.Body["error"])
-	addEndpoint(bank, shopURL)
-	for path, last := endpoints+"?limit=6", false; !last; {
+	cluster.RegisterEndpoint(bank, shopURL)
+	for path, last := cluster.EndpointsPath+"?limit=6", false; !last; {
 		page := shop.Get(path)
 		for _, item := range page.Data("items").([]any) {
 			seen[item.(map[string]any)["id"]] = true
 		}
 		last = page.Data("next_after") == nil
-		path = fmt.Sprintf("%s?limit=6&after=%v", endpoints, page.Data("next_after"))
+		path = fmt.Sprintf("%s?limit=6&after=%v", cluster.EndpointsPath, page.Data("next_after"))
 	}
 	require.Len(t, seen, 20)
 	for id := range seen {
-		require.Equal(t, 204, shop.Do("DELETE", fmt.Sprintf("%s/%v", endpoints, id), "").Status)
+		require.Equal(t, 204, shop.Do("DELETE", fmt.Sprintf("%s/%v", cluster.EndpointsPath, id), "").Status)
 		break
 	}
-	addEndpoint(shop, shopURL)
+	cluster.RegisterEndpoint(shop, shopURL)
 }
 
 func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	at, _ := addEndpoint(s, shopURL)
-	other, _ := addEndpoint(s, shopURL)
+	at, _ := cluster.RegisterEndpoint(s, shopURL)
+	other, _ := cluster.RegisterEndpoint(s, shopURL)
 	tasks := []string{task.NewID().String(), task.NewID().String()}
-	first, second := insertDelivery(s, at[len(endpoints)+1:], tasks[0]), insertDelivery(s, at[len(endpoints)+1:], tasks[1])
-	third := insertDelivery(s, other[len(endpoints)+1:], tasks[1])
-	insertAttempt(s, first)
+	first, second := cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], tasks[0]), cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], tasks[1])
+	third := cluster.InsertDelivery(s, other[len(cluster.EndpointsPath)+1:], tasks[1])
+	cluster.InsertAttempt(s, first)
 	list := func(query string) (ids []string) {
-		page := s.Get(deliveries + query)
+		page := s.Get(cluster.DeliveriesPath + query)
 		require.Equal(t, 200, page.Status, page.Text)
 		for _, item := range page.Data("items").([]any) {
 			ids = append(ids, item.(map[string]any)["id"].(string))
@@ -315,11 +311,11 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 	require.Equal(t, []string{third, second}, list("?state=pending"))
 	require.Empty(t, list("?state=failed"))
 	require.Equal(t, []string{third, second}, list("?task_id="+strings.ToUpper(tasks[1])))
-	require.Equal(t, []string{third}, list("?endpoint_id="+other[len(endpoints)+1:]+"&task_id="+tasks[1]))
-	require.Equal(t, second, s.Get(deliveries+"?limit=1&after="+third).Data("next_after"))
+	require.Equal(t, []string{third}, list("?endpoint_id="+other[len(cluster.EndpointsPath)+1:]+"&task_id="+tasks[1]))
+	require.Equal(t, second, s.Get(cluster.DeliveriesPath+"?limit=1&after="+third).Data("next_after"))
 	require.Equal(t, []string{first}, list("?after="+second))
 
-	got := s.Get(deliveries + "/" + first)
+	got := s.Get(cluster.DeliveriesPath + "/" + first)
 	require.Equal(t, tasks[0]+"-7", got.Data("event_id"))
 	require.Equal(t, tasks[0], got.Data("subject"))
 	require.Equal(t, "sendonce.task.succeeded.v1", got.Data("event_type"))
@@ -343,11 +339,11 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
-	at, _ := addEndpoint(s, shopURL)
-	id := insertDelivery(s, at[len(endpoints)+1:], task.NewID())
-	before := s.Get(deliveries + "/" + id)
-	insertAttempt(s, id)
-	again := s.Post(deliveries+"/"+id+"/resend", "")
+	at, _ := cluster.RegisterEndpoint(s, shopURL)
+	id := cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
+	before := s.Get(cluster.DeliveriesPath + "/" + id)
+	cluster.InsertAttempt(s, id)
+	again := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
 	require.Equal(t, 200, again.Status, again.Text)
 	require.Equal(t, "pending", again.Data("state"))
 	require.EqualValues(t, 2, again.Data("attempts"), "tries made stay counted")
@@ -355,26 +351,26 @@ func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T
 	require.Equal(t, before.Data("event_id"), again.Data("event_id"), "the receiver recognises it")
 	require.Len(t, again.Data("tries"), 2, "its history stays")
 	require.Equal(t, 1, s.Count(`select count(*) from webhook_deliveries where next_at <= now()`), "due at once")
-	require.Equal(t, 200, s.Post(deliveries+"/"+id+"/resend", "").Status, "a pending one too")
+	require.Equal(t, 200, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status, "a pending one too")
 
 	refused := func() {
 		t.Helper()
-		got := s.Post(deliveries+"/"+id+"/resend", "")
+		got := s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "")
 		require.Equal(t, 409, got.Status, got.Text)
 		require.Equal(t, "conflict", got.Body["error"])
 	}
 	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
 	refused()
 	require.Equal(t, 200, s.Post(at+"/enable", "").Status)
-	require.Equal(t, 200, s.Post(deliveries+"/"+id+"/resend", "").Status)
+	require.Equal(t, 200, s.Post(cluster.DeliveriesPath+"/"+id+"/resend", "").Status)
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 	refused()
 	require.Equal(t, []string{"webhook.resend", "webhook.resend", "webhook.resend"}, auditedActions(s, "delivery/"+id))
 	requireNoSecretsStored(s)
 
-	require.Equal(t, 200, s.Get(secret).Status)
-	callback := insertDelivery(s, s.QueryText(`select id::text from webhook_endpoints where url is null`), task.NewID())
-	require.Equal(t, "https://shop.test/callback", s.Post(deliveries+"/"+callback+"/resend", "").Data("url"))
+	require.Equal(t, 200, s.Get(cluster.SigningSecretPath).Status)
+	callback := cluster.InsertDelivery(s, s.QueryText(`select id::text from webhook_endpoints where url is null`), task.NewID())
+	require.Equal(t, "https://shop.test/callback", s.Post(cluster.DeliveriesPath+"/"+callback+"/resend", "").Data("url"))
 }
 
 func TestWhatIsDueAgainWakesDeliver(t *testing.T) {
@@ -384,10 +380,10 @@ func TestWhatIsDueAgainWakesDeliver(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, broker.Flush())
 
-	at, _ := addEndpoint(s, shopURL)
-	id := insertDelivery(s, at[len(endpoints)+1:], task.NewID())
+	at, _ := cluster.RegisterEndpoint(s, shopURL)
+	id := cluster.InsertDelivery(s, at[len(cluster.EndpointsPath)+1:], task.NewID())
 	require.Equal(t, 200, s.Post(at+"/disable", "").Status)
-	for _, path := range []string{at + "/enable", deliveries + "/" + id + "/resend"} {
+	for _, path := range []string{at + "/enable", cluster.DeliveriesPath + "/" + id + "/resend"} {
 		require.Equal(t, 200, s.Post(path, "").Status)
 		_, err := woken.NextMsg(10 * time.Second)
 		require.NoError(t, err, path)

@@ -1,4 +1,4 @@
-package e2e
+package submit_test
 
 import (
 	"fmt"
@@ -9,7 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/functions/internal/cluster"
+	"github.com/sendonce/sendonce/shared/sandbox"
 )
+
+func TestMain(m *testing.M) { sandbox.Main(m) }
 
 // longestSubmit is an item whose fields are as long as they may be.
 func longestSubmit(n int) string {

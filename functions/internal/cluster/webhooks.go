@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// RegisterEndpoint registers a webhook endpoint and returns its path and its secret.
+func RegisterEndpoint(s *Client, body string) (at, secret string) {
+	s.T.Helper()
+	made := s.Post(EndpointsPath, body)
+	require.Equal(s.T, 200, made.Status, made.Text)
+	return fmt.Sprintf("%s/%v", EndpointsPath, made.Data("id")), made.Data("secret").(string)
+}
+
+// InsertDelivery inserts a delivery as it is when the event of a task has just been
+// recorded for an endpoint, and returns its id.
+func InsertDelivery(s *Client, endpoint, taskID any) string {
+	s.T.Helper()
+	id := task.NewID()
+	s.Exec(`insert into webhook_deliveries (id, event_id, endpoint_id, caller_id, event_type, subject, url, own_payload)
+		select $1, $3::text || '-7', e.id, e.caller_id, 'sendonce.task.succeeded.v1', $3::uuid, coalesce(e.url, 'https://shop.test/callback'), format(
+			'{"specversion":"1.0","id":"%1$s-7","source":"/sendonce","type":"sendonce.task.succeeded.v1","subject":"%1$s",'
+			'"time":"2023-12-01T10:01:00Z","datacontenttype":"application/json","sequence":"00000000000000000007",'
+			'"data":{"task_id":"%1$s","state":"succeeded","status":2}}', $3::text)
+		from webhook_endpoints e where e.id = $2::uuid`, id, endpoint, taskID)
+	return id.String()
+}
+
+// InsertAttempt changes a delivery to how it is after one failed and one successful
+// attempt.
+func InsertAttempt(s *Client, delivery string) {
+	s.T.Helper()
+	s.Exec(`update webhook_deliveries set state = 1, attempts = 1, claims = 2, tried = 2, next_at = null, finished_at = now(), tries = jsonb_build_array(
+		jsonb_build_object('at', now() - interval '5 s', 'duration_ms', 10000, 'error', 'timed out after 10s'),
+		jsonb_build_object('at', now(), 'status', 204, 'duration_ms', 12, 'response', 'ok')) where id = $1`, delivery)
+}
+
+// WaitDeliveries waits until n deliveries are in a state.
+func WaitDeliveries(c *Cluster, state string, n int) []api.DeliveryResponse {
+	c.T.Helper()
+	var page api.Page[api.DeliveryResponse]
+	Eventually(c.T, func() bool {
+		var err error
+		page, err = c.API("webhooks").Deliveries(c.T.Context(), api.DeliveriesRequest{State: state})
+		return err == nil && len(page.Items) == n
+	}, state)
+	return page.Items
+}
+
+// MakeDue makes everything due that waits for another attempt.
+func MakeDue(c *Cluster) {
+	c.T.Helper()
+	c.Admin.Exec(`update webhook_deliveries set next_at = now() where state = 0`)
+	c.Admin.Exec(`update message_live set next_at = now() where remaining_sends > 0`)
+}
+
+// Metrics reads /metrics of a process.
+func Metrics(t *testing.T, base string) string {
+	t.Helper()
+	res, err := http.Get(base + "/metrics")
+	require.NoError(t, err)
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// RequireSame demands the same strings in any order.
+func RequireSame(t *testing.T, want, got []string, what string) {
+	t.Helper()
+	require.Equal(t, slices.Sorted(slices.Values(want)), slices.Sorted(slices.Values(got)), what)
+}
