@@ -10,9 +10,6 @@ import (
 )
 
 const (
-	// Piece is how many bytes of a batch are decoded and worked on at a time.
-	Piece = 512 << 10
-
 	// maxBatchFields bounds the bad fields in the answer to one batch.
 	maxBatchFields = 2000
 

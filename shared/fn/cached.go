@@ -31,3 +31,9 @@ func (c *cached[T]) get() (T, error) {
 	c.readAt = time.Now()
 	return c.value, c.err
 }
+
+// newDatabaseProbe returns a check of the database. It runs at most once a second, so that
+// probes do not load the database.
+func newDatabaseProbe(ping func(context.Context) error) *cached[struct{}] {
+	return &cached[struct{}]{timeout: 2 * time.Second, read: func(ctx context.Context) (struct{}, error) { return struct{}{}, ping(ctx) }}
+}

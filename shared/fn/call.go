@@ -1,6 +1,7 @@
 package fn
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"slices"
@@ -123,3 +124,12 @@ func (c *Call) MayUseBusinessType(name string) bool {
 func (c *Call) request() decode.Request {
 	return decode.Request{Method: c.r.Method, Query: c.r.URL.RawQuery, Body: c.Body}
 }
+
+// Reserve takes n bytes for what a function is about to load, and waits for room. They
+// are given back when the call ends.
+func (c *Call) Reserve(ctx context.Context, n int) error {
+	return c.memory.take(ctx, int64(n), false)
+}
+
+// Unreserve gives back all that the call has taken, when it only waits from now on.
+func (c *Call) Unreserve() { c.memory.answer(0) }

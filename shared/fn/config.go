@@ -127,34 +127,15 @@ func (c *Config) Address() string {
 	return net.JoinHostPort(c.Host, strconv.Itoa(int(port)))
 }
 
-// missingToServe names what only serving needs: commands such as migrate do
-// without a password.
-func (c *Config) missingToServe(served []Function) []task.Field {
-	var missing []task.Field
-	if c.DatabaseURL == "" {
-		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
-	}
-	missing = append(missing, c.Roles.checkPassword(c.DatabaseURL)...)
-	switch {
-	case c.Password == "" && c.PasswordHash == "":
-		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
-	case c.Password != "" && c.PasswordHash != "":
-		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
-	}
-	if c.EncryptionKeys == "" && slices.ContainsFunc(served, readsKeys) {
-		missing = append(missing, task.Field{Name: encryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
-	}
-	return missing
-}
-
 const encryptionKeys = "SENDONCE_ENCRYPTION_KEYS"
 
-// readsKeys reports whether the settings table names f as a reader of the keys.
-func readsKeys(f Function) bool {
-	for _, s := range config.Settings[Config]() {
-		if s.Name == encryptionKeys {
-			return slices.Contains(s.ReadBy, f.Name)
-		}
-	}
-	return false
+// The values of SENDONCE_METRICS beside a port.
+const (
+	metricsForAdmin = "admin"
+	metricsForAll   = "open"
+)
+
+func validMetrics(value string) bool {
+	port, err := strconv.ParseUint(value, 10, 16)
+	return value == metricsForAdmin || value == metricsForAll || err == nil && port > 0
 }

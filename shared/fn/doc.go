@@ -47,7 +47,7 @@
 //   - No raw path, query, body or password is logged: they hold phone numbers
 //     and secrets. The route's pattern stands for the path.
 //   - What a caller has open does not outlive it: a stream or socket sends nothing,
-//     and a poll claims nothing, for a caller that was revoked or changed (revoke.go).
+//     and a poll claims nothing, for a caller that was revoked or changed (revocation.go).
 //   - No body is read before there is memory for it (see memoryBudget). One caller holds a
 //     quarter of that memory at most.
 //   - Nobody's body is read before their credentials were checked. The 10 s that it
@@ -60,4 +60,18 @@
 //   - However many streams and sockets a caller has, few of its frames, and of its reads
 //     of events, are worked on at once (see callerSemaphores). The others wait.
 //   - All bad settings are reported at once, and a misspelt one stops the start.
+//
+// # Files
+//
+// Each line is a layer. Its files use those of the same and of earlier lines:
+//
+//	role, errors, timeouts, source_address, cached, waiters, cross_origin, password, version
+//	config with alerts, twophase and database_roles; caller_cache; limiters and budgets
+//	env, metrics, alert_check
+//	call, caller_semaphores, wire, stream_event
+//	route, batch
+//	request, answer, authenticate, revocation, upgrade
+//	function, event, stream, socket
+//	mux, health, metrics_endpoint
+//	serve, durability, settings, register, trigger
 package fn

@@ -28,10 +28,6 @@ import (
 // included. It is about the delivery and no attribute of the event.
 const attemptHeader = "Ce-Deliveryattempt"
 
-// What several events are posted as: batchType in the order of their stream,
-// trigger.EventsType in no order. The JSON is the same.
-const batchType = "application/cloudevents-batch+json"
-
 // poison is an error that no retry will cure.
 type poison struct{ error }
 
@@ -132,10 +128,6 @@ func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter)
 // acknowledges all; after any error the whole batch is delivered again.
 type BatchHandler func(ctx context.Context, c *Call, events []StreamEvent) error
 
-// isBatch tells several events, in the JSON of CloudEvents, from one by their media
-// type.
-func isBatch(kind string) bool { return kind == batchType || kind == trigger.EventsType }
-
 // readBatch decodes only what Posted has: with all attributes it would take
 // longer than the rest of a call.
 func readBatch(c *Call) (events []StreamEvent, err error) {
@@ -190,10 +182,23 @@ const ConfirmTokenAttribute = "confirmtoken"
 // ConfirmToken is the text of such a token; "" of none.
 func ConfirmToken(token []byte) string { return base64.RawURLEncoding.EncodeToString(token) }
 
-// asWritten gives an event JSON data byte for byte; SetData would write < > and
-// & in another way.
-func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
-	e.SetDataContentType(cloudevents.ApplicationJSON)
-	e.DataEncoded = data
-	return e
+// EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
+// a *task.Error whose status is 4xx refuses it permanently; after any other error it is
+// delivered again. It must be idempotent: an event may be delivered twice.
+type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
+
+// Event makes a function that takes CloudEvents, served at POST /events/{name}
+// to callers with the role Trigger. C and build are as for HTTP.
+func Event[C any](name string, build func(*Env, C) EventHandler) Function {
+	return HTTP(name, func(env *Env, cfg C) Routes {
+		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
+	})
+}
+
+// EventBatch is Event for a function that also takes batches of events.
+func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
+	return HTTP(name, func(env *Env, cfg C) Routes {
+		one, many := build(env, cfg)
+		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: one, batch: many}.route()}
+	})
 }

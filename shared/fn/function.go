@@ -1,30 +1,13 @@
 package fn
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"sort"
 	"strings"
 
-	cloudevents "github.com/cloudevents/sdk-go/v2"
-
 	"github.com/sendonce/sendonce/shared/config"
 	"github.com/sendonce/sendonce/shared/task"
-)
-
-// A Role is what a caller may do. Admin may do everything, unless it has queues (see
-// Route.WithinQueues).
-type Role string
-
-// The roles of the wire contract, as stored in callers.
-const (
-	Submitter Role = "submitter"
-	Sender    Role = "sender"
-	Receiver  Role = "receiver"
-	Trigger   Role = "trigger"
-	Admin     Role = "admin"
 )
 
 // A Function is one line of the catalogue in functions/functions.go. Make it with
@@ -39,11 +22,6 @@ type Function struct {
 // ("POST /api/v1/sms/send"), to what answers them.
 type Routes map[string]Route
 
-// EventHandler handles one CloudEvent. nil acknowledges it; Poison keeps it as a dead letter;
-// a *task.Error whose status is 4xx refuses it permanently; after any other error it is
-// delivered again. It must be idempotent: an event may be delivered twice.
-type EventHandler func(ctx context.Context, c *Call, e cloudevents.Event) error
-
 // HTTP makes a function that answers routes. C is its configuration: a struct
 // with the tags envconfig, default and desc on each field, struct{} when it
 // has none. build runs once per cold start and must not touch the network.
@@ -57,33 +35,6 @@ func HTTP[C any](name string, build func(*Env, C) Routes) Function {
 			return func(env *Env) Routes { return build(env, cfg) }, problems
 		},
 	}
-}
-
-// Event makes a function that takes CloudEvents, served at POST /events/{name}
-// to callers with the role Trigger. C and build are as for HTTP.
-func Event[C any](name string, build func(*Env, C) EventHandler) Function {
-	return HTTP(name, func(env *Env, cfg C) Routes {
-		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: build(env, cfg)}.route()}
-	})
-}
-
-// EventBatch is Event for a function that also takes batches of events.
-func EventBatch[C any](name string, build func(*Env, C) (EventHandler, BatchHandler)) Function {
-	return HTTP(name, func(env *Env, cfg C) Routes {
-		one, many := build(env, cfg)
-		return Routes{"POST /events/" + name: eventRoute{env: env, name: name, handle: one, batch: many}.route()}
-	})
-}
-
-// Handler gives everything that stands around the functions as one handler:
-// what the binary serves, and what a test puts behind httptest. It fails when
-// a setting is bad or two functions claim one pattern.
-func Handler(env *Env, functions ...Function) (http.Handler, error) {
-	built, err := build(env, functions)
-	if err != nil {
-		return nil, err
-	}
-	return newMux(env, built)
 }
 
 // builtFunction is a function after its cold start.

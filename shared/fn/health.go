@@ -1,20 +1,12 @@
 package fn
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"time"
 
 	"github.com/sendonce/sendonce/shared/store"
 )
-
-// newDatabaseProbe returns a check of the database. It runs at most once a second, so that
-// probes do not load the database.
-func newDatabaseProbe(ping func(context.Context) error) *cached[struct{}] {
-	return &cached[struct{}]{timeout: 2 * time.Second, read: func(ctx context.Context) (struct{}, error) { return struct{}{}, ping(ctx) }}
-}
 
 // alive never fails: a process that answers is alive.
 func alive() error { return nil }

@@ -129,20 +129,6 @@ func tooManyAttempts(after time.Duration) *task.Error {
 	return &task.Error{Code: codeTooManyAttempts, Message: "too many failed attempts to authenticate; come back after Retry-After", RetryAfter: after}
 }
 
-// network is the address of a source, or for IPv6 its /64, which one customer has.
-func network(source string) netip.Prefix {
-	addr, err := netip.ParseAddr(source)
-	if err != nil {
-		return netip.Prefix{}
-	}
-	bits := addr.BitLen()
-	if addr.Is6() {
-		bits = 64
-	}
-	p, _ := addr.Prefix(bits) // the lengths are right
-	return p
-}
-
 // begin returns an error if no password may be checked. Otherwise end must follow.
 func (l *loginLimiter) begin(name, password, source string, began time.Time) (*loginAttempt, error) {
 	a := &loginAttempt{limiter: l, long: len(password) >= minStrongPassword, began: began, loginProof: loginProof{

@@ -14,6 +14,9 @@ import (
 
 // What calls are charged, in bytes. The factors are measured (see
 // TestMemoryStaysBoundedUnderAttack in package functions).
+// Piece is how many bytes of a batch are decoded and worked on at a time.
+const Piece = 512 << 10
+
 const (
 	callCharge  = 8 << 10  // each call: its goroutine and buffers
 	largeBody   = 16 << 10 // a longer body makes a call a large one
@@ -32,14 +35,6 @@ const (
 	// minMemoryMB leaves room for the largest batch.
 	minMemoryMB = 2 * minShare / mebibyte
 )
-
-// bodyCharge is what a body of n bytes costs on a route.
-func (r *Route) bodyCharge(n int64) int64 {
-	if r.batch {
-		return eventFactor * n
-	}
-	return pieceCharge(n)
-}
 
 // pieceCharge is what a body of n bytes costs that is worked on in pieces.
 func pieceCharge(n int64) int64 { return n + bodyFactor*min(n, Piece) }
@@ -312,15 +307,6 @@ func (b *memoryBudget) inUse() int64 {
 	defer b.mu.Unlock()
 	return b.used
 }
-
-// Reserve takes n bytes for what a function is about to load, and waits for room. They
-// are given back when the call ends.
-func (c *Call) Reserve(ctx context.Context, n int) error {
-	return c.memory.take(ctx, int64(n), false)
-}
-
-// Unreserve gives back all that the call has taken, when it only waits from now on.
-func (c *Call) Unreserve() { c.memory.answer(0) }
 
 // limitMemory has the garbage collector keep to twice what calls may hold, unless
 // GOMEMLIMIT says otherwise.

@@ -130,12 +130,6 @@ func newTwoPhaseMetrics(r *metrics.Registry) TwoPhaseMetrics {
 	}
 }
 
-// countCall counts a call that is over.
-func (m *Metrics) countCall(req *request) {
-	m.requests.Inc(req.function, req.route, statusLabel(req.status))
-	m.durations.Observe(time.Since(req.start).Seconds(), req.function, req.route)
-}
-
 // statusLabel is "none" for a call without an answer. The most frequent status costs no
 // allocation.
 func statusLabel(status int) string {

@@ -25,14 +25,6 @@ type mux struct {
 	alive, ready func() error // for /healthz and /readyz; an error is what they show, to anybody
 }
 
-// mountedRoute is a route under its pattern: what the mux finds.
-type mountedRoute struct {
-	Route
-	mux      *mux
-	function string
-	pattern  string
-}
-
 func newMux(env *Env, functions []builtFunction) (*mux, error) {
 	origins, err := newCrossOrigin(env.Config.Origins)
 	if err != nil {
@@ -231,10 +223,13 @@ func (req *request) run(ctx context.Context, p *mountedRoute) (any, error) {
 	return p.handle(ctx, &req.call)
 }
 
-func roleList(roles []Role) string {
-	names := make([]string, len(roles))
-	for i, role := range roles {
-		names[i] = string(role)
+// Handler gives everything that stands around the functions as one handler:
+// what the binary serves, and what a test puts behind httptest. It fails when
+// a setting is bad or two functions claim one pattern.
+func Handler(env *Env, functions ...Function) (http.Handler, error) {
+	built, err := build(env, functions)
+	if err != nil {
+		return nil, err
 	}
-	return strings.Join(names, " or ")
+	return newMux(env, built)
 }

@@ -120,10 +120,6 @@ func discardBody(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func tooLarge(max int64) *task.Error {
-	return task.Refuse(codeTooLarge, fmt.Sprintf("the body must have at most %d bytes", max))
-}
-
 func checkContentType(h http.Header, r *Route) error {
 	if coding := h.Get("Content-Encoding"); coding != "" && !strings.EqualFold(coding, "identity") {
 		return task.Refuse(codeUnsupportedMediaType, "the body must not have a Content-Encoding")
@@ -210,4 +206,10 @@ func (req *request) log() {
 		level = slog.LevelError
 	}
 	req.env.Log.Log(req.r.Context(), level, "call", append(attrs, req.call.attrs...)...)
+}
+
+// countCall counts a call that is over.
+func (m *Metrics) countCall(req *request) {
+	m.requests.Inc(req.function, req.route, statusLabel(req.status))
+	m.durations.Observe(time.Since(req.start).Seconds(), req.function, req.route)
 }

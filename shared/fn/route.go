@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/trigger"
 )
 
 const (
@@ -114,4 +115,28 @@ func Raw(role Role, handle func(ctx context.Context, c *Call) (any, error)) Rout
 
 func newRoute(role Role, handle func(context.Context, *Call) (any, error)) Route {
 	return Route{roles: []Role{role}, maxBody: defaultMaxBody, timeout: defaultTimeout, handle: handle}
+}
+
+// mountedRoute is a route under its pattern: what the mux finds.
+type mountedRoute struct {
+	Route
+	mux      *mux
+	function string
+	pattern  string
+}
+
+// What several events are posted as: batchType in the order of their stream,
+// trigger.EventsType in no order. The JSON is the same.
+const batchType = "application/cloudevents-batch+json"
+
+// isBatch tells several events, in the JSON of CloudEvents, from one by their media
+// type.
+func isBatch(kind string) bool { return kind == batchType || kind == trigger.EventsType }
+
+// bodyCharge is what a body of n bytes costs on a route.
+func (r *Route) bodyCharge(n int64) int64 {
+	if r.batch {
+		return eventFactor * n
+	}
+	return pieceCharge(n)
 }

@@ -12,20 +12,6 @@ import (
 	"time"
 )
 
-// The bounds of one connection. readTimeout and writeTimeout stand above the
-// longest poll: the first, running out, would cancel the call's context.
-const (
-	readHeaderTimeout = 5 * time.Second
-	bodyTimeout       = 10 * time.Second // from the beginning of a call
-	readTimeout       = 60 * time.Second
-	writeTimeout      = 60 * time.Second
-	idleTimeout       = 2 * time.Minute
-	maxHeaderBytes    = 16 << 10
-	drainGrace        = 100 * time.Millisecond
-
-	refusedBodyTimeout = time.Second // for a body that is not read
-)
-
 type server struct {
 	env        *Env
 	http       http.Server
@@ -162,3 +148,33 @@ func listen(ctx context.Context, cfg *Config) (net.Listener, error) {
 	}
 	return l, nil
 }
+
+// serveMetrics answers /metrics on its own port, where it has one, until ctx ends.
+func (e *Env) serveMetrics(ctx context.Context) error {
+	port := e.Config.metricsPort()
+	if port == "" {
+		return nil
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(e.Config.Host, port))
+	if err != nil {
+		return fmt.Errorf("SENDONCE_METRICS: %w", err)
+	}
+	e.Log.Info("metrics", "address", l.Addr().String())
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Cache-Control", "no-store")
+		discardBody(w, r)
+		e.Metrics().scrape(w)
+	})
+	server := newBoundedServer(e, mux, metricsConnections)
+	context.AfterFunc(ctx, func() { _ = server.http.Close() })
+	go func() {
+		if err := server.accept(l); !errors.Is(err, http.ErrServerClosed) {
+			e.Log.Error("metrics", "cause", err.Error())
+		}
+	}()
+	return nil
+}
+
+// metricsConnections is how many connections the port of /metrics alone may have.
+const metricsConnections = 32

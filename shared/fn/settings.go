@@ -63,3 +63,33 @@ func Prepare(commands []config.Reader, functions []Function, serve bool) (*Env, 
 	}
 	return env, served, nil
 }
+
+// missingToServe names what only serving needs: commands such as migrate do
+// without a password.
+func (c *Config) missingToServe(served []Function) []task.Field {
+	var missing []task.Field
+	if c.DatabaseURL == "" {
+		missing = append(missing, task.Field{Name: "DATABASE_URL", Message: "is not set; give a URL such as postgres://localhost:5432/sendonce"})
+	}
+	missing = append(missing, c.Roles.checkPassword(c.DatabaseURL)...)
+	switch {
+	case c.Password == "" && c.PasswordHash == "":
+		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD", Message: "is not set or empty; choose the password of the built-in admin, there is no default, or give BASIC_AUTH_PASSWORD_HASH"})
+	case c.Password != "" && c.PasswordHash != "":
+		missing = append(missing, task.Field{Name: "BASIC_AUTH_PASSWORD_HASH", Message: "and BASIC_AUTH_PASSWORD are both set; keep one of them"})
+	}
+	if c.EncryptionKeys == "" && slices.ContainsFunc(served, readsKeys) {
+		missing = append(missing, task.Field{Name: encryptionKeys, Message: "is not set; give a key that encrypts stored secrets, 32 random bytes as this prints them: openssl rand -base64 32"})
+	}
+	return missing
+}
+
+// readsKeys reports whether the settings table names f as a reader of the keys.
+func readsKeys(f Function) bool {
+	for _, s := range config.Settings[Config]() {
+		if s.Name == encryptionKeys {
+			return slices.Contains(s.ReadBy, f.Name)
+		}
+	}
+	return false
+}

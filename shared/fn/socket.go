@@ -284,10 +284,6 @@ func (s *Socket) read() (memory *callMemory, body []byte, err error) {
 	return memory, body, nil
 }
 
-func tooLargeFrame(max int64) error {
-	return task.Refuse(codeTooLarge, fmt.Sprintf("a frame must have at most %d bytes", max))
-}
-
 // answer has a frame worked on as the call that it is.
 func (s *Socket) answer(memory *callMemory, body []byte, bad error) (answer any) {
 	req := &request{env: s.req.env, r: s.req.r, start: time.Now(), function: s.req.function, route: s.req.route + " frame", status: http.StatusOK}
@@ -388,4 +384,8 @@ func (req *request) closeReason(err error) *websocket.CloseError {
 		return &websocket.CloseError{Code: websocket.StatusGoingAway, Reason: "the time of this socket is up: come back at once"}
 	}
 	return &websocket.CloseError{Code: websocket.StatusTryAgainLater, Reason: "the service is busy: come back later"}
+}
+
+func tooLargeFrame(max int64) error {
+	return task.Refuse(codeTooLarge, fmt.Sprintf("a frame must have at most %d bytes", max))
 }

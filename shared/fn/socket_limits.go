@@ -20,7 +20,6 @@ const (
 	controlsWithin = 10 * time.Second
 	framingBytes   = 64 << 10 // bytes; beside twice the largest message, which may come in parts
 	closingBytes   = 4 << 20  // that may be on their way when the socket ends
-	closeDelay     = 500 * time.Millisecond
 )
 
 // Why a socket is closed whose client sends too much that is no message. The library

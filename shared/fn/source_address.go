@@ -35,3 +35,17 @@ func parseAddr(s string) (netip.Addr, bool) {
 	addr, err := netip.ParseAddr(strings.Trim(s, "[]"))
 	return addr.Unmap().WithZone(""), err == nil
 }
+
+// network is the address of a source, or for IPv6 its /64, which one customer has.
+func network(source string) netip.Prefix {
+	addr, err := netip.ParseAddr(source)
+	if err != nil {
+		return netip.Prefix{}
+	}
+	bits := addr.BitLen()
+	if addr.Is6() {
+		bits = 64
+	}
+	p, _ := addr.Prefix(bits) // the lengths are right
+	return p
+}

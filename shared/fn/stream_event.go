@@ -145,3 +145,11 @@ func (p *StreamEvent) Message() (*store.NewMessage, error) {
 	}
 	return m, nil
 }
+
+// asWritten gives an event JSON data byte for byte; SetData would write < > and
+// & in another way.
+func asWritten(e cloudevents.Event, data []byte) cloudevents.Event {
+	e.SetDataContentType(cloudevents.ApplicationJSON)
+	e.DataEncoded = data
+	return e
+}

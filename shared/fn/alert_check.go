@@ -1,0 +1,43 @@
+package fn
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// logAlert is for whoever has no webhook endpoint.
+func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
+	level, what := slog.LevelWarn, "alert raised"
+	if cleared {
+		level, what = slog.LevelInfo, "alert cleared"
+	}
+	e.Log.Log(context.Background(), level, what, "alert_id", id, "kind", a.Kind, "queue", a.Queue, "value", a.Value, "threshold", a.Threshold)
+}
+
+// ScheduleAlertCheck wakes sweep to check the queues at the end of the current interval
+// (see task.AlertRules.Every). Intervals are the same in all processes, so sweep is woken
+// once, however many call this. It never blocks.
+//
+// For half of the time that is left, this process does not schedule the check again. After
+// that it does, as the check came too early where the clock of NATS is ahead.
+func (e *Env) ScheduleAlertCheck() {
+	now := time.Now()
+	next, until := e.nextAlertCheck(now), e.alertCheckUntil.Load()
+	trusted := now.Add(max(time.Second, next.Sub(now)/2))
+	if now.UnixNano() >= until && e.alertCheckUntil.CompareAndSwap(until, trusted.UnixNano()) {
+		e.RescheduleAlertCheck()
+	}
+}
+
+// RescheduleAlertCheck is ScheduleAlertCheck for sweep, whose own check may have come too
+// early. It always schedules.
+func (e *Env) RescheduleAlertCheck() { e.WakeAgainAt(bus.WakeSweep, e.nextAlertCheck(time.Now())) }
+
+func (e *Env) nextAlertCheck(now time.Time) time.Time {
+	every := e.alerts.Every()
+	return now.Truncate(every).Add(every)
+}

@@ -1,0 +1,178 @@
+package fn
+
+import (
+	"context"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const (
+	callerTTL        = time.Minute
+	unknownCallerTTL = 5 * time.Second // a new caller whose name was tried too early waits no longer
+	callerLimit      = 4096            // per kind: known names, unknown names
+	callerTimeout    = 3 * time.Second
+	callerMaxName    = 100
+)
+
+// callerCache remembers who is behind a name for callerTTL, and that a name is
+// unknown for unknownTTL. Unknown names have a bound of their own, so that guessing them
+// cannot push out the real ones. Many calls with one name ask once.
+type callerCache struct {
+	find    findCaller
+	onFound func() // a caller is remembered from now on; nil = nobody needs to know
+
+	mu       sync.Mutex
+	inFlight map[callerQuery]*lookup
+	known    map[string]*lookup
+	unknown  map[string]*lookup
+}
+
+// findCaller is store.DB's CallerByName.
+type findCaller func(ctx context.Context, name string, list bool) (store.Caller, error)
+
+// callerQuery is asked over one pool: a list that waits must not hold up another call.
+type callerQuery struct {
+	name string
+	list bool
+}
+
+// lookup is one question to the database; its fields are set once done is
+// closed.
+type lookup struct {
+	done    chan struct{}
+	caller  store.Caller
+	err     error
+	expires time.Time
+	changed chan struct{} // closed when caller is not what is remembered of the name any more
+}
+
+func newCallerCache(find findCaller) *callerCache {
+	return &callerCache{
+		find:     find,
+		inFlight: map[callerQuery]*lookup{},
+		known:    map[string]*lookup{},
+		unknown:  map[string]*lookup{},
+	}
+}
+
+// has says whether asking for a name costs no query.
+func (c *callerCache) has(name string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
+		if l := remembered[name]; l != nil && time.Now().Before(l.expires) {
+			return true
+		}
+	}
+	return false
+}
+
+func (c *callerCache) byName(ctx context.Context, name string, list bool) (store.Caller, error) {
+	l, err := c.get(ctx, callerQuery{name, list})
+	return l.caller, err
+}
+
+// get waits for a lookup.
+func (c *callerCache) get(ctx context.Context, q callerQuery) (*lookup, error) {
+	l := c.lookup(ctx, q)
+	select {
+	case <-l.done:
+		return l, l.err
+	case <-ctx.Done():
+		return &lookup{}, ctx.Err()
+	}
+}
+
+// lookup finds the remembered answer, joins a question under way or asks.
+func (c *callerCache) lookup(ctx context.Context, q callerQuery) *lookup {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, remembered := range []map[string]*lookup{c.known, c.unknown} {
+		if l := remembered[q.name]; l != nil && time.Now().Before(l.expires) {
+			if l.err == nil && time.Until(l.expires) < callerTTL/2 {
+				c.begin(ctx, q) // in good time: the database may be slow to answer
+			}
+			return l
+		}
+	}
+	return c.begin(ctx, q)
+}
+
+// begin asks, unless that is under way.
+func (c *callerCache) begin(ctx context.Context, q callerQuery) *lookup {
+	l := c.inFlight[q]
+	if l == nil {
+		l = &lookup{done: make(chan struct{}), changed: make(chan struct{})}
+		c.inFlight[q] = l
+		// Others wait for this answer too, so it outlives the call that asked.
+		go c.run(context.WithoutCancel(ctx), q, l)
+	}
+	return l
+}
+
+func (c *callerCache) run(ctx context.Context, q callerQuery, l *lookup) {
+	ctx, cancel := context.WithTimeout(ctx, callerTimeout)
+	defer cancel()
+	l.caller, l.err = c.find(ctx, q.name, q.list)
+	l.expires = time.Now().Add(callerTTL)
+	if l.err != nil {
+		l.expires = time.Now().Add(unknownCallerTTL)
+	}
+
+	c.mu.Lock()
+	current := c.inFlight[q] == l
+	if current {
+		delete(c.inFlight, q)
+	}
+	switch {
+	case !current: // the caller was changed while we asked
+		close(l.changed)
+	case l.err == nil:
+		drop(c.unknown, q.name)
+		if old := c.known[q.name]; old != nil && reflect.DeepEqual(old.caller, l.caller) {
+			l.changed = old.changed
+			delete(c.known, q.name)
+		}
+		remember(c.known, q.name, l)
+	case task.CodeOf(l.err) == task.CodeNotFound:
+		drop(c.known, q.name)
+		remember(c.unknown, q.name, l)
+	}
+	c.mu.Unlock()
+	close(l.done)
+	if l.err == nil && c.onFound != nil {
+		c.onFound()
+	}
+}
+
+// drop forgets a name, and says so to who waits for that.
+func drop(names map[string]*lookup, name string) {
+	if l := names[name]; l != nil {
+		close(l.changed)
+		delete(names, name)
+	}
+}
+
+// remember makes room by dropping what has expired, or else any entry: losing
+// one costs a query.
+func remember(names map[string]*lookup, name string, l *lookup) {
+	if len(names) >= callerLimit {
+		for other, old := range names {
+			if time.Now().After(old.expires) {
+				drop(names, other)
+			}
+		}
+	}
+	for other := range names {
+		if len(names) < callerLimit {
+			break
+		}
+		drop(names, other)
+	}
+	drop(names, name)
+	names[name] = l
+}

@@ -1,0 +1,55 @@
+package fn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/bus"
+	"github.com/sendonce/sendonce/shared/config"
+)
+
+// verifyTimeout bounds how long a start waits for NATS.
+const verifyTimeout = 3 * time.Second
+
+// verifyDurability fails when the stream gives less than the settings ask for.
+// Where nobody can tell the process starts, and accepts nothing until somebody
+// can.
+func verifyDurability(ctx context.Context, env *Env) error {
+	two := env.Config.TwoPhase
+	if !two.Enabled || two.Durability == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, verifyTimeout)
+	defer cancel()
+	gives, err := env.Bus().Durability(ctx, two.MonitorURL)
+	switch {
+	case gives.Covers(two.Durability):
+		return nil
+	case errors.Is(err, bus.ErrOldServer):
+		return config.Error{{Name: "TWO_PHASE_ENABLED", Message: fmt.Sprintf("is true, but %v: upgrade it, or set it to false", err)}}
+	case err != nil:
+		env.Log.Warn("nothing is accepted before it is saved until the stream is known to give what TWO_PHASE_DURABILITY asks for",
+			"asked", two.Durability.String(), "known", gives.String(), "error", err)
+		return nil
+	}
+	return config.Error{{Name: "TWO_PHASE_DURABILITY", Message: fmt.Sprintf("is %q but the stream %s gives %s: %s, or ask for less",
+		two.Durability, two.Stream, gives, remedy(gives, two.Durability))}}
+}
+
+// remedy is what makes a stream give what it does not.
+func remedy(gives, least bus.Durability) string {
+	var steps []string
+	switch {
+	case gives == 0:
+		return "keep it in files"
+	case !gives.Covers(least & bus.DurableReplicated):
+		steps = append(steps, "keep it on 3 hosts (SENDONCE_NATS_REPLICAS=3 before it is made, or edit the stream)")
+	}
+	if !gives.Covers(least & bus.DurableHost) {
+		steps = append(steps, "set sync_interval: always on every NATS server (2.15 or newer) that keeps it and name them in TWO_PHASE_NATS_MONITOR_URL")
+	}
+	return strings.Join(steps, " and ")
+}

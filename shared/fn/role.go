@@ -1,0 +1,24 @@
+package fn
+
+import "strings"
+
+// A Role is what a caller may do. Admin may do everything, unless it has queues (see
+// Route.WithinQueues).
+type Role string
+
+// The roles of the wire contract, as stored in callers.
+const (
+	Submitter Role = "submitter"
+	Sender    Role = "sender"
+	Receiver  Role = "receiver"
+	Trigger   Role = "trigger"
+	Admin     Role = "admin"
+)
+
+func roleList(roles []Role) string {
+	names := make([]string, len(roles))
+	for i, role := range roles {
+		names[i] = string(role)
+	}
+	return strings.Join(names, " or ")
+}
