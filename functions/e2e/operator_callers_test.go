@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -103,4 +104,43 @@ func TestLimitedOperatorMakesSoManyCallers(t *testing.T) {
 	peer := newCaller(s, "peer", `"roles":["admin"],"queues":["bulk"]`)
 	newCaller(peer, "peer.1", `"roles":["admin"],"queues":["bulk"]`)
 	newCaller(s, "ops.2", `"roles":["admin"],"queues":["bulk"]`)
+}
+
+func TestOperatorSharesItsQuotasWithItsCallers(t *testing.T) {
+	t.Parallel()
+	url := sandbox.NewDatabase(t)
+	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
+	s := cluster.ServeHandler(t, h).Connect(url)
+	const grants = `"roles":["admin","submitter"],"queues":["bulk"]`
+	ops := newCaller(s, "ops", grants)
+	deputy := newCaller(ops, "ops.deputy", grants)
+	helper := newCaller(deputy, "ops.deputy.helper", grants)
+	modest := newCaller(s, "modest", grants)
+
+	tasks := func(by *cluster.Client) []int {
+		return codesOf(by.Post("/api/v1/sms/send/batch", keyedBatch(1, 2, `,"queue":"bulk"`)))
+	}
+	require.Equal(t, []int{200, 200}, tasks(ops))
+	require.Equal(t, []int{200, 200}, tasks(deputy))
+	require.Equal(t, []int{200, 429}, tasks(helper), "one quota for all three")
+	require.Equal(t, []int{200, 200}, tasks(modest), "another caller goes on")
+	send := func(by *cluster.Client, id int) int {
+		return by.Post("/api/v1/messages", fmt.Sprintf(`{"client_msg_id":"%d","to":"user","type":"t","data":"x"}`, id)).Status
+	}
+	for i, by := range []*cluster.Client{ops, deputy, helper, deputy, helper} {
+		require.Equal(t, 200, send(by, i), by.User)
+	}
+	require.Equal(t, []int{429, 429, 429, 200}, []int{send(ops, 9), send(deputy, 9), send(helper, 9), send(modest, 9)})
+
+	// Another process counts what is in the database.
+	_, h = cluster.NewEnv(t, url, func(c *fn.Config) { c.WaitingTasks, c.Waiting = 5, 5 })
+	other := cluster.ServeHandler(t, h)
+	for _, by := range []*cluster.Client{ops, helper} {
+		by.URL = other.URL
+		require.Equal(t, 429, send(by, 10), by.User)
+	}
+	require.Eventually(t, func() bool {
+		r := ops.Post("/api/v1/sms/send", `{"phone_number":"13800138000","content":"hello","queue":"bulk"}`)
+		return r.Status == 429
+	}, 10*time.Second, 20*time.Millisecond)
 }
