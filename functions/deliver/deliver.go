@@ -1,21 +1,20 @@
-// Package deliver is the event function that calls the URLs of others: webhooks
-// that tell what became of a task, and reliable messages to URLs.
+// Package deliver is the event function that posts to URLs: events of tasks to webhook endpoints, and reliable
+// messages to URLs.
 //
 //	POST /events/deliver
 //
-// An event of a task, an endpoint or an alert is only recorded, once for each who is to hear of it. What
-// is due is then posted, by whichever call finds it: claimed under a lease,
-// posted outside any transaction, settled. A deliver that dies has at most posted
-// something that is posted again, under the same webhook-id, when its lease ends.
-// No slow or dead receiver keeps another one waiting for long: each has a lane, and
-// each caller at most a quarter of the places.
+// It records the event of a task, an endpoint or an alert once for each endpoint that subscribes to it. Due
+// deliveries are claimed under a lease by any call, posted outside a transaction, and settled. If a deliver dies,
+// what it was posting is posted again, with the same webhook-id, when the lease ends. A slow or dead receiver does
+// not delay others for long: the concurrent posts to each destination are limited, and each caller has at most a
+// quarter of all.
 //
-// Now and then it also removes from the streams what nobody waits for any more, and
-// raises and clears the alerts of streams that are nearly full.
+// It also removes messages from the streams that no consumer needs any more, and raises and clears the alerts of
+// streams that are nearly full.
 //
-// Where messages are delivered before they are saved, it receives batches of
-// accepted messages too, and publishes them. The time of each publication comes back
-// as an event, which it records, so that publishing does not wait for Postgres.
+// If messages are delivered before they are saved, it also receives batches of accepted messages and publishes them.
+// The time of each publication comes back as an event, which it records, so that publishing does not wait for
+// Postgres.
 package deliver
 
 import (
@@ -34,6 +33,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 	"github.com/sendonce/sendonce/shared/bus"
 	"github.com/sendonce/sendonce/shared/config"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
@@ -41,20 +41,16 @@ import (
 
 // Config is the function's settings.
 type Config struct {
-	Timeout  time.Duration   `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"timeout of one call to a webhook or to a message's URL, 1s to 20s"`
-	Patience time.Duration   `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled after all calls to it have failed for so long"`
-	Networks config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, as 10.1.2.3,fd00::/8"`
+	Timeout      time.Duration   `envconfig:"SENDONCE_WEBHOOK_TIMEOUT" default:"15s" desc:"timeout of one call to a webhook or to a message's URL, 1s to 20s"`
+	DisableAfter time.Duration   `envconfig:"SENDONCE_WEBHOOK_DISABLE_AFTER" default:"120h" desc:"a webhook endpoint is disabled after all calls to it have failed for so long"`
+	Networks     config.Networks `envconfig:"SENDONCE_OUTGOING_NETWORKS" desc:"networks that webhooks and messages to URLs may call although they are not public, such as 10.1.2.3,fd00::/8"`
 }
 
-// Validate checks what the types alone cannot.
+// Validate names every setting whose value is not acceptable.
 func (c *Config) Validate() []task.Field {
-	var bad []task.Field
-	if c.Timeout < time.Second || c.Timeout > 20*time.Second {
-		bad = append(bad, task.Field{Name: "SENDONCE_WEBHOOK_TIMEOUT", Message: "must be between 1s and 20s"})
-	}
-	if c.Patience <= 0 {
-		bad = append(bad, task.Field{Name: "SENDONCE_WEBHOOK_DISABLE_AFTER", Message: "must be more than 0"})
-	}
+	var bad decode.Rules
+	bad.When(c.Timeout < time.Second || c.Timeout > 20*time.Second, "SENDONCE_WEBHOOK_TIMEOUT", "must be between 1s and 20s")
+	bad.When(c.DisableAfter <= 0, "SENDONCE_WEBHOOK_DISABLE_AFTER", "must be more than 0")
 	return bad
 }
 
@@ -64,12 +60,12 @@ var Function = fn.EventBatch("deliver", New)
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, cfg Config) (fn.EventHandler, fn.BatchHandler) {
 	d := &deliverer{db: env.DB(), env: env, cfg: cfg, poster: newPoster(cfg.Timeout, cfg.Networks),
-		webhookDesk: newDesk[store.DueDelivery](), messageDesk: newDesk[letter]()}
-	d.poster.hidden = func(host string, cause error) {
+		webhooksInFlight: newInFlight[store.DueDelivery](), messagesInFlight: newInFlight[urlMessage]()}
+	d.poster.logHidden = func(host string, cause error) {
 		env.Log.Info("no public address to deliver to", "host", host, "cause", cause.Error())
 	}
 	env.Metrics().OnScrapeEndpoints(env.DB().UnhealthyEndpoints)
-	return d.take, d.takeMany
+	return d.event, d.batch
 }
 
 type deliverer struct {
@@ -78,8 +74,8 @@ type deliverer struct {
 	cfg    Config
 	poster *poster
 
-	webhookDesk *desk[store.DueDelivery]
-	messageDesk *desk[letter]
+	webhooksInFlight *inFlight[store.DueDelivery]
+	messagesInFlight *inFlight[urlMessage]
 
 	recorded atomic.Int64 // bytes of events since their stream was last trimmed for them
 }
@@ -93,43 +89,43 @@ func (d *deliverer) isDraining() bool {
 	}
 }
 
-// take records an event of Sendonce; anything else, such as a tick, has what is
-// due delivered.
-func (d *deliverer) take(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
+// event publishes an accepted message, records an event of Sendonce, and for anything else, such as a tick, posts what
+// is due.
+func (d *deliverer) event(ctx context.Context, c *fn.Call, e cloudevents.Event) error {
 	if _, accepted := e.Extensions()["acceptseq"]; accepted || e.Type() == bus.AcceptedType {
 		return d.push(ctx, c, []fn.StreamEvent{fn.EventAlone(e)})
 	}
 	if e.Type() == deliveredType {
 		return d.recordDelivered(ctx, e)
 	}
-	if _, ours := kindOf(e.Type()); ours {
+	if _, isEvent := kindOf(e.Type()); isEvent {
 		refused, err := d.record(ctx, []fn.StreamEvent{fn.EventAlone(e)})
-		for _, why := range refused {
-			return fn.Poison(why)
+		for _, reason := range refused {
+			return fn.Poison(reason)
 		}
 		return err
 	}
 	return d.deliver(ctx, c)
 }
 
-// takeMany records events of Sendonce, and publishes accepted messages.
-func (d *deliverer) takeMany(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
-	var accepted, ours []fn.StreamEvent
+// batch records events of Sendonce and publishes accepted messages.
+func (d *deliverer) batch(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
+	var accepted, toRecord []fn.StreamEvent
 	for i := range events {
 		switch e := &events[i]; {
 		case e.Type == deliveredType:
-			if err := d.bury(ctx, c, e, d.recordDelivered(ctx, e.Event())); err != nil {
+			if err := d.buryPoison(ctx, c, e, d.recordDelivered(ctx, e.Event())); err != nil {
 				return err
 			}
-		case isOurs(e):
-			ours = append(ours, *e)
+		case isEvent(e):
+			toRecord = append(toRecord, *e)
 		default:
 			accepted = append(accepted, *e)
 		}
 	}
-	refused, err := d.record(ctx, ours)
-	for i, why := range refused {
-		err = errors.Join(err, d.bury(ctx, c, &ours[i], fn.Poison(why)))
+	refused, err := d.record(ctx, toRecord)
+	for i, reason := range refused {
+		err = errors.Join(err, d.buryPoison(ctx, c, &toRecord[i], fn.Poison(reason)))
 	}
 	if err != nil || len(accepted) == 0 {
 		return err
@@ -137,106 +133,106 @@ func (d *deliverer) takeMany(ctx context.Context, c *fn.Call, events []fn.Stream
 	return d.push(ctx, c, accepted)
 }
 
-func isOurs(e *fn.StreamEvent) bool {
-	_, ours := kindOf(e.Type)
-	return ours
+func isEvent(e *fn.StreamEvent) bool {
+	_, isEvent := kindOf(e.Type)
+	return isEvent
 }
 
-// bury keeps an event over which no retry will help, with err as the reason, so that
-// its neighbours go on; any other err it returns.
-func (d *deliverer) bury(ctx context.Context, c *fn.Call, e *fn.StreamEvent, err error) error {
-	why := fn.PoisonIn(err)
-	if why == nil {
+// buryPoison stores the event as a dead letter if err is poison, which no retry can cure, so that the other events of
+// the batch are not retried. It returns any other err.
+func (d *deliverer) buryPoison(ctx context.Context, c *fn.Call, e *fn.StreamEvent, err error) error {
+	reason := fn.PoisonIn(err)
+	if reason == nil {
 		return err
 	}
-	c.Log("dead_letter", why.Error())
+	c.Log("dead_letter", reason.Error())
 	return d.db.Bury(ctx, store.DeadLetter{
-		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: why.Error(), Attempts: 1,
+		Function: "deliver", EventID: e.ID, EventType: e.Type, Event: string(slices.Concat(e.Data, e.DataBase64)), Reason: reason.Error(), Attempts: 1,
 	})
 }
 
-// kindOf gives the kind of an event that Sendonce tells: sendonce.<kind>.v1.
-func kindOf(eventType string) (kind string, ours bool) {
-	kind, ours = strings.CutPrefix(eventType, "sendonce.")
+// kindOf returns the kind of an event that endpoints can subscribe to: its type is sendonce.<kind>.v1.
+func kindOf(eventType string) (kind string, isEvent bool) {
+	kind, isEvent = strings.CutPrefix(eventType, "sendonce.")
 	kind, _ = strings.CutSuffix(kind, ".v1")
-	return kind, ours && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
+	return kind, isEvent && (strings.HasPrefix(kind, "task.") || strings.HasPrefix(kind, "webhook.") || strings.HasPrefix(kind, "alert."))
 }
 
-// record has events told to everyone who is to hear of them, from now on. refused
-// has, by their places, those that can never be recorded, and why.
+// record stores a delivery of each event for each endpoint that subscribes to it. refused has, by index, the events that
+// can never be recorded, with the reason.
 func (d *deliverer) record(ctx context.Context, events []fn.StreamEvent) (refused map[int]error, err error) {
 	refused = map[int]error{}
-	var places []int
-	var told []store.RecordedEvent
+	var indexes []int
+	var recorded []store.RecordedEvent
 	for i := range events {
-		e, err := toldEvent(&events[i])
+		e, err := recordedEvent(&events[i])
 		if err != nil {
 			refused[i] = err
 			continue
 		}
-		places, told = append(places, i), append(told, e)
+		indexes, recorded = append(indexes, i), append(recorded, e)
 	}
-	if len(told) == 0 {
+	if len(recorded) == 0 {
 		return refused, nil
 	}
-	n, unknown, err := d.db.RecordEvents(ctx, told, api.NewWebhookSecret)
+	n, unknown, err := d.db.RecordEvents(ctx, recorded, api.NewWebhookSecret)
 	for _, i := range unknown {
-		refused[places[i]] = fmt.Errorf("its subject %q does not exist", events[places[i]].Subject)
+		refused[indexes[i]] = fmt.Errorf("its subject %q does not exist", events[indexes[i]].Subject)
 	}
 	if n > 0 {
 		d.env.WakeDeliverAt(time.Time{})
 	}
 	if err == nil {
-		d.trimEventsInTime(ctx, told)
+		d.trimEventsIfNeeded(ctx, recorded)
 	}
 	return refused, err
 }
 
-func toldEvent(p *fn.StreamEvent) (told store.RecordedEvent, err error) {
+func recordedEvent(p *fn.StreamEvent) (recorded store.RecordedEvent, err error) {
 	kind, _ := kindOf(p.Type)
 	subject, err := task.ParseID(p.Subject)
 	if err != nil {
-		return told, fmt.Errorf("its subject %q is no id", p.Subject)
+		return recorded, fmt.Errorf("its subject %q is not an id", p.Subject)
 	}
 	payload, err := p.Event().MarshalJSON()
 	switch {
 	case err != nil:
 	case len(p.DataBase64) > 0:
-		err = errors.New("is no JSON")
+		err = errors.New("is not JSON")
 	case !utf8.Valid(payload):
 		err = errors.New("is not valid UTF-8")
 	}
 	if err != nil {
-		return told, fmt.Errorf("its data: %w", err)
+		return recorded, fmt.Errorf("its data: %w", err)
 	}
 	return store.RecordedEvent{ID: p.ID, Kind: kind, Type: p.Type, Subject: subject, Payload: string(payload)}, nil
 }
 
-// settleTime is kept of a call's time to settle what was posted.
+// settleTime is the part of a call's time that is left to settle posts.
 const settleTime = 5 * time.Second
 
-// deliver posts everything that is due, and sees to what comes next.
+// deliver posts everything that is due, and schedules the next call.
 func (d *deliverer) deliver(ctx context.Context, c *fn.Call) error {
 	next, due, err := d.db.NextDelivery(ctx)
 	if err == nil && due {
 		var first bool
 		if first, err = d.post(ctx, c); err != nil || !first {
-			return err // whoever is at work has things in hand, and will see to what comes next
+			return err // the call that is posting schedules the next one
 		}
 		next, _, err = d.db.NextDelivery(ctx)
 	}
 	if err != nil {
 		return err
 	}
-	// Another deliver may have died with something in hand: its lease is a due time too.
+	// The times include the ends of leases, as another deliver may have died.
 	if !next.IsZero() {
 		d.env.WakeAgainAt(bus.WakeDeliver, fn.NotBefore(next, time.Second))
 	}
 	return d.trim(ctx, c)
 }
 
-// post posts what is due, of both kinds at once; first is false when another call
-// is at it, which then looks again.
+// post posts what is due, webhooks and messages concurrently. first is false if another call of this process is posting;
+// then that call claims again.
 func (d *deliverer) post(ctx context.Context, c *fn.Call) (first bool, err error) {
 	deadline, _ := ctx.Deadline()
 	until := deadline.Add(-d.cfg.Timeout - settleTime)

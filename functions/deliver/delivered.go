@@ -14,14 +14,13 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// deliveredType is the type of an event that says which messages were delivered
-// before they were saved, and when. It carries the time from push, which must not
-// wait for Postgres, to this function once Postgres answers.
+// deliveredType is the type of an event with the messages that were delivered before they were saved, and the time. push
+// publishes it, as it must not wait for Postgres, and this function records it later.
 const deliveredType = "sendonce.message.delivered.v1"
 
 // deliveredData is the data of such an event.
 type deliveredData struct {
-	DeliveredAt time.Time          `json:"delivered_at"` // when it was tried
+	DeliveredAt time.Time          `json:"delivered_at"` // when publishing began
 	Messages    []deliveredMessage `json:"messages"`
 }
 
@@ -30,9 +29,9 @@ type deliveredMessage struct {
 	Fingerprint string  `json:"fp"`
 }
 
-// tellDelivered has the time of a delivery recorded. Where that cannot be
-// published, the time at which the relay sends the messages again stands for it.
-func (d *deliverer) tellDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
+// publishDelivered publishes the time of a delivery. If that fails, the time when the relay sends the messages again is
+// recorded instead.
+func (d *deliverer) publishDelivered(ctx context.Context, c *fn.Call, at time.Time, messages []deliveredMessage) {
 	if len(messages) == 0 {
 		return
 	}
@@ -50,7 +49,7 @@ func (d *deliverer) tellDelivered(ctx context.Context, c *fn.Call, at time.Time,
 	}
 }
 
-// recordDelivered takes such an event in.
+// recordDelivered records an event of publishDelivered.
 func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) error {
 	var data deliveredData
 	if err := json.Unmarshal(e.Data(), &data); err != nil {
@@ -59,11 +58,11 @@ func (d *deliverer) recordDelivered(ctx context.Context, e cloudevents.Event) er
 	ids, fingerprints := make([]task.ID, len(data.Messages)), make([]task.Hash, len(data.Messages))
 	for i, m := range data.Messages {
 		ids[i] = m.ID
-		print, err := hex.DecodeString(m.Fingerprint)
-		if err != nil || len(print) != len(fingerprints[i]) {
-			return fn.Poison(fmt.Errorf("%q is no fingerprint", m.Fingerprint))
+		hash, err := hex.DecodeString(m.Fingerprint)
+		if err != nil || len(hash) != len(fingerprints[i]) {
+			return fn.Poison(fmt.Errorf("%q is not a fingerprint", m.Fingerprint))
 		}
-		fingerprints[i] = task.Hash(print)
+		fingerprints[i] = task.Hash(hash)
 	}
 	return d.db.RecordDelivered(ctx, ids, fingerprints, data.DeliveredAt)
 }

@@ -12,34 +12,30 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-// errNotPublic is read by whoever registered the URL, so it is the same for an
-// address that is not public and for a name that does not resolve: else names could be
-// tried until one of our network is found.
+// errNotPublic is shown to the caller that registered the URL. It is the same for an address that is not public and for a
+// name that does not resolve: else a caller could find the names of the internal network.
 var errNotPublic = errors.New("the host's name does not resolve to a public address; an operator can allow other networks with SENDONCE_OUTGOING_NETWORKS")
 
-// guard says which addresses may be called: public ones that are not this host's,
-// and those in networks that an operator allows. What listens on this host alone
-// may believe whoever reaches it, also at an address that is public.
+// guard decides which addresses may be called: public addresses that are not this host's, and those in networks that an
+// operator allows. This host's own addresses are refused, also public ones, as services on it may trust local callers.
 type guard struct {
 	allowed    config.Networks
 	interfaces func() ([]net.Addr, error) // of this host, as net.InterfaceAddrs
 
 	mu    sync.Mutex
 	own   map[netip.Addr]bool
-	asked time.Time // when own was read
+	ownAt time.Time // when own was read
 }
 
-// ownFor is for how long the addresses of this host are believed: a new one is
-// refused after this, and many calls at once ask the system once.
-const ownFor = 5 * time.Second
+// ownCacheTime is how long the addresses of this host are cached.
+const ownCacheTime = 5 * time.Second
 
 func newGuard(allowed config.Networks) *guard {
 	return &guard{allowed: allowed, interfaces: net.InterfaceAddrs}
 }
 
-// control is the ControlContext of a net.Dialer, which calls it with each
-// address it is about to connect to: after DNS, so that a name cannot be
-// judged by one address and called at another.
+// control is the ControlContext of a net.Dialer, which calls it with each address before it connects: after DNS, so that
+// the checked address is the one that is called.
 func (g *guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil || !g.permits(to.Addr()) {
@@ -60,19 +56,19 @@ func (g *guard) permits(addr netip.Addr) bool {
 	return addr.IsValid() && !NotPublic.Contains(addr) && !g.isOwn(addr)
 }
 
-// isOwn says whether addr is one of this host's; yes, when nobody can say.
+// isOwn reports whether addr is one of this host's, and true if they cannot be read.
 func (g *guard) isOwn(addr netip.Addr) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.own == nil || time.Since(g.asked) > ownFor {
+	if g.own == nil || time.Since(g.ownAt) > ownCacheTime {
 		all, err := g.interfaces()
 		if err != nil {
 			return true
 		}
-		g.own, g.asked = make(map[netip.Addr]bool, len(all)), time.Now()
-		for _, one := range all {
-			if network, is := one.(*net.IPNet); is {
-				if ip, is := netip.AddrFromSlice(network.IP); is {
+		g.own, g.ownAt = make(map[netip.Addr]bool, len(all)), time.Now()
+		for _, a := range all {
+			if network, ok := a.(*net.IPNet); ok {
+				if ip, ok := netip.AddrFromSlice(network.IP); ok {
 					g.own[ip.Unmap()] = true
 				}
 			}
@@ -81,13 +77,12 @@ func (g *guard) isOwn(addr netip.Addr) bool {
 	return g.own[addr]
 }
 
-// nat64 is how a network without IPv4 reaches every IPv4 host, public ones too.
+// nat64 is the prefix by which a network without IPv4 reaches IPv4 hosts.
 var nat64 = netip.MustParsePrefix("64:ff9b::/96")
 
-// NotPublic is what the IANA registries of special-purpose addresses do not call
-// globally reachable. The tunnels that embed an IPv4 address, 6to4 and Teredo,
-// are in it whole: no public server has such an address. The network policy of the
-// deployment has the same list.
+// NotPublic has the networks that are not globally reachable by the IANA registries of special-purpose addresses, and all
+// of 6to4 and Teredo, which embed an IPv4 address and have no public servers. The network policy of the deployment has the
+// same list.
 var NotPublic = config.Networks{
 	netip.MustParsePrefix("0.0.0.0/8"),        // this host
 	netip.MustParsePrefix("10.0.0.0/8"),       // private
@@ -105,7 +100,7 @@ var NotPublic = config.Networks{
 	netip.MustParsePrefix("203.0.113.0/24"),   // documentation
 	netip.MustParsePrefix("224.0.0.0/3"),      // multicast, reserved, broadcast
 
-	// All but 2000::/3, the only IPv6 addresses given out as global unicast.
+	// All but 2000::/3, the only IPv6 addresses that are assigned as global unicast.
 	netip.MustParsePrefix("::/3"),
 	netip.MustParsePrefix("4000::/2"),
 	netip.MustParsePrefix("8000::/1"),

@@ -18,7 +18,7 @@ func networks(t *testing.T, list string) config.Networks {
 	return n
 }
 
-func TestOnlyPublicAddressesMayBeCalled(t *testing.T) {
+func TestGuardPermitsPublicAddressesOnly(t *testing.T) {
 	t.Parallel()
 	permitted := []string{
 		"1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "93.184.216.34",
@@ -51,7 +51,7 @@ func TestOnlyPublicAddressesMayBeCalled(t *testing.T) {
 	require.False(t, newGuard(nil).permits(netip.Addr{}))
 }
 
-func TestAnOperatorCanAllowANetwork(t *testing.T) {
+func TestGuardPermitsAllowedNetworks(t *testing.T) {
 	t.Parallel()
 	g := newGuard(networks(t, "10.1.0.0/16,127.0.0.1,fd00::/8,fe80::/10"))
 	for _, a := range []string{"10.1.2.3", "::ffff:10.1.2.3", "64:ff9b::10.1.2.3", "127.0.0.1", "fd00::1", "fe80::1%eth0", "8.8.8.8"} {
@@ -62,7 +62,7 @@ func TestAnOperatorCanAllowANetwork(t *testing.T) {
 	}
 }
 
-func TestANameIsJudgedByTheAddressDialled(t *testing.T) {
+func TestGuardChecksTheDialledAddress(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestANameIsJudgedByTheAddressDialled(t *testing.T) {
 	require.NoError(t, conn.Close())
 }
 
-func TestAnAddressThatCannotBeReadIsRefused(t *testing.T) {
+func TestGuardRefusesUnreadableAddresses(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "8.8.8.8", "example.com:443", "/run/docker.sock"} {
 		require.ErrorIs(t, newGuard(nil).control(t.Context(), "tcp", address, nil), errNotPublic, address)
@@ -89,7 +89,7 @@ func TestAnAddressThatCannotBeReadIsRefused(t *testing.T) {
 	require.NoError(t, newGuard(nil).control(t.Context(), "tcp6", "[2606:4700::1111]:443", nil))
 }
 
-func TestPublicAddressesOfThisHostAreRefused(t *testing.T) {
+func TestGuardRefusesOwnPublicAddresses(t *testing.T) {
 	t.Parallel()
 	mine := func(allowed string) *guard {
 		g := newGuard(networks(t, allowed))
@@ -107,16 +107,16 @@ func TestPublicAddressesOfThisHostAreRefused(t *testing.T) {
 		require.True(t, mine("8.9.10.11,2606:4700::5").permits(netip.MustParseAddr(a)), a)
 	}
 	for _, a := range []string{"8.9.10.12", "2606:4700::6"} {
-		require.True(t, mine("").permits(netip.MustParseAddr(a)), "its neighbour %s", a)
+		require.True(t, mine("").permits(netip.MustParseAddr(a)), "another address of the network: %s", a)
 	}
 
 	g := mine("")
 	before := g.interfaces
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
-	g.interfaces = func() ([]net.Addr, error) { return nil, errors.New("the system does not say") }
-	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")), "what was read a moment ago is believed")
-	g.asked = g.asked.Add(-2 * ownFor)
-	require.False(t, g.permits(netip.MustParseAddr("1.1.1.1")), "nobody knows whether it is ours")
+	g.interfaces = func() ([]net.Addr, error) { return nil, errors.New("the system returned an error") }
+	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")), "the cached addresses are used")
+	g.ownAt = g.ownAt.Add(-2 * ownCacheTime)
+	require.False(t, g.permits(netip.MustParseAddr("1.1.1.1")), "it is unknown whether it is an own address")
 	g.interfaces = before
 	require.True(t, g.permits(netip.MustParseAddr("1.1.1.1")))
 }

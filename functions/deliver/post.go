@@ -24,47 +24,46 @@ import (
 const contentType = "application/cloudevents+json; charset=utf-8"
 
 const (
-	headerBytes  = 16 << 10 // an answer's header may have; more is a failure
-	excerptBytes = 4 << 10  // of an answer's body are looked at
-	drainBytes   = 64 << 10 // of it are read, as only a connection read to the end can be used again
+	headerBytes  = 16 << 10 // limit of a response's header; a longer one is a failure
+	excerptBytes = 4 << 10  // of a response's body that are used
+	drainBytes   = 64 << 10 // of it that are read: a connection can be reused only after the whole body
 	excerptRunes = 200
 
 	idleConns        = 64
 	idleConnsPerHost = 8
 	idleTimeout      = 30 * time.Second
 
-	longestRetryAfter = 24 * time.Hour
+	maxRetryAfter = 24 * time.Hour
 
-	// lookupStep hides how long a lookup took that gave no public address: a name
-	// that exists in our network is answered sooner than one that does not.
+	// lookupStep hides the duration of a lookup without a public address: an internal name may be answered sooner than
+	// one that does not exist.
 	lookupStep = 250 * time.Millisecond
 )
 
-// attempt is one try to deliver and what came of it.
+// attempt is the result of one try to deliver.
 type attempt struct {
 	at         time.Time // as signed
 	duration   time.Duration
-	status     int           // of the answer; 0 = there was none
-	retryAfter time.Duration // what the receiver asks for, at most 24 h; 0 = nothing
-	response   string        // the beginning of the answer's body, printable
-	err        string        // for whoever registered the URL; "" exactly when status is 2xx
-	cancelled  bool          // the caller's context ended first, or it could not be signed: nothing is known
+	status     int           // of the response; 0 = there was none
+	retryAfter time.Duration // of the response, at most 24 h; 0 = none
+	response   string        // the beginning of the response's body, printable
+	err        string        // for the caller that registered the URL; "" if and only if status is 2xx
+	cancelled  bool          // the caller's context ended first, or it could not be signed: it is not a failure
 }
 
-// poster POSTs to URLs that strangers chose. Its method post may be called by
-// many goroutines at once.
+// poster posts to URLs that callers have registered. It is safe for concurrent use.
 type poster struct {
 	timeout   time.Duration
 	transport *http.Transport
-	hidden    func(host string, cause error) // what errNotPublic does not say, for an operator; nil = nobody reads it
+	logHidden func(host string, cause error) // logs, for an operator, the error behind errNotPublic; may be nil
 }
 
-// newPoster gives each try the timeout for all of it, the reading of the answer
-// included, and half of it for each of connecting and the TLS handshake.
+// newPoster makes a poster. The timeout limits each try, with the reading of the response; half of it limits connecting
+// and the TLS handshake.
 func newPoster(timeout time.Duration, allowed config.Networks) *poster {
 	dialer := &net.Dialer{Timeout: timeout / 2, ControlContext: newGuard(allowed).control}
 	return &poster{timeout: timeout, transport: &http.Transport{
-		Proxy:                  nil, // a proxy would dial for us, past the guard
+		Proxy:                  nil, // a proxy would connect without the guard
 		DialContext:            dialer.DialContext,
 		TLSHandshakeTimeout:    timeout / 2,
 		MaxIdleConns:           idleConns,
@@ -93,43 +92,42 @@ func (p *poster) exchange(ctx context.Context, a *attempt, url, id string, body 
 	}
 	req.Header.Set("User-Agent", "Sendonce")
 	req.Header.Set("Content-Type", contentType)
-	// Never on the wire: it has the transport repeat the request when a kept
-	// connection turns out to be closed. The webhook-id makes that harmless.
+	// Not sent: a nil value makes the transport repeat the request if a kept connection is closed. Receivers deduplicate by
+	// the webhook-id.
 	req.Header["Idempotency-Key"] = nil
 	if err := api.SignWebhook(req.Header, id, a.at, body, secrets...); err != nil {
 		a.err = "cannot be signed: " + err.Error()
 		return
 	}
-	res, err := p.transport.RoundTrip(req) // not a Client, which reads redirects even if it does not follow them
+	res, err := p.transport.RoundTrip(req) // not a Client, which parses redirects even if it does not follow them
 	switch {
 	case err == nil:
 		defer res.Body.Close()
-		// Once the protocol is switched (101) no context ends the reading.
+		// After a switch of protocols (101) the context does not end the reading.
 		defer context.AfterFunc(limited, func() { res.Body.Close() })()
-		a.answered(res)
+		a.readAnswer(res)
 	case ended(ctx):
 		a.cancelled, a.err = true, "interrupted before there was an answer"
 	case ended(limited):
 		a.err = fmt.Sprintf("timed out after %s", p.timeout)
 	case notPublicAddress(err):
-		if p.hidden != nil {
-			p.hidden(req.URL.Host, err)
+		if p.logHidden != nil {
+			p.logHidden(req.URL.Host, err)
 		}
 		a.err = errNotPublic.Error()
 		untilStep(limited, a.at)
 	default:
-		a.err = p.fault(err)
+		a.err = p.describeError(err)
 	}
 }
 
-// notPublicAddress tells whether no address was found that may be called, for
-// whatever reason.
+// notPublicAddress reports whether no address was found that may be called, for any reason.
 func notPublicAddress(err error) bool {
 	_, lookup := errors.AsType[*net.DNSError](err)
 	return lookup || errors.Is(err, errNotPublic)
 }
 
-// untilStep waits until the time since begin is a multiple of lookupStep.
+// untilStep waits until the time since begin is a multiple of lookupStep, or ctx ends.
 func untilStep(ctx context.Context, begin time.Time) {
 	wait := time.NewTimer(lookupStep - time.Since(begin)%lookupStep)
 	defer wait.Stop()
@@ -139,16 +137,16 @@ func untilStep(ctx context.Context, begin time.Time) {
 	}
 }
 
-// ended looks at the deadline too: a connection may notice it before ctx does.
+// ended also compares the deadline: a connection may time out before ctx is done.
 func ended(ctx context.Context) bool {
 	deadline, ok := ctx.Deadline()
 	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
 }
 
-// answered keeps what the answer says. Its status stands however its body ends.
-func (a *attempt) answered(res *http.Response) {
+// readAnswer stores the response. Its status is valid even if its body is incomplete.
+func (a *attempt) readAnswer(res *http.Response) {
 	a.status = res.StatusCode
-	a.retryAfter = retry.After(res.Header, time.Now(), longestRetryAfter)
+	a.retryAfter = retry.After(res.Header, time.Now(), maxRetryAfter)
 	switch a.status / 100 {
 	case 2:
 	case 3:
@@ -157,22 +155,20 @@ func (a *attempt) answered(res *http.Response) {
 		a.err = strings.TrimSpace(fmt.Sprintf("answered %d %s", a.status, http.StatusText(a.status)))
 	}
 	head, err := io.ReadAll(io.LimitReader(res.Body, excerptBytes))
-	a.response = printable(string(head))
+	a.response = excerpt(string(head))
 	if err == nil {
 		_, _ = io.CopyN(io.Discard, res.Body, drainBytes-excerptBytes)
 	}
 }
 
-// printable is the beginning of s as one line that any log, page and database
-// takes.
-func printable(s string) string { return text.Cut(text.Line(s), excerptRunes) }
+// excerpt returns the beginning of s as one line of printable text.
+func excerpt(s string) string { return text.Cut(text.Line(s), excerptRunes) }
 
-// fault says in a few words why a public address, or one that an operator allows,
-// gave no answer. It leaves out what errors tell of addresses: ours and those that a
-// name resolved to.
-func (p *poster) fault(err error) string {
+// describeError describes why an allowed address gave no response. It removes addresses from the error: those of this
+// host and those that the name resolved to.
+func (p *poster) describeError(err error) string {
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "the certificate is not valid: " + certificateFault(certificate.Err)
+		return "the certificate is not valid: " + describeCertificateError(certificate.Err)
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return "TLS failed: the server does not speak TLS on this port"
@@ -193,24 +189,24 @@ func (p *poster) fault(err error) string {
 	if isOp {
 		err = op.Err
 	}
-	return protocolFault(err)
+	return describeProtocolError(err)
 }
 
-func protocolFault(err error) string {
+func describeProtocolError(err error) string {
 	text := strings.NewReplacer("net/http: ", "", "HTTP/1.x transport connection broken: ", "").Replace(err.Error())
 	if alert, ok := strings.CutPrefix(text, "tls: "); ok {
 		text = "TLS failed: " + alert
 	}
-	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // the transport has no better word for it
-		text = "the server spoke first, so it is no HTTP server"
+	if strings.HasPrefix(text, "readLoopPeekFailLocked") { // the transport has no better text for it
+		text = "the server wrote before the request, so it is not an HTTP server"
 	}
 	if strings.HasPrefix(text, "malformed HTTP") {
-		text, _, _ = strings.Cut(text, ` "`) // it quotes what the server said, which strangers should not see
+		text, _, _ = strings.Cut(text, ` "`) // it quotes the response, which the caller may not see
 	}
-	return printable(text)
+	return excerpt(text)
 }
 
-func certificateFault(err error) string {
+func describeCertificateError(err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "it is signed by an unknown authority"
 	}
@@ -220,5 +216,5 @@ func certificateFault(err error) string {
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired {
 		return "it has expired or is not valid yet"
 	}
-	return printable(strings.TrimPrefix(err.Error(), "x509: "))
+	return excerpt(strings.TrimPrefix(err.Error(), "x509: "))
 }

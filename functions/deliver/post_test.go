@@ -39,8 +39,7 @@ func receiver(t *testing.T, h http.HandlerFunc) *httptest.Server {
 	return server
 }
 
-// rawReceiver has each connection served by serve, numbered from 1, and gives
-// its address.
+// rawReceiver starts a server that calls serve for each connection, numbered from 1, and returns its address.
 func rawReceiver(t *testing.T, serve func(n int, conn net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +60,7 @@ func rawReceiver(t *testing.T, serve func(n int, conn net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// readRequest reads all of one, as unread bytes turn a close into a reset.
+// readRequest reads a whole request, as a connection that is closed with unread bytes is reset.
 func readRequest(from *bufio.Reader) error {
 	r, err := http.ReadRequest(from)
 	if err != nil {
@@ -74,7 +73,7 @@ func readRequest(from *bufio.Reader) error {
 // readAll returns when the other side has closed the connection.
 func readAll(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) }
 
-func TestAReceiverGetsASignedPost(t *testing.T) {
+func TestPostIsSigned(t *testing.T) {
 	t.Parallel()
 	before, after := api.NewWebhookSecret(), api.NewWebhookSecret()
 	body := []byte(`{"specversion":"1.0"}`)
@@ -112,7 +111,7 @@ func TestAReceiverGetsASignedPost(t *testing.T) {
 	}, r.Header)
 }
 
-func TestOnlyA2xxIsASuccess(t *testing.T) {
+func TestPostSucceedsOnlyWith2xx(t *testing.T) {
 	t.Parallel()
 	p := loopback(t, time.Minute)
 	for status, want := range map[int]string{
@@ -134,29 +133,29 @@ func TestOnlyA2xxIsASuccess(t *testing.T) {
 	}
 }
 
-func TestARedirectReachesNothing(t *testing.T) {
+func TestPostFollowsNoRedirect(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
 	target := receiver(t, func(http.ResponseWriter, *http.Request) { reached.Add(1) })
 	p := loopback(t, time.Minute)
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for _, location := range []string{target.URL, "/elsewhere", "http://169.254.169.254/", "%zz:// no URL"} {
-			var asked atomic.Int32
+			var requests atomic.Int32
 			server := receiver(t, func(w http.ResponseWriter, _ *http.Request) {
-				asked.Add(1)
+				requests.Add(1)
 				w.Header().Set("Location", location)
 				w.WriteHeader(status)
 			})
 			a := p.try(t.Context(), server.URL)
 			require.Equal(t, status, a.status, location)
 			require.Equal(t, fmt.Sprintf("answered %d and redirects are not followed: register the new URL", status), a.err)
-			require.EqualValues(t, 1, asked.Load())
+			require.EqualValues(t, 1, requests.Load())
 		}
 	}
 	require.Zero(t, reached.Load())
 }
 
-func TestWhatIsNotPublicIsNotReached(t *testing.T) {
+func TestPostRefusesAddressesThatAreNotPublic(t *testing.T) {
 	t.Parallel()
 	var reached atomic.Int32
 	server := httptest.NewUnstartedServer(http.NotFoundHandler())
@@ -181,12 +180,12 @@ func TestWhatIsNotPublicIsNotReached(t *testing.T) {
 	require.Zero(t, reached.Load())
 }
 
-func TestNoProxyIsAsked(t *testing.T) {
+func TestPostUsesNoProxy(t *testing.T) {
 	t.Parallel()
 	require.Nil(t, loopback(t, time.Minute).transport.Proxy)
 }
 
-func TestAnEndlessBodyIsCutOff(t *testing.T) {
+func TestPostLimitsTheBody(t *testing.T) {
 	t.Parallel()
 	sent := make(chan int, 1)
 	chunk := []byte(strings.Repeat("很长", 4<<10))
@@ -203,26 +202,26 @@ func TestAnEndlessBodyIsCutOff(t *testing.T) {
 	})
 	a := loopback(t, time.Minute).try(t.Context(), server.URL)
 	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 200, response: strings.Repeat("很长", 100)}, a)
-	require.Less(t, <-sent, 64<<20, "what the buffers of two sockets hold")
+	require.Less(t, <-sent, 64<<20, "at most the buffers of two sockets")
 }
 
-func TestABodyThatDripsIsCutOffAndItsStatusStands(t *testing.T) {
+func TestPostKeepsTheStatusOfASlowBody(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
 	server := receiver(t, func(w http.ResponseWriter, r *http.Request) {
 		defer close(gone)
 		w.WriteHeader(http.StatusAccepted)
-		fmt.Fprint(w, "drip")
+		fmt.Fprint(w, "slow")
 		if http.NewResponseController(w).Flush() == nil {
 			<-r.Context().Done()
 		}
 	})
 	a := loopback(t, time.Second).try(t.Context(), server.URL)
-	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 202, response: "drip"}, a)
+	require.Equal(t, attempt{at: a.at, duration: a.duration, status: 202, response: "slow"}, a)
 	<-gone
 }
 
-func TestWhenOurContextEndsNothingIsKnown(t *testing.T) {
+func TestCancelledPost(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{}, 2)
 	address := rawReceiver(t, func(_ int, conn net.Conn) {
@@ -247,7 +246,7 @@ func TestWhenOurContextEndsNothingIsKnown(t *testing.T) {
 	require.True(t, p.try(ctx, "http://"+address).cancelled)
 }
 
-// counted is a receiver that knows how many connections were opened and ended.
+// counted starts a receiver that counts opened and closed connections.
 func counted(t *testing.T, h http.HandlerFunc) (server *httptest.Server, opened, ended *atomic.Int32) {
 	t.Helper()
 	opened, ended = new(atomic.Int32), new(atomic.Int32)
@@ -265,7 +264,7 @@ func counted(t *testing.T, h http.HandlerFunc) (server *httptest.Server, opened,
 	return server, opened, ended
 }
 
-func TestAConnectionIsUsedAgainUnlessTheAnswerIsTooLong(t *testing.T) {
+func TestPostReusesConnections(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		length      int
@@ -289,7 +288,7 @@ func TestAConnectionIsUsedAgainUnlessTheAnswerIsTooLong(t *testing.T) {
 	}
 }
 
-func TestAKeptConnectionThatTheReceiverClosedIsNoFailure(t *testing.T) {
+func TestPostOnAClosedConnectionIsRepeated(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	address := rawReceiver(t, func(n int, conn net.Conn) {
@@ -300,7 +299,7 @@ func TestAKeptConnectionThatTheReceiverClosedIsNoFailure(t *testing.T) {
 			}
 			requests.Add(1)
 			if n == 1 && served == 1 {
-				return // it closes while a request is on its way
+				return // closes the connection after the request was sent
 			}
 			_, _ = io.WriteString(conn, "HTTP/1.1 204 No Content\r\n\r\n")
 		}
@@ -311,7 +310,7 @@ func TestAKeptConnectionThatTheReceiverClosedIsNoFailure(t *testing.T) {
 	require.EqualValues(t, 3, requests.Load())
 }
 
-func TestPrintable(t *testing.T) {
+func TestExcerpt(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
 		"":                              "",
@@ -323,6 +322,6 @@ func TestPrintable(t *testing.T) {
 		strings.Repeat("é", 300):        strings.Repeat("é", 200),
 		strings.Repeat("\x80", 9) + "x": "x",
 	} {
-		require.Equal(t, want, printable(in), "%q", in)
+		require.Equal(t, want, excerpt(in), "%q", in)
 	}
 }

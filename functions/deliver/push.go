@@ -9,28 +9,25 @@ import (
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/message"
 	"github.com/sendonce/sendonce/shared/store"
-	"github.com/sendonce/sendonce/shared/task"
 )
 
-// recent is what push publishes: anything older may have been sent by the relay
-// so long ago that the stream would not recognise it.
-const recent = time.Minute
+// maxPushAge limits the age of messages that push publishes: the relay may have published an older one so long ago that the
+// stream would not deduplicate it.
+const maxPushAge = time.Minute
 
-// pushLimit bounds how long a batch waits for one subject that nobody stores: the
-// next batch waits meanwhile.
-const pushLimit = 2 * time.Second
+// pushTimeout limits how long a batch waits for a subject without a stream, as the next batch waits for it.
+const pushTimeout = 2 * time.Second
 
-// push publishes accepted messages to their receivers before they are saved, in
-// their order. The relay publishes the same send again once they are, under the
-// same MsgID, which the stream recognises within its window; so what cannot be
-// published here is nobody's loss. Messages to URLs wait for the save.
+// push publishes accepted messages to their receivers before they are saved, in their order. After they are saved, the relay
+// publishes the same send again with the same MsgID, which the stream deduplicates within its window. So a message that
+// cannot be published here is only sent later. Messages to URLs wait until they are saved.
 func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEvent) error {
 	var accepted []*store.NewMessage
 	var messages []bus.Message
 	for i := range events {
 		m, err := events[i].Message()
-		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > recent {
-			continue // what is none of ours is buried by save
+		if err != nil || m.To.Kind == message.URL || time.Since(m.AcceptedAt) > maxPushAge {
+			continue // the function save stores an invalid message as a dead letter
 		}
 		out, err := firstSend(m)
 		if err != nil {
@@ -38,30 +35,30 @@ func (d *deliverer) push(ctx context.Context, c *fn.Call, events []fn.StreamEven
 		}
 		accepted, messages = append(accepted, m), append(messages, out)
 	}
-	tried := time.Now()
+	started := time.Now()
 	var delivered []deliveredMessage
-	var away error
-	publishing, cancel := context.WithTimeout(ctx, pushLimit)
+	var unavailable error
+	publishing, cancel := context.WithTimeout(ctx, pushTimeout)
 	defer cancel()
 	for i, err := range d.env.Bus().Publish(publishing, messages) {
 		switch {
 		case err == nil:
 			delivered = append(delivered, deliveredMessage{accepted[i].ID, fn.FingerprintText(accepted[i].Fingerprint)})
 		case errors.Is(err, bus.ErrUnavailable) && !errors.Is(err, bus.ErrStreamUnavailable):
-			away = err
+			unavailable = err
 		default:
 			d.env.Metrics().TwoPhase.DeliverFail.Inc()
 		}
 	}
 	c.Log("delivered", len(delivered), "refused", len(messages)-len(delivered))
-	d.tellDelivered(ctx, c, tried, delivered)
-	if away != nil {
-		return errors.Join(&task.Error{Code: task.CodeServerBusy, Message: "the broker is away; repeat the same call later", RetryAfter: time.Second}, away)
+	d.publishDelivered(ctx, c, started, delivered)
+	if unavailable != nil {
+		return errors.Join(fn.Busy("NATS is unavailable; repeat the same call later"), unavailable)
 	}
 	return nil
 }
 
-// firstSend is the first send of a message, as the relay makes it.
+// firstSend is the first send of a message, the same that the relay makes.
 func firstSend(m *store.NewMessage) (bus.Message, error) {
 	subject := m.To.Name
 	if m.To.Kind == message.User {

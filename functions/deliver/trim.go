@@ -12,9 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// trim removes from the streams what nobody waits for any more. A stream that
-// cannot be trimmed now keeps no other from it: there is a next time. One that has
-// refused messages and has room again is tried again at once.
+// trim removes messages from the streams that no consumer needs any more. If one stream cannot be trimmed, the others are,
+// and it is trimmed the next time. If a stream that refused messages has room again, the relay is woken at once.
 func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if d.env.Bus() == nil {
 		return nil
@@ -23,7 +22,7 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	if err != nil || !due {
 		return err
 	}
-	failures := []error{d.watchStreams(ctx)} // before anything is removed, else nobody learns how full it was
+	failures := []error{d.checkStreamAlerts(ctx)} // before anything is removed, else the alert would not be raised
 	refused := func(stream string) bool { return slices.Contains(now.Refused, stream) }
 	var freed []string
 	events, err := d.env.Bus().TrimEvents(ctx, refused(bus.StreamEvents))
@@ -57,30 +56,29 @@ func (d *deliverer) trim(ctx context.Context, c *fn.Call) error {
 	return errors.Join(slices.DeleteFunc(failures, func(err error) bool { return errors.Is(err, bus.ErrUnavailable) })...)
 }
 
-// eventParts is after how small a part of their stream events have it looked at: one
-// that is just not full enough to be trimmed then still has room until the next look.
-const eventParts = 16
+// trimParts: the stream of events is checked each time this share of its size was recorded. A stream that is just not full
+// enough to be trimmed then has room until the next check.
+const trimParts = 16
 
-// trimEventsInTime trims the stream of events whenever those recorded here have
-// filled a part of it: what one caller submits within a minute may fill all of it.
-func (d *deliverer) trimEventsInTime(ctx context.Context, events []store.RecordedEvent) {
+// trimEventsIfNeeded trims the stream of events each time the events recorded here add up to a part of its size: one caller
+// can fill all of it within a minute.
+func (d *deliverer) trimEventsIfNeeded(ctx context.Context, events []store.RecordedEvent) {
 	var bytes int64
 	for i := range events {
 		bytes += int64(len(events[i].Payload)) + store.StreamOverhead
 	}
-	part := d.env.Config.Bus.Sizes()[bus.StreamEvents] / eventParts
+	part := d.env.Config.Bus.Sizes()[bus.StreamEvents] / trimParts
 	if d.env.Bus() == nil || d.recorded.Add(bytes) < part {
 		return
 	}
 	d.recorded.Store(0)
-	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // there is a next time
+	if _, err := d.env.Bus().TrimEvents(ctx, false); err != nil { // it is trimmed the next time
 		d.env.Log.Info("trim events", "function", "deliver", "error", err)
 	}
 }
 
-// watchStreams raises and clears the alerts of streams, and has deliver look again
-// while one is open.
-func (d *deliverer) watchStreams(ctx context.Context) error {
+// checkStreamAlerts raises and clears the alerts of streams, and schedules the next check while one is open.
+func (d *deliverer) checkStreamAlerts(ctx context.Context) error {
 	open, err := d.db.CheckStreamAlerts(ctx, d.env.Bus().StreamUsage)
 	if open {
 		d.env.WakeAgainAt(bus.WakeDeliver, time.Now().Add(store.TrimEveryAlert+time.Second))
@@ -88,15 +86,15 @@ func (d *deliverer) watchStreams(ctx context.Context) error {
 	return err
 }
 
-// verdicts says what is known of messages in their stream.
+// verdicts returns which messages in the stream were sent or are finished.
 func (d *deliverer) verdicts(ctx context.Context, ids []string) (map[string]bus.MessageState, error) {
-	asked := make([]task.ID, 0, len(ids))
+	parsedIDs := make([]task.ID, 0, len(ids))
 	for _, id := range ids {
 		if parsed, err := task.ParseID(id); err == nil {
-			asked = append(asked, parsed)
+			parsedIDs = append(parsedIDs, parsed)
 		}
 	}
-	finished, err := d.db.FinishedMessages(ctx, asked)
+	finished, err := d.db.FinishedMessages(ctx, parsedIDs)
 	if err != nil {
 		return nil, err
 	}

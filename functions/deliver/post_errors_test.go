@@ -19,16 +19,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestTimeouts(t *testing.T) {
+func TestPostTimeouts(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
 		scheme string
-		says   string
+		answer string
 		want   string
 	}{
-		"no answer":           {"http", "", "timed out after 1s"},
-		"a header that drips": {"http", "HTTP/1.1 200 OK\r\nContent-Le", "timed out after 1s"},
-		"no TLS handshake":    {"https", "", "timed out after 500ms: no TLS handshake"},
+		"no answer":        {"http", "", "timed out after 1s"},
+		"a slow header":    {"http", "HTTP/1.1 200 OK\r\nContent-Le", "timed out after 1s"},
+		"no TLS handshake": {"https", "", "timed out after 500ms: no TLS handshake"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -36,8 +36,8 @@ func TestTimeouts(t *testing.T) {
 			gone := make(chan struct{})
 			address := rawReceiver(t, func(_ int, conn net.Conn) {
 				defer close(gone)
-				if tt.says == "" || readRequest(bufio.NewReader(conn)) == nil {
-					_, _ = io.WriteString(conn, tt.says)
+				if tt.answer == "" || readRequest(bufio.NewReader(conn)) == nil {
+					_, _ = io.WriteString(conn, tt.answer)
 					readAll(conn)
 				}
 			})
@@ -48,21 +48,21 @@ func TestTimeouts(t *testing.T) {
 	}
 }
 
-func TestAnswersThatAreNone(t *testing.T) {
+func TestPostToServersThatAreNotHTTP(t *testing.T) {
 	t.Parallel()
-	tests := map[string]struct{ says, want string }{
-		"an endless header":   {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), "server response headers exceeded 16384 bytes; aborted"},
-		"endless headers":     {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: x\r\n", 100_000), "server response headers exceeded 16384 bytes; aborted"},
-		"another protocol":    {"SSH-2.0-OpenSSH\r\n\x00\x1b[31m\r\n", `malformed HTTP response`},
-		"nothing":             {"", "the connection was closed before there was an answer"},
-		"a piece of a header": {"HTTP/1.1 200 OK\r\nX: ", "the connection was closed before there was an answer"},
+	tests := map[string]struct{ answer, want string }{
+		"an endless header":  {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20), "server response headers exceeded 16384 bytes; aborted"},
+		"endless headers":    {"HTTP/1.1 200 OK\r\n" + strings.Repeat("X: x\r\n", 100_000), "server response headers exceeded 16384 bytes; aborted"},
+		"another protocol":   {"SSH-2.0-OpenSSH\r\n\x00\x1b[31m\r\n", `malformed HTTP response`},
+		"nothing":            {"", "the connection was closed before there was an answer"},
+		"a truncated header": {"HTTP/1.1 200 OK\r\nX: ", "the connection was closed before there was an answer"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			address := rawReceiver(t, func(_ int, conn net.Conn) {
 				if readRequest(bufio.NewReader(conn)) == nil {
-					_, _ = io.WriteString(conn, tt.says)
+					_, _ = io.WriteString(conn, tt.answer)
 				}
 			})
 			a := loopback(t, time.Minute).try(t.Context(), "http://"+address)
@@ -71,20 +71,19 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// Which of the two errors it is depends on whether the greeting or the request
-// is faster.
-func TestAServerThatSpeaksFirst(t *testing.T) {
+// The error depends on whether the server or the client writes first.
+func TestPostToAServerThatWritesFirst(t *testing.T) {
 	t.Parallel()
 	address := rawReceiver(t, func(_ int, conn net.Conn) {
 		_, _ = io.WriteString(conn, "SSH-2.0-Test\r\n")
 		readAll(conn)
 	})
 	a := loopback(t, time.Minute).try(t.Context(), "http://"+address)
-	require.Contains(t, []string{"the server spoke first, so it is no HTTP server", `malformed HTTP response`}, a.err)
+	require.Contains(t, []string{"the server wrote before the request, so it is not an HTTP server", `malformed HTTP response`}, a.err)
 	require.Zero(t, a.status)
 }
 
-func TestNobodyListening(t *testing.T) {
+func TestPostConnectionRefused(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -93,7 +92,7 @@ func TestNobodyListening(t *testing.T) {
 	require.Equal(t, "connection refused", loopback(t, time.Minute).try(t.Context(), "http://"+address).err)
 }
 
-func TestBrokenTLSIsNamed(t *testing.T) {
+func TestPostTLSErrors(t *testing.T) {
 	t.Parallel()
 	quiet := func(server *httptest.Server) *httptest.Server {
 		server.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -138,7 +137,7 @@ func TestBrokenTLSIsNamed(t *testing.T) {
 	}
 }
 
-func TestAnErrorTellsNoAddressButTheCause(t *testing.T) {
+func TestPostErrorHasNoAddress(t *testing.T) {
 	t.Parallel()
 	inside := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 5), Port: 443}
 	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Addr: inside, Err: err} }
@@ -147,20 +146,20 @@ func TestAnErrorTellsNoAddressButTheCause(t *testing.T) {
 	}
 	p := newPoster(15*time.Second, nil)
 	for want, err := range map[string]error{
-		"connection refused":                                       dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
-		"no route to host":                                         dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)),
-		"timed out after 7.5s: no connection":                      dial(os.ErrDeadlineExceeded),
-		"connection reset by peer":                                 fmt.Errorf("broken: %w", read(os.NewSyscallError("read", syscall.ECONNRESET))),
-		"the server spoke first, so it is no HTTP server":          errors.New("readLoopPeekFailLocked: %!w(<nil>)"),
-		"use of closed network connection":                         read(net.ErrClosed),
-		"TLS failed: handshake failure":                            &net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")},
-		"TLS failed: server selected unsupported protocol version": errors.New("tls: server selected unsupported protocol version"),
+		"connection refused":                  dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)),
+		"no route to host":                    dial(os.NewSyscallError("connect", syscall.EHOSTUNREACH)),
+		"timed out after 7.5s: no connection": dial(os.ErrDeadlineExceeded),
+		"connection reset by peer":            fmt.Errorf("broken: %w", read(os.NewSyscallError("read", syscall.ECONNRESET))),
+		"the server wrote before the request, so it is not an HTTP server": errors.New("readLoopPeekFailLocked: %!w(<nil>)"),
+		"use of closed network connection":                                 read(net.ErrClosed),
+		"TLS failed: handshake failure":                                    &net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")},
+		"TLS failed: server selected unsupported protocol version":         errors.New("tls: server selected unsupported protocol version"),
 	} {
-		require.Equal(t, want, p.fault(err))
+		require.Equal(t, want, p.describeError(err))
 	}
 }
 
-func TestWhatCannotBeSentIsNotTried(t *testing.T) {
+func TestPostInvalidRequest(t *testing.T) {
 	t.Parallel()
 	p := loopback(t, time.Minute)
 	require.Equal(t, "the URL is not valid", p.try(t.Context(), "http://%zz").err)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nameServer answers as the one of a company would: names under "inside" have a
-// private address, those under "broken" cannot be looked up, and others do not exist.
+// nameServer starts a name server like that of an internal network: names with "inside" have a private address, the lookup of
+// names with "broken" fails, and other names do not exist.
 func nameServer(t *testing.T) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -25,7 +25,7 @@ func nameServer(t *testing.T) *net.Resolver {
 			if err != nil {
 				return
 			}
-			_, _ = conn.WriteTo(dnsAnswer(buffer[:n]), from) // a lost answer is asked for again
+			_, _ = conn.WriteTo(dnsAnswer(buffer[:n]), from) // the resolver repeats the query
 		}
 	}()
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -68,13 +68,13 @@ func dnsAnswer(query []byte) []byte {
 	return answer
 }
 
-func TestNamesOfOurNetworkCannotBeToldFromMissingOnes(t *testing.T) {
+func TestInternalNamesLookLikeMissingNames(t *testing.T) {
 	t.Parallel()
 	p := newPoster(time.Minute, nil)
 	dialer := net.Dialer{Resolver: nameServer(t), ControlContext: newGuard(nil).control}
 	p.transport.DialContext = dialer.DialContext
 	causes := make(chan string, 1)
-	p.hidden = func(host string, cause error) { causes <- host + ": " + cause.Error() }
+	p.logHidden = func(host string, cause error) { causes <- host + ": " + cause.Error() }
 	for host, cause := range map[string]string{
 		"inside.test.": "not resolve to a public address", "missing.test.": "no such host", "broken.test.": "server misbehaving",
 	} {
@@ -82,11 +82,11 @@ func TestNamesOfOurNetworkCannotBeToldFromMissingOnes(t *testing.T) {
 		require.Equal(t, attempt{at: a.at, duration: a.duration, err: errNotPublic.Error()}, a, host)
 		require.GreaterOrEqual(t, a.duration, lookupStep, host)
 		logged := <-causes
-		require.True(t, strings.HasPrefix(logged, host+": ") && strings.Contains(logged, cause), "an operator reads why: %s", logged)
+		require.True(t, strings.HasPrefix(logged, host+": ") && strings.Contains(logged, cause), "the cause is logged for an operator: %s", logged)
 	}
 }
 
-func TestHowLongALookupTookIsHidden(t *testing.T) {
+func TestLookupTimeIsHidden(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for took, shown := range map[time.Duration]time.Duration{

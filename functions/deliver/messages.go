@@ -1,0 +1,108 @@
+package deliver
+
+import (
+	"context"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+// urlMessage is a message to a URL, ready to be posted.
+type urlMessage struct {
+	store.Post
+	signing store.Signing
+	token   []byte // for the confirmation; nil if a 2xx is the confirmation
+}
+
+// messages sends reliable messages to their URLs.
+func (d *deliverer) messages() pipeline[urlMessage] {
+	return pipeline[urlMessage]{
+		inFlight: d.messagesInFlight,
+		claim:    d.claimMessages,
+		post: func(ctx context.Context, w urlMessage) attempt {
+			if w.signing.Err != nil {
+				return d.unsigned(w.ID.String(), w.signing.Err)
+			}
+			event, err := fn.MessageEvent(w.MessageDetail)
+			if err != nil {
+				return attempt{at: time.Now(), err: err.Error()}
+			}
+			if w.token != nil {
+				event.SetExtension(fn.ConfirmTokenAttribute, fn.ConfirmToken(w.token))
+			}
+			body, err := event.MarshalJSON()
+			if err != nil {
+				return attempt{at: time.Now(), err: err.Error()}
+			}
+			return d.poster.post(ctx, w.Destination, w.ID.String(), body, w.signing.Secrets)
+		},
+		settle: func(ctx context.Context, all []posted[urlMessage]) error {
+			results := make([]store.Posted, len(all))
+			for i, p := range all {
+				results[i] = store.Posted{Post: p.work.Post, Result: p.result()}
+			}
+			again, err := d.db.SettlePosts(ctx, results)
+			d.wakeAt(again)
+			return err
+		},
+	}
+}
+
+// unsigned is the attempt for a post that cannot be signed, because an operator removed a key too early: nothing was
+// posted, and it is tried again when its lease ends.
+func (d *deliverer) unsigned(id string, err error) attempt {
+	d.env.Log.Error("signing secret cannot be decrypted", "function", "deliver", "id", id, "cause", err.Error(),
+		"do", "add the key that it was encrypted with to SENDONCE_ENCRYPTION_KEYS")
+	return attempt{at: time.Now(), cancelled: true, err: "the signing secret cannot be decrypted; an operator must correct the settings"}
+}
+
+func (d *deliverer) claimMessages(ctx context.Context, inFlight []urlMessage) ([]urlMessage, error) {
+	current := make([]store.Post, len(inFlight))
+	for i, w := range inFlight {
+		current[i] = w.Post
+	}
+	posts, err := d.db.ClaimPosts(ctx, places, current, d.lease())
+	if err != nil || len(posts) == 0 {
+		return nil, err
+	}
+	callers := make([]int64, len(posts))
+	for i, p := range posts {
+		callers[i] = p.CallerID
+	}
+	secrets, err := d.db.SigningSecrets(ctx, callers, api.NewWebhookSecret)
+	if err != nil {
+		return nil, err
+	}
+	var toConfirm []task.ID
+	for _, p := range posts {
+		if p.Confirm {
+			toConfirm = append(toConfirm, p.ID)
+		}
+	}
+	tokens, err := d.db.ConfirmTokens(ctx, toConfirm)
+	if err != nil {
+		return nil, err
+	}
+	messages := make([]urlMessage, len(posts))
+	for i, p := range posts {
+		messages[i] = urlMessage{p, secrets[p.CallerID], tokens[p.ID]}
+	}
+	return messages, nil
+}
+
+// result is the result of an attempt for a message. Only an attempt that this process cancelled uses no send: a receiver
+// that does not answer has failed.
+func (a attempt) result() message.Result {
+	switch {
+	case a.err == "":
+		return message.Result{Outcome: message.Taken}
+	case a.cancelled:
+		return message.Result{Outcome: message.Away, Reason: a.err}
+	default:
+		return message.Result{Outcome: message.Refused, Reason: a.err, RetryAfter: a.retryAfter}
+	}
+}

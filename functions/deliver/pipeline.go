@@ -1,0 +1,212 @@
+package deliver
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+const (
+	maxInFlight = 128 // concurrent posts of a pipeline, of all its drains
+	// claimInterval is how often a drain that waits for slow receivers claims what became due in other processes. A call
+	// of deliver in this process makes it claim at once.
+	claimInterval = time.Second
+)
+
+// pipeline claims, posts and settles one kind of work: webhooks, or messages to URLs.
+type pipeline[W any] struct {
+	inFlight *inFlight[W]
+	claim    func(ctx context.Context, inFlight []W) ([]W, error) // at most maxInFlight, those in flight included
+	post     func(ctx context.Context, w W) attempt
+	settle   func(ctx context.Context, posted []posted[W]) error
+}
+
+// posted is a piece of work with the result of its post.
+type posted[W any] struct {
+	work W
+	attempt
+	id int
+}
+
+// drain posts what is due until nothing is, and returns how much it posted. If another drain of the pipeline is
+// claiming, first is false and that one claims again. After until, or when the process is to end, it claims nothing more,
+// wakes another call, and waits for its own posts.
+func drain[W any](ctx context.Context, d *deliverer, until time.Time, p pipeline[W]) (n int, first bool, err error) {
+	again, first := p.inFlight.start()
+	if !first {
+		return 0, false, nil
+	}
+	open, mine, results := true, 0, make(chan posted[W], maxInFlight) // mine counts this drain's posts in flight
+	for {
+		if open && (err != nil || time.Now().After(until) || d.isDraining()) {
+			open = false
+			p.inFlight.stop()
+			if err == nil {
+				d.env.WakeDeliverAt(time.Time{})
+			}
+		}
+		if inFlight := p.inFlight.list(); open && len(inFlight) < maxInFlight {
+			var claimed []W
+			claimed, err = p.claim(ctx, inFlight)
+			for _, w := range claimed {
+				id := p.inFlight.add(w)
+				go func() { results <- posted[W]{w, recoverPanic(ctx, w, p.post), id} }()
+			}
+			n, mine = n+len(claimed), mine+len(claimed)
+		}
+		switch {
+		case mine > 0:
+		case !open:
+			return n, true, err
+		case err == nil && p.inFlight.stopUnlessAgain():
+			return n, true, nil
+		default:
+			continue
+		}
+		batch := collect(results, again, open)
+		mine -= len(batch)
+		p.inFlight.remove(batch)
+		if len(batch) > 0 {
+			if settled := d.settle(ctx, func(ctx context.Context) error { return p.settle(ctx, batch) }); settled != nil {
+				err = settled
+			}
+		}
+	}
+}
+
+// recoverPanic posts and converts a panic to a failed attempt: one piece of work must not end the process.
+func recoverPanic[W any](ctx context.Context, w W, post func(context.Context, W) attempt) (a attempt) {
+	started := time.Now()
+	defer func() {
+		if r := recover(); r != nil {
+			a = attempt{at: started, err: fmt.Sprint("panic: ", r)}
+		}
+	}()
+	return post(ctx, w)
+}
+
+// collect waits for a result and returns all that there are. While open, it also returns when it is time to claim again.
+func collect[T any](results <-chan T, again <-chan struct{}, open bool) (all []T) {
+	var interval <-chan time.Time
+	if open {
+		timer := time.NewTimer(claimInterval)
+		defer timer.Stop()
+		interval = timer.C
+	} else {
+		again = nil
+	}
+	select {
+	case result := <-results:
+		all = append(all, result)
+	case <-again:
+	case <-interval:
+	}
+	for {
+		select {
+		case result := <-results:
+			all = append(all, result)
+		default:
+			return all
+		}
+	}
+}
+
+// inFlight lets at most one drain of a pipeline claim at a time, and has the work of all its drains, including those
+// that claim no more and only wait for their posts.
+type inFlight[W any] struct {
+	mu      sync.Mutex
+	running bool          // a drain is claiming
+	again   chan struct{} // signals that drain to claim again
+	work    map[int]W     // by id
+	lastID  int
+}
+
+func newInFlight[W any]() *inFlight[W] {
+	return &inFlight[W]{again: make(chan struct{}, 1), work: map[int]W{}}
+}
+
+// add adds a piece of work until it is removed by its id.
+func (f *inFlight[W]) add(w W) (id int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lastID++
+	f.work[f.lastID] = w
+	return f.lastID
+}
+
+func (f *inFlight[W]) remove(batch []posted[W]) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range batch {
+		delete(f.work, p.id)
+	}
+}
+
+func (f *inFlight[W]) list() []W {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.work))
+}
+
+// start makes the caller the claiming drain, unless there is one: then that one is signalled to claim again.
+func (f *inFlight[W]) start() (again <-chan struct{}, first bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.running {
+		select {
+		case f.again <- struct{}{}:
+		default:
+		}
+		return nil, false
+	}
+	f.running = true
+	return f.again, true
+}
+
+// stop ends the claiming, also if the drain was signalled to claim again: the next call claims.
+func (f *inFlight[W]) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running = false
+	f.takeAgain()
+}
+
+// stopUnlessAgain ends the claiming, unless the drain was signalled to claim again.
+func (f *inFlight[W]) stopUnlessAgain() (stopped bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.takeAgain() {
+		return false
+	}
+	f.running = false
+	return true
+}
+
+func (f *inFlight[W]) takeAgain() bool {
+	select {
+	case <-f.again:
+		return true
+	default:
+		return false
+	}
+}
+
+const leaseMargin = 15 * time.Second // added to the timeout of a post
+
+// places limits the concurrent posts of each pipeline. A caller has at most a quarter of them, however many endpoints and
+// hosts it has.
+var places = store.Places{All: maxInFlight, Caller: maxInFlight / 4, Lane: maxInFlight / 8, Failing: maxInFlight / 4}
+
+// settle stores results, also after the call's own time has ended.
+func (d *deliverer) settle(ctx context.Context, write func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	return write(ctx)
+}
+
+func (d *deliverer) lease() time.Duration { return d.cfg.Timeout + leaseMargin }

@@ -1,0 +1,81 @@
+package deliver
+
+import (
+	"context"
+	"net/url"
+	"time"
+
+	"github.com/sendonce/sendonce/shared/message"
+	"github.com/sendonce/sendonce/shared/store"
+)
+
+// webhooks posts events to webhook endpoints.
+func (d *deliverer) webhooks() pipeline[store.DueDelivery] {
+	return pipeline[store.DueDelivery]{
+		inFlight: d.webhooksInFlight,
+		claim: func(ctx context.Context, inFlight []store.DueDelivery) ([]store.DueDelivery, error) {
+			return d.db.ClaimDeliveries(ctx, places, inFlight, d.lease())
+		},
+		post: func(ctx context.Context, w store.DueDelivery) attempt {
+			if w.Err != nil {
+				return d.unsigned(w.EndpointID.String(), w.Err)
+			}
+			return d.poster.post(ctx, w.URL, w.EventID, []byte(w.Payload), w.Secrets)
+		},
+		settle: func(ctx context.Context, all []posted[store.DueDelivery]) error {
+			var tried []store.Tried
+			for _, p := range all {
+				if p.cancelled {
+					d.env.WakeDeliverAt(time.Now().Add(d.lease()))
+					continue
+				}
+				if p.err != "" {
+					d.env.Metrics().WebhookFailed.Inc()
+				}
+				tried = append(tried, store.Tried{
+					DueDelivery: p.work, Answer: message.Answer{Status: p.status, RetryAfter: p.retryAfter},
+					Try: store.Try{At: p.at.UTC(), Status: p.status, DurationMS: p.duration.Milliseconds(), Error: p.err, Response: p.response},
+				})
+			}
+			settled, err := d.db.SettleDeliveries(ctx, tried, d.cfg.DisableAfter)
+			if err != nil {
+				return err
+			}
+			d.wakeAt(settled.Again)
+			for _, change := range settled.Changed {
+				d.logChange(change)
+			}
+			return nil
+		},
+	}
+}
+
+func (d *deliverer) wakeAt(times []time.Time) {
+	for _, at := range times {
+		d.env.WakeDeliverAt(at)
+	}
+}
+
+// logChange logs when an endpoint begins to fail, recovers or is disabled, not the tries between. `make run` shows these
+// messages in its terminal.
+func (d *deliverer) logChange(c store.EndpointChange) {
+	log := d.env.Log.With("function", "deliver", "endpoint_id", c.ID, "host", hostOf(c.URL))
+	switch {
+	case c.After.Disabled != c.Before.Disabled:
+		log.Warn("webhook endpoint disabled", "reason", c.After.Disabled, "error", c.Error,
+			"do", "POST /api/v1/webhooks/endpoints/"+c.ID.String()+"/enable when it answers again")
+	case c.After.FailingSince.IsZero():
+		log.Info("webhook endpoint recovered")
+	default:
+		log.Warn("webhook endpoint fails", "error", c.Error, "do", "GET /api/v1/webhooks/deliveries shows each try; it is tried again")
+	}
+}
+
+// hostOf returns the host of a URL for logs: its path may contain a secret.
+func hostOf(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
