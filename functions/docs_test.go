@@ -89,7 +89,7 @@ func TestDocsListEverySettingInChinese(t *testing.T) {
 	requirePart(t, page, "settings", want.String())
 }
 
-func TestDocsSayWhatNeedsWhichNATS(t *testing.T) {
+func TestDocsListWhatNeedsWhichNATS(t *testing.T) {
 	t.Parallel()
 	var b strings.Builder
 	b.WriteString("| nats-server | needed for | with an older one |\n|---|---|---|\n")

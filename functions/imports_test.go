@@ -120,7 +120,7 @@ func matches(prefix, pkg string) bool {
 	return pkg == prefix || strings.HasSuffix(prefix, "/") && strings.HasPrefix(pkg, prefix)
 }
 
-func TestTheBinaryCarriesNeitherTestsNorTheFrameworksServer(t *testing.T) {
+func TestBinaryLinksNoTestCode(t *testing.T) {
 	t.Parallel()
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"functions/sendonce").CombinedOutput()
 	require.NoError(t, err, string(out))

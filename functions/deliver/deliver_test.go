@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
+func TestOutcomeReachesEndpoint(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	endpoint, callback := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
@@ -48,7 +48,7 @@ func TestAThirdPartyIsToldOfATasksOutcome(t *testing.T) {
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from event_outbox`) == 0 })
 }
 
-func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
+func TestFailedDeliveryIsRetriedAndResent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	shaky := cluster.NewReceiver(t, cluster.Answers(500, 302, 200))
@@ -75,7 +75,7 @@ func TestWhatFailsIsToldAgainAndAResendIsNotSwallowed(t *testing.T) {
 	cluster.WaitDeliveries(w, "delivered", 1)
 }
 
-func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
+func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	gone, other, all := cluster.NewReceiver(t, cluster.Answers(410)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
@@ -99,7 +99,7 @@ func TestAnEndpointThatIsGoneIsDisabledAndAnotherHearsOfIt(t *testing.T) {
 	require.Equal(t, 1, gone.Calls(), "nothing more is told")
 }
 
-func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
+func TestHangingReceiverDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	hang := make(chan struct{})
@@ -119,7 +119,7 @@ func TestAReceiverThatNeverAnswersKeepsNoOtherWaiting(t *testing.T) {
 	cluster.WaitDeliveries(w, "delivered", n)
 }
 
-func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
+func TestMessageToURLEndsWithA2xx(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	shop := cluster.NewReceiver(t, cluster.Answers(503, 200))
@@ -153,7 +153,7 @@ func TestAMessageToAURLEndsWithIts2xx(t *testing.T) {
 	require.Equal(t, "received", state().State)
 }
 
-func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReachesIt(t *testing.T) {
+func TestMessageToDeadURLIsStuckAndRedriven(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	port, err := sandbox.FreePort()
@@ -181,7 +181,7 @@ func TestAReceiverOfAURLThatIsDownForLongerThanTheScheduleIsStuckAndARedriveReac
 	require.Equal(t, 1, shop.Calls())
 }
 
-func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
+func TestPrivateAddressesAreNotCalled(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t)
 	inside := cluster.NewReceiver(t, nil)
@@ -195,7 +195,7 @@ func TestAddressesThatAreNotPublicAreNotCalled(t *testing.T) {
 	require.Zero(t, inside.Calls())
 }
 
-func TestAPoisonousEventIsADeadLetterAndItsSuccessorsAreTold(t *testing.T) {
+func TestPoisonEventIsADeadLetterAndOthersGoOn(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	shop := cluster.NewReceiver(t, nil)
@@ -236,7 +236,7 @@ func TestAPoisonousEventIsADeadLetterAndItsSuccessorsAreTold(t *testing.T) {
 	require.Equal(t, 2, shop.Calls())
 }
 
-func TestADeliverKilledWhileItPostsTellsTheSameAgain(t *testing.T) {
+func TestKilledDeliverRepeatsTheSameEvent(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	hang := make(chan struct{})

@@ -25,7 +25,7 @@ func deliveredAt(w *cluster.Cluster, id, state string) time.Time {
 	return *m.DeliveredAt
 }
 
-func TestAMessageThatIsDeliveredBeforeItIsSavedSaysWhen(t *testing.T) {
+func TestMessageDeliveredBeforeSavedHasItsTime(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	hand, err := w.Admin.Owner.Begin(t.Context())
@@ -43,7 +43,7 @@ func TestAMessageThatIsDeliveredBeforeItIsSavedSaysWhen(t *testing.T) {
 	require.Len(t, w.Inbox("bob"), 1)
 }
 
-func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
+func TestDeliveryBeforeSavingDoesNotWaitForPostgres(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	w := cluster.NewOn(t, proxy.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true", "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
@@ -62,7 +62,7 @@ func TestDeliveryBeforeSavingDoesNotWaitForPostgresToSayWhen(t *testing.T) {
 	}
 }
 
-func TestASubjectThatNobodyStoresHoldsUpNoLaterDeliveryBeforeTheSave(t *testing.T) {
+func TestSubjectWithoutStreamDelaysNoLaterDelivery(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	silent, err := w.JetStream().Conn().SubscribeSync("ordres.silent") // receives messages and acknowledges none

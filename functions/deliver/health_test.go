@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestAFailingEndpointIsLoggedOnceAndMeasured(t *testing.T) {
+func TestFailingEndpointIsLoggedOnceAndCounted(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	status := atomic.Int32{}

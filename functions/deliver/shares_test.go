@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
+func TestSlowReceiversDoNotDelayOtherCallers(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=20s")
 	mallory := w.Admin.NewCaller("mallory", "submitter")
@@ -54,7 +54,7 @@ func TestACallersSlowReceiversKeepNoOtherCallerWaiting(t *testing.T) {
 
 // What one caller has waiting for the stream of events, and for being recorded, keeps
 // no other one waiting, and is more than the stream has room for at a time.
-func TestACallersManyEventsKeepNoOtherCallerWaiting(t *testing.T) {
+func TestManyEventsDoNotDelayOtherCallers(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_STREAM_EVENTS_MB=4")
 	mallory := w.Admin.NewCaller("mallory", "submitter")

@@ -47,7 +47,7 @@ func lateAcks(w *cluster.Cluster, n int) map[string]api.LateAck {
 	return acks
 }
 
-func TestAnAcceptedMessageIsSavedAndSentAndItsSenderIsTold(t *testing.T) {
+func TestAcceptedMessageIsSavedSentAndAcknowledged(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	first, second := w.Accept("c-1", `"one"`), w.Accept("c-2", `"two"`)
@@ -74,7 +74,7 @@ func TestAnAcceptedMessageIsSavedAndSentAndItsSenderIsTold(t *testing.T) {
 	}
 }
 
-func TestAMessageThatWasSavedFirstMakesALaterOneARepeatOrARejection(t *testing.T) {
+func TestAcceptedAfterSavedIsARepeatOrRejected(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	for _, key := range []string{"same", "other"} {
@@ -93,7 +93,7 @@ func TestAMessageThatWasSavedFirstMakesALaterOneARepeatOrARejection(t *testing.T
 	require.Len(t, w.Inbox("bob"), 2, "each was sent once, as it was saved first")
 }
 
-func TestTheSenderOfAMessageThatCannotBeSavedIsTold(t *testing.T) {
+func TestSenderLearnsThatItsMessageCannotBeSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	w.Admin.Exec(`alter table messages add check (client_msg_id <> 'bad')`)
@@ -114,7 +114,7 @@ func TestTheSenderOfAMessageThatCannotBeSavedIsTold(t *testing.T) {
 	require.Equal(t, 404, w.Admin.Get(cluster.MessagesPath+"/"+bad.ServerMsgID).Status)
 }
 
-func TestARepeatOfAnAcceptedMessageIsOneThoughItsWordsWereBlockedSince(t *testing.T) {
+func TestRepeatOfAcceptedMessageIgnoresNewBlockedWords(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	first := w.Accept("c-1", `"a casino"`)
@@ -133,9 +133,9 @@ func TestARepeatOfAnAcceptedMessageIsOneThoughItsWordsWereBlockedSince(t *testin
 	require.Equal(t, 503, status, "nobody can say that it was never accepted")
 }
 
-// TestWhatWasTakenAndIsNotSavedIsFound has a consumer say that a message was
+// TestReconcileFindsAcceptedUnsavedMessages has a consumer say that a message was
 // taken which nobody ever saw, in a stream that was made anew.
-func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
+func TestReconcileFindsAcceptedUnsavedMessages(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
@@ -167,7 +167,7 @@ func TestWhatWasTakenAndIsNotSavedIsFound(t *testing.T) {
 	require.Equal(t, 1, w.Admin.Count(`select count(*) from accepted_messages`), "what is known of the other stream is forgotten")
 }
 
-func TestWithTheStreamAwayMessagesAreSavedAtOnceOrRefused(t *testing.T) {
+func TestWithoutStreamMessagesAreSavedOrRefused(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{true, false} {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
@@ -191,7 +191,7 @@ func TestWithTheStreamAwayMessagesAreSavedAtOnceOrRefused(t *testing.T) {
 	}
 }
 
-func TestSwitchedOffAMessageThatAsksForAcceptedIsSaved(t *testing.T) {
+func TestWithTwoPhaseOffAckAcceptedIsSaved(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	saved := s.Post(cluster.MessagesPath, `{"client_msg_id":"a","to":"user:bob","data":1,"ack":"saved"}`)
@@ -204,7 +204,7 @@ func TestSwitchedOffAMessageThatAsksForAcceptedIsSaved(t *testing.T) {
 	require.Equal(t, cut(saved), cut(asked), "byte for byte")
 }
 
-func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *testing.T) {
+func TestRepeatIsFoundAfterDefaultAckChanges(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	submit := func(key, more string, status int) string {
@@ -242,7 +242,7 @@ func TestARepeatMeetsItsMessageWhateverTheDefaultAcknowledgementIsByThen(t *test
 	cluster.Eventually(t, func() bool { return len(w.Inbox("bob")) == 3 }, "each is sent once")
 }
 
-func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
+func TestAcceptDoesNotWaitForStalledDatabase(t *testing.T) {
 	t.Parallel()
 	proxy := sandbox.NewProxy(t, sandbox.NewDatabase(t))
 	w := cluster.NewOn(t, proxy.URL(), "SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true")
@@ -258,7 +258,7 @@ func TestAStalledDatabaseIsNotNoticedByWhoeverIsAccepted(t *testing.T) {
 	cluster.Eventually(t, func() bool { return w.SavedMessages() == n+1 }, "all are saved once it answers")
 }
 
-func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
+func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
@@ -303,7 +303,7 @@ func TestEveryAcceptedMessageIsSavedWhateverIsKilled(t *testing.T) {
 		and a.accept_seq < b.accept_seq and a.client_msg_id::integer > b.client_msg_id::integer`), "a sender's order is that of the stream")
 }
 
-func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
+func TestDrainWaitsUntilAcceptedMessagesAreSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	trigger := cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
@@ -327,7 +327,7 @@ func TestDrainWaitsUntilEverythingAcceptedIsSaved(t *testing.T) {
 	require.NoError(t, err, string(text))
 }
 
-func TestWhatWasSavedLongAgoIsForgottenAndARepeatIsStillOne(t *testing.T) {
+func TestRepeatIsFoundAfterAcceptedRowsArePurged(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	w.StartTrigger(w.Client.BaseURL)

@@ -20,10 +20,10 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// TestEveryRouteLetsInItsRolesAndNoOther calls each route of the catalogue as each
+// TestRoutesAllowOnlyTheirRoles calls each route of the catalogue as each
 // kind of caller. Which roles a route has is said in openapi.yaml, which
-// TestTheContractHasEveryRouteAndNoOther compares with the catalogue.
-func TestEveryRouteLetsInItsRolesAndNoOther(t *testing.T) {
+// TestContractHasExactlyTheRoutes compares with the catalogue.
+func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	env, h := cluster.NewEnv(t, url)
@@ -76,10 +76,10 @@ func TestEveryRouteLetsInItsRolesAndNoOther(t *testing.T) {
 	require.Zero(t, builtIn.Count(`select count(*) from tasks`)+builtIn.Count(`select count(*) from messages`), "nothing was done")
 }
 
-// TestACallerOfAnotherQueueReachesNothingElsewhere calls each operation of the contract,
+// TestCallerOfOneQueueCannotReachOthers calls each operation of the contract,
 // with its examples and the ids of somebody else, as a caller with all roles that is
 // limited to another queue. Nothing of theirs is shown or changed.
-func TestACallerOfAnotherQueueReachesNothingElsewhere(t *testing.T) {
+func TestCallerOfOneQueueCannotReachOthers(t *testing.T) {
 	t.Parallel()
 	const mark = "SECRETMARK"
 	s := cluster.Serve(t)

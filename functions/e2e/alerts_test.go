@@ -70,7 +70,7 @@ func startThree(o *cluster.Cluster, env ...string) (houses []*cluster.Client) {
 	return houses
 }
 
-func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing.T) {
+func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	houses := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
@@ -129,7 +129,7 @@ func TestABurstOfFailuresIsOneIncidentThatIsToldOnceAndClearsByItself(t *testing
 	require.EqualValues(t, 4, info.State.LastSeq, "each CloudEvent was published once")
 }
 
-func TestABacklogIsOneIncidentAndWhenItIsOverNothingRuns(t *testing.T) {
+func TestBacklogRaisesOneAlertAndThenIsIdle(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	proxy := sandbox.NewProxy(t, o.DatabaseURL)
@@ -170,7 +170,7 @@ func serverWithoutNATS(t *testing.T, env ...string) *cluster.Client {
 	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
 }
 
-func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
+func TestZeroThresholdsRaiseNoAlert(t *testing.T) {
 	t.Parallel()
 	h := serverWithoutNATS(t, "ALERT_FAILURE_RATE=0", "ALERT_BACKLOG=0")
 	failTasks(h, 50, "E")
@@ -179,7 +179,7 @@ func TestWithThresholdsOfZeroNothingIsRaised(t *testing.T) {
 	require.Zero(t, h.Count(`select count(*) from alerts`))
 }
 
-func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
+func TestMissingConsentCountsAsNoFailure(t *testing.T) {
 	t.Parallel()
 	h := serverWithoutNATS(t)
 	failTasks(h, 50, "43101")
@@ -192,7 +192,7 @@ func TestUsersWhoDidNotConsentAreNoFailure(t *testing.T) {
 	})
 }
 
-func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
+func TestOnlyAdminsListAlerts(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	refused := s.NewCaller("shop", "submitter").Post(cluster.EndpointsPath, `{"url":"https://shop.test/","events":["task.failed","alert.raised"]}`)
@@ -203,7 +203,7 @@ func TestOnlyAnAdminMayAskForAlerts(t *testing.T) {
 	require.Equal(t, 403, s.NewCaller("app", "sender").Get("/api/v1/admin/alerts").Status)
 }
 
-func TestAnAlertIsLoggedOnceWhenItIsRaisedAndOnceWhenItIsCleared(t *testing.T) {
+func TestAlertIsLoggedOnceRaisedAndOnceCleared(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	var processes []*sandbox.Process

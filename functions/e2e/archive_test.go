@@ -60,7 +60,7 @@ func archive(t *testing.T, url string, args ...string) (int, string) {
 	return p.ExitCode(), p.Output()
 }
 
-func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
+func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
@@ -115,7 +115,7 @@ func TestAnArchivedTaskIsAnsweredAsEverAndSaysSo(t *testing.T) {
 	require.Equal(t, 200, s.Get("/api/v1/sms/task/"+live.Data("task_id").(string)).Status)
 }
 
-func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
+func TestArchivedMessagesAreReadLikeLiveOnes(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url))
@@ -171,7 +171,7 @@ func TestArchivedMessagesAreAnsweredAsEverAndSaySo(t *testing.T) {
 	require.Len(t, s.Get("/api/v1/subscribe/logs?business_type=course_booking&business_id=123").Data("items"), 1)
 }
 
-func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
+func TestSafetyTickArchives(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	bin := cluster.Binary(t)
@@ -194,7 +194,7 @@ func TestTheSafetyTickArchivesWithoutBeingAsked(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from archived_tasks`))
 }
 
-func TestTheWordArchiveRefusesWhatItDoesNotUnderstand(t *testing.T) {
+func TestArchiveCommandRejectsBadArguments(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	for want, args := range map[string][]string{

@@ -12,7 +12,7 @@ import (
 
 // What a stranger would try. Each gets its clear 4xx, and nothing is stored
 // but the log line.
-func TestBadInputIsNamedAndNothingIsStored(t *testing.T) {
+func TestBadInputIsNamedAndNotStored(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const send, report, pending = "/api/v1/sms/send", "/api/v1/sms/report", "/api/v1/sms/tasks/pending"
@@ -104,7 +104,7 @@ func TestBadInputIsNamedAndNothingIsStored(t *testing.T) {
 	require.Positive(t, s.Count(`select count(*) from receive_logs where status_code = 404 and phone_number = '13800138000'`))
 }
 
-func TestNobodyIsLetInWithoutCredentials(t *testing.T) {
+func TestCallsWithoutCredentialsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for _, who := range []cluster.Client{{User: "admin", Password: "wrong"}, {User: "nobody", Password: "secret"}, {}, {User: "\x00", Password: "'; --"}} {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"regexp"
 	"testing"
 
@@ -44,7 +43,7 @@ func textsNameNoInternals(t *testing.T, servers sandbox.NATSCluster, replicas st
 	}
 }
 
-func TestTextsForSubmittersNameNoInternals(t *testing.T) {
+func TestErrorsForSubmittersNameNoInternals(t *testing.T) {
 	t.Parallel()
 	t.Run("stream_full", func(t *testing.T) {
 		t.Parallel()
@@ -70,10 +69,8 @@ func TestTextsForSubmittersNameNoInternals(t *testing.T) {
 	})
 }
 
-func TestTextsForSubmittersWithoutLeader(t *testing.T) {
-	if os.Getenv("SENDONCE_CLUSTER") == "" {
-		t.Skip("make cluster runs it")
-	}
+func TestErrorsForSubmittersWithoutLeader(t *testing.T) {
+	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
 	textsNameNoInternals(t, servers, "3", func() {

@@ -23,7 +23,7 @@ func newCaller(s *cluster.Client, name, rest string) *cluster.Client {
 
 const sentBooking = subscriptions + "sent?business_type=course_booking&template_type=BOOKING_CONFIRM&receiver_user_id=9007199254740993&business_id="
 
-func TestACallerUsesTheBusinessTypesItWasGranted(t *testing.T) {
+func TestCallerUsesItsGrantedBusinessTypes(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := newCaller(s, "shop", `"roles":["submitter"],"business_types":["course_booking"]`)
@@ -53,7 +53,7 @@ func TestACallerUsesTheBusinessTypesItWasGranted(t *testing.T) {
 	require.NotContains(t, orderMessage(hostile, coupon).Text, "skipped", "its own type is open to it")
 }
 
-func TestAGrantedCallerIsToldNothingOfAnothersMessage(t *testing.T) {
+func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	grant := `"roles":["submitter"],"business_types":["course_booking"]`
@@ -88,7 +88,7 @@ func TestAGrantedCallerIsToldNothingOfAnothersMessage(t *testing.T) {
 	require.EqualValues(t, 1, shop.Get(at).Data("send_status"))
 }
 
-func TestACallerWithoutBusinessTypesLearnsNoOthersData(t *testing.T) {
+func TestCallerWithoutBusinessTypesSeesNoOthersData(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, other := s.NewCaller("shop", "submitter"), s.NewCaller("other", "submitter")

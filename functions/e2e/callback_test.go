@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/functions/internal/cluster"
 )
 
-func TestACallbackURLIsHeldToTheRulesOfEndpoints(t *testing.T) {
+func TestCallbackURLFollowsEndpointRules(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	urls := map[string]bool{

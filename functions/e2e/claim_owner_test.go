@@ -81,7 +81,7 @@ func TestClaimBelongsToItsCaller(t *testing.T) {
 	require.Equal(t, 409, phone.Post(sms+"report", fmt.Sprintf(`{"task_id":%q,"app_id":"app","claim_id":%q,"status":2}`, other, theirs)).Status, "nor the other way round")
 }
 
-func TestBuiltInPairClaimsAndReportsAsBefore(t *testing.T) {
+func TestBuiltInAdminClaimsAndReports(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.Post(sms+"send", `{"phone_number":"13800138000","content":"hello"}`)
@@ -92,7 +92,7 @@ func TestBuiltInPairClaimsAndReportsAsBefore(t *testing.T) {
 	require.Equal(t, true, s.Post(sms+"report", report).Data("already"))
 }
 
-func TestTaskOfAFunctionIsReportedByNoCaller(t *testing.T) {
+func TestTaskClaimedByAFunctionIsNotReportable(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	made := orderMessage(s, booking(1, ""))

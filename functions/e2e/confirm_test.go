@@ -27,7 +27,7 @@ const ledgerOfMessages = `select concat(
 	(select string_agg(concat_ws(' ', id, status, remaining_sends), ';' order by id) from reliable_messages),
 	(select string_agg(concat_ws(' ', message_id, consumer), ';' order by message_id, consumer) from message_receipts))`
 
-func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
+func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	admin := w.Admin
@@ -113,7 +113,7 @@ func TestOnlyItsReceiverConfirmsAMessage(t *testing.T) {
 	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin confirms what was never sent")
 }
 
-func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
+func TestReceiverOfURLMayConfirmBeforeAnswering(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	door := w.Admin.NewMessageReceiver("door")
@@ -138,7 +138,7 @@ func TestAReceiverOfAURLMayConfirmBeforeItAnswers(t *testing.T) {
 	require.Equal(t, []any{"received", "door"}, []any{m.State, m.FinishedBy})
 }
 
-func TestAReceiverThatConfirmsAtOnceIsNeverRefused(t *testing.T) {
+func TestImmediateConfirmationIsAccepted(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -163,7 +163,7 @@ func TestAReceiverThatConfirmsAtOnceIsNeverRefused(t *testing.T) {
 	}
 }
 
-func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
+func TestConfirmationMayBeRepeatedUntilSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve")
@@ -194,7 +194,7 @@ func TestAReceiverMayRepeatAConfirmationUntilTheMessageIsSaved(t *testing.T) {
 	require.Equal(t, 404, confirmMessage(eve, id, `{}`).Status)
 }
 
-func TestNobodyWaitsForAMessageWhoseIDIsThatOfAnotherSavedOne(t *testing.T) {
+func TestConfirmationOfReusedIDDoesNotWait(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	bob, eve, orders := w.Admin.NewMessageReceiver("bob"), w.Admin.NewMessageReceiver("eve"), w.Admin.NewMessageReceiver("orders", "msg.orders.>")

@@ -12,7 +12,7 @@ import (
 
 // What linters and generators of clients stumble over; make openapi runs these
 // themselves.
-func TestTheContractHoldsNothingThatToolsStumbleOver(t *testing.T) {
+func TestContractLint(t *testing.T) {
 	t.Parallel()
 	l := &contractLint{uses: map[string]bool{}}
 	doc := readContract(t).doc

@@ -107,7 +107,7 @@ func (s story) tellAll() {
 // One story calls every operation and meets every answer that the contract has
 // for it, but for the failures of the service itself and what it takes a flood of
 // calls to meet.
-func TestEveryAnswerIsInTheContractAndEveryPromisedAnswerIsGiven(t *testing.T) {
+func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.Serve(t), newWitness(t)}
@@ -379,7 +379,7 @@ func (s story) tellOfRefusals() {
 	}
 }
 
-func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) {
+func TestContractCoversCallsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.At(t, "postgres://nobody@127.0.0.1:1/none", ""), newWitness(t)}
@@ -397,7 +397,7 @@ func TestWithoutTheDatabaseEveryOperationAnswersAsTheContractSays(t *testing.T) 
 	})
 }
 
-func TestAMistakeOfTheServiceIsAnsweredAsTheContractSays(t *testing.T) {
+func TestContractCoversInternalErrors(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.Serve(t), newWitness(t)}

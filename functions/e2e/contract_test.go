@@ -19,7 +19,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestTheContractHasEveryRouteAndNoOther(t *testing.T) {
+func TestContractHasExactlyTheRoutes(t *testing.T) {
 	t.Parallel()
 	env, err := fn.NewEnv(fn.Config{DatabaseURL: "postgres://nobody@127.0.0.1:1/none", Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey}, sandbox.Log(t))
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestTheContractHasEveryRouteAndNoOther(t *testing.T) {
 	require.Equal(t, want, got, "pattern -> roles; the catalogue is what is expected")
 }
 
-func TestAnOperationNamesItselfOnceAndItsPathParameters(t *testing.T) {
+func TestContractOperationIDsAndPathParameters(t *testing.T) {
 	t.Parallel()
 	c := readContract(t)
 	ids := map[any]string{}
@@ -62,7 +62,7 @@ func TestAnOperationNamesItselfOnceAndItsPathParameters(t *testing.T) {
 	}
 }
 
-func TestEveryExampleIsWhatItsSchemaSays(t *testing.T) {
+func TestContractExamplesMatchTheirSchemas(t *testing.T) {
 	t.Parallel()
 	c := readContract(t)
 	for _, pattern := range slices.Sorted(maps.Keys(c.operations)) {
@@ -122,7 +122,7 @@ func inQuery() map[string]string {
 	}
 }
 
-func TestTheTypesOfTheAPIAndTheSchemasAgree(t *testing.T) {
+func TestContractSchemasMatchAPITypes(t *testing.T) {
 	t.Parallel()
 	c := readContract(t)
 	structs := apiStructs(t)

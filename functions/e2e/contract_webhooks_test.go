@@ -117,7 +117,7 @@ func relayEvent(s *cluster.Client, nc *nats.Conn, n uint64) {
 	}
 }
 
-func TestWhatIsToldIsAsTheContractSays(t *testing.T) {
+func TestContractCoversEvents(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s, nc := h.ServeWithNATS(t)

@@ -35,7 +35,7 @@ func cursorOf(r cluster.Reply, of string) map[string]any {
 	return r.Data("read").(map[string]any)[of].(map[string]any)
 }
 
-func TestTwoUsersReadWhatTheySaidNewestFirst(t *testing.T) {
+func TestConversationIsReadNewestFirst(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
@@ -67,7 +67,7 @@ func TestTwoUsersReadWhatTheySaidNewestFirst(t *testing.T) {
 	require.Contains(t, bob.Get(between+"cid,bob").Text, `"items":[]`)
 }
 
-func TestEachOfTwoUsersReadsForItselfAndForwardOnly(t *testing.T) {
+func TestReadCursorsArePerUserAndMoveForward(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter")
@@ -92,7 +92,7 @@ func TestEachOfTwoUsersReadsForItselfAndForwardOnly(t *testing.T) {
 	require.EqualValues(t, 0, cursorOf(page(), "ann")["unread"])
 }
 
-func TestAConversationIsClosedToOthers(t *testing.T) {
+func TestConversationIsHiddenFromOthers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, eve := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("eve", "submitter")
@@ -114,7 +114,7 @@ func TestAConversationIsClosedToOthers(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from message_cursors`))
 }
 
-func TestWhatIsNoConversationIsNamedFieldByField(t *testing.T) {
+func TestBadConversationRequestNamesEachField(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const id = `"12271fe2-f66c-5f8b-902a-ea98ca8bf637"`
@@ -149,7 +149,7 @@ func TestWhatIsNoConversationIsNamedFieldByField(t *testing.T) {
 
 const peers = cluster.MessagesPath + "/peers"
 
-func TestAUserLearnsWhoWroteToIt(t *testing.T) {
+func TestPeersListsWhoWrote(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	ann, bob, cid := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "submitter"), s.NewCaller("cid", "receiver")

@@ -14,7 +14,7 @@ import (
 
 // A caller that sends thousands of messages to subjects which NATS does not permit
 // holds up nobody: those of a neighbour leave with the next call of the relay.
-func TestMessagesThatNATSDeniesHoldUpNoNeighbour(t *testing.T) {
+func TestDeniedMessagesDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	url, nats := sandbox.NewDatabase(t), cluster.NATSThatMayDeny(t, sandbox.NATSOptions{Dir: t.TempDir()}, bus.StreamAccepted)
 	require.NoError(t, cluster.EnsureStreams(t, nats.URL()))

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
+func TestStartFailsIfStreamIsLessDurableThanClaimed(t *testing.T) {
 	t.Parallel()
 	bin, nats := cluster.Binary(t), cluster.NewNATS(t)
 	start := func(more ...string) *sandbox.Process {
@@ -43,7 +43,7 @@ func TestAServerThatWouldClaimMoreThanItsStreamGivesDoesNotStart(t *testing.T) {
 	require.Contains(t, both.Output(), `TWO_PHASE_NATS_MONITOR_URL is "nats:8222" but must be URLs such as http://host:8222`)
 }
 
-func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
+func TestSyncedStreamIsDurableOnHost(t *testing.T) {
 	t.Parallel()
 	s, err := natsserver.NewServer(&natsserver.Options{
 		Host: "127.0.0.1", Port: natsserver.RANDOM_PORT, HTTPHost: "127.0.0.1", HTTPPort: natsserver.RANDOM_PORT,
@@ -61,7 +61,7 @@ func TestWhatASyncedStreamHasAcceptedIsSaidToSurviveTheHost(t *testing.T) {
 	require.Equal(t, "host", w.Accept("c-1", `1`).Durability)
 }
 
-func TestNothingIsAcceptedUntilItIsKnownWhatItSurvives(t *testing.T) {
+func TestNothingIsAcceptedBeforeDurabilityIsKnown(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, open, before string

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
+func TestUndecryptableSecretDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	locked, other := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
@@ -32,7 +32,7 @@ func TestASecretThatCannotBeDecryptedHoldsUpNoOther(t *testing.T) {
 	locked.Event(t, 1, secret)
 }
 
-func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
+func TestReencryptMovesSecretsToNewKey(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	s := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
@@ -57,7 +57,7 @@ func TestTheStoredSecretsMoveToANewKeyByCommand(t *testing.T) {
 	require.NotContains(t, says, another)
 }
 
-func TestAFunctionThatStoresSecretsDoesNotStartWithoutAKey(t *testing.T) {
+func TestStartFailsWithoutEncryptionKey(t *testing.T) {
 	t.Parallel()
 	bin := cluster.Binary(t)
 	for target, starts := range map[string]bool{"webhooks": false, "deliver": false, "wechat": false, "": false, "claim": true} {

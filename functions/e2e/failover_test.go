@@ -49,9 +49,9 @@ func callEach(c *cluster.Cluster) {
 	}
 }
 
-func TestNothingAnsweredIsLostOrDoneTwiceWhenAStandbyIsPromoted(t *testing.T) {
+func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
-	onlyWithFaults(t)
+	cluster.OnlyWithFaults(t)
 	direct := func(*testing.T, *sandbox.Pair) []string { return nil }
 	for _, way := range []struct {
 		name string

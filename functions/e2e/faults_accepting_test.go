@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"os/exec"
 	"strconv"
 	"sync"
@@ -20,17 +19,9 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// onlyWithFaults leaves a test that takes long to make faults.
-func onlyWithFaults(t *testing.T) {
-	t.Helper()
-	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("make faults runs it")
-	}
-}
-
-func TestNothingAcceptedIsLostWhenTheNATSServerIsKilled(t *testing.T) {
+func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	t.Parallel()
-	onlyWithFaults(t)
+	cluster.OnlyWithFaults(t)
 	server := sandbox.NewNATSServer(t)
 	w, js := twoPhaseAt(t, server.URL())
 	l := startLedger(w, 8)
@@ -46,7 +37,7 @@ func TestNothingAcceptedIsLostWhenTheNATSServerIsKilled(t *testing.T) {
 	require.Zero(t, l.counts.saved, "who was not accepted was told so")
 }
 
-func TestWhilePostgresIsAwayAllAreAcceptedAndThenSaved(t *testing.T) {
+func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
@@ -83,7 +74,7 @@ func limitAccepted(w *cluster.Cluster, messages int64) {
 	require.NoError(w.T, err)
 }
 
-func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
+func TestWithFullStreamMessagesAreSavedOrRefused(t *testing.T) {
 	t.Parallel()
 	for _, open := range []bool{true, false} {
 		t.Run(fmt.Sprint("fail open ", open), func(t *testing.T) {
@@ -118,7 +109,7 @@ func TestWhatTheFullStreamDoesNotTakeIsSavedAtOnceOrRefused(t *testing.T) {
 	}
 }
 
-func TestSwitchedOffWhileLoadedAndDrainedAndOnAgainNothingIsLost(t *testing.T) {
+func TestSwitchingTwoPhaseOffAndOnLosesNothing(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t)
 	l := startLedger(w, 4)
@@ -216,9 +207,9 @@ func (v *valve) say(client io.Writer, server io.Reader) {
 	}
 }
 
-func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testing.T) {
+func TestRepeatAfterCrashBeforeAnswerIsTheSameMessage(t *testing.T) {
 	t.Parallel()
-	onlyWithFaults(t)
+	cluster.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
 	direct, v := w.Env, newValve(t, w.NATS)
 	w.Env = append(append([]string{}, direct...), "NATS_URL="+v.url)
@@ -257,7 +248,7 @@ func TestARepeatAfterADeathBetweenTheStreamAndTheAnswerIsTheSameMessage(t *testi
 	require.Equal(t, 2, w.SavedMessages())
 }
 
-func TestABeforeSavedDeliveryReachesItsReceiverWhilePostgresIsAwayAndOnlyOnce(t *testing.T) {
+func TestDeliveryBeforeSavedHappensOnceWithoutPostgres(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
@@ -289,10 +280,8 @@ func inboxHas(t *testing.T, js jetstream.JetStream) int {
 	return int(info.State.Subjects["inbox.bob"])
 }
 
-func TestAClusterThatLosesItsLeaderHasWhatItAccepted(t *testing.T) {
-	if os.Getenv("SENDONCE_CLUSTER") == "" {
-		t.Skip("make cluster runs it")
-	}
+func TestClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
+	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
 	w, js := twoPhaseAt(t, servers.URL(), "SENDONCE_NATS_REPLICAS=3")
@@ -333,11 +322,9 @@ func leaderOf(t *testing.T, js jetstream.JetStream, servers sandbox.NATSCluster)
 	return leader
 }
 
-func TestWhatWasAcceptedAndNeverPostedIsFound(t *testing.T) {
+func TestReconcileFindsMessagesNeverDelivered(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("it takes half a minute; make faults runs it")
-	}
+	cluster.OnlyWithFaults(t)
 	w := cluster.OpenTwoPhase(t)
 	ack := w.Accept("lost", `1`)
 	require.Equal(t, 204, w.Admin.Tick("save").Status)

@@ -3,7 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"testing"
 	"time"
 
@@ -17,7 +16,7 @@ import (
 
 // With the default safety tick, and with whoever reported them gone before NATS
 // is back, nothing but the trigger's own look can bring the outcomes.
-func TestAllGoesOnWhileNATSIsAwayAndOutcomesReportedThenAreToldOnce(t *testing.T) {
+func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t).StartEach(cluster.AllowLoopback)
 	shop := cluster.NewReceiver(t, nil)
@@ -45,7 +44,7 @@ func TestAllGoesOnWhileNATSIsAwayAndOutcomesReportedThenAreToldOnce(t *testing.T
 	requireEachOnce(shop, t, finished)
 }
 
-func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testing.T) {
+func TestOutcomesWaitForFullStream(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	const n = 30
@@ -70,7 +69,7 @@ func TestOutcomesThatDoNotFitIntoAFullStreamAreToldOnceItsLimitIsRaised(t *testi
 	requireEachOnce(shop, t, finished)
 }
 
-func TestARelayKilledBetweenPublishAndDeleteHasEachEndpointToldOnce(t *testing.T) {
+func TestRelayKilledAfterPublishDeliversOnce(t *testing.T) {
 	t.Parallel()
 	c := cluster.New(t).StartEach(cluster.AllowLoopback)
 	shop, bank := cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
@@ -131,7 +130,7 @@ func repeatEvents(c *cluster.Cluster) {
 	})
 }
 
-func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabled(t *testing.T) {
+func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback, "SENDONCE_WEBHOOK_DISABLE_AFTER=1s", "SENDONCE_SAFETY_TICK=1h")
 	broken, other, witness := cluster.NewReceiver(t, cluster.Answers(500, 500, 204)), cluster.NewReceiver(t, nil), cluster.NewReceiver(t, nil)
@@ -172,11 +171,9 @@ func TestAnEndpointThatFailsForTooLongIsDisabledAndWhatRestedIsToldOnceItIsEnabl
 
 // Nothing but the lease is left of a deliver that was killed, and nothing but a
 // wake-up at its end brings the delivery back: the tick is an hour away.
-func TestADeliverKilledWhileItPostsTellsTheSameAgainWhenItsLeaseEnds(t *testing.T) {
+func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	t.Parallel()
-	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
-		t.Skip("waits for a lease of 16 s: set SENDONCE_FAULT_SECONDS")
-	}
+	cluster.OnlyWithFaults(t)
 	c := cluster.New(t).StartEach(cluster.AllowLoopback, "SENDONCE_WEBHOOK_TIMEOUT=1s", "SENDONCE_SAFETY_TICK=1h")
 	hang := make(chan struct{})
 	shop := cluster.NewReceiver(t, func(n int, w http.ResponseWriter, _ *http.Request) {

@@ -138,7 +138,7 @@ func (l *load) end() {
 
 // With the default safety tick, a quarter of an hour, nothing but the trigger's
 // own look after the outage can bring what was saved in it.
-func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
+func TestMessagesSavedWithoutNATSAreSentOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -163,7 +163,7 @@ func TestAllGoesOnWhileNATSIsAwayAndWhatWasSavedThenIsSentOnce(t *testing.T) {
 	cluster.RequireSame(t, l.accepted, append(l.claimed, rest...), "each accepted task was claimed once")
 }
 
-func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.T) {
+func TestRedriveServesReceiverAfterExhaustedSends(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -201,7 +201,7 @@ func TestAReceiverThatSleptThroughTheWholeScheduleIsServedByARedrive(t *testing.
 	require.Equal(t, received, o.Message(id))
 }
 
-func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
+func TestMessagesForFullStreamUseNoSend(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	const n = 30
@@ -230,7 +230,7 @@ func TestWhatDoesNotFitIntoAFullStreamWaitsAndUsesNoSend(t *testing.T) {
 	requireSentOnce(o, n)
 }
 
-func TestNothingIsDoubledWhenTriggersRelaysAndSweepsAreTwoOfEach(t *testing.T) {
+func TestTwoOfEachProcessDoubleNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	const n = 600 // more than one takes in a batch
@@ -308,7 +308,7 @@ func (s *statements) count() (all, looks int) {
 	return s.all, s.looks
 }
 
-func TestAThousandPollsWaitWithoutTheDatabaseAndATaskWakesOne(t *testing.T) {
+func TestThousandPollsWaitWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	proxy := sandbox.NewProxy(t, o.DatabaseURL)

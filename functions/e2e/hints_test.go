@@ -54,7 +54,7 @@ func awaitTask(s *cluster.Client, waits <-chan cluster.Reply) cluster.Reply {
 	}
 }
 
-func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
+func TestFailedClaimStillWakesPolls(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	scheduleInAnHour(s, "default", "other")
@@ -70,7 +70,7 @@ func TestWhatAClaimLetHappenIsToldThoughTheClaimFails(t *testing.T) {
 	require.Len(t, answer.List(), 1)
 }
 
-func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
+func TestSweepWithLostCommitAnswerWakesPolls(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -83,7 +83,7 @@ func TestASweepWhoseAnswerIsLostTellsWhoWaits(t *testing.T) {
 	require.Len(t, awaitTask(s, waits).List(), 1)
 }
 
-func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testing.T) {
+func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy, nats := sandbox.NewProxy(t, url), bus.Config{URL: cluster.NewNATS(t).URL(), Replicas: 1}
@@ -99,7 +99,7 @@ func TestWhatAFailingClaimLetHappenIsToldToWhoWaitsElsewhereForTheSame(t *testin
 	require.Len(t, awaitTask(s, waits).List(), 1)
 }
 
-func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
+func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
 	env, h := cluster.NewEnv(t, url, func(c *fn.Config) {
@@ -125,7 +125,7 @@ func TestAPollThatDoesNotWaitTakesNoWakeUpFromThoseThatDo(t *testing.T) {
 }
 
 // What is submitted without NATS is told to nobody else.
-func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
+func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	elsewhere := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
@@ -150,7 +150,7 @@ func TestAPollLooksAgainOnceItHearsOfTasks(t *testing.T) {
 	}
 }
 
-func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testing.T) {
+func TestRepeatAfterLostCommitAnswerDelivers(t *testing.T) {
 	t.Parallel()
 	told := make(chan bool, 10)
 	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told <- true }))
@@ -178,7 +178,7 @@ func TestAMessageWhoseSavingWasNotAnsweredIsDeliveredOnceItIsSavedAgain(t *testi
 }
 
 // The first call of each was to a process that told nobody, as one that died at once.
-func TestARepeatTellsWhoIsToAct(t *testing.T) {
+func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
 	dead := cluster.ServeHandler(t, cluster.Handler(t, url))

@@ -13,7 +13,7 @@ import (
 )
 
 // What docs/platform.md says of the two servers.
-func TestTheServersDiffer(t *testing.T) {
+func TestDocumentedDifferencesOfTheServers(t *testing.T) {
 	t.Parallel()
 	const none = "postgres://nobody@127.0.0.1:1/none"
 	differs := map[string]struct{ unclean, longHeader int }{cluster.OwnServer.Name: {404, 431}, cluster.Framework.Name: {307, 200}}
@@ -34,7 +34,7 @@ func TestTheServersDiffer(t *testing.T) {
 	})
 }
 
-func TestAPollEndsBeforeTheFrameworksDeadline(t *testing.T) {
+func TestPollEndsBeforeFrameworkDeadline(t *testing.T) {
 	t.Parallel()
 	_, url := cluster.ServeByFramework(t, cluster.Settings(sandbox.NewDatabase(t), "CLOUD_RUN_TIMEOUT_SECONDS=3")...)
 	s := cluster.NewClient(t, url)
@@ -45,7 +45,7 @@ func TestAPollEndsBeforeTheFrameworksDeadline(t *testing.T) {
 	require.Less(t, time.Since(began), 10*time.Second)
 }
 
-func TestTheFrameworkTakesTheSettingsOfTheBinary(t *testing.T) {
+func TestFrameworkReadsTheSameSettings(t *testing.T) {
 	t.Parallel()
 	_, url := cluster.ServeByFramework(t, cluster.Settings("postgres://nobody@127.0.0.1:1/none", "FUNCTION_TARGET=claim", "SENDONCE_SAFETY_TICK=1m")...)
 	s := cluster.NewClient(t, url)
@@ -53,7 +53,7 @@ func TestTheFrameworkTakesTheSettingsOfTheBinary(t *testing.T) {
 	require.Equal(t, 404, s.Post("/api/v1/sms/send", "{}").Status)
 }
 
-func TestTheFrameworkHoldsToTheBoundOfCallsAndDrains(t *testing.T) {
+func TestFrameworkBoundsCallsAndDrains(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewDatabase(t)
 	p, url := cluster.ServeByFramework(t, cluster.Settings(database, "SENDONCE_MAX_WAITING=1")...)

@@ -88,7 +88,7 @@ func waitIdle(c *cluster.Cluster, asked *statements) map[string]int {
 	return calls
 }
 
-func TestWhenIdleNoFunctionIsCalledAndTheDatabaseIsAskedNothing(t *testing.T) {
+func TestIdleSystemCallsNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	proxy := sandbox.NewProxy(t, o.DatabaseURL)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestEveryIDIsAnsweredAsAString(t *testing.T) {
+func TestIDsAreStrings(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	template := s.Post("/api/v1/admin/template", `{"template_name":"code","template_content":"code {code}"}`)
@@ -38,7 +38,7 @@ func TestEveryIDIsAnsweredAsAString(t *testing.T) {
 	require.Equal(t, 200, older.Status, older.Text)
 }
 
-func TestATemplatesIDCountsAsANumberInAFingerprint(t *testing.T) {
+func TestTemplateIDIsANumberInFingerprints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.Post("/api/v1/admin/template", `{"template_name":"code","template_content":"code {code}"}`)

@@ -10,7 +10,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestAProcessThatStartsForOneCallLogsInOnce(t *testing.T) {
+func TestColdStartLogsInOnce(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	operator := cluster.ServeHandler(t, cluster.Handler(t, url)).NewCaller("operator", "admin")

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/message"
 )
 
-func TestAMessageIsSavedOnceAndReadByItsSenderAlone(t *testing.T) {
+func TestMessageIsSavedOnceAndReadBySenderOnly(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -48,7 +48,7 @@ func TestAMessageIsSavedOnceAndReadByItsSenderAlone(t *testing.T) {
 	require.Equal(t, 2, s.Count(`select count(*) from message_live`))
 }
 
-func TestWhatIsNoMessageIsNamedAndNotSaved(t *testing.T) {
+func TestBadMessageIsNamedAndNotSaved(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	long := strings.Repeat("x", message.MaxData)
@@ -85,7 +85,7 @@ func TestWhatIsNoMessageIsNamedAndNotSaved(t *testing.T) {
 	require.Equal(t, 200, full.Status, full.Text)
 }
 
-func TestAMessageKeepsToItsBlockedWordsUnlessItWasSavedBefore(t *testing.T) {
+func TestBlockedWordsRefuseNewMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	body := func(key string) string {
@@ -99,7 +99,7 @@ func TestAMessageKeepsToItsBlockedWordsUnlessItWasSavedBefore(t *testing.T) {
 	require.Equal(t, 200, s.Post(cluster.MessagesPath, body("k")).Status, "what was once accepted stays accepted")
 }
 
-func TestOnlyAnAdminActsForAnother(t *testing.T) {
+func TestOnlyAdminsActForOthers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, points := s.NewCaller("shop", "submitter"), s.NewCaller("points", "receiver")
@@ -116,7 +116,7 @@ func TestOnlyAnAdminActsForAnother(t *testing.T) {
 	require.Equal(t, 403, shop.Get(cluster.MessagesPath+"/stuck?kind=sent").Status)
 }
 
-func TestAConfirmationIsAnsweredAlikeTheFirstTimeAgainAndLate(t *testing.T) {
+func TestRepeatedConfirmationHasTheSameAnswer(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	points, stock := s.NewMessageReceiver("points", "a"), s.NewMessageReceiver("stock", "a")

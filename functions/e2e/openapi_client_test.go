@@ -12,7 +12,7 @@ import (
 
 // The example is written in TypeScript against types that are generated of
 // openapi.yaml; make openapi compiles it first.
-func TestTheGeneratedClientSubmitsClaimsAndReports(t *testing.T) {
+func TestGeneratedClientSubmitsClaimsAndReports(t *testing.T) {
 	t.Parallel()
 	program := os.Getenv("SENDONCE_OPENAPI_CLIENT")
 	if program == "" {

@@ -33,7 +33,7 @@ func waitAllSent(o *cluster.Cluster, meanwhile func()) {
 	}, "all are sent")
 }
 
-func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
+func TestMessagesWithoutStreamKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	relay := o.At(o.Start("relay"))
@@ -63,7 +63,7 @@ func TestWhatMetNobodyIsNotOvertakenByWhatIsSavedLater(t *testing.T) {
 	require.Equal(t, ids, saveNumbered(o, len(ids)))
 }
 
-func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
+func TestSenderOrderSurvivesNATSOutages(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -111,7 +111,7 @@ func TestASendersOrderSurvivesOutagesOfNATS(t *testing.T) {
 	require.Equal(t, ids, saveNumbered(o, len(ids)+1)[1:])
 }
 
-func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
+func TestFullStreamDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	relay := o.At(o.Start("relay"))
@@ -137,7 +137,7 @@ func TestAFullStreamHoldsUpNoOtherHoweverMuchWaitsForIt(t *testing.T) {
 	require.Contains(t, o.Admin.QueryText(`select reason from stream_pauses where stream = 'MESSAGES'`), "has no room")
 }
 
-func TestAnotherBodyUnderTheSameIDSwallowsNoMessageThatWasSaved(t *testing.T) {
+func TestReusedIDDoesNotReplaceSavedMessage(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_DELIVER_BEFORE_SAVED=true")
 	saved, err := w.Client.SubmitMessage(t.Context(), api.MessageRequest{ClientMsgID: "x", To: "user:bob", Data: api.JSON(`"A"`)})

@@ -19,7 +19,7 @@ var changedByGET = []string{"GET /api/v1/sms/tasks/pending"}
 
 // A browser sends the credentials that it has kept with every request, whichever
 // page makes it.
-func TestNoPageOfAnotherOriginReachesARouteThatChangesSomething(t *testing.T) {
+func TestCrossOriginPagesCannotChangeAnything(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -44,7 +44,7 @@ func TestNoPageOfAnotherOriginReachesARouteThatChangesSomething(t *testing.T) {
 	})
 }
 
-func TestAFormCannotRevokeACallerNorAnImageClaimATask(t *testing.T) {
+func TestFormsAndImagesCannotCallRoutes(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	made := s.Post("/api/v1/admin/callers", `{"name":"ann","roles":["sender"]}`)

@@ -69,7 +69,7 @@ func within(t *testing.T, woken <-chan cluster.Reply, limit time.Duration, id st
 	}
 }
 
-func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
+func TestQueueIsPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := submitTask(s)
@@ -102,7 +102,7 @@ func TestAnOperatorPausesAndResumesAQueue(t *testing.T) {
 	require.Equal(t, "it is up", actions[0].(map[string]any)["reason"])
 }
 
-func TestAQueueWithoutTasksCanBePausedBeforeItHasAny(t *testing.T) {
+func TestEmptyQueueCanBePaused(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	pauseQueue(s, "bulk", time.Now().Add(time.Hour))
@@ -113,7 +113,7 @@ func TestAQueueWithoutTasksCanBePausedBeforeItHasAny(t *testing.T) {
 	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&queue=bulk").List())
 }
 
-func TestABadPauseIsNamed(t *testing.T) {
+func TestBadPauseIsNamed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	year := time.Now().AddDate(1, 1, 0).Format(time.RFC3339)
@@ -137,7 +137,7 @@ func TestABadPauseIsNamed(t *testing.T) {
 }
 
 // No NATS, no sweep: the poll itself knows when the pause ends.
-func TestAWaitingClaimGetsItsTaskWhenThePauseEndsByItself(t *testing.T) {
+func TestWaitingClaimWakesWhenPauseExpires(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := submitTask(s)
@@ -152,7 +152,7 @@ func TestAWaitingClaimGetsItsTaskWhenThePauseEndsByItself(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from queue_pauses where until > now()`))
 }
 
-func TestAWaitingClaimWakesWhenItsQueueIsResumed(t *testing.T) {
+func TestWaitingClaimWakesOnResume(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := submitTask(s)
@@ -171,7 +171,7 @@ func startServer(o *cluster.Cluster, function string) (*sandbox.Process, *cluste
 	return process, s
 }
 
-func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
+func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	_, claims := startServer(o, "claim")
@@ -186,7 +186,7 @@ func TestAResumeInOneProcessWakesAClaimThatWaitsInAnother(t *testing.T) {
 
 // The poll that waits was there before the pause and knows nothing of it, and all
 // who knew are killed: what NATS keeps has sweep end the pause and tell the poll.
-func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
+func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	_, claims := startServer(o, "claim")
@@ -218,7 +218,7 @@ func TestSweepTellsOfAPausesEndWhenAllWhoKnewOfItWereKilled(t *testing.T) {
 }
 
 // A resume is stored before anybody is told, so any sweep can tell of it.
-func TestSweepTellsOfAResumeWhoseProcessDied(t *testing.T) {
+func TestSweepWakesPollsAfterLostResume(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	id := submitTask(s)
@@ -230,7 +230,7 @@ func TestSweepTellsOfAResumeWhoseProcessDied(t *testing.T) {
 	require.Zero(t, s.Count(`select count(*) from queue_pauses`))
 }
 
-func TestALiftedTemplateSendsWhatItHeldBack(t *testing.T) {
+func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	db, err := store.Open(store.Config{URL: s.Owner.Config().ConnString(), Roles: store.Roles(sandbox.Roles), StatusOf: func(string) int { return 400 }})

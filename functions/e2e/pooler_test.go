@@ -21,7 +21,7 @@ func pooled(t *testing.T, url string) string {
 	return sandbox.NewPgBouncer(t).URL(config.Database)
 }
 
-func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
+func TestContractThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	env, err := fn.NewEnv(fn.Config{
@@ -34,7 +34,7 @@ func TestTheWholeStoryIsToldThroughPgBouncer(t *testing.T) {
 	story{cluster.ServeHandler(t, h).Connect(url), newWitness(t)}.tellAll()
 }
 
-func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
+func TestPooledSessionIsPassedOnUnchanged(t *testing.T) {
 	t.Parallel()
 	url := pooled(t, sandbox.NewDatabase(t))
 	asHot := func() *pgx.Conn {
@@ -63,7 +63,7 @@ func TestASessionOfThePoolerIsPassedOnUnchanged(t *testing.T) {
 	}
 }
 
-func TestEventsAndMessagesGoTheirWayThroughPgBouncer(t *testing.T) {
+func TestEventsAndMessagesThroughPgBouncer(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	c := o.StartEach(cluster.AllowLoopback, "DATABASE_URL="+pooled(t, o.DatabaseURL), "SENDONCE_DATABASE_POOLER=true")

@@ -44,7 +44,7 @@ func TestAllBuildsReportTheVersionOfMakeBuild(t *testing.T) {
 	require.Equal(t, fn.Release+"+"+string(commit[1])+"\n", string(got))
 }
 
-func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
+func TestWrongSettingsAreAllNamed(t *testing.T) {
 	t.Parallel()
 	bin := cluster.Binary(t)
 	p := cluster.StartProcess(t, bin, []string{"DEBUG=perhaps", "MAX_RETRY_COUNT=11", "SENDONCE_TYPO=1", "APP_PORT=x"})
@@ -59,7 +59,7 @@ func TestWrongSettingsStopTheStartAndAreAllNamed(t *testing.T) {
 	require.Contains(t, empty.Output(), "BASIC_AUTH_PASSWORD")
 }
 
-func TestAProcessStartsWithoutItsDatabase(t *testing.T) {
+func TestProcessStartsWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	bin := cluster.Binary(t)
 	s := cluster.NewClient(t, cluster.Address(t, cluster.StartProcess(t, bin, cluster.Settings("postgres://nobody@127.0.0.1:1/none"))))
@@ -73,7 +73,7 @@ func TestAProcessStartsWithoutItsDatabase(t *testing.T) {
 
 // Processes are killed at random while clients submit with keys and repeat
 // what they got no answer to. The ledger of answers must equal the rows.
-func TestNoAnswerIsTakenBackWhenProcessesAreKilled(t *testing.T) {
+func TestKilledProcessesLoseNoAnsweredTask(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	const clients, calls, kills = 4, 60, 5

@@ -215,7 +215,7 @@ func TestQueueAdminMakesNoWiderCaller(t *testing.T) {
 // A user's inbox, conversations and name belong to the caller of that name, and no
 // queue bounds them. So an admin with queues makes and manages no caller but those that are
 // named after it.
-func TestQueueAdminTakesNoUsersName(t *testing.T) {
+func TestQueueAdminCannotUseAUserName(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	hostile := newCaller(s, "hostile", `"roles":["admin","submitter","receiver"],"queues":["bulk"]`)
@@ -255,7 +255,7 @@ func TestQueueAdminTakesNoUsersName(t *testing.T) {
 }
 
 // What a process remembers of an admin does not count when it changes callers.
-func TestQueueAdminIsLimitedAsItIsNow(t *testing.T) {
+func TestQueueAdminLimitsFollowChanges(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	wasBoss := newCaller(s, "was-boss", `"roles":["admin"]`)

@@ -29,7 +29,7 @@ func codesOf(r cluster.Reply) (codes []int) {
 	return codes
 }
 
-func TestACallerBeyondItsQuotaOfTasksIsToldToWait(t *testing.T) {
+func TestTaskQuotaAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	quota := func(c *fn.Config) { c.WaitingTasks = 5 }
@@ -74,7 +74,7 @@ func TestACallerBeyondItsQuotaOfTasksIsToldToWait(t *testing.T) {
 	cluster.Eventually(t, func() bool { return greedy.Post(one, `{"phone_number":"13800138000","content":"hello"}`).Status == 200 }, "there is room again")
 }
 
-func TestACallerGoesNoFurtherForwardThanItWasGranted(t *testing.T) {
+func TestCallerPriorityIsLimited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const one, batch = "/api/v1/sms/send", "/api/v1/sms/send/batch"

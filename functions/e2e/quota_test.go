@@ -19,7 +19,7 @@ func sendTo(s *cluster.Client, key int, to, data string) cluster.Reply {
 	return s.Post(cluster.MessagesPath, fmt.Sprintf(`{"client_msg_id":"m-%d","to":%q,"data":%q}`, key, to, data))
 }
 
-func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
+func TestMessageQuotaAnswersRetryAfter(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_CALLER_WAITING_MESSAGES=5")
@@ -64,7 +64,7 @@ func TestACallerBeyondItsQuotaIsToldToWait(t *testing.T) {
 	cluster.Eventually(t, func() bool { return sendTo(greedy, 6, "msg.orders.paid", "x").Status == 200 }, "there is room again")
 }
 
-func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
+func TestAcceptedMessagesCountUntilSaved(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "SENDONCE_CALLER_WAITING_MESSAGES=5", "TWO_PHASE_DEFAULT_ACK=accepted", "TWO_PHASE_FAIL_OPEN=false")
 	greedy, modest := w.Admin.NewCaller("greedy", "submitter"), w.Admin.NewCaller("modest", "submitter")
@@ -84,7 +84,7 @@ func TestAcceptedMessagesCountUntilTheyAreSaved(t *testing.T) {
 
 // One submitter fills the stream of accepted messages with some that are rejected.
 // Those of another are accepted all the same, long before the next tick.
-func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
+func TestRejectedMessagesDoNotFillTheStream(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "SENDONCE_STREAM_ACCEPTED_MB=1", "TWO_PHASE_FAIL_OPEN=false", "SENDONCE_SAFETY_TICK=10m")
 	greedy, modest := w.Admin.NewCaller("greedy", "submitter"), w.Admin.NewCaller("modest", "submitter")
@@ -110,7 +110,7 @@ func TestRejectedMessagesKeepNobodyFromBeingAccepted(t *testing.T) {
 
 // One submitter has far more waiting than the relay takes at once. The messages of
 // another go on as if it were alone.
-func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
+func TestFloodOfOneCallerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_CALLER_WAITING_MB=0", "SENDONCE_CALLER_WAITING_MESSAGES=0")
@@ -142,7 +142,7 @@ func TestAFloodOfOneCallerDelaysNoOther(t *testing.T) {
 }
 
 // A stream that one caller alone fills takes the messages of others all the time.
-func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
+func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4") // of the trigger too, which makes the stream
@@ -175,7 +175,7 @@ func TestOneCallerMayNotFillTheStreamOfInboxes(t *testing.T) {
 
 // A user whose inbox was flooded while it was away is told that something may be
 // missing, and where it is.
-func TestAStreamSaysThatThereIsAGap(t *testing.T) {
+func TestStreamReportsAGap(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.Env = append(o.Env, "SENDONCE_INBOX_MESSAGES=100") // of the trigger too, which makes the stream

@@ -87,7 +87,7 @@ func consume(o *cluster.Cluster, r *inbox.Receiver, from jetstream.DeliverPolicy
 	return consumer
 }
 
-func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
+func TestMessageReachesStreamAndIsConfirmed(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -107,7 +107,7 @@ func TestAMessageReachesItsStreamAndIsReceivedOnceConfirmed(t *testing.T) {
 	require.Equal(t, "sent", o.WaitMessage(user, "sent").State, "a user's message ends in the inbox")
 }
 
-func TestATypoInASubjectIsStuckWithItsReasonUntilAStreamTakesItAndItIsRedriven(t *testing.T) {
+func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -139,7 +139,7 @@ func TestATypoInASubjectIsStuckWithItsReasonUntilAStreamTakesItAndItIsRedriven(t
 	require.Equal(t, typo, taken.Header.Get("ce-id"))
 }
 
-func TestABrokerThatIsAwayUsesNoSendUp(t *testing.T) {
+func TestBrokerOutageUsesNoSend(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
@@ -184,7 +184,7 @@ func killRelay(o *cluster.Cluster, relay *sandbox.Process) {
 	o.Admin.Exec(`select pg_terminate_backend(pid) from pg_locks where locktype = 'advisory' and not granted and ` + here)
 }
 
-func TestARelayKilledBetweenPublishAndMarkHasSentOnce(t *testing.T) {
+func TestRelayKilledAfterPublishSendsOnce(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	points, effects := newPointsService(o)
@@ -217,7 +217,7 @@ func rememberMarks(s *cluster.Client) {
 		create trigger remember after insert or update on message_done for each row execute function remember()`)
 }
 
-func TestAReceiverMayConfirmBeforeTheRelayHasMarkedWhatItPublished(t *testing.T) {
+func TestConfirmationMayPrecedeSentMark(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		killed bool

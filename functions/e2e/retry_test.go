@@ -26,7 +26,7 @@ func claimSlow(d *cluster.Cluster, wait int) []api.ClaimedTask {
 
 func toSlow(r *api.SendRequest) { r.Queue = "slow" }
 
-func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
+func TestFailedTaskIsClaimedAgainAfterBackoff(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t, slowBackoff)
 	id := d.Submit(toSlow)
@@ -54,7 +54,7 @@ func TestAFailedTaskOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	require.NoError(t, d.Process("sweep").WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
 }
 
-func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
+func TestZombieTaskIsClaimedAgainAfterBackoff(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t, slowBackoff)
 	id := d.Submit(toSlow)
@@ -70,7 +70,7 @@ func TestAZombieOfAQueueWithABackoffIsClaimedAgainAtItsTime(t *testing.T) {
 	require.Less(t, late, firstWait+10*time.Second)
 }
 
-func TestARetryBackoffThatMakesNoSenseStopsTheStart(t *testing.T) {
+func TestBadRetryBackoffStopsTheStart(t *testing.T) {
 	t.Parallel()
 	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings("postgres://nobody@127.0.0.1:1/none", "RETRY_BACKOFF=5s,30s"))
 	cluster.WaitExit(t, p)

@@ -106,7 +106,7 @@ func (c *socketClient) ended() <-chan error {
 
 const poll = "/api/v1/sms/tasks/pending?app_id=app&wait=30"
 
-func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
+func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	t.Parallel()
 	s := startSplit(t)
 	ann, _ := s.caller("ann", "receiver")
@@ -152,7 +152,7 @@ func TestAChangedCallerLosesWhatItHasOpenInOtherProcesses(t *testing.T) {
 	require.NotEmpty(t, calm.told(), "who was not changed is not disturbed")
 }
 
-func TestARevokeWhileNATSIsAwayCountsOnceItIsBack(t *testing.T) {
+func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
 	t.Parallel()
 	s := startSplit(t)
 	ann, _ := s.caller("ann", "receiver")

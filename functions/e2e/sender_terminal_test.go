@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestScriptsSenderSaysWhatItDoesAndWhatToDo(t *testing.T) {
+func TestSenderReportsProgressAndErrors(t *testing.T) {
 	t.Parallel()
 	bin := sandbox.Build(t, "github.com/sendonce/sendonce/scripts/sender", false)
 	handler := cluster.Handler(t, sandbox.NewDatabase(t))

@@ -266,7 +266,7 @@ func startService(t *testing.T) *cluster.Client {
 	return cluster.NewClient(t, cluster.Address(t, p)).Connect(url)
 }
 
-func TestASenderThatIsKilledRepeatsNothingItBegan(t *testing.T) {
+func TestKilledSenderRepeatsNothingBegun(t *testing.T) {
 	t.Parallel()
 	service := startService(t)
 	for _, c := range []struct {
@@ -341,7 +341,7 @@ func (h *senderRun) kill() {
 }
 
 // The kills come while several sends are under way, wherever each of them is.
-func TestASenderThatIsKilledAgainAndAgainKeepsEveryPromise(t *testing.T) {
+func TestSenderKilledRepeatedlyKeepsPromises(t *testing.T) {
 	t.Parallel()
 	h := startSenderRun(t, startService(t), "")
 	tasks := map[string]string{}

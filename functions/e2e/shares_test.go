@@ -17,7 +17,7 @@ import (
 
 // A caller whose polls take all that it may have is stopped there: others claim, submit
 // and poll, its own reports have places, and the admin revokes it.
-func TestPollsOfOneCallerLeavePlacesForOthers(t *testing.T) {
+func TestPollsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.MaxCalls, c.MaxWaiting = 16, 16 })

@@ -102,7 +102,7 @@ func note(key, to, data string) api.MessageRequest {
 	return api.MessageRequest{ClientMsgID: key, To: to, Type: "text", Data: api.JSON(data)}
 }
 
-func TestTwoUsersChatOverSocketsAndOneListensBeside(t *testing.T) {
+func TestTwoUsersChatOverSockets(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll()
@@ -142,7 +142,7 @@ func mustJSON(t *testing.T, v any) []byte {
 	return text
 }
 
-func TestAFrameIsHeldToTheRulesOfAPost(t *testing.T) {
+func TestSocketFrameFollowsRulesOfPost(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, frameAsPost)
 }
@@ -322,7 +322,7 @@ func newEnduring(t *testing.T, user string, client func() *api.Client) *socketLo
 	return &socketLoad{t: t, user: user, client: client, ids: map[string]map[string]bool{}, late: map[string]string{}, messages: map[string]int{}}
 }
 
-func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.T) {
+func TestKilledFunctionLosesNoSocketMessage(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("TWO_PHASE_ENABLED=true")
@@ -386,7 +386,7 @@ func TestNothingIsLostWhenTheFunctionIsKilledInTheMiddleOfItsSockets(t *testing.
 	require.Equal(t, n, o.Admin.Count(`select count(*) from messages`), "and nothing is there twice")
 }
 
-func TestARepeatedFrameSaysThatItsMessageIsArchived(t *testing.T) {
+func TestRepeatedFrameOfArchivedMessage(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	require.NoError(t, cluster.EnsureStreams(t, o.NATS.URL()))

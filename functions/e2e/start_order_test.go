@@ -12,7 +12,7 @@ import (
 // The trigger alone makes the streams, and the functions of a new system may run
 // before it: what they have answered 2xx is published once it runs, and what they
 // cannot do yet they answer 503.
-func TestFunctionsThatStartBeforeTheTriggerLoseNothing(t *testing.T) {
+func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.Env = append(o.Env, "TWO_PHASE_ENABLED=true", cluster.AllowLoopback)

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestAMessageGoesFromSubmitThroughAClaimToItsFinalState(t *testing.T) {
+func TestTaskFromSubmitToFinalState(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -51,7 +51,7 @@ func TestAMessageGoesFromSubmitThroughAClaimToItsFinalState(t *testing.T) {
 	})
 }
 
-func TestTheSameKeyGivesTheSameAnswerAndAnotherBodyIsRefused(t *testing.T) {
+func TestIdempotencyKeyReplaysOrRefuses(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -75,7 +75,7 @@ func TestTheSameKeyGivesTheSameAnswerAndAnotherBodyIsRefused(t *testing.T) {
 	})
 }
 
-func TestABatchAnswersEachItemInOrder(t *testing.T) {
+func TestBatchAnswersEachItemInOrder(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -101,7 +101,7 @@ func TestABatchAnswersEachItemInOrder(t *testing.T) {
 	})
 }
 
-func TestATaskIsCancelledUntilItIsClaimed(t *testing.T) {
+func TestTaskIsCancelledUntilClaimed(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -121,7 +121,7 @@ func TestATaskIsCancelledUntilItIsClaimed(t *testing.T) {
 	})
 }
 
-func TestAWaitingClaimAsksTheDatabaseNothing(t *testing.T) {
+func TestWaitingClaimSendsNoStatements(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -134,7 +134,7 @@ func TestAWaitingClaimAsksTheDatabaseNothing(t *testing.T) {
 	})
 }
 
-func TestAWaitingClaimWakesWithATask(t *testing.T) {
+func TestWaitingClaimWakesWithATask(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -150,7 +150,7 @@ func TestAWaitingClaimWakesWithATask(t *testing.T) {
 	})
 }
 
-func TestAClaimWhoseAppLeftGivesItsTasksBack(t *testing.T) {
+func TestClaimOfDisconnectedAppReleasesTasks(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	proxy := sandbox.NewProxy(t, url)
@@ -190,7 +190,7 @@ func TestAClaimWhoseAppLeftGivesItsTasksBack(t *testing.T) {
 	require.EqualValues(t, 0, fresh[0]["retry_count"], "it cost no retry")
 }
 
-func TestAnExpiredLeaseIsRecoveredAndTheLateReportRefused(t *testing.T) {
+func TestLateReportAfterExpiredLeaseIsRefused(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -221,7 +221,7 @@ func TestAnExpiredLeaseIsRecoveredAndTheLateReportRefused(t *testing.T) {
 	})
 }
 
-func TestABatchOfReportsAnswersEachItem(t *testing.T) {
+func TestReportBatchAnswersEachItem(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)
@@ -247,7 +247,7 @@ func TestABatchOfReportsAnswersEachItem(t *testing.T) {
 	})
 }
 
-func TestACallerSeesAndTouchesOnlyWhatIsItsOwn(t *testing.T) {
+func TestCallerReachesOnlyItsOwnTasks(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := h.Serve(t)

@@ -30,7 +30,7 @@ func trimNow(o *cluster.Cluster) {
 	o.Admin.Exec(`update upkeep set begun_at = '-infinity' where what = 'events'`)
 }
 
-func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
+func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.Env = append(o.Env, "SENDONCE_STREAM_USERS_MB=4", cluster.AllowLoopback) // of the trigger too, which makes the stream
@@ -90,7 +90,7 @@ func TestStreamThatIsNearlyFullRaisesAnAlert(t *testing.T) {
 }
 
 // While an alert is open, deliver looks every minute, whoever else wakes it.
-func TestOpenStreamAlertIsLookedAtEveryMinute(t *testing.T) {
+func TestOpenStreamAlertIsCheckedEveryMinute(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.Env = append(o.Env, "SENDONCE_STREAM_DEADLETTERS_MB=1")

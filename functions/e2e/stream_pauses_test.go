@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -56,7 +55,7 @@ func messagesIn(o *cluster.Cluster, stream string) int {
 	return int(s.CachedInfo().State.Msgs)
 }
 
-func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
+func TestFullInboxStreamDelaysNoWebhooks(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	limits := createLimited(o, "USERS", "inbox.>", 1)
@@ -81,7 +80,7 @@ func TestWebhooksGoOnWhileTheStreamOfUsersIsFull(t *testing.T) {
 	require.NotContains(t, cluster.Metrics(t, c.Address("relay")), "sendonce_stream_paused{")
 }
 
-func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {
+func TestFullEventStreamDelaysNoInboxes(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	limits := createLimited(o, "EVENTS", "evt.>", 1)
@@ -102,7 +101,7 @@ func TestUsersHearOnWhileTheStreamOfEventsIsFull(t *testing.T) {
 	require.Equal(t, 20, messagesIn(o, "EVENTS"))
 }
 
-func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
+func TestFullInboxDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	_, err := o.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{
@@ -131,7 +130,7 @@ func TestOneFullInboxHoldsUpNoOther(t *testing.T) {
 }
 
 // A stream that is full of what is over makes room for what waits for it.
-func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
+func TestFullStreamsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	for stream, c := range map[string]struct{ subjects, to string }{
 		"MESSAGES": {"msg.>", "msg.orders.paid"},
@@ -170,10 +169,8 @@ func TestFullStreamsAreTrimmedAndGoOn(t *testing.T) {
 	}
 }
 
-func TestWebhooksGoOnWhileTheClusterHasNoLeaderForUsers(t *testing.T) {
-	if os.Getenv("SENDONCE_CLUSTER") == "" {
-		t.Skip("make cluster runs it; in shared/bus, TestStreamWithoutLeaderIsAwayAlone is the short form")
-	}
+func TestInboxStreamWithoutLeaderDelaysNoWebhooks(t *testing.T) {
+	cluster.OnlyWithClusters(t)
 	t.Parallel()
 	servers := sandbox.NewNATSCluster(t, 3)
 	c := cluster.NewAt(t, sandbox.NewDatabase(t), servers.URL()).StartEach(cluster.AllowLoopback)

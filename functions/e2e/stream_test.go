@@ -107,7 +107,7 @@ func (e *streamReader) end() {
 	require.True(e.t, strings.HasSuffix(rest.String(), "retry: 250\n\n"), rest.String())
 }
 
-func TestTwoCallersChat(t *testing.T) {
+func TestTwoCallersChatOverStreams(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll()
@@ -148,7 +148,7 @@ func TestTwoCallersChat(t *testing.T) {
 	require.NoError(t, <-done)
 }
 
-func TestAStreamThatWasCutIsTakenUpWithoutGapOrRepeat(t *testing.T) {
+func TestStreamResumesWithoutGapOrRepeat(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll()
@@ -172,7 +172,7 @@ func TestAStreamThatWasCutIsTakenUpWithoutGapOrRepeat(t *testing.T) {
 	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.told(), all.told(), all.told(), all.told()})
 }
 
-func TestACallerHearsItselfAlone(t *testing.T) {
+func TestStreamIsItsCallersOnly(t *testing.T) {
 	t.Parallel()
 	s, _ := cluster.OwnServer.ServeWithNATS(t)
 	ann, bob := s.NewCaller("ann", "submitter"), s.NewCaller("bob", "receiver")
@@ -189,7 +189,7 @@ func TestACallerHearsItselfAlone(t *testing.T) {
 	require.Equal(t, []string{"Last-Event-ID"}, s.Do("GET", cluster.StreamsPath+"bob", "", "Last-Event-ID", "18446744073709551615").Fields())
 }
 
-func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
+func TestStreamEndsByLimitOrWithProcess(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll("SENDONCE_STREAM_MAX=5s")
@@ -213,7 +213,7 @@ func TestAStreamEndsByItselfOrWithItsProcess(t *testing.T) {
 	require.Zero(t, p.ExitCode())
 }
 
-func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
+func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	o.StartAll()
@@ -236,7 +236,7 @@ func TestAStreamGoesOnWhenNATSIsBack(t *testing.T) {
 	require.Equal(t, after, bob.told())
 }
 
-func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
+func TestUnsendableEventDelaysNothing(t *testing.T) {
 	t.Parallel()
 	s, nc := cluster.OwnServer.ServeWithNATS(t)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, sandbox.Log(t))
@@ -267,7 +267,7 @@ func TestWhatCannotBeToldHoldsUpNothing(t *testing.T) {
 	require.Regexp(t, `^id: 2\n\nid: 2\nevent: gap\ndata: \{"after":1,"next":3,"message":"[^<>\\]+"\}\n\n$`, late.text.String())
 }
 
-func TestHundredsOfStreamsAreTheirUsersOwnAndAskTheDatabaseNothing(t *testing.T) {
+func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	s := o.At(o.Start("stream"))

@@ -15,7 +15,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
+func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	t.Parallel()
 	first := startProbed(t)
 	first.untilReady(200)
@@ -42,7 +42,7 @@ func TestATriggerSaysWhichRouteDoesNotRunAndCarriesTheRest(t *testing.T) {
 
 // What no function can read is a dead letter. Where the stream of those is full,
 // Postgres keeps it.
-func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
+func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()
 	w := cluster.OpenTwoPhase(t, "TWO_PHASE_BATCH_SIZE=1", "SENDONCE_STREAM_DEADLETTERS_MB=1")
 	js := w.JetStream()
@@ -75,7 +75,7 @@ func TestAFullDeadLetterStreamHoldsUpNoShard(t *testing.T) {
 
 // Where the clock of NATS is ahead a wake-up comes before what it is for is due,
 // and its schedule is gone then.
-func TestAWakeUpThatComesEarlyIsFollowedByAnother(t *testing.T) {
+func TestEarlyWakeUpIsFollowedByAnother(t *testing.T) {
 	t.Parallel()
 	broker := cluster.NewNATS(t)
 	url := sandbox.NewDatabase(t)

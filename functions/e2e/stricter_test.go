@@ -10,9 +10,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// TestStricterThanTheSources holds the table of docs/guarantees.md to the
+// TestInputIsStricterThanTheOriginalAPI holds the table of docs/guarantees.md to the
 // answers.
-func TestStricterThanTheSources(t *testing.T) {
+func TestInputIsStricterThanTheOriginalAPI(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const send, report = "/api/v1/sms/send", "/api/v1/sms/report"

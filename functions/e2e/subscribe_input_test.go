@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestOnlyWholeUnsigned64BitNumbersNameABusinessEvent(t *testing.T) {
+func TestBusinessIDsAreUnsigned64BitNumbers(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for written, read := range map[string]string{
@@ -35,7 +35,7 @@ func TestOnlyWholeUnsigned64BitNumbersNameABusinessEvent(t *testing.T) {
 	require.Equal(t, 5, s.Count(`select count(*) from subscribe_message_logs`))
 }
 
-func TestEveryBadFieldOfASubscribeMessageIsNamed(t *testing.T) {
+func TestBadSubscribeMessageNamesEachField(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	long := strings.Repeat("长", 1025)
@@ -73,7 +73,7 @@ func TestEveryBadFieldOfASubscribeMessageIsNamed(t *testing.T) {
 	}
 }
 
-func TestABlockedWordRefusesANewOrderAndNotTheRepeatOfAKnownOne(t *testing.T) {
+func TestBlockedWordRefusesNewSubscribeMessagesOnly(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	first := orderMessage(s, booking(1, ""))
@@ -92,7 +92,7 @@ func TestABlockedWordRefusesANewOrderAndNotTheRepeatOfAKnownOne(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
 
-func TestNoSMSGetsIntoTheQueuesOfSubscribeMessagesAndNoAppClaimsFromThem(t *testing.T) {
+func TestSubscribeQueuesAreClosedToSMS(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	orderMessage(s, booking(1, ""))

@@ -74,7 +74,7 @@ func orderMessage(s *cluster.Client, body string) cluster.Reply {
 }
 
 // Scenario 1: a message is sent.
-func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
+func TestScenario1SentMessageHasOneRow(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	made := orderMessage(s, booking(123, ""))
@@ -94,7 +94,7 @@ func TestScenario1ABookingMakesOneRowThatSaysSent(t *testing.T) {
 }
 
 // Scenario 2: a message is not sent twice.
-func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
+func TestScenario2RepeatAfterCrashIsSkipped(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	crashed := cluster.StartProcess(t, bin, cluster.Settings(url))
@@ -123,7 +123,7 @@ func TestScenario2ARepeatAfterACrashIsSkippedAndTheLogSaysSo(t *testing.T) {
 }
 
 // Scenario 3: a failed message is sent again.
-func TestScenario3AMessageThatFailedIsSentAgainOnItsRow(t *testing.T) {
+func TestScenario3FailedMessageIsSentAgain(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sender := newWeChatSender(s)
@@ -165,7 +165,7 @@ func TestScenario3AMessageThatFailedIsSentAgainOnItsRow(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from operator_actions where action = 'subscribe.resend' and reason <> ''`))
 }
 
-func TestOfManyOrdersForOneMessageAtOnceOneIsTakenOn(t *testing.T) {
+func TestConcurrentSubscribeRequestsMakeOneTask(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	const orders = 20
@@ -186,7 +186,7 @@ func TestOfManyOrdersForOneMessageAtOnceOneIsTakenOn(t *testing.T) {
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 }
 
-func TestAnOrderWakesWhoSendsToWeChat(t *testing.T) {
+func TestSubscribeRequestWakesWeChat(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	env, h := cluster.NewEnv(t, url)
@@ -208,7 +208,7 @@ func TestAnOrderWakesWhoSendsToWeChat(t *testing.T) {
 	}
 }
 
-func TestAMessageOfAnotherCallerIsSkippedAndNeitherSeenNorSentAgain(t *testing.T) {
+func TestMessageOfAnotherCallerIsSkippedAndHidden(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sender := newWeChatSender(s)
@@ -239,7 +239,7 @@ func TestAMessageOfAnotherCallerIsSkippedAndNeitherSeenNorSentAgain(t *testing.T
 	require.Equal(t, 403, bound.Post(subscriptions+"send", booking(2, "")).Status)
 }
 
-func TestAMessageThatMayHaveBeenDeliveredIsHeldUnlessItsOrderSaysOtherwise(t *testing.T) {
+func TestMaybeDeliveredMessageIsHeldByDefault(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sender := newWeChatSender(s)
@@ -262,7 +262,7 @@ func TestAMessageThatMayHaveBeenDeliveredIsHeldUnlessItsOrderSaysOtherwise(t *te
 	require.Equal(t, 1, s.Count(`select count(*) from subscribe_message_logs where business_id = 3 and send_status = 2`))
 }
 
-func TestARecordedMessageBelongsToItsNewestClaim(t *testing.T) {
+func TestRecordedMessageBelongsToNewestClaim(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	record := func(more string) cluster.Reply {
@@ -313,7 +313,7 @@ func TestARecordedMessageBelongsToItsNewestClaim(t *testing.T) {
 }
 
 // What fell silent has sent after all, and says so when another has the message.
-func TestALateSuccessOfAnEarlierRecordCountsForTheMessage(t *testing.T) {
+func TestLateSuccessOfEarlierRecordCounts(t *testing.T) {
 	t.Parallel()
 	for name, next := range map[string]func(s *cluster.Client){
 		"recorded once more": func(s *cluster.Client) { s.Post(subscriptions+"record", recording(1, "")) },
@@ -342,7 +342,7 @@ func TestALateSuccessOfAnEarlierRecordCountsForTheMessage(t *testing.T) {
 	}
 }
 
-func TestARecordedMessageOfASilentServiceIsHeld(t *testing.T) {
+func TestRecordedMessageWithoutReportIsHeld(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	silent := s.Post(subscriptions+"record", recording(1, ""))
@@ -356,7 +356,7 @@ func TestARecordedMessageOfASilentServiceIsHeld(t *testing.T) {
 	require.EqualValues(t, 1, late.Data("send_status"), late.Text)
 }
 
-func TestWhoeverOrderedASubscribeMessageIsToldWhatBecameOfIt(t *testing.T) {
+func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {
 	t.Parallel()
 	w := cluster.Open(t, cluster.AllowLoopback)
 	shop := cluster.NewReceiver(t, nil)

@@ -109,7 +109,7 @@ var eventFunctions = []string{"sweep", "relay", "deliver", "save", "wechat"}
 
 func of(function string) string { return fmt.Sprintf(`{durable=%q,function=%q}`, function, function) }
 
-func TestATriggerSaysThatItLivesIsReadyAndWhatItCarried(t *testing.T) {
+func TestTriggerHealthReadinessAndMetrics(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
 	require.Equal(t, "{\"status\":\"ok\"}\n", p.untilReady(200).Text)
@@ -134,7 +134,7 @@ func TestATriggerSaysThatItLivesIsReadyAndWhatItCarried(t *testing.T) {
 	require.NotContains(t, p.scrape(), "secret")
 }
 
-func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
+func TestTriggerIsNotReadyWithoutNATS(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
 	p.untilReady(200)
@@ -161,7 +161,7 @@ func TestATriggerWithoutNATSLivesAndIsNotReadyUntilItIsBack(t *testing.T) {
 	require.InDelta(t, 1, p.metric("trigger_connected"), 0)
 }
 
-func TestATriggerThatNeverSawNATSLives(t *testing.T) {
+func TestTriggerIsHealthyBeforeFirstConnection(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
 	lonely := cluster.StartProcess(t, p.bin, append(p.env[:len(p.env):len(p.env)], "NATS_URL=nats://127.0.0.1:1"), "trigger")
@@ -171,7 +171,7 @@ func TestATriggerThatNeverSawNATSLives(t *testing.T) {
 	require.Zero(t, p.metric("trigger_connected"))
 }
 
-func TestWhatFunctionsDoNotTakeIsSeenInTheMetricsOfTheTrigger(t *testing.T) {
+func TestTriggerCountsRejectedEvents(t *testing.T) {
 	t.Parallel()
 	for status, sample := range map[int]string{
 		http.StatusServiceUnavailable: "trigger_retried_total", http.StatusForbidden: "trigger_denied_total", http.StatusBadRequest: "trigger_dead_letters_total",
@@ -198,7 +198,7 @@ func TestWhatFunctionsDoNotTakeIsSeenInTheMetricsOfTheTrigger(t *testing.T) {
 	}
 }
 
-func TestAHangIsSeenWhereItIs(t *testing.T) {
+func TestTriggerReportsHangingRoute(t *testing.T) {
 	t.Parallel()
 	held := make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
@@ -226,7 +226,7 @@ func TestAHangIsSeenWhereItIs(t *testing.T) {
 	require.Zero(t, p.process.ExitCode(), p.process.Output())
 }
 
-func TestATriggerWhosePortIsTakenDoesNotStart(t *testing.T) {
+func TestTriggerDoesNotStartOnTakenPort(t *testing.T) {
 	t.Parallel()
 	p := startProbed(t)
 	_, port, err := net.SplitHostPort(strings.TrimPrefix(p.URL, "http://"))

@@ -28,7 +28,7 @@ func startTaskFunctions(t *testing.T, env ...string) *cluster.Cluster {
 	return c
 }
 
-func TestAWaitingClaimHearsOfATaskSubmittedInAnotherProcess(t *testing.T) {
+func TestWaitingClaimWakesFromAnotherProcess(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t)
 	require.Empty(t, d.Claim(0))
@@ -54,7 +54,7 @@ func TestAWaitingClaimHearsOfATaskSubmittedInAnotherProcess(t *testing.T) {
 	t.Logf("submit to claimed: median %v, worst %v", took[rounds/2], took[rounds-1])
 }
 
-func TestAScheduleWakesSweepWhenALeaseOrASendTimeComesDue(t *testing.T) {
+func TestScheduleWakesSweepWhenDue(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t)
 	soon := time.Now().Add(2 * time.Second)
@@ -65,7 +65,7 @@ func TestAScheduleWakesSweepWhenALeaseOrASendTimeComesDue(t *testing.T) {
 	require.NoError(t, d.Process("sweep").WaitFor(t.Context(), `"event_type":"sendonce.tick.sweep.v1"`))
 }
 
-func TestWithNATSAwaySubmitsAndClaimsGoOn(t *testing.T) {
+func TestSubmitAndClaimWorkWithoutNATS(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t)
 	require.NoError(t, d.NATS.Stop())
@@ -81,7 +81,7 @@ func TestWithNATSAwaySubmitsAndClaimsGoOn(t *testing.T) {
 	require.Equal(t, "succeeded", got.State)
 }
 
-func TestWithoutATriggerThePollersKeepTheJobGoing(t *testing.T) {
+func TestPollersWorkWithoutTrigger(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t)
 	require.NoError(t, d.Process("trigger").Kill())
@@ -94,7 +94,7 @@ func TestWithoutATriggerThePollersKeepTheJobGoing(t *testing.T) {
 	require.Equal(t, 1, again[0].RetryCount)
 }
 
-func TestATriggerThatIsToldToEndEndsInPeace(t *testing.T) {
+func TestTriggerEndsGracefully(t *testing.T) {
 	t.Parallel()
 	d := startTaskFunctions(t)
 	code, err := d.Process("trigger").Terminate(30 * time.Second)
@@ -116,7 +116,7 @@ func snapshotTables(s *cluster.Client) map[string]string {
 	return all
 }
 
-func TestForgedEventsAreNotLetInAndChangeNothing(t *testing.T) {
+func TestForgedEventsAreRefused(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	process := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings(url, cluster.AllowLoopback, "NATS_URL="+cluster.NewNATS(t).URL()))

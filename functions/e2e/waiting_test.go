@@ -63,7 +63,7 @@ func sendToUsers(o *cluster.Cluster, d time.Duration) time.Duration {
 
 // However much waits for a stream that is full, a message for another one is as
 // fast as ever, and the database has nothing to do for what waits.
-func TestAFullStreamWithManyWaitingMessagesCostsNothing(t *testing.T) {
+func TestFullStreamWithManyWaitingMessagesIsCheap(t *testing.T) {
 	t.Parallel()
 	n, many := waitingMessages(t)
 	lasts := map[bool]time.Duration{true: 30 * time.Second}[many]

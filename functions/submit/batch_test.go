@@ -25,7 +25,7 @@ func longestSubmit(n int) string {
 		"https://93.184.215.14/"+strings.Repeat("c", 2000-22), strings.Repeat("m", 4096-8), fmt.Sprintf("%0255d", n))
 }
 
-func TestABatchOfTheLongestItemsIsAccepted(t *testing.T) {
+func TestBatchOfLongestItemsIsAccepted(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	s.Exec(`insert into sms_templates (template_name, template_content) values (repeat('😀', 100), 'hi {{name}}')`)
@@ -42,7 +42,7 @@ func TestABatchOfTheLongestItemsIsAccepted(t *testing.T) {
 }
 
 // Only the length of the whole batch is bounded: error_message is cut, never refused.
-func TestABatchOfLongReportsIsAccepted(t *testing.T) {
+func TestBatchOfLongReportsIsAccepted(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	report := fmt.Sprintf(`{"task_id":"01890000-0000-7000-8000-000000000000","status":3,"error_message":%q}`, strings.Repeat("e", 8000))
@@ -53,7 +53,7 @@ func TestABatchOfLongReportsIsAccepted(t *testing.T) {
 }
 
 // Whatever an item is, it is refused alone.
-func TestABadItemFailsAlone(t *testing.T) {
+func TestBadBatchItemFailsAlone(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	bad := []string{`null`, `1`, `"x"`, `[]`, `{}`, `{"a":1}`, `{"phone_number":"\u0000"}`, `{"\ud800":1}`, strings.Repeat("[", 30) + strings.Repeat("]", 30)}

@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestARefusedPhoneNumberIsToldWhy(t *testing.T) {
+func TestBadPhoneNumberIsExplained(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for text, want := range map[string]string{
@@ -40,7 +40,7 @@ func TestARefusedPhoneNumberIsToldWhy(t *testing.T) {
 	require.Contains(t, unescaped.Text, "in a query string write + as %2B")
 }
 
-func TestPunctuationOfAPhoneNumberIsLeftOutAndLogged(t *testing.T) {
+func TestPhoneNumberPunctuationIsRemovedAndLogged(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	sent := s.Post("/api/v1/sms/send", `{"phone_number":"+1 (415) 555-2671","content":"x"}`)
@@ -66,7 +66,7 @@ func inChina(s *cluster.Client, url string) *cluster.Client {
 	return cluster.ServeHandler(s.T, h).Connect(url)
 }
 
-func TestACountryMakesItsSpellingsOneNumber(t *testing.T) {
+func TestCountryNormalizesPhoneNumbers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	before := cluster.ServeHandler(t, cluster.Handler(t, url))
@@ -102,7 +102,7 @@ func TestACountryMakesItsSpellingsOneNumber(t *testing.T) {
 	require.Equal(t, old, next.Data("items").([]any)[0].(map[string]any)["task_id"])
 }
 
-func TestAKeyOutlivesTheCountryAndTheRulesOfPhoneNumbers(t *testing.T) {
+func TestKeyIsFoundAfterPhoneRulesChange(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	before := cluster.ServeHandler(t, cluster.Handler(t, url)).Connect(url)
@@ -127,7 +127,7 @@ func TestAKeyOutlivesTheCountryAndTheRulesOfPhoneNumbers(t *testing.T) {
 	require.Equal(t, 0, s.Count(`select count(*) from submission_keys where key = $1`, task.KeyHash(0, "sms", "new")))
 }
 
-func TestOfTwoDefaultsThatBecomeOneNumbersTheOlderCounts(t *testing.T) {
+func TestOlderDefaultWinsForTheSameNumber(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	before := cluster.ServeHandler(t, cluster.Handler(t, url))

@@ -40,7 +40,7 @@ func requireNoSecretsStored(s *cluster.Client) {
 
 const shopURL = `{"url":"https://shop.test/events"}`
 
-func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
+func TestEndpointSecretIsShownOnce(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop := s.NewCaller("shop", "submitter")
@@ -67,7 +67,7 @@ func TestAnEndpointIsRegisteredAndItsSecretShownOnce(t *testing.T) {
 	requireNoSecretsStored(s)
 }
 
-func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
+func TestEndpointChangesAreAudited(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
@@ -99,7 +99,7 @@ func TestAnEndpointIsDisabledEnabledAndDeletedWithARecordOfEach(t *testing.T) {
 	requireNoSecretsStored(s)
 }
 
-func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
+func TestRotationKeepsOldSecretForADay(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, first := cluster.RegisterEndpoint(s, shopURL)
@@ -121,7 +121,7 @@ func TestARotationKeepsTheOldSecretForADay(t *testing.T) {
 	requireNoSecretsStored(s)
 }
 
-func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
+func TestSigningSecretIsMadeOnFirstReadPerCaller(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -150,7 +150,7 @@ func TestASigningSecretIsMadeOnFirstAskAndIsItsCallersAlone(t *testing.T) {
 	require.Equal(t, 404, s.Get(cluster.EndpointsPath+"/"+id).Status)
 }
 
-func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
+func TestEndpointsOfOthersAreHidden(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank, points := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter"), s.NewCaller("points", "receiver")
@@ -185,7 +185,7 @@ func TestWhatIsAnothersDoesNotExistExceptForAnAdmin(t *testing.T) {
 	require.Equal(t, 204, s.Do("DELETE", at, "").Status)
 }
 
-func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
+func TestEndpointOfRevokedCallerIsNotEnabled(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -210,7 +210,7 @@ func TestAnEndpointOfARevokedCallerIsNotEnabled(t *testing.T) {
 	require.Equal(t, 200, s.Post(neighbour+"/enable", "").Status)
 }
 
-func TestWhatIsNoEndpointAndNoListIsNamed(t *testing.T) {
+func TestBadEndpointAndListAreNamed(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	for body, fields := range map[string][]string{
@@ -259,7 +259,7 @@ func TestWhatIsNoEndpointAndNoListIsNamed(t *testing.T) {
 	}
 }
 
-func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
+func TestCallerHasAtMostTwentyEndpoints(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	shop, bank := s.NewCaller("shop", "submitter"), s.NewCaller("bank", "submitter")
@@ -288,7 +288,7 @@ func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
 	cluster.RegisterEndpoint(shop, shopURL)
 }
 
-func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) {
+func TestDeliveriesListAttemptsAndPayload(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
@@ -336,7 +336,7 @@ func TestDeliveriesAreListedWithTheirTriesAndReadWithTheirPayload(t *testing.T) 
 	require.Equal(t, tasks[0], payload["data"].(map[string]any)["task_id"])
 }
 
-func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T) {
+func TestDeliveryIsResentInAnyState(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
 	at, _ := cluster.RegisterEndpoint(s, shopURL)
@@ -373,7 +373,7 @@ func TestADeliveryIsResentWhateverBecameOfItWhileItsEndpointIsThere(t *testing.T
 	require.Equal(t, "https://shop.test/callback", s.Post(cluster.DeliveriesPath+"/"+callback+"/resend", "").Data("url"))
 }
 
-func TestWhatIsDueAgainWakesDeliver(t *testing.T) {
+func TestResendWakesDeliver(t *testing.T) {
 	t.Parallel()
 	s, broker := cluster.OwnServer.ServeWithNATS(t)
 	woken, err := broker.SubscribeSync(bus.WakeDeliver)

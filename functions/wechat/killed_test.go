@@ -174,7 +174,7 @@ func (c *wechatServer) finish() {
 	require.LessOrEqual(c.T, len(c.fake.Sends()), c.Count(`select count(*) from send_logs`), "no more calls than claims")
 }
 
-func TestAKilledFunctionSendsOnceWhereThatIsAskedFor(t *testing.T) {
+func TestKilledFunctionSendsOnceIfAsked(t *testing.T) {
 	t.Parallel()
 	for _, step := range steps {
 		for _, policy := range []task.Policy{task.Resend, task.Hold, task.Fail} {
@@ -210,7 +210,7 @@ func TestAKilledFunctionSendsOnceWhereThatIsAskedFor(t *testing.T) {
 }
 
 // Two functions work and die again and again.
-func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
+func TestFunctionsKilledRepeatedlyKeepPromises(t *testing.T) {
 	t.Parallel()
 	const orders, kills = 90, 8
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true}, "WECHAT_CONCURRENCY=5")
@@ -257,7 +257,7 @@ func TestFunctionsThatAreKilledAgainAndAgainKeepEveryPromise(t *testing.T) {
 		c.Count(`select count(*) from task_done where status = 3`))
 }
 
-func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
+func TestThreeProcessesFetchOneToken(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=5")
 	all := []*wechatServer{c, new(wechatServer), new(wechatServer)}
@@ -288,7 +288,7 @@ func TestATokenIsFetchedOnceForThreeProcesses(t *testing.T) {
 	everybody(2, 60)
 }
 
-func TestAFunctionThatIsToEndFinishesWhatItSendsAndGivesBackTheRest(t *testing.T) {
+func TestEndingFunctionFinishesItsSendsAndReleasesRest(t *testing.T) {
 	t.Parallel()
 	t.Run("sending", func(t *testing.T) {
 		t.Parallel()

@@ -22,7 +22,7 @@ func (c *wechatServer) unknown() store.Subscribed {
 	return o
 }
 
-func TestNoConsentToAnotherTemplateIsNoSuccess(t *testing.T) {
+func TestMissingConsentToOtherTemplateIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{OneTime: true})
 	c.unknown()
@@ -31,7 +31,7 @@ func TestNoConsentToAnotherTemplateIsNoSuccess(t *testing.T) {
 	require.Equal(t, "failed/rejected, retries 0; row 2 43101; asked 2, delivered 1", c.fate(o))
 }
 
-func TestASuccessThatIsHeardOfWhileATokenIsFetchedIsHeeded(t *testing.T) {
+func TestSuccessReportedDuringTokenFetchCounts(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	first := c.unknown()

@@ -35,7 +35,7 @@ func (c *wechatServer) lapse() {
 	require.NoError(c.T, err)
 }
 
-func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
+func TestMessageDeliveredByAnotherSendIsNotSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	change := func(s *store.Subscription) { s.OnUnknown = task.Fail }
@@ -56,7 +56,7 @@ func TestAMessageThatAnotherSendDeliveredIsNotSentAgain(t *testing.T) {
 	require.Equal(t, "ALREADY_SENT", end.ErrorCode)
 }
 
-func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
+func TestLostClaimDoesNotSend(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	c.fake.InjectFault(sandbox.WeChatFault{Tokens: true, Delay: time.Hour})
@@ -70,7 +70,7 @@ func TestWhoLostItsClaimDoesNotSend(t *testing.T) {
 	require.Equal(t, "processing, retries 1; row 0 timeout_retry; asked 0, delivered 0", c.fate(o))
 }
 
-func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
+func TestReportIsRetriedWithoutDatabase(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_TIMEOUT=10s")
 	c.fake.InjectFault(sandbox.WeChatFault{Delay: time.Hour, After: true})
@@ -88,7 +88,7 @@ func TestAReportIsTriedAgainWhileTheDatabaseIsAway(t *testing.T) {
 	require.Equal(t, "succeeded, retries 0; row 1; asked 1, delivered 1", c.fate(o))
 }
 
-func TestATaskThatIsNoSubscribeMessageFails(t *testing.T) {
+func TestTaskWithoutSubscribeMessageFails(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{})
 	o := c.order(1)
@@ -101,7 +101,7 @@ func TestATaskThatIsNoSubscribeMessageFails(t *testing.T) {
 	require.Empty(t, c.fake.Sends())
 }
 
-func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
+func TestWithoutAppNothingIsSent(t *testing.T) {
 	t.Parallel()
 	c := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_APP_ID=")
 	c.order(1)
@@ -115,7 +115,7 @@ func TestWithoutAnAppNothingIsSentAndThatIsSaidOnce(t *testing.T) {
 	require.Zero(t, c.fake.TokenCalls())
 }
 
-func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
+func TestBadWeChatSettingsStopTheStart(t *testing.T) {
 	t.Parallel()
 	p := cluster.StartProcess(t, cluster.Binary(t), cluster.Settings("postgres://nobody@127.0.0.1:1/none",
 		"WECHAT_APP_ID=wx1", "WECHAT_BASE_URL=api.weixin.qq.com", "WECHAT_TIMEOUT=11s", "WECHAT_CONCURRENCY=0"))
@@ -131,7 +131,7 @@ func TestSettingsOfWeChatThatMakeNoSenseStopTheStart(t *testing.T) {
 
 // A trigger wakes the function: when there is an order, when a retry's time has
 // come, and when a pause ends.
-func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
+func TestWakeUpsAloneSendMessages(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	fake := sandbox.NewWeChat(t, sandbox.WeChatOptions{})
@@ -174,7 +174,7 @@ func TestBookingsAreConfirmedByWakeUpsAlone(t *testing.T) {
 }
 
 // The trigger repeats a failed call with growing delays; a wake-up would replace them.
-func TestAFailingFunctionDoesNotWakeItself(t *testing.T) {
+func TestFailingFunctionDoesNotWakeItself(t *testing.T) {
 	t.Parallel()
 	broker := cluster.NewNATS(t)
 	c := startWeChat(t, sandbox.WeChatOptions{}, "NATS_URL="+broker.URL())

@@ -124,7 +124,7 @@ func scripted(errcode, n int) sandbox.WeChatFault {
 }
 
 // What each answer of WeChat comes to, for a message that is ordered once.
-func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
+func TestErrcodesDecideTheOutcome(t *testing.T) {
 	t.Parallel()
 	known := sandbox.WeChatOptions{OpenIDs: []string{"ann"}, Templates: []string{"T1"}, Pages: []string{"pages/booking"}}
 	granted := sandbox.WeChatOptions{OneTime: true}
@@ -207,7 +207,7 @@ func TestWhatWeChatAnswersDecidesWhatBecomesOfAMessage(t *testing.T) {
 	}
 }
 
-func TestAWeChatThatIsNotThereUsesNoAttempt(t *testing.T) {
+func TestUnreachableWeChatUsesNoAttempt(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{})
 	s.order(1)
@@ -221,7 +221,7 @@ func TestAWeChatThatIsNotThereUsesNoAttempt(t *testing.T) {
 	}
 }
 
-func TestAWeChatThatAnswersNobodyIsNotAskedOnAndOn(t *testing.T) {
+func TestUnresponsiveWeChatIsCalledLessOften(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=2")
 	s.fake.InjectFault(sandbox.WeChatFault{Drop: true})
@@ -236,7 +236,7 @@ func TestAWeChatThatAnswersNobodyIsNotAskedOnAndOn(t *testing.T) {
 	require.Len(t, s.fake.Delivered(), 4)
 }
 
-func TestNoConsentAfterATryThatNobodyKnowsOfIsASuccess(t *testing.T) {
+func TestMissingConsentAfterUnknownSendIsASuccess(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*store.Subscription){
 		"tried again":   func(*store.Subscription) {},
@@ -264,7 +264,7 @@ func TestNoConsentAfterATryThatNobodyKnowsOfIsASuccess(t *testing.T) {
 	}
 }
 
-func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
+func TestThreeErrorsPauseATemplate(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{Templates: []string{"T2"}}, "WECHAT_CONCURRENCY=1")
 	for n := range uint64(3) {
@@ -289,7 +289,7 @@ func TestThreeErrorsInARowPauseATemplateUntilItIsLifted(t *testing.T) {
 	require.Equal(t, "failed/rejected, retries 0; row 2 40037; asked 5, delivered 1", s.fate(waits))
 }
 
-func TestBadDataOfOneCallerPausesItsTemplateForNobodyElse(t *testing.T) {
+func TestBadDataPausesTemplateForItsCallerOnly(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
 	var neighbour []store.Subscribed
@@ -311,7 +311,7 @@ func TestBadDataOfOneCallerPausesItsTemplateForNobodyElse(t *testing.T) {
 	s.complains()
 }
 
-func TestASuccessBetweenTwoErrorsKeepsATemplateGoing(t *testing.T) {
+func TestSuccessResetsTemplateErrors(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{}, "WECHAT_CONCURRENCY=1")
 	for n := range uint64(6) {
@@ -327,7 +327,7 @@ func TestASuccessBetweenTwoErrorsKeepsATemplateGoing(t *testing.T) {
 	require.Zero(t, s.logged(slog.LevelError))
 }
 
-func TestASpentQuotaPausesTheQueueUntilMidnightInShanghai(t *testing.T) {
+func TestSpentQuotaPausesUntilMidnightInShanghai(t *testing.T) {
 	t.Parallel()
 	s := startWeChat(t, sandbox.WeChatOptions{Daily: 1}, "WECHAT_CONCURRENCY=1")
 	first, second, third := s.order(1), s.order(2), s.order(3)
@@ -357,7 +357,7 @@ func TestASpentQuotaPausesTheQueueUntilMidnightInShanghai(t *testing.T) {
 	require.Len(t, s.fake.Delivered(), 3)
 }
 
-func TestSettingsThatAreWrongPauseTheQueueUntilItIsResumed(t *testing.T) {
+func TestWrongAppSettingsPauseTheQueue(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		env   string

@@ -385,7 +385,7 @@ func TestADeletedEndpointIsToldNothingMore(t *testing.T) {
 	require.Equal(t, task.CodeNotFound, task.CodeOf(err))
 }
 
-func TestACallerHasAtMostTwentyEndpoints(t *testing.T) {
+func TestCallerHasAtMostTwentyEndpoints(t *testing.T) {
 	t.Parallel()
 	db := open(t)
 	for n := range maxEndpoints {

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -77,5 +78,21 @@ func Eventually(t testing.TB, condition func() bool, what ...any) {
 		if time.Now().After(end) {
 			require.Fail(t, "not within "+WaitLimit.String(), what...)
 		}
+	}
+}
+
+// OnlyWithFaults skips a test that takes too long for make test.
+func OnlyWithFaults(t *testing.T) {
+	t.Helper()
+	if os.Getenv("SENDONCE_FAULT_SECONDS") == "" {
+		t.Skip("make faults runs it")
+	}
+}
+
+// OnlyWithClusters skips a test that needs three NATS servers.
+func OnlyWithClusters(t *testing.T) {
+	t.Helper()
+	if os.Getenv("SENDONCE_CLUSTER") == "" {
+		t.Skip("make cluster runs it")
 	}
 }
