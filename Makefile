@@ -1,4 +1,4 @@
-# The race detector needs a C compiler; Go says with CGO_ENABLED whether there is one.
+# The race detector needs a C compiler; CGO_ENABLED is 1 if there is one.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
 COMMIT ?= $(shell git describe --always --dirty --exclude "*" 2>/dev/null)
@@ -11,23 +11,23 @@ help: ## list the targets
 run: ## everything on this machine: Postgres, NATS, all functions, a demo sender, a webhook sink (Ctrl-C ends it)
 	@go build -o .sendonce/bin/run ./scripts/run && exec .sendonce/bin/run
 
-example: ## an order and a points service beside a running make run: orders are paid, points come once (Ctrl-C ends it)
+example: ## an order and a points service that use a running make run: each paid order gives its points once (Ctrl-C ends it)
 	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example demo
 
-booking: ## a booking confirmation by WeChat beside a running make run, ordered three times and sent once
+booking: ## a booking confirmation through the fake WeChat of a running make run, submitted three times and sent once
 	@go build -o .sendonce/bin/example ./scripts/example && exec .sendonce/bin/example booking
 
-# Tests wait for processes more than they compute, so more run at once than there may be cores. Check has vetted them.
-test: check ## format, vet, lint, every test on a private Postgres, and beside them each fuzz target
+# Tests mostly wait for processes, so more of them run at once than there are cores. The target check has vetted them.
+test: check ## format, vet, lint, every test on a private Postgres, and each fuzz target at the same time
 	@$(MAKE) --no-print-directory fuzz & fuzz=$$!; \
 	go -C scripts/tools test && go test $(RACE) -vet=off -parallel 8 -timeout 300s ./... && wait $$fuzz || { code=$$?; kill $$fuzz 2>/dev/null; exit $$code; }
 
-# Function and package of each target. What fails is written to testdata/fuzz there: keep it, so that it is tested for ever.
+# Function and package of each target. An input that fails is written to testdata/fuzz there: commit it, so that it stays tested.
 FUZZ := FuzzBodies:functions/e2e FuzzQueries:functions/e2e FuzzKeys:functions/e2e FuzzEvents:functions/e2e FuzzVerifyWebhook:shared/api FuzzSettings:shared/fn
-# Inputs for each target: about 10 s on two busy cores. A duration such as 10m works too, but Go 1.26 sometimes fails when it has passed.
+# Inputs for each target: about 10 s on two busy cores. A duration such as 10m works too, but Go 1.26 sometimes fails at its end.
 FUZZTIME ?= 5000x
 
-# By default Go spends up to a minute on making an input that reached new code smaller.
+# By default Go spends up to a minute on minimizing an input that reached new code.
 fuzz: ## each fuzz target with 5,000 inputs; FUZZTIME=1000000x for more
 	@mkdir -p .sendonce
 	@for target in $(FUZZ); do \
@@ -36,10 +36,10 @@ fuzz: ## each fuzz target with 5,000 inputs; FUZZTIME=1000000x for more
 		echo "fuzz $${target%:*}: $$(tail -1 .sendonce/fuzz.$${target%:*} | grep -o '[0-9.]*s$$'), $$(grep -o 'execs: [0-9]*' .sendonce/fuzz.$${target%:*} | tail -1)"; \
 	done
 
-vuln: ## known vulnerabilities in what is called of our dependencies; needs vuln.go.dev, or VULN='-db file:///a/copy'
+vuln: ## known vulnerabilities in the code of dependencies that is called; needs vuln.go.dev, or VULN='-db file:///a/copy'
 	go run golang.org/x/vuln/cmd/govulncheck@v1.9.0 $(VULN) ./...
 
-# As what is built, so that nothing is compiled for the looks alone.
+# With the flags of the build, so that nothing is compiled twice.
 check: export CGO_ENABLED = 0
 check: export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 check: ## format, vet and lint only
@@ -64,13 +64,13 @@ postgres-matrix: ## the tests of the migrations, the store and the functions on 
 attack: ## 64 of the worst calls of each kind at once: memory of each function, and the calls of a neighbour
 	SENDONCE_ATTACK_CALLS=64 go test -count=1 -timeout 900s -v -run TestMemoryStaysBounded ./functions/e2e
 
-lists: ## what the lists and statistics of subscribe messages read and take over a million of them
+lists: ## the cost of the lists and statistics of subscribe messages over a million rows
 	SENDONCE_LIST_ROWS=1000000 go test -count=1 -timeout 600s -v -run ListsOfSubscribeMessages ./shared/store
 
 compose-test: ## deploy/compose with podman, as root: every service replaced and killed under load, nothing lost, nothing done twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose $(COMPOSE_TEST)
 
-rolling: ## of compose-test only this: every service replaced twice under load
+rolling: ## the part of compose-test that replaces every service under load, twice
 	@go build -o .sendonce/bin/compose ./scripts/compose && exec .sendonce/bin/compose -rolling -rounds 2 $(ROLLING)
 
 bench: ## submit, claim, report, wake-up and relay rates over HTTP, in rounds with pgbench: about 3 minutes
@@ -93,6 +93,6 @@ framework: ## the functions on the server of the functions framework, in bin/fra
 golden: ## rewrite what is generated: the schema's golden file, the settings in docs, compose's .env.example and the users of NATS
 	go test ./migrations -update
 	go test ./functions -run TestDocs -update
-	go test ./deploy -run 'TestTheExampleEnvironment|TestTheUsersOfNATS' -update
+	go test ./deploy -run 'TestExampleEnvironment|TestNATSUsers' -update
 
 .PHONY: help run example booking test fuzz vuln check openapi faults cluster attack lists postgres-matrix compose-test rolling bench bench-two-phase bench-cold build framework golden

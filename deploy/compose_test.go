@@ -38,20 +38,20 @@ func services(compose object) map[string]object {
 	return all
 }
 
-// withDefaults puts the default in the place of each variable.
+// withDefaults replaces each variable by its default.
 func withDefaults(value string) string {
 	return regexp.MustCompile(`\$\{\w+:-([^}]*)\}`).ReplaceAllString(value, "$1")
 }
 
-// composed gives the workloads of a profile, and what is wrong with the way in
-// which they get their secrets.
-func composed(compose object, profile string) (all []workload, wrong []string) {
+// composeWorkloads returns the workloads of a profile, and what is wrong with their secrets and
+// names.
+func composeWorkloads(compose object, profile string) (all []workload, wrong []string) {
 	for name, s := range services(compose) {
 		profiles := list(s, "profiles")
 		if text(s, "image") != ourImage || profiles != nil && !slices.Contains(profiles, any(profile)) {
 			continue
 		}
-		w := workload{name: name, word: text(s, "command", 0), env: map[string]string{}}
+		w := workload{name: name, command: text(s, "command", 0), env: map[string]string{}}
 		var read, granted []string
 		for key, value := range s["environment"].(object) {
 			base, isFile := strings.CutSuffix(key, "_FILE")
@@ -60,7 +60,7 @@ func composed(compose object, profile string) (all []workload, wrong []string) {
 				w.function = fmt.Sprint(value)
 			case isFile:
 				w.secrets = append(w.secrets, base)
-				if base == "NATS_PASSWORD" { // each has a user of its own
+				if base == "NATS_PASSWORD" { // each has its own user
 					file = "nats_" + fmt.Sprint(s["environment"].(object)["NATS_USER"])
 				}
 				if value != secretsDir+file {
@@ -88,16 +88,16 @@ func composed(compose object, profile string) (all []workload, wrong []string) {
 	return all, wrong
 }
 
-func TestComposeHasEveryFunctionSettingAndSecretAndNoOther(t *testing.T) {
+func TestComposeMatchesBinary(t *testing.T) {
 	t.Parallel()
-	h, compose := readHouse(t), readCompose(t)
-	split, wrong := composed(compose, "split")
+	h, compose := describeBinary(t), readCompose(t)
+	split, wrong := composeWorkloads(compose, "split")
 	require.Empty(t, wrong)
 	require.Empty(t, mismatches(h, split))
 
-	compact, wrong := composed(compose, "compact")
+	compact, wrong := composeWorkloads(compose, "compact")
 	require.Empty(t, wrong)
-	require.Len(t, compact, 3, "one that serves all, beside migrate and trigger")
+	require.Len(t, compact, 3, "one for all functions, migrate and trigger")
 	for _, w := range compact {
 		require.Empty(t, w.mismatches(h))
 	}
@@ -107,43 +107,43 @@ func TestComposeHasEveryFunctionSettingAndSecretAndNoOther(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingOrStaleInComposeIsFound(t *testing.T) {
+func TestComposeMismatchesAreFound(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
+	h := describeBinary(t)
 	for name, c := range map[string]struct {
-		spoil func(all map[string]object, h *house)
-		says  string
+		spoil func(all map[string]object, h *binary)
+		want  string
 	}{
-		"a function without a service": {func(_ map[string]object, h *house) { h.functions = append(slices.Clone(h.functions), "new") }, "new: runs in 0 workloads"},
-		"a service without a function": {func(_ map[string]object, h *house) { h.functions = h.functions[1:] }, `there is no function "submit"`},
-		"a misspelt setting":           {func(all map[string]object, _ *house) { environment(all, "claim")["TASK_EVENT"] = "all" }, "TASK_EVENT is no setting"},
-		"a secret in the open":         {func(all map[string]object, _ *house) { environment(all, "claim")["NATS_PASSWORD"] = "x" }, "NATS_PASSWORD is secret"},
-		"a secret nobody has": {func(_ map[string]object, h *house) {
+		"a function without a service": {func(_ map[string]object, h *binary) { h.functions = append(slices.Clone(h.functions), "new") }, "new: runs in 0 workloads"},
+		"a service without a function": {func(_ map[string]object, h *binary) { h.functions = h.functions[1:] }, `there is no function "submit"`},
+		"a misspelt setting":           {func(all map[string]object, _ *binary) { environment(all, "claim")["TASK_EVENT"] = "all" }, "TASK_EVENT is no setting"},
+		"a secret in plain text":       {func(all map[string]object, _ *binary) { environment(all, "claim")["NATS_PASSWORD"] = "x" }, "NATS_PASSWORD is secret"},
+		"a secret that no service has": {func(_ map[string]object, h *binary) {
 			h.settings = append(slices.Clone(h.settings), setting{name: "X", secret: true})
 		}, "reads the secret X"},
-		"a secret nobody reads": {func(all map[string]object, _ *house) { environment(all, "migrate")["WECHAT_APP_SECRET_FILE"] = "x" }, "migrate: has the secret WECHAT_APP_SECRET and"},
-		"the admin's password in a function": {func(all map[string]object, _ *house) {
+		"a secret that is not read": {func(all map[string]object, _ *binary) { environment(all, "migrate")["WECHAT_APP_SECRET_FILE"] = "x" }, "migrate: has the secret WECHAT_APP_SECRET and"},
+		"the admin's password in a function": {func(all map[string]object, _ *binary) {
 			environment(all, "claim")["BASIC_AUTH_PASSWORD_FILE"] = secretsDir + "basic_auth_password"
 		}, "claim: has the secret BASIC_AUTH_PASSWORD and does not read it"},
-		"the admin's password in the trigger": {func(all map[string]object, _ *house) {
+		"the admin's password in the trigger": {func(all map[string]object, _ *binary) {
 			environment(all, "trigger")["BASIC_AUTH_PASSWORD_HASH_FILE"] = secretsDir + "basic_auth_password_hash"
 		}, "trigger: has the secret BASIC_AUTH_PASSWORD_HASH and does not read it"},
-		"a file that is not granted":    {func(all map[string]object, _ *house) { all["save"]["secrets"] = []any{"database_url"} }, "save: is granted [database_url] and reads"},
-		"a file that is somewhere else": {func(all map[string]object, _ *house) { environment(all, "save")["DATABASE_URL_FILE"] = "/x" }, "DATABASE_URL_FILE is not /run/secrets/database_url"},
-		"another one's user of NATS":    {func(all map[string]object, _ *house) { environment(all, "save")["NATS_USER"] = "deliver" }, "save: is the user deliver of NATS, not save"},
-		"a function under another name": {func(all map[string]object, _ *house) { environment(all, "save")["FUNCTION_TARGET"] = "relay" }, "look for relay under its own name"},
+		"a file that is not granted":       {func(all map[string]object, _ *binary) { all["save"]["secrets"] = []any{"database_url"} }, "save: is granted [database_url] and reads"},
+		"a file that is somewhere else":    {func(all map[string]object, _ *binary) { environment(all, "save")["DATABASE_URL_FILE"] = "/x" }, "DATABASE_URL_FILE is not /run/secrets/database_url"},
+		"the NATS user of another service": {func(all map[string]object, _ *binary) { environment(all, "save")["NATS_USER"] = "deliver" }, "save: is the user deliver of NATS, not save"},
+		"a function under another name":    {func(all map[string]object, _ *binary) { environment(all, "save")["FUNCTION_TARGET"] = "relay" }, "look for relay under its own name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			compose, changed := readCompose(t), h
 			c.spoil(services(compose), &changed)
-			all, wrong := composed(compose, "split")
-			require.Contains(t, strings.Join(append(wrong, mismatches(changed, all)...), "\n"), c.says)
+			all, wrong := composeWorkloads(compose, "split")
+			require.Contains(t, strings.Join(append(wrong, mismatches(changed, all)...), "\n"), c.want)
 		})
 	}
 }
 
-// environment gives the service an environment of its own, to be spoilt.
+// environment returns the environment of a service, which the test may change.
 func environment(all map[string]object, name string) object {
 	all[name]["environment"] = clone(all[name]["environment"])
 	return all[name]["environment"].(object)
@@ -157,7 +157,7 @@ func texts(items []any) []string {
 	return all
 }
 
-func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
+func TestUpCreatesEverySecretFile(t *testing.T) {
 	t.Parallel()
 	script, err := os.ReadFile("compose/up")
 	require.NoError(t, err)
@@ -166,26 +166,26 @@ func TestEverySecretFileIsMadeBeforeTheStart(t *testing.T) {
 		made[match[1]] = true
 	}
 	made["basic_auth_password_hash"] = strings.Contains(string(script), "hash=secrets/basic_auth_password_hash\n")
-	for _, u := range bus.Users(bus.StreamAccepted) { // made of the file with the users
+	for _, u := range bus.Users(bus.StreamAccepted) { // made from the file with the users
 		made["nats_"+u.Name] = true
 	}
 	compose := readCompose(t)
 	for name, secret := range compose["secrets"].(object) {
 		require.Equal(t, "./secrets/"+name, text(secret, "file"))
-		require.True(t, made[name], "up does not make %s", name)
+		require.True(t, made[name], "up does not create %s", name)
 		used := 0
 		for _, s := range services(compose) {
 			if slices.Contains(texts(list(s, "secrets")), name) {
 				used++
 			}
 		}
-		require.Positive(t, used, "nobody has %s", name)
+		require.Positive(t, used, "no service has %s", name)
 		delete(made, name)
 	}
-	require.Equal(t, map[string]bool{"nats_operator": true, "basic_auth_password": true}, made, "which are for people")
+	require.Equal(t, map[string]bool{"nats_operator": true, "basic_auth_password": true}, made, "the rest is for operators")
 }
 
-// networksOf gives the networks of a service with what it has there.
+// networksOf returns the networks of a service with its options there.
 func networksOf(s object) map[string]object {
 	all := map[string]object{}
 	for _, name := range texts(list(s, "networks")) {
@@ -199,8 +199,8 @@ func networksOf(s object) map[string]object {
 	return all
 }
 
-// waysOut names who is in a network that reaches beyond this host.
-func waysOut(compose object) map[string][]string {
+// externalNetworks lists the services in each network that reaches other hosts.
+func externalNetworks(compose object) map[string][]string {
 	out := map[string][]string{}
 	for name, s := range services(compose) {
 		for network := range networksOf(s) {
@@ -215,25 +215,25 @@ func waysOut(compose object) map[string][]string {
 	return out
 }
 
-func TestOnlyWhoCallsOutHasAWayOut(t *testing.T) {
+func TestExternalNetworks(t *testing.T) {
 	t.Parallel()
 	compose := readCompose(t)
-	require.Equal(t, map[string][]string{"edge": {"gateway"}, "outgoing": {"deliver", "sendonce", "wechat"}}, waysOut(compose),
+	require.Equal(t, map[string][]string{"edge": {"gateway"}, "outgoing": {"deliver", "sendonce", "wechat"}}, externalNetworks(compose),
 		"sendonce is all functions, in the profile compact")
 	compose["networks"].(object)["front"] = object{}
-	require.Contains(t, waysOut(compose), "front")
+	require.Contains(t, externalNetworks(compose), "front")
 }
 
-// A function believes the gateway where a call comes from, and no other container.
-func TestOnlyTheGatewayIsTrusted(t *testing.T) {
+// A function trusts X-Forwarded-For of the gateway only.
+func TestOnlyGatewayIsTrusted(t *testing.T) {
 	t.Parallel()
 	compose := readCompose(t)
 	gateway := withDefaults(text(networksOf(services(compose)["gateway"])["front"], "ipv4_address"))
-	h := readHouse(t)
+	h := describeBinary(t)
 	for _, profile := range []string{"split", "compact"} {
-		all, _ := composed(compose, profile)
+		all, _ := composeWorkloads(compose, profile)
 		for _, w := range all {
-			if w.word == "" {
+			if w.command == "" {
 				require.Equal(t, gateway, w.env["TRUSTED_PROXIES"], w.name)
 			}
 		}
@@ -245,22 +245,22 @@ func TestOnlyTheGatewayIsTrusted(t *testing.T) {
 	require.NoError(t, err)
 	others, err := netip.ParsePrefix(withDefaults(text(network, "ip_range")))
 	require.NoError(t, err)
-	require.True(t, subnet.Contains(address) && !others.Contains(address), "no other container is given %s", address)
+	require.True(t, subnet.Contains(address) && !others.Contains(address), "no other container gets %s", address)
 	require.Less(t, len(h.functions)+3, 1<<(32-others.Bits()))
 }
 
-func TestEveryServiceIsBoundedWatchedAndStartedAgain(t *testing.T) {
+func TestComposeServiceLimits(t *testing.T) {
 	t.Parallel()
 	for name, s := range services(readCompose(t)) {
 		require.NotEmpty(t, text(s, "mem_limit"), name)
-		require.NotEmpty(t, text(s, "stop_grace_period"), "%s: podman's API kills at once what has none", name)
+		require.NotEmpty(t, text(s, "stop_grace_period"), "%s: without it podman's API kills at once", name)
 		require.NotEmpty(t, text(s, "logging", "options", "max-size"), name)
 		oneShot := name == "migrate"
 		require.Equal(t, map[bool]string{true: "on-failure", false: "unless-stopped"}[oneShot], text(s, "restart"), name)
 		if !oneShot {
 			require.NotEmpty(t, list(s, "healthcheck", "test"), name)
 		}
-		if name != "postgres" { // whose image becomes another user by itself
+		if name != "postgres" { // its image changes the user itself
 			require.Equal(t, "true", text(s, "read_only"), name)
 			require.Equal(t, []string{"ALL"}, texts(list(s, "cap_drop")), name)
 		}
@@ -268,14 +268,14 @@ func TestEveryServiceIsBoundedWatchedAndStartedAgain(t *testing.T) {
 			require.Equal(t, "30s", text(s, "stop_grace_period"), "more than SENDONCE_DRAIN_TIMEOUT")
 		}
 		if name != "gateway" {
-			require.Empty(t, list(s, "ports"), "%s is for inside only", name)
+			require.Empty(t, list(s, "ports"), "%s must not be reachable from outside", name)
 		}
 	}
 }
 
-func TestPostgresHasConnectionsForAllFunctionsAtOnce(t *testing.T) {
+func TestComposeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
-	h, compose := readHouse(t), readCompose(t)
+	h, compose := describeBinary(t), readCompose(t)
 	match := regexp.MustCompile(`max_connections=(\d+)`).FindStringSubmatch(text(services(compose)["postgres"], "command"))
 	require.NotNil(t, match)
 	limit, err := strconv.Atoi(match[1])
@@ -292,10 +292,10 @@ const (
 	generated = "# --- Settings of Sendonce, as `sendonce config` lists them; `make golden` writes what follows. ---\n"
 )
 
-func TestTheExampleEnvironmentHasEverySettingThatMayBeSetThere(t *testing.T) {
+func TestExampleEnvironment(t *testing.T) {
 	t.Parallel()
-	h, compose := readHouse(t), readCompose(t)
-	here := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // the image's, not the user's
+	h, compose := describeBinary(t), readCompose(t)
+	here := map[string]bool{"APP_HOST": true, "APP_PORT": true, "PORT": true} // set by the image
 	for _, s := range services(compose) {
 		if text(s, "image") == ourImage {
 			for name := range s["environment"].(object) {
@@ -322,25 +322,25 @@ func TestTheExampleEnvironmentHasEverySettingThatMayBeSetThere(t *testing.T) {
 		require.NoError(t, os.WriteFile(envFile, []byte(head+generated+b.String()), 0o644))
 		return
 	}
-	sandbox.RequireGolden(t, envFile, tail, b.String(), "go test ./deploy -run TestTheExampleEnvironment -update")
+	sandbox.RequireGolden(t, envFile, tail, b.String(), "go test ./deploy -run TestExampleEnvironment -update")
 
 	file, err := os.ReadFile("compose/compose.yaml")
 	require.NoError(t, err)
-	asked := map[string]bool{"COMPOSE_PROFILES": true}
+	used := map[string]bool{"COMPOSE_PROFILES": true}
 	for _, match := range regexp.MustCompile(`\$\{(\w+)`).FindAllStringSubmatch(string(file), -1) {
-		asked[match[1]] = true
+		used[match[1]] = true
 	}
-	told := map[string]bool{"COMMIT": true, "SECRETS": true} // which `up` tells
+	listed := map[string]bool{"COMMIT": true, "SECRETS": true} // set by `up`
 	for _, match := range regexp.MustCompile(`(?m)^#?([A-Z_]+)=`).FindAllStringSubmatch(head, -1) {
-		told[match[1]] = true
+		listed[match[1]] = true
 	}
-	require.Equal(t, asked, told, "what compose.yaml takes from .env; not settings, so their names must not look like ours")
-	for name := range told {
+	require.Equal(t, used, listed, "the variables of compose.yaml; they are not settings, so they must not have the prefixes of settings")
+	for name := range listed {
 		require.NotRegexp(t, "^(SENDONCE|APP|BASIC_AUTH|TWO_PHASE|WECHAT)_", name)
 	}
 }
 
-// gateway is the table of the Caddyfile.
+// gateway returns the routes of the Caddyfile.
 func gateway(t *testing.T) func(path string) string {
 	t.Helper()
 	content, err := os.ReadFile("compose/Caddyfile")
@@ -367,12 +367,12 @@ func gateway(t *testing.T) func(path string) string {
 	}
 }
 
-func TestTheGatewayEndsBeforeItIsKilled(t *testing.T) {
+func TestGatewayGracePeriod(t *testing.T) {
 	t.Parallel()
 	content, err := os.ReadFile("compose/Caddyfile")
 	require.NoError(t, err)
 	match := regexp.MustCompile(`(?m)^\tgrace_period (\S+)$`).FindSubmatch(content)
-	require.NotNil(t, match, "an open stream would hold it for ever")
+	require.NotNil(t, match, "without it an open stream delays the end without limit")
 	takes, err := time.ParseDuration(string(match[1]))
 	require.NoError(t, err)
 	grace, err := time.ParseDuration(text(services(readCompose(t))["gateway"], "stop_grace_period"))
@@ -380,10 +380,10 @@ func TestTheGatewayEndsBeforeItIsKilled(t *testing.T) {
 	require.Less(t, takes, grace)
 }
 
-func TestTheGatewayOfComposeFindsEveryFunction(t *testing.T) {
+func TestComposeGatewayRoutes(t *testing.T) {
 	t.Parallel()
-	h, ask := readHouse(t), gateway(t)
-	require.Empty(t, misrouted(h, ask))
+	h, routeOf := describeBinary(t), gateway(t)
+	require.Empty(t, wrongRoutes(h, routeOf))
 	h.calls = append(h.calls, call{function: "new", path: "/api/v1/new"})
-	require.Equal(t, []string{`/api/v1/new goes to "submit", not to "new"`}, misrouted(h, ask))
+	require.Equal(t, []string{`/api/v1/new goes to "submit", not to "new"`}, wrongRoutes(h, routeOf))
 }

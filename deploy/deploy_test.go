@@ -1,6 +1,6 @@
-// Package deploy holds what runs Sendonce to what Sendonce is: the manifests to
-// the schemas of those who read them, and every function, route, setting and
-// secret in them to what the binary says of itself.
+// Package deploy tests the manifests: they must match the schemas of Compose and
+// Kubernetes, and every function, route, setting and secret in them must be one that
+// the binary lists.
 package deploy
 
 import (
@@ -26,8 +26,8 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 // object is a node of a YAML file.
 type object = map[string]any
 
-// house is what the binary says of itself.
-type house struct {
+// binary is the binary, with what it lists about itself.
+type binary struct {
 	bin       string
 	functions []string
 	calls     []call
@@ -47,9 +47,9 @@ type setting struct {
 	readBy             []string // functions and commands; nil = all
 }
 
-func readHouse(t *testing.T) house {
+func describeBinary(t *testing.T) binary {
 	t.Helper()
-	h := house{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false)}
+	h := binary{bin: sandbox.Build(t, "github.com/sendonce/sendonce/functions/sendonce", false)}
 	for _, row := range h.table(t, "routes") {
 		method, path, _ := strings.Cut(row[1], " ")
 		h.calls = append(h.calls, call{function: row[0], method: method, path: path, roles: strings.Split(row[2], ", ")})
@@ -70,10 +70,10 @@ func readHouse(t *testing.T) house {
 	return h
 }
 
-// table gives the cells of the Markdown table that a word prints, unquoted.
-func (h house) table(t *testing.T, word string) [][]string {
+// table returns the cells of the Markdown table that a command prints, unquoted.
+func (h binary) table(t *testing.T, command string) [][]string {
 	t.Helper()
-	out, err := h.run(nil, word)
+	out, err := h.run(nil, command)
 	require.NoError(t, err)
 	var rows [][]string
 	for line := range strings.Lines(out) {
@@ -89,8 +89,8 @@ func (h house) table(t *testing.T, word string) [][]string {
 	return rows[2:]
 }
 
-// run runs the binary with env alone and gives what it prints.
-func (h house) run(env []string, args ...string) (string, error) {
+// run runs the binary with env as its whole environment and returns its output.
+func (h binary) run(env []string, args ...string) (string, error) {
 	cmd := exec.Command(h.bin, args...)
 	cmd.Env = append([]string{"PATH="}, env...)
 	out, err := cmd.CombinedOutput()
@@ -104,16 +104,16 @@ func (h house) run(env []string, args ...string) (string, error) {
 // Kubernetes a Service of Knative, a Deployment or a Job.
 type workload struct {
 	name     string
-	function string // "" serves all, unless there is a word
-	word     string
+	function string // "" = all, unless there is a command
+	command  string
 	env      map[string]string
 	secrets  []string // the settings that come from secrets
 }
 
-// wrongUser says when a workload is another user of NATS than its own.
+// wrongUser reports a workload that does not log in to NATS as its own user.
 func (w workload) wrongUser() []string {
-	wants := cmp.Or(w.function, w.word, bus.UserAll)
-	if w.word == "migrate" {
+	wants := cmp.Or(w.function, w.command, bus.UserAll)
+	if w.command == "migrate" {
 		wants = ""
 	}
 	if has := w.env["NATS_USER"]; has != wants {
@@ -122,16 +122,15 @@ func (w workload) wrongUser() []string {
 	return nil
 }
 
-// mayBePlain are secret because they can hold a password; ours stand elsewhere.
-var mayBePlain = []string{"NATS_URL", "DATABASE_URL"}
+// plainSecrets are secret because they can contain a password; here the passwords are elsewhere.
+var plainSecrets = []string{"NATS_URL", "DATABASE_URL"}
 
-// mismatches compares workloads with the house: what is missing and what is
-// there without need.
-func mismatches(h house, workloads []workload) []string {
+// mismatches lists what workloads lack for the binary, and what they have without need.
+func mismatches(h binary, workloads []workload) []string {
 	var wrong []string
 	found := map[string]int{}
 	for _, w := range workloads {
-		found[w.function+w.word]++
+		found[w.function+w.command]++
 		wrong = append(wrong, w.mismatches(h)...)
 	}
 	for _, name := range append([]string{"migrate", "trigger"}, h.functions...) {
@@ -142,14 +141,14 @@ func mismatches(h house, workloads []workload) []string {
 	return wrong
 }
 
-// The functions have a hash of the admin's password, and nobody the password itself.
+// The functions have a hash of the admin's password; no workload has the password.
 const (
 	adminPassword = "BASIC_AUTH_PASSWORD"
 	adminHash     = "BASIC_AUTH_PASSWORD_HASH"
 )
 
-// mismatches is what one workload has or lacks.
-func (w workload) mismatches(h house) []string {
+// mismatches lists what one workload lacks or has without need.
+func (w workload) mismatches(h binary) []string {
 	wrong := w.unknown(h)
 	if w.function != "" && !slices.Contains(h.functions, w.function) {
 		wrong = append(wrong, fmt.Sprintf("%s: there is no function %q", w.name, w.function))
@@ -164,8 +163,8 @@ func (w workload) mismatches(h house) []string {
 	return wrong
 }
 
-// unknown names what the binary would not know.
-func (w workload) unknown(h house) []string {
+// unknown lists the settings that the binary does not have.
+func (w workload) unknown(h binary) []string {
 	var wrong []string
 	for name := range w.env {
 		i := slices.IndexFunc(h.settings, func(s setting) bool { return s.name == name })
@@ -173,8 +172,8 @@ func (w workload) unknown(h house) []string {
 		case name == "GOMEMLIMIT":
 		case i < 0:
 			wrong = append(wrong, fmt.Sprintf("%s: %s is no setting", w.name, name))
-		case h.settings[i].secret && !slices.Contains(mayBePlain, name):
-			wrong = append(wrong, fmt.Sprintf("%s: %s is secret and stands in the file", w.name, name))
+		case h.settings[i].secret && !slices.Contains(plainSecrets, name):
+			wrong = append(wrong, fmt.Sprintf("%s: %s is secret and is in the file", w.name, name))
 		}
 	}
 	for _, name := range w.secrets {
@@ -185,18 +184,18 @@ func (w workload) unknown(h house) []string {
 	return wrong
 }
 
-// needs says whether a workload must be given a secret, and may.
+// needs is whether a workload must have a secret; otherwise it must not.
 func (w workload) needs(s setting) bool {
 	switch {
-	case !s.secret || slices.Contains(mayBePlain, s.name):
+	case !s.secret || slices.Contains(plainSecrets, s.name):
 		return false
-	case w.word == "migrate":
+	case w.command == "migrate":
 		return slices.Contains(s.readBy, "migrate")
 	case s.name == adminPassword:
 		return false
 	case s.name == adminHash:
-		return w.word == ""
-	case w.word == "trigger":
+		return w.command == ""
+	case w.command == "trigger":
 		return s.readBy == nil || slices.Contains(s.readBy, "trigger")
 	case s.readBy == nil:
 		return true
@@ -206,13 +205,12 @@ func (w workload) needs(s setting) bool {
 	return slices.Contains(s.readBy, w.function)
 }
 
-// accepts starts the binary as far as the check of all its settings, with what
-// a workload gives it.
-func (h house) accepts(w workload) error {
+// accepts runs the binary with the settings of a workload, which it checks at its start.
+func (h binary) accepts(w workload) error {
 	env := []string{}
 	for name, value := range w.env {
 		if name == "NATS_CA" {
-			value = h.bin // a file; what is in it is read when NATS is called
+			value = h.bin // any file; it is read when NATS is called
 		}
 		env = append(env, name+"="+value)
 	}
@@ -232,18 +230,18 @@ func (h house) accepts(w workload) error {
 	return err
 }
 
-// misrouted compares what a gateway does with every path of the house. ask gives
-// the function that a path goes to, "" for none.
-func misrouted(h house, ask func(path string) string) []string {
+// wrongRoutes compares the routes of a gateway with every path of the binary. routeOf
+// returns the function that a path is routed to, "" for none.
+func wrongRoutes(h binary, routeOf func(path string) string) []string {
 	var wrong []string
 	want := func(path, function string) {
-		if got := ask(path); got != function {
+		if got := routeOf(path); got != function {
 			wrong = append(wrong, fmt.Sprintf("%s goes to %q, not to %q", path, got, function))
 		}
 	}
 	for _, c := range h.calls {
 		if slices.Contains(c.roles, "trigger") {
-			want(c.path, "") // the trigger does not come through the gateway
+			want(c.path, "") // the trigger does not use the gateway
 			continue
 		}
 		want(regexp.MustCompile(`\{[^}]*\}`).ReplaceAllString(c.path, "x-1"), c.function)
@@ -274,7 +272,7 @@ func parseYAML(t *testing.T, name string, text []byte) []object {
 	return all
 }
 
-// at walks into a node by names and indexes; nil when there is no such place.
+// at returns the node at a path of names and indexes, or nil.
 func at(node any, path ...any) any {
 	for _, step := range path {
 		switch n := node.(type) {

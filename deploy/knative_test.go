@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/functions/deliver"
 )
 
-// cluster is what one overlay makes.
+// cluster is the objects of one overlay.
 type cluster []object
 
 func (c cluster) of(kind string) cluster {
@@ -47,7 +47,7 @@ func (c cluster) ours() cluster {
 func (c cluster) workloads() (all []workload, wrong []string) {
 	for _, o := range c.ours() {
 		container := at(o, "spec", "template", "spec", "containers", 0)
-		w := workload{name: text(o, "metadata", "name"), word: text(container, "args", 0), env: map[string]string{}}
+		w := workload{name: text(o, "metadata", "name"), command: text(container, "args", 0), env: map[string]string{}}
 		for _, from := range list(container, "envFrom") {
 			data, _ := at(c.of(configMap).named(text(from, "configMapRef", "name")), "data").(object)
 			if data == nil {
@@ -89,9 +89,9 @@ func (c cluster) workloads() (all []workload, wrong []string) {
 	return all, wrong
 }
 
-func TestKnativeHasEveryFunctionSettingAndSecretAndNoOther(t *testing.T) {
+func TestKnativeMatchesBinary(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
+	h := describeBinary(t)
 	for _, dir := range overlays(t) {
 		all, wrong := cluster(render(t, dir)).workloads()
 		require.Empty(t, wrong, dir)
@@ -102,35 +102,34 @@ func TestKnativeHasEveryFunctionSettingAndSecretAndNoOther(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingOrStaleInKnativeIsFound(t *testing.T) {
+func TestKnativeMismatchesAreFound(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
+	h := describeBinary(t)
 	read := func() cluster { return render(t, "knative/overlays/production") }
-	says := func(c cluster, h house) string {
+	mismatchesOf := func(c cluster, h binary) string {
 		all, wrong := c.workloads()
 		return strings.Join(append(wrong, mismatches(h, all)...), "\n")
 	}
 	more := h
 	more.functions = append(slices.Clone(h.functions), "new")
-	require.Contains(t, says(read(), more), "new: runs in 0 workloads")
+	require.Contains(t, mismatchesOf(read(), more), "new: runs in 0 workloads")
 	more = h
 	more.settings = append(slices.Clone(h.settings), setting{name: "NEW", secret: true, readBy: []string{"claim"}})
-	require.Contains(t, says(read(), more), "claim: reads the secret NEW")
+	require.Contains(t, mismatchesOf(read(), more), "claim: reads the secret NEW")
 	c := read()
 	c.of(configMap).named("sendonce")["data"].(object)["SENDONCE_NATS_REPLICA"] = "3"
-	require.Contains(t, says(c, h), "SENDONCE_NATS_REPLICA is no setting")
-	require.Contains(t, says(c[1:], more), "reads the secret NEW")
+	require.Contains(t, mismatchesOf(c, h), "SENDONCE_NATS_REPLICA is no setting")
+	require.Contains(t, mismatchesOf(c[1:], more), "reads the secret NEW")
 }
 
-// Every key that is read is in the Secrets of both overlays that say what there
-// has to be, and no key is there for nobody.
-func TestEverySecretHasItsKeysAndNoOther(t *testing.T) {
+// The Secrets of both overlays have the keys that are read, and no others.
+func TestSecretKeys(t *testing.T) {
 	t.Parallel()
 	for dir, have := range map[string]cluster{
 		"knative/overlays/local":      cluster(render(t, "knative/overlays/local")).of("v1 Secret"),
 		"knative/overlays/production": append(readYAML(t, "knative/overlays/production/secrets.example.yaml"), natsSecrets(t)...),
 	} {
-		given, asked := map[string]bool{}, map[string]bool{}
+		given, read := map[string]bool{}, map[string]bool{}
 		for _, secret := range have {
 			for key := range secret["stringData"].(object) {
 				given[text(secret, "metadata", "name")+"/"+key] = true
@@ -140,18 +139,18 @@ func TestEverySecretHasItsKeysAndNoOther(t *testing.T) {
 		walk([]object(all), func(o object) {
 			ref, _ := o["secretKeyRef"].(object)
 			if key := text(ref, "name") + "/" + text(ref, "key"); ref != nil && (ref["optional"] != true || given[key]) {
-				asked[key] = true
+				read[key] = true
 			}
 		})
 		walk([]object(all), func(o object) { // volumes
 			secret, _ := o["secret"].(object)
 			name := text(secret, "secretName") + text(secret, "name")
 			for _, item := range list(secret, "items") {
-				asked[name+"/"+text(item, "key")] = true
+				read[name+"/"+text(item, "key")] = true
 			}
 			if secret["secretName"] != nil && secret["items"] == nil && secret["optional"] != true {
 				for _, key := range []string{"ca.crt", "tls.crt", "tls.key"} {
-					asked[name+"/"+key] = true
+					read[name+"/"+key] = true
 				}
 			}
 		})
@@ -160,10 +159,10 @@ func TestEverySecretHasItsKeysAndNoOther(t *testing.T) {
 		}
 		for _, o := range all.of("postgresql.cnpg.io/v1 Cluster") {
 			name := text(o, "spec", "bootstrap", "initdb", "secret", "name")
-			asked[name+"/username"], asked[name+"/password"] = true, true
+			read[name+"/username"], read[name+"/password"] = true, true
 			require.Equal(t, name, text(o, "spec", "managed", "roles", 0, "passwordSecret", "name"))
 		}
-		require.Equal(t, asked, given, dir)
+		require.Equal(t, read, given, dir)
 	}
 }
 
@@ -185,8 +184,8 @@ func walk(node any, visit func(object)) {
 	}
 }
 
-// routed is what the HTTPRoute does: Exact wins, then the longest prefix.
-func (c cluster) routed(t *testing.T) func(path string) string {
+// httpRoute returns the routes of the HTTPRoute: Exact first, then the longest prefix.
+func (c cluster) httpRoute(t *testing.T) func(path string) string {
 	route := c.of("gateway.networking.k8s.io/v1 HTTPRoute").named("sendonce")
 	require.NotNil(t, route)
 	return func(path string) string {
@@ -214,22 +213,22 @@ func (c cluster) routed(t *testing.T) func(path string) string {
 	}
 }
 
-func TestTheRoutesOfKnativeFindEveryFunction(t *testing.T) {
+func TestHTTPRoute(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
+	h := describeBinary(t)
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
-		require.Empty(t, misrouted(h, c.routed(t)), dir)
+		require.Empty(t, wrongRoutes(h, c.httpRoute(t)), dir)
 		from := at(c.of("gateway.networking.k8s.io/v1beta1 ReferenceGrant").named("sendonce"), "spec", "from", 0)
 		require.Equal(t, "sendonce", text(from, "namespace"))
 	}
 	h.calls = append(h.calls, call{function: "new", path: "/api/v1/new"})
-	require.Len(t, misrouted(h, cluster(render(t, "knative/base")).routed(t)), 1)
+	require.Len(t, wrongRoutes(h, cluster(render(t, "knative/base")).httpRoute(t)), 1)
 }
 
-func TestAServiceOfKnativeKeepsToWhatKnativeBearsAndFunctionsNeed(t *testing.T) {
+func TestKnativeServiceFields(t *testing.T) {
 	t.Parallel()
-	known := published(t, "knative.dev/serving@v0.51.0", "pkg/apis/autoscaling/register.go")["pkg/apis/autoscaling/register.go"]
+	known := moduleFiles(t, "knative.dev/serving@v0.51.0", "pkg/apis/autoscaling/register.go")["pkg/apis/autoscaling/register.go"]
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
 		settings := c.of(configMap).named("sendonce")["data"]
@@ -248,7 +247,7 @@ func TestAServiceOfKnativeKeepsToWhatKnativeBearsAndFunctionsNeed(t *testing.T) 
 			require.Equal(t, "cluster-local", text(o, "metadata", "labels", "networking.knative.dev/visibility"))
 			spec := at(template, "spec")
 			for _, refused := range []string{"nodeSelector", "affinity", "tolerations", "initContainers", "hostNetwork", "dnsPolicy", "topologySpreadConstraints"} {
-				require.NotContains(t, spec, refused, "%s: Knative takes it only behind a feature flag", name)
+				require.NotContains(t, spec, refused, "%s: Knative accepts it only behind a feature flag", name)
 			}
 			concurrency, timeout := number(t, spec, "containerConcurrency"), number(t, spec, "timeoutSeconds")
 			require.True(t, concurrency >= 1 && concurrency <= 1000, name)
@@ -263,7 +262,7 @@ func TestAServiceOfKnativeKeepsToWhatKnativeBearsAndFunctionsNeed(t *testing.T) 
 			require.Equal(t, "true", text(container, "securityContext", "readOnlyRootFilesystem"))
 			require.NotEmpty(t, text(container, "resources", "limits", "memory"))
 			require.Equal(t, "/healthz", text(container, "readinessProbe", "httpGet", "path"))
-			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: Knative would ask once in a period, not until it is ready", name)
+			require.Empty(t, text(container, "readinessProbe", "periodSeconds"), "%s: with a period Knative would probe once in it, not until it is ready", name)
 			require.Equal(t, "/healthz", text(container, "livenessProbe", "httpGet", "path"))
 		}
 	}
@@ -281,8 +280,8 @@ func number(t *testing.T, node any, path ...any) int {
 	return n
 }
 
-// All pods at once need so many connections: no more than there are.
-func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
+// All pods at their maximum need no more connections than there are.
+func TestKnativeConnectionsSuffice(t *testing.T) {
 	t.Parallel()
 	// Every function logs in as two roles, and admin and sweep each as a third one with
 	// few connections (store.rareConns).
@@ -297,7 +296,7 @@ func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
 				seldom += scale(t, o, "max") * rare
 			}
 		}
-		asked := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + seldom
+		needed := pods*number(t, settings, "SENDONCE_DATABASE_MAX_CONNS")*roles + seldom
 		poolers := c.of("postgresql.cnpg.io/v1 Pooler")
 		require.Equal(t, strconv.FormatBool(len(poolers) > 0), text(settings, "SENDONCE_DATABASE_POOLER"), dir)
 		if len(poolers) == 0 {
@@ -305,7 +304,7 @@ func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
 			require.NotNil(t, limit, dir)
 			have, err := strconv.Atoi(limit[1])
 			require.NoError(t, err)
-			require.LessOrEqual(t, asked+spare, have, dir)
+			require.LessOrEqual(t, needed+spare, have, dir)
 			continue
 		}
 		pooler := poolers[0]
@@ -313,15 +312,15 @@ func TestConnectionsSufficeWhenEverythingIsScaledOut(t *testing.T) {
 		bouncer := at(pooler, "spec", "pgbouncer")
 		require.Equal(t, "transaction", text(bouncer, "poolMode"))
 		require.Equal(t, "1", text(bouncer, "parameters", "server_reset_query_always"), "functions share its sessions")
-		require.LessOrEqual(t, asked, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "with one pooler away too")
+		require.LessOrEqual(t, needed, (instances-1)*number(t, bouncer, "parameters", "max_client_conn"), "also with one pooler down")
 		servers := instances*(roles*number(t, bouncer, "parameters", "default_pool_size")+roles*number(t, bouncer, "parameters", "reserve_pool_size")) + seldom
 		postgres := c.of("postgresql.cnpg.io/v1 Cluster").named(text(pooler, "spec", "cluster", "name"))
 		require.LessOrEqual(t, servers+spare, number(t, postgres, "spec", "postgresql", "parameters", "max_connections"))
 	}
 }
 
-// What a promise of production rests on.
-func TestProductionKeepsCopiesOfEverything(t *testing.T) {
+// The durability of production depends on these.
+func TestProductionIsReplicated(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"knative/overlays/production", "knative/overlays/eventing"} {
 		c := cluster(render(t, dir))
@@ -339,7 +338,7 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 		require.Equal(t, "any", text(postgres, "postgresql", "synchronous", "method"))
 		require.Equal(t, "required", text(postgres, "postgresql", "synchronous", "dataDurability"))
 		require.Equal(t, "on", text(postgres, "postgresql", "parameters", "synchronous_commit"))
-		require.Greater(t, number(t, postgres, "instances"), number(t, postgres, "postgresql", "synchronous", "number")+1, "one standby may go and commits go on")
+		require.Greater(t, number(t, postgres, "instances"), number(t, postgres, "postgresql", "synchronous", "number")+1, "commits go on without one standby")
 		require.Equal(t, "true", text(postgres, "managed", "roles", 0, "createrole"))
 		require.Greater(t, number(t, c.of(deployment).named("trigger"), "spec", "replicas"), 1)
 		require.Len(t, c.of("policy/v1 PodDisruptionBudget"), 2)
@@ -347,7 +346,7 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 	for _, dir := range []string{"knative/overlays/production", "knative/overlays/eventing"} {
 		functions := text(cluster(render(t, dir)).of(configMap).named("sendonce-database"), "data", "DATABASE_URL")
 		require.Contains(t, functions, "target_session_attrs=read-write")
-		require.NotContains(t, functions, "@", "a role has a password of its own")
+		require.NotContains(t, functions, "@", "each role has its own password")
 	}
 	migrate := text(cluster(readYAML(t, "knative/overlays/production/secrets.example.yaml")).named("sendonce-migrate"), "stringData", "SENDONCE_OWNER_URL")
 	require.Contains(t, migrate, "target_session_attrs=read-write")
@@ -356,7 +355,7 @@ func TestProductionKeepsCopiesOfEverything(t *testing.T) {
 
 const nodeCache = "169.254.20.10/32" // of names
 
-func TestOnlyWhoCallsOutReachesTheInternet(t *testing.T) {
+func TestEgressPolicies(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
 		for _, o := range cluster(render(t, dir)).of(networkPolicy) {
@@ -375,9 +374,8 @@ func TestOnlyWhoCallsOutReachesTheInternet(t *testing.T) {
 	}
 }
 
-// What deliver itself refuses to call, a deliver that was taken over cannot reach
-// either. NAT64 embeds an IPv4 address in the last 32 bits of one of IPv6.
-func TestThePolicyOfWhoCallsOutExceptsAllThatIsNotPublic(t *testing.T) {
+// A compromised deliver cannot reach the addresses that deliver refuses to call. NAT64 embeds an IPv4 address in the last 32 bits of one of IPv6.
+func TestOutgoingPolicyExceptsPrivateNetworks(t *testing.T) {
 	t.Parallel()
 	nat64 := netip.MustParsePrefix("64:ff9b::/96")
 	wants := map[string][]string{}
@@ -401,7 +399,7 @@ func TestThePolicyOfWhoCallsOutExceptsAllThatIsNotPublic(t *testing.T) {
 	}
 }
 
-func TestASelectorFindsWhatItIsAbout(t *testing.T) {
+func TestSelectorsMatchPods(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
@@ -430,7 +428,7 @@ func TestASelectorFindsWhatItIsAbout(t *testing.T) {
 	}
 }
 
-// selects says whether a selector of labels, or the plain map of a Service, fits.
+// selects is whether a selector of labels, or the plain map of a Service, matches.
 func selects(selector, labels object) bool {
 	expressions, byLabels := list(selector, "matchExpressions"), selector
 	if _, wrapped := selector["matchLabels"]; wrapped || expressions != nil {
@@ -444,9 +442,9 @@ func selects(selector, labels object) bool {
 	return !slices.ContainsFunc(expressions, func(e any) bool { return !slices.Contains(list(e, "values"), labels[text(e, "key")]) })
 }
 
-func TestTheClockOfKnativeCallsEventFunctionsLessOftenThanPodsRest(t *testing.T) {
+func TestPingSources(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
+	h := describeBinary(t)
 	all := cluster(render(t, "knative/overlays/eventing")).of("sources.knative.dev/v1 PingSource")
 	require.Len(t, all, 2)
 	for _, o := range all {

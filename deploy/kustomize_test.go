@@ -18,7 +18,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// kustomization is the part of one that must match something.
+// kustomization is the parts of a kustomization that must match an object.
 type kustomization struct {
 	Resources []string `yaml:"resources"`
 	Images    []struct {
@@ -40,8 +40,8 @@ type operation struct {
 	Path string `yaml:"path"`
 }
 
-// unmatched names what kustomize does not report: patches and images that match none
-// of the objects that they are for, and replacements of what is not there.
+// unmatched lists errors that kustomize does not report: patches and images that match
+// no object, and replacements of fields that do not exist.
 func (k kustomization) unmatched(before []object, patch func(path string) []operation) (wrong []string) {
 	for _, p := range k.Patches {
 		matches := 0
@@ -96,7 +96,7 @@ func hasImage(node any, name string) bool {
 	return false
 }
 
-// kustomize runs the kustomize that scripts/tools/go.mod names.
+// kustomize runs the version of kustomize in scripts/tools/go.mod.
 func kustomize(ctx context.Context, dir string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "go", "tool", "-modfile=../scripts/tools/go.mod", "kustomize", "build", dir)
 	out, err := cmd.Output()
@@ -108,7 +108,7 @@ func kustomize(ctx context.Context, dir string) ([]byte, error) {
 
 var rendered sync.Map // of func() ([]byte, error), by folder
 
-// render gives the objects that kustomize makes of a folder.
+// render returns the objects of a folder.
 func render(t *testing.T, dir string) []object {
 	t.Helper()
 	build, _ := rendered.LoadOrStore(dir, sync.OnceValues(func() ([]byte, error) { return kustomize(context.Background(), dir) }))
@@ -117,7 +117,7 @@ func render(t *testing.T, dir string) []object {
 	return parseYAML(t, dir, out)
 }
 
-// clone makes a copy that a test may change.
+// clone returns a deep copy.
 func clone(value any) any {
 	switch v := value.(type) {
 	case object:
@@ -140,7 +140,7 @@ func id(o object) string {
 	return strings.Join([]string{text(o, "apiVersion"), text(o, "kind"), text(o, "metadata", "namespace"), text(o, "metadata", "name")}, " ")
 }
 
-// overlays are the folders that somebody may apply.
+// overlays are the folders that may be applied.
 func overlays(t *testing.T) []string {
 	t.Helper()
 	dirs, err := filepath.Glob("knative/overlays/*")
@@ -149,7 +149,7 @@ func overlays(t *testing.T) []string {
 	return dirs
 }
 
-// readKustomization gives one with the objects that its patches are for.
+// readKustomization returns a kustomization with the objects before its patches.
 func readKustomization(t *testing.T, dir string) (k kustomization, before []object) {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(dir, "kustomization.yaml"))

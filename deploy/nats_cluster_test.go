@@ -21,8 +21,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// productionNATS is the three servers of production on this machine, with the
-// Secrets that the scripts make.
+// productionNATS is the three servers of production on this machine, with the Secrets that
+// the scripts generate.
 type productionNATS struct {
 	servers []*server.Server
 	urls    string
@@ -30,7 +30,7 @@ type productionNATS struct {
 	users   map[string]string
 }
 
-// startProduction starts them; change may make the options of one wrong.
+// startProduction starts the servers.
 func startProduction(t *testing.T) *productionNATS {
 	t.Helper()
 	const overlay = "knative/overlays/production"
@@ -38,10 +38,10 @@ func startProduction(t *testing.T) *productionNATS {
 	p := &productionNATS{dir: filepath.Dir(main), users: map[string]string{}}
 	passwords, err := os.ReadFile(filepath.Join(p.dir, "secrets/nats-passwords.conf"))
 	require.NoError(t, err)
-	var said object // a line is also one of YAML
-	require.NoError(t, yaml.Unmarshal(passwords, &said))
+	var values object // a line is also one of YAML
+	require.NoError(t, yaml.Unmarshal(passwords, &values))
 	for _, u := range bus.Users(bus.StreamAccepted) {
-		p.users[u.Name] = text(said, bus.PasswordVariable(u.Name))
+		p.users[u.Name] = text(values, bus.PasswordVariable(u.Name))
 		require.Len(t, p.users[u.Name], 48)
 	}
 	var routes []string
@@ -108,14 +108,14 @@ func (p *productionNATS) bus(t *testing.T, user string) *bus.Bus {
 	return b
 }
 
-func TestTheClusterOfProductionTakesOnlyItsOwn(t *testing.T) {
+func TestProductionNATSRejectsOthers(t *testing.T) {
 	t.Parallel()
 	p := startProduction(t)
 	trigger := p.bus(t, bus.UserTrigger)
 	require.Eventually(t, func() bool { return trigger.Ensure(t.Context()) == nil }, 60*time.Second, 100*time.Millisecond, "streams of three copies")
-	gives, err := p.bus(t, "messages").Durability(t.Context(), "")
+	durability, err := p.bus(t, "messages").Durability(t.Context(), "")
 	require.NoError(t, err)
-	require.Equal(t, bus.DurableReplicated, gives)
+	require.Equal(t, bus.DurableReplicated, durability)
 
 	ca := nats.RootCAs(filepath.Join(p.dir, "tls/ca.crt"))
 	nc, err := nats.Connect(p.urls, ca, nats.UserInfo("operator", p.users["operator"]))
@@ -124,7 +124,7 @@ func TestTheClusterOfProductionTakesOnlyItsOwn(t *testing.T) {
 	nc.Close()
 	first := p.servers[0].Addr().String()
 	for name, connect := range map[string]func() (*nats.Conn, error){
-		"nobody's":            func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
+		"no user":             func() (*nats.Conn, error) { return nats.Connect(p.urls, ca) },
 		"with a wrong one":    func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("operator", testPassword)) },
 		"with that of routes": func() (*nats.Conn, error) { return nats.Connect(p.urls, ca, nats.UserInfo("route", testPassword)) },
 		"without its CA": func() (*nats.Conn, error) {
@@ -136,7 +136,7 @@ func TestTheClusterOfProductionTakesOnlyItsOwn(t *testing.T) {
 		require.Error(t, err, name)
 	}
 
-	// Who only knows the address, or one of certificate and password, is no fourth server.
+	// A server without the certificate or without the password cannot join.
 	main := filepath.Join(p.dir, "nats.conf")
 	for name, change := range map[string]func(o *server.Options){
 		"no credentials": func(o *server.Options) {
@@ -164,20 +164,20 @@ func TestTheClusterOfProductionTakesOnlyItsOwn(t *testing.T) {
 		})
 	}
 	require.Never(t, func() bool {
-		return slices.ContainsFunc(p.servers, func(s *server.Server) bool { return !knows(t, s, "nats-") })
+		return slices.ContainsFunc(p.servers, func(s *server.Server) bool { return !hasOnlyPeers(t, s, "nats-") })
 	}, 2*time.Second, 20*time.Millisecond)
-	require.NoError(t, trigger.Ensure(t.Context()), "the others go on")
+	require.NoError(t, trigger.Ensure(t.Context()), "the other servers still work")
 }
 
-// knows says whether all servers to which a server has a route have such a name.
-func knows(t *testing.T, s *server.Server, prefix string) bool {
+// hasOnlyPeers is whether the names of all peers of a server have the prefix.
+func hasOnlyPeers(t *testing.T, s *server.Server, prefix string) bool {
 	t.Helper()
 	routes, err := s.Routez(nil)
 	require.NoError(t, err)
 	return !slices.ContainsFunc(routes.Routes, func(r *server.RouteInfo) bool { return !strings.HasPrefix(r.RemoteName, prefix) })
 }
 
-// plain speaks to a server as if there were no TLS.
+// plain connects to a server without TLS.
 func plain(host, user, password string) (*nats.Conn, error) {
 	conn, err := net.DialTimeout("tcp", host, time.Second)
 	if err != nil {

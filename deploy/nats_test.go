@@ -22,9 +22,8 @@ const (
 	usersObject = "knative/nats/users.yaml"
 )
 
-// natsConfig writes the configuration of a deployment into a directory as its
-// container finds it, with passwords of the test and, where there is TLS, its
-// certificate, and gives the path of the main file.
+// natsConfig writes the configuration of a deployment into a directory, with the
+// passwords and certificates of the test, and returns the path of the main file.
 func natsConfig(t *testing.T, deployment string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -71,8 +70,8 @@ func natsConfig(t *testing.T, deployment string) string {
 
 const testPassword = "sendonce-local" // the overlay local has it too
 
-// natsSecrets are those that the scripts make for production; the certificate is
-// one of this machine.
+// natsSecrets are the Secrets that the scripts generate for production, with a
+// certificate for this machine.
 func natsSecrets(t *testing.T) cluster {
 	t.Helper()
 	var all cluster
@@ -86,7 +85,7 @@ func natsSecrets(t *testing.T) cluster {
 
 const natsService = "nats.sendonce.svc.cluster.local"
 
-func TestTheUsersOfNATSAreThoseOfTheCode(t *testing.T) {
+func TestNATSUsers(t *testing.T) {
 	t.Parallel()
 	file := bus.ServerFile(bus.Users(bus.StreamAccepted), "")
 	object := "# Generated: make golden writes it, of shared/bus/users.go.\napiVersion: v1\nkind: ConfigMap\n" +
@@ -100,12 +99,12 @@ func TestTheUsersOfNATSAreThoseOfTheCode(t *testing.T) {
 		}
 		has, err := os.ReadFile(path)
 		require.NoError(t, err)
-		sandbox.RequireGolden(t, path, string(has), want, "go test ./deploy -run TestTheUsersOfNATS -update")
+		sandbox.RequireGolden(t, path, string(has), want, "go test ./deploy -run TestNATSUsers -update")
 	}
 }
 
-// The server starts in spite of what it only warns of.
-func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
+// The server starts in spite of warnings.
+func TestNATSConfigHasNoWarnings(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {
 		var opts server.Options
@@ -115,7 +114,7 @@ func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
 		require.Len(t, opts.Users, len(bus.Users(bus.StreamAccepted)), name)
 		require.Positive(t, opts.MaxConn, name)
 		require.Positive(t, opts.MaxSubs, name)
-		require.Equal(t, "127.0.0.1:8222", fmt.Sprint(opts.HTTPHost, ":", opts.HTTPPort), "%s: its monitoring asks for no password", name)
+		require.Equal(t, "127.0.0.1:8222", fmt.Sprint(opts.HTTPHost, ":", opts.HTTPPort), "%s: its monitoring needs no password", name)
 		require.Zero(t, opts.HTTPSPort, name)
 		secure := !strings.HasSuffix(name, "local") && name != "compose"
 		require.Equal(t, secure, opts.TLSConfig != nil, name)
@@ -126,8 +125,8 @@ func TestNATSTakesItsConfigurationWithoutAWarning(t *testing.T) {
 	}
 }
 
-// NATS reserves the size of each stream; what it has no room for is not made.
-func TestTheStreamsFitTheirNATS(t *testing.T) {
+// NATS reserves the size of each stream, and creates none for which it has no room.
+func TestStreamsFitIntoNATS(t *testing.T) {
 	t.Setenv("POD_NAME", "nats-0")
 	for _, name := range append(overlays(t), "compose") {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestTheStreamsFitTheirNATS(t *testing.T) {
 	}
 }
 
-func TestAWarningOfNATSIsFound(t *testing.T) {
+func TestNATSWarningsAreFound(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "nats.conf")
 	require.NoError(t, os.WriteFile(path, []byte("jetstream { sync_interval: 2m }"), 0o600))

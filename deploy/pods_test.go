@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// unrestricted is what the Pod Security Standard `restricted` has against the
-// pods of an object. What can stand in the pod or the container stands once.
-func unrestricted(o object) (wrong []string) {
+// podViolations lists what the Pod Security Standard `restricted` forbids in the pods of an
+// object. A field of the pod or of the container may be set in either.
+func podViolations(o object) (wrong []string) {
 	spec := at(o, "spec", "template", "spec")
 	pod := at(spec, "securityContext")
 	for _, container := range list(spec, "containers") {
@@ -29,7 +29,7 @@ func unrestricted(o object) (wrong []string) {
 	return wrong
 }
 
-func TestEveryPodIsWhatTheNamespaceAdmits(t *testing.T) {
+func TestPodsAreRestricted(t *testing.T) {
 	t.Parallel()
 	for _, dir := range overlays(t) {
 		c := cluster(render(t, dir))
@@ -37,10 +37,10 @@ func TestEveryPodIsWhatTheNamespaceAdmits(t *testing.T) {
 		all := slices.Concat(c.ours(), c.of(statefulSet))
 		require.Greater(t, len(all), 10)
 		for _, o := range all {
-			require.Empty(t, unrestricted(o), dir)
+			require.Empty(t, podViolations(o), dir)
 		}
 		spoilt := clone(c.of(statefulSet).named("nats")).(object)
 		delete(at(spoilt, "spec", "template", "spec", "containers", 0).(object), "securityContext")
-		require.Len(t, unrestricted(spoilt), 2)
+		require.Len(t, podViolations(spoilt), 2)
 	}
 }

@@ -10,48 +10,48 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// port is where the binary listens unless it is told otherwise.
-func (h house) port() string {
+// port is the default port of the binary.
+func (h binary) port() string {
 	return h.settings[slices.IndexFunc(h.settings, func(s setting) bool { return s.name == "APP_PORT" })].def
 }
 
-// unwatched names the services of compose that run our image for good and are
-// not asked whether they live.
-func unwatched(compose object) (wrong []string) {
+// withoutHealthcheck lists the long-running services of compose with our image that have
+// no health check.
+func withoutHealthcheck(compose object) (wrong []string) {
 	for name, s := range services(compose) {
 		lasts := text(s, "image") == ourImage && text(s, "restart") == "unless-stopped"
 		if lasts && !slices.Equal(texts(list(s, "healthcheck", "test")), []string{"CMD", "/sendonce", "health"}) {
-			wrong = append(wrong, name+": is not asked by `sendonce health`")
+			wrong = append(wrong, name+": is not checked by `sendonce health`")
 		}
 	}
 	return wrong
 }
 
-func TestComposeAsksEveryServiceOfOursWhetherItLives(t *testing.T) {
+func TestComposeHealthchecks(t *testing.T) {
 	t.Parallel()
-	require.Empty(t, unwatched(readCompose(t)))
+	require.Empty(t, withoutHealthcheck(readCompose(t)))
 	for _, name := range []string{"trigger", "claim"} {
 		compose := readCompose(t)
 		delete(services(compose)[name], "healthcheck")
-		require.Equal(t, []string{name + ": is not asked by `sendonce health`"}, unwatched(compose))
+		require.Equal(t, []string{name + ": is not checked by `sendonce health`"}, withoutHealthcheck(compose))
 	}
 }
 
-// mistended names what is wrong with the probes of the trigger and with who may
-// scrape it.
-func (c cluster) mistended(h house) (wrong []string) {
+// wrongProbes lists what is wrong with the probes of the trigger and with the access to its
+// metrics.
+func (c cluster) wrongProbes(h binary) (wrong []string) {
 	o := c.of(deployment).named("trigger")
 	container := at(o, "spec", "template", "spec", "containers", 0)
 	if got := text(container, "ports", 0, "containerPort"); got != h.port() {
 		wrong = append(wrong, fmt.Sprintf("it listens on %s, not on %q", h.port(), got))
 	}
-	// A restart would not bring NATS back: only readiness may ask for that.
+	// A restart would not bring NATS back: only the readiness probe may depend on it.
 	for probe, path := range map[string]string{"livenessProbe": "/healthz", "readinessProbe": "/readyz"} {
 		if got := text(container, probe, "httpGet", "path"); got != path {
-			wrong = append(wrong, fmt.Sprintf("its %s asks %q, not %s", probe, got, path))
+			wrong = append(wrong, fmt.Sprintf("its %s is %q, not %s", probe, got, path))
 		}
 		if text(container, probe, "httpGet", "port") != text(container, "ports", 0, "name") {
-			wrong = append(wrong, fmt.Sprintf("its %s asks another port", probe))
+			wrong = append(wrong, fmt.Sprintf("its %s uses another port", probe))
 		}
 	}
 	functions, trigger := c.scrapers(h, "function"), c.scrapers(h, "trigger")
@@ -59,13 +59,13 @@ func (c cluster) mistended(h house) (wrong []string) {
 		wrong = append(wrong, fmt.Sprintf("%v scrape functions and %v the trigger", functions, trigger))
 	}
 	if text(c.of("policy/v1 PodDisruptionBudget").named("trigger"), "spec", "unhealthyPodEvictionPolicy") != "AlwaysAllow" {
-		wrong = append(wrong, "while NATS is away no node can be drained of it")
+		wrong = append(wrong, "while NATS is down no node can be drained of it")
 	}
 	return wrong
 }
 
-// scrapers are those whom a policy lets in to our port and not to any.
-func (c cluster) scrapers(h house, policy string) (peers []any) {
+// scrapers are the peers that a policy allows to reach our port.
+func (c cluster) scrapers(h binary, policy string) (peers []any) {
 	for _, rule := range list(c.of(networkPolicy).named(policy), "spec", "ingress") {
 		if slices.ContainsFunc(list(rule, "ports"), func(p any) bool { return text(p, "port") == h.port() }) {
 			peers = append(peers, list(rule, "from")...)
@@ -74,37 +74,37 @@ func (c cluster) scrapers(h house, policy string) (peers []any) {
 	return peers
 }
 
-func TestTheTriggerIsProbedAndScrapedOnItsPort(t *testing.T) {
+func TestTriggerProbes(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
+	h := describeBinary(t)
 	for _, dir := range overlays(t) {
-		require.Empty(t, cluster(render(t, dir)).mistended(h), dir)
+		require.Empty(t, cluster(render(t, dir)).wrongProbes(h), dir)
 	}
 }
 
-func TestATriggerThatNobodyCanProbeOrScrapeIsFound(t *testing.T) {
+func TestWrongProbesAreFound(t *testing.T) {
 	t.Parallel()
-	h := readHouse(t)
-	for says, spoil := range map[string]func(container, policy object){
+	h := describeBinary(t)
+	for want, spoil := range map[string]func(container, policy object){
 		"it listens on 8000, not on \"8080\"": func(container, _ object) {
 			container["ports"] = []any{object{"name": "http", "containerPort": 8080}}
 		},
-		"its livenessProbe asks \"\", not /healthz":         func(container, _ object) { delete(container, "livenessProbe") },
-		"its livenessProbe asks \"/readyz\", not /healthz":  func(container, _ object) { container["livenessProbe"] = container["readinessProbe"] },
-		"its readinessProbe asks \"/healthz\", not /readyz": func(container, _ object) { container["readinessProbe"] = container["livenessProbe"] },
-		"its readinessProbe asks another port":              func(container, _ object) { container["ports"].([]any)[0].(object)["name"] = "other" },
-		"and [] the trigger":                                func(_, policy object) { delete(policy["spec"].(object), "ingress") },
+		"its livenessProbe is \"\", not /healthz":         func(container, _ object) { delete(container, "livenessProbe") },
+		"its livenessProbe is \"/readyz\", not /healthz":  func(container, _ object) { container["livenessProbe"] = container["readinessProbe"] },
+		"its readinessProbe is \"/healthz\", not /readyz": func(container, _ object) { container["readinessProbe"] = container["livenessProbe"] },
+		"its readinessProbe uses another port":            func(container, _ object) { container["ports"].([]any)[0].(object)["name"] = "other" },
+		"and [] the trigger":                              func(_, policy object) { delete(policy["spec"].(object), "ingress") },
 		"scrape functions and [map[namespaceSelector:map[matchLabels:map[kubernetes.io/metadata.name:monitoring]]] map[podSelector:map[]]] the trigger": func(_, policy object) {
 			rule := policy["spec"].(object)["ingress"].([]any)[0].(object)
 			rule["from"] = append(rule["from"].([]any), object{"podSelector": object{}})
 		},
 	} {
-		t.Run(says, func(t *testing.T) {
+		t.Run(want, func(t *testing.T) {
 			t.Parallel()
 			c := cluster(render(t, "knative/overlays/production"))
 			container := at(c.of(deployment).named("trigger"), "spec", "template", "spec", "containers", 0).(object)
 			spoil(container, c.of(networkPolicy).named("trigger"))
-			require.Contains(t, strings.Join(c.mistended(h), "\n"), says)
+			require.Contains(t, strings.Join(c.wrongProbes(h), "\n"), want)
 		})
 	}
 }

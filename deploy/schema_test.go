@@ -17,9 +17,8 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// sources is where the schemas come from: the modules that those publish who
-// read our files. Only their zips are used, through Go's module cache; nothing
-// of them is built or kept here.
+// sources are the modules with the schemas: those of Kubernetes, Knative and so on.
+// They are read from Go's module cache; nothing of them is built or stored here.
 var sources = []struct{ module, prefix string }{
 	{"knative.dev/serving@v0.51.0", "config/core/300-resources/"},
 	{"knative.dev/eventing@v0.48.1", "config/core/resources/"},
@@ -29,8 +28,8 @@ var sources = []struct{ module, prefix string }{
 	{"github.com/compose-spec/compose-go/v2@v2.9.1", "schema/compose-spec.json"},
 }
 
-// published gives the files below prefix in a module.
-func published(t *testing.T, module, prefix string) map[string][]byte {
+// moduleFiles returns the files below prefix in a module.
+func moduleFiles(t *testing.T, module, prefix string) map[string][]byte {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", module)
 	cmd.Dir = t.TempDir() // outside our own module
@@ -57,7 +56,7 @@ func published(t *testing.T, module, prefix string) map[string][]byte {
 	return files
 }
 
-// schemas knows the schema of each kind of object.
+// schemas has the schema of each kind of object.
 type schemas struct {
 	compiler *jsonschema.Compiler
 	urls     map[string]string // by "apiVersion kind"
@@ -73,7 +72,7 @@ func readSchemas(t *testing.T) *schemas {
 	s := &schemas{compiler: jsonschema.NewCompiler(), urls: map[string]string{}}
 	s.compiler.DefaultDraft(jsonschema.Draft7)
 	for _, source := range sources {
-		for name, content := range published(t, source.module, source.prefix) {
+		for name, content := range moduleFiles(t, source.module, source.prefix) {
 			switch {
 			case strings.HasSuffix(name, "swagger.json"):
 				s.addCore(t, content)
@@ -141,8 +140,8 @@ func (s *schemas) addCore(t *testing.T, content []byte) {
 	s.add(t, "core", core, content)
 }
 
-// closeObjects refuses what a schema does not name: the API server would drop it
-// without a word.
+// closeObjects forbids fields that a schema does not have: the API server would drop
+// them silently.
 func closeObjects(node any) {
 	switch n := node.(type) {
 	case []any:
@@ -161,7 +160,7 @@ func closeObjects(node any) {
 	}
 }
 
-// check holds an object of Kubernetes to its schema.
+// check validates an object of Kubernetes.
 func (s *schemas) check(o object) error {
 	kind := text(o, "apiVersion") + " " + text(o, "kind")
 	url, ok := s.urls[kind]
@@ -190,7 +189,7 @@ func (s *schemas) checkAt(url string, value any) error {
 	return schema.Validate(plain)
 }
 
-func TestManifestsAndTheSchemasOfTheirReaders(t *testing.T) {
+func TestManifestsMatchSchemas(t *testing.T) {
 	t.Parallel()
 	s := readSchemas(t) // which takes the longest
 	t.Run("every manifest is what its readers take", func(t *testing.T) { s.takeEveryManifest(t) })
@@ -232,12 +231,12 @@ func (s *schemas) findMistakes(t *testing.T) {
 		all := render(t, "knative/overlays/eventing")
 		i := slices.IndexFunc(all, func(o object) bool { return o["apiVersion"] == version && o["kind"] == kind })
 		require.GreaterOrEqual(t, i, 0, mistake)
-		spoil(t, all[i], strings.Split(path, "/")[1:], parsed)
+		change(t, all[i], strings.Split(path, "/")[1:], parsed)
 		require.Error(t, s.check(all[i]), mistake)
 	}
 }
 
-func spoil(t *testing.T, node any, path []string, value any) {
+func change(t *testing.T, node any, path []string, value any) {
 	t.Helper()
 	for _, step := range path[:len(path)-1] {
 		if items, ok := node.([]any); ok {

@@ -12,9 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// uncommented lists the tables and views without a comment, and their columns
-// without one whose values are codes: numbers of two bytes, values that a
-// constraint lists, and names that stand for codes.
+// uncommented lists tables and views without a comment, and columns of codes without
+// one: of type smallint, with a constraint that lists values, or with the name of a code.
 const uncommented = `
 WITH relation AS (
 	SELECT c.oid, c.relname, CASE c.relkind WHEN 'v' THEN 'VIEW' ELSE 'TABLE' END AS kind
@@ -36,8 +35,8 @@ ORDER BY 1`
 func TestTablesAndCodedColumnsHaveComments(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
-	require.Empty(t, texts(t, conn, uncommented),
-		"each of these needs a line `… IS 'what it holds';` in the migration that adds it; of a code say each value, as '0 pending, 1 delivered.'")
+	require.Empty(t, queryStrings(t, conn, uncommented),
+		"each of these needs a line `… IS 'meaning';` in the migration that adds it; for a code with each value, as '0 pending, 1 delivered.'")
 
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id bigint, level smallint, outcome text CHECK (outcome IN ('a', 'b')), kind text, free text);
 		CREATE VIEW fresher AS SELECT id, 1 AS status FROM fresh`)
@@ -45,10 +44,10 @@ func TestTablesAndCodedColumnsHaveComments(t *testing.T) {
 	require.Equal(t, []string{
 		"COMMENT ON COLUMN fresh.kind", "COMMENT ON COLUMN fresh.level", "COMMENT ON COLUMN fresh.outcome", "COMMENT ON COLUMN fresher.status",
 		"COMMENT ON TABLE fresh", "COMMENT ON VIEW fresher",
-	}, texts(t, conn, uncommented), "the test sees what has none")
+	}, queryStrings(t, conn, uncommented), "the test sees what has none")
 }
 
-// numbered lists the values of a code as comments do: 0 resend, 1 hold, 2 fail.
+// numbered lists the values of a code in the form of comments: 0 resend, 1 hold, 2 fail.
 func numbered[V interface {
 	~int16
 	fmt.Stringer

@@ -29,14 +29,14 @@ func Unknown(ctx context.Context, conn *pgx.Conn) (unknown []string) {
 			unknown = append(unknown, g.object)
 		}
 		for _, text := range g.of[1:] {
-			for _, part := range letters.FindAllStringSubmatch(text, -1) {
+			for _, part := range privilegePattern.FindAllStringSubmatch(text, -1) {
 				for column := range strings.SplitSeq(part[3], ",") {
 					if column != "" && !slices.Contains(o.columns, column) {
 						unknown = append(unknown, g.object+"."+column)
 					}
 				}
 			}
-			if strings.Trim(letters.ReplaceAllString(text, ""), "-") != "" {
+			if strings.Trim(privilegePattern.ReplaceAllString(text, ""), "-") != "" {
 				unknown = append(unknown, g.object+": "+text)
 			}
 		}

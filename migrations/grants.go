@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// kind is which of the roles a role is: its column in grants.
+// kind is one of the roles: its column in grants.
 type kind int
 
 const (
@@ -20,10 +20,10 @@ const (
 	retention
 )
 
-// grants is all that the roles may do, one line for each table, view, sequence and
-// function that any of them may use. The letters are those of the Postgres manual:
+// grants is the privileges of all roles, a line for each table, view, sequence and
+// function that any of them may use. The abbreviations are those of the Postgres manual:
 // r SELECT, a INSERT, w UPDATE, d DELETE, U USAGE, X EXECUTE. w(x,y) is for the
-// columns x and y alone, r(!x,y) for all columns but x and y. Locking a row takes UPDATE of
+// columns x and y only, r(!x,y) for all columns except x and y. Locking a row needs UPDATE of
 // some column, so w(id) means to lock. In logs, audit entries, tasks,
 // subscribe messages and events only the database sets ids and times: a role that could write ids in advance
 // would make the inserts of all others fail.
@@ -31,7 +31,7 @@ const (
 // The functions add to logs and to operator_actions and change nothing in them;
 // only retention deletes there. Of an endpoint they change its state and its secrets,
 // not its URL. Partitions have no grants: they are written and
-// read through their table. token_hash is read by nobody: see token_proof.
+// read through their table. No role may read token_hash: see token_proof.
 const grants = `
 object                                hot                                                                                                     admin                                                           read                   retention
 accepted_checked                      raw                                                                                                     -                                                               r                      -
@@ -89,10 +89,10 @@ token_proof(bigint,bytea)             X                                         
 // granted is one line of grants.
 type granted struct {
 	object string   // as the line names it
-	of     []string // letters, by kind; "" = nothing
+	of     []string // privileges, by kind; "" = none
 }
 
-// parseGrants panics where grants is not what its comment says.
+// parseGrants panics if grants does not have the form of its comment.
 func parseGrants() []granted {
 	var all []granted
 	for line := range strings.Lines(strings.TrimSpace(grants)) {
@@ -108,7 +108,7 @@ func parseGrants() []granted {
 	return all[1:]
 }
 
-var letters = regexp.MustCompile(`([rawdUX])(?:\((!?)([a-z_,]+)\))?`)
+var privilegePattern = regexp.MustCompile(`([rawdUX])(?:\((!?)([a-z_,]+)\))?`)
 
 var privileges = map[string]string{"r": "SELECT", "a": "INSERT", "w": "UPDATE", "d": "DELETE", "U": "USAGE", "X": "EXECUTE"}
 
@@ -133,7 +133,7 @@ FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND pg_has_role(p.proowner, 'USAGE')
 	AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')`
 
-// objectsOf gives what is in the schema by the name that grants has for it.
+// objectsOf returns the objects of the schema by their names in grants.
 func objectsOf(ctx context.Context, conn *pgx.Conn) (map[string]object, error) {
 	rows, err := conn.Query(ctx, objectsSQL)
 	if err != nil {
@@ -150,8 +150,8 @@ func objectsOf(ctx context.Context, conn *pgx.Conn) (map[string]object, error) {
 	return objects, err
 }
 
-// grantAll gives the roles what grants says and takes everything else from them,
-// all at once: whoever works meanwhile never lacks what it keeps.
+// grantAll grants the privileges of grants and revokes all others in one transaction,
+// so that sessions never lack a privilege that they keep.
 func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	if len(roles) == 0 {
 		return nil
@@ -171,7 +171,7 @@ func grantAll(ctx context.Context, conn *pgx.Conn, roles []role) error {
 }
 
 // MissingRevokes returns the statements that keep every user from creating objects,
-// temporary ones included, in the database. Up does that where it may: the database may belong
+// temporary ones included, in the database. Up runs them itself if it may: the database may belong
 // to another user, and before Postgres 15 the schema belongs to a superuser.
 func MissingRevokes(ctx context.Context, conn *pgx.Conn) (needed []string, err error) {
 	rows, err := conn.Query(ctx, `
@@ -184,7 +184,7 @@ SELECT format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database())
 	return pgx.CollectRows(rows, pgx.RowTo[string])
 }
 
-// grantStatements is what makes the grants of roles those of the table above.
+// grantStatements are the statements of grantAll.
 func grantStatements(database string, objects map[string]object, roles []role) (statements []string) {
 	var names []string
 	for _, r := range roles {
@@ -192,7 +192,7 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	}
 	all := strings.Join(names, ", ")
 	for _, as := range []string{"TABLE", "SEQUENCE", "FUNCTION"} {
-		// Earlier versions granted what was to come, too.
+		// Earlier versions granted privileges on future objects, too.
 		statements = append(statements, fmt.Sprintf("ALTER DEFAULT PRIVILEGES IN SCHEMA public REVOKE ALL ON %sS FROM %s", as, all))
 		var owned []string
 		for _, o := range objects {
@@ -225,10 +225,10 @@ func grantStatements(database string, objects map[string]object, roles []role) (
 	return statements
 }
 
-// privileges writes letters as GRANT takes them.
+// privileges returns abbreviations in the syntax of GRANT.
 func (o object) privileges(text string) string {
 	var list []string
-	for _, part := range letters.FindAllStringSubmatch(text, -1) {
+	for _, part := range privilegePattern.FindAllStringSubmatch(text, -1) {
 		privilege := privileges[part[1]]
 		if part[3] != "" {
 			named := strings.Split(part[3], ",")

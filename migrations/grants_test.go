@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// ungranted lists the relations and functions of the schema that none of the roles
-// may use, less those that only triggers call and the sequences of identities.
+// ungranted lists the relations and functions of the schema that no role may use,
+// except those that only triggers call and the sequences of identities.
 const ungranted = `
 SELECT c.relname::text FROM ` + ours + ` c WHERE c.relkind IN ('r', 'p', 'v', 'm') AND NOT EXISTS (
 	SELECT FROM unnest($1::text[]) role WHERE has_any_column_privilege(role, c.oid, 'SELECT, INSERT, UPDATE'))
@@ -29,14 +29,14 @@ func TestGrantsCoverEveryTable(t *testing.T) {
 	database := sandbox.NewDatabase(t)
 	conn := connect(t, database)
 	roles := []string{sandbox.Roles.Hot, sandbox.Roles.Read, sandbox.Roles.Admin, sandbox.Roles.Retention}
-	require.Empty(t, texts(t, conn, ungranted, roles), "each of these needs a line in grants.go that says which role may do what with it")
+	require.Empty(t, queryStrings(t, conn, ungranted, roles), "each of these needs a line in grants.go")
 	_, err := conn.Exec(t.Context(), `CREATE TABLE fresh (id int); CREATE FUNCTION fresh() RETURNS int LANGUAGE sql AS 'SELECT 1'; REVOKE EXECUTE ON FUNCTION fresh() FROM PUBLIC`)
 	require.NoError(t, err)
-	require.Equal(t, []string{"fresh", "fresh"}, texts(t, conn, ungranted, roles), "the test sees what has none")
+	require.Equal(t, []string{"fresh", "fresh"}, queryStrings(t, conn, ungranted, roles), "the test sees what has none")
 	require.Empty(t, migrations.Unknown(t.Context(), conn), "each line names what there is")
 }
 
-// secretColumns lists what a role may read of what sounds like a secret.
+// secretColumns lists the columns that a role may read and whose names suggest a secret.
 const secretColumns = `
 SELECT format('%s.%s', c.relname, a.attname) FROM ` + ours + ` c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
 WHERE c.relkind IN ('r', 'p', 'v') AND a.attname ~ 'secret|token|password|credential|hash' AND a.attname !~ '_(until|at)$'
@@ -46,13 +46,13 @@ func TestRolesReadOnlyNeededSecrets(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, sandbox.NewDatabase(t))
 	for role, may := range map[string][]string{
-		// What the functions sign, send and compare with; the first three are encrypted.
+		// The secrets that the functions use; the first three are encrypted.
 		sandbox.Roles.Hot:       {"archived_messages.confirm_token", "messages.confirm_token", "provider_tokens.token", "webhook_endpoints.old_secret", "webhook_endpoints.secret"},
 		sandbox.Roles.Read:      {},
 		sandbox.Roles.Admin:     {},
 		sandbox.Roles.Retention: {"archived_messages.confirm_token", "messages.confirm_token"}, // it moves them
 	} {
-		require.Equal(t, may, texts(t, conn, secretColumns, role), "%s: take from a role in grants.go what it does not need, or list it here", role)
+		require.Equal(t, may, queryStrings(t, conn, secretColumns, role), "%s: revoke it in grants.go if the role does not need it, or list it here", role)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestRolesAreDenied(t *testing.T) {
 	t.Parallel()
 	database := sandbox.NewDatabase(t)
 	owner, r := connect(t, database), sandbox.Roles
-	month := texts(t, owner, `SELECT min(c.relname::text) FROM pg_class c WHERE c.relispartition AND c.relname LIKE 'receive_logs_2%' AND c.relkind = 'r'`)[0]
+	month := queryStrings(t, owner, `SELECT min(c.relname::text) FROM pg_class c WHERE c.relispartition AND c.relname LIKE 'receive_logs_2%' AND c.relkind = 'r'`)[0]
 	_, err := owner.Exec(t.Context(), `
 		CREATE SCHEMA other; CREATE TABLE other.table (id int);
 		INSERT INTO callers (name, token_hash, roles, queues) VALUES ('shop', sha256('x'), '{submitter}', '{}');
@@ -71,7 +71,7 @@ func TestRolesAreDenied(t *testing.T) {
 		`CREATE TABLE mine (id int)`, `CREATE FUNCTION mine() RETURNS int LANGUAGE sql AS 'SELECT 1'`, `CREATE SCHEMA mine`, `CREATE ROLE mine`,
 		`SET ROLE ` + sandbox.Owner, `SET SESSION AUTHORIZATION ` + sandbox.Owner, `SELECT * FROM pg_shadow`, `SELECT * FROM pg_authid`,
 		`SELECT * FROM other.table`, `ALTER TABLE callers DISABLE TRIGGER ALL`, `DROP TABLE tasks`, `TRUNCATE tasks`, `COPY tasks TO PROGRAM 'cat'`,
-		`DELETE FROM callers`, `UPDATE operator_actions SET caller_name = 'nobody'`, `TRUNCATE operator_actions`,
+		`DELETE FROM callers`, `UPDATE operator_actions SET caller_name = 'x'`, `TRUNCATE operator_actions`,
 		`UPDATE receive_logs SET phone_number = NULL`, `DELETE FROM receive_logs`, `DELETE FROM send_logs`, `UPDATE send_logs SET app_id = 'x'`,
 		`DELETE FROM report_logs`, `UPDATE report_logs SET verdict = 'x'`, `SELECT * FROM ` + month, `DELETE FROM ` + month, `DROP TABLE ` + month,
 		`SELECT token_hash FROM callers`, `SELECT * FROM callers`, `SELECT callers FROM callers`,
@@ -149,9 +149,9 @@ func TestRolesAreDenied(t *testing.T) {
 		})
 	}
 	t.Run("PUBLIC", func(t *testing.T) {
-		require.Empty(t, texts(t, owner, `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
+		require.Empty(t, queryStrings(t, owner, `SELECT p.proname::text FROM pg_proc p WHERE p.pronamespace = 'public'::regnamespace
 			AND EXISTS (SELECT FROM aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) x WHERE x.grantee = 0)`), "may call none of the functions")
-		require.Equal(t, []string{"false"}, texts(t, owner, `SELECT exists(SELECT FROM pg_namespace n, aclexplode(n.nspacl) x
+		require.Equal(t, []string{"false"}, queryStrings(t, owner, `SELECT exists(SELECT FROM pg_namespace n, aclexplode(n.nspacl) x
 			WHERE n.nspname = 'public' AND x.grantee = 0 AND x.privilege_type = 'CREATE')::text`))
 	})
 }
@@ -182,7 +182,7 @@ func TestEarlierGrantsAreRevoked(t *testing.T) {
 	fresh := connect(t, sandbox.NewDatabase(t))
 	grants := func(conn *pgx.Conn, hot, read, admin, retention string) string {
 		names := strings.NewReplacer(hot, "HOT", read, "READ", admin, "ADMIN", retention, "RETENTION")
-		return names.Replace(strings.Join(texts(t, conn, aclsOf), "\n"))
+		return names.Replace(strings.Join(queryStrings(t, conn, aclsOf), "\n"))
 	}
 	r := sandbox.Roles
 	require.Equal(t, grants(fresh, r.Hot, r.Read, r.Admin, r.Retention), grants(owner, o.Hot, o.Read, o.Admin, o.Retention),
@@ -199,8 +199,8 @@ func TestEarlierGrantsAreRevoked(t *testing.T) {
 	require.ErrorContains(t, err, "password authentication failed")
 }
 
-// aclsOf lists who may do what with tables, columns, functions and the schema, less
-// what owners may.
+// aclsOf lists the privileges on tables, columns, functions and the schema, without
+// those of owners.
 const aclsOf = `
 SELECT format('%s %s %s', name, grantee::regrole, string_agg(privilege_type, ',' ORDER BY privilege_type)) FROM (
 	SELECT c.relname::text AS name, x.grantee, x.privilege_type, c.relowner AS owner FROM pg_class c, aclexplode(c.relacl) x WHERE c.relnamespace = 'public'::regnamespace

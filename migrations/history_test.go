@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// before gives a database as it was before the migration of this name.
+// before returns a database as it was before the migration of this name.
 func before(t *testing.T, name string) *pgx.Conn {
 	t.Helper()
 	names, err := fs.Glob(migrations.Files, "*.sql")
@@ -32,8 +32,8 @@ func before(t *testing.T, name string) *pgx.Conn {
 	return conn
 }
 
-// Two closed days and an open one: an SMS and a subscribe message end on each, and
-// of the first day they are archived.
+// Two closed days and an open one, with a final SMS and a final subscribe message each;
+// those of the first day are archived.
 const mixedHistory = `
 INSERT INTO tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 	SELECT gen_random_uuid(), 7, q, 5, 3, 0, '', day::text FROM unnest(array['2026-01-01', '2026-01-02', '2026-01-03']::date[]) day,
@@ -64,17 +64,17 @@ func TestMigrateSplitsClosedDays(t *testing.T) {
 	require.Equal(t, []string{
 		"2026-01-01: SMS 1 succeeded 0 failed, subscribe 1 succeeded 1 failed",
 		"2026-01-02: SMS 1 succeeded 0 failed, subscribe 1 succeeded 1 failed",
-	}, texts(t, conn, `SELECT format('%s: SMS %s succeeded %s failed, subscribe %s succeeded %s failed',
+	}, queryStrings(t, conn, `SELECT format('%s: SMS %s succeeded %s failed, subscribe %s succeeded %s failed',
 		day, succeeded, failed, subscribe_succeeded, subscribe_failed) FROM task_totals ORDER BY day`))
 	require.Equal(t, []string{"default f", "wechat t", "wechat.recorded t"},
-		texts(t, conn, `SELECT DISTINCT queue || ' ' || left(subscribe::text, 1) FROM tasks JOIN task_done USING (id) ORDER BY 1`))
+		queryStrings(t, conn, `SELECT DISTINCT queue || ' ' || left(subscribe::text, 1) FROM tasks JOIN task_done USING (id) ORDER BY 1`))
 	require.Equal(t, []string{"2026-01-01 7 TYPE 2 1 1", "2026-01-02 7 TYPE 2 1 1"},
-		texts(t, conn, `SELECT concat_ws(' ', day, caller_id, template_type, total, success, failed) FROM subscribe_totals ORDER BY day`))
+		queryStrings(t, conn, `SELECT concat_ws(' ', day, caller_id, template_type, total, success, failed) FROM subscribe_totals ORDER BY day`))
 	_, err = conn.Exec(t.Context(), `INSERT INTO task_totals (day, succeeded, failed) VALUES ('2026-01-03', 2, 1)`)
 	require.ErrorContains(t, err, "null value", "an older program cannot close a day as it did")
 }
 
-func texts(t *testing.T, conn *pgx.Conn, query string, args ...any) []string {
+func queryStrings(t *testing.T, conn *pgx.Conn, query string, args ...any) []string {
 	t.Helper()
 	rows, err := conn.Query(t.Context(), query, args...)
 	require.NoError(t, err)
@@ -116,10 +116,10 @@ func TestMigrateGrantsConfirmedSubjects(t *testing.T) {
 		"many {a.b,msg.orders.>}",
 		"points {bills,bills.old,msg.orders.paid,msg.orders.paid.old}",
 		"shop {}",
-	}, texts(t, conn, `SELECT name || ' ' || receives::text FROM callers ORDER BY name`))
+	}, queryStrings(t, conn, `SELECT name || ' ' || receives::text FROM callers ORDER BY name`))
 }
 
-// Callers of a limited operator and of an unlimited one, and who made them by the audit log.
+// Callers that a limited operator and an unlimited one created, by the audit log.
 const operatorHistory = `
 INSERT INTO callers (name, token_hash, roles, queues)
 	SELECT name, decode(repeat('00', 32), 'hex'), ARRAY[CASE name WHEN 'ops.phone' THEN 'sender' ELSE 'admin' END], CASE name WHEN 'boss' THEN '{}' ELSE '{bulk}' END::text[]
@@ -141,6 +141,6 @@ func TestMigrateFindsWhoMadeCallers(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{
 		"boss - -", "ops - -", "ops.deputy ops ops", "ops.deputy.phone ops.deputy ops", "ops.given - -", "ops.taken ops ops",
-	}, texts(t, conn, `SELECT concat_ws(' ', c.name, coalesce(o.name, '-'), coalesce(a.name, '-'))
+	}, queryStrings(t, conn, `SELECT concat_ws(' ', c.name, coalesce(o.name, '-'), coalesce(a.name, '-'))
 		FROM callers c LEFT JOIN callers o ON o.id = c.made_by LEFT JOIN callers a ON a.id = c.account_id ORDER BY c.id`))
 }

@@ -14,12 +14,12 @@ const lockID = 0x73656e646f6e6365
 
 const lockNotAvailable = "55P03"
 
-// lockWaitSQL leaves a lock_timeout that the connection has as it is.
+// lockWaitSQL does not change a lock_timeout that the connection has set.
 const lockWaitSQL = `
 SELECT set_config('lock_timeout', CASE current_setting('lock_timeout') WHEN '0' THEN '1min' ELSE current_setting('lock_timeout') END, true)`
 
-// lock takes the lock for the session. Any user may take it, so it is not waited for
-// without end.
+// lock acquires the lock for the session, within a limited time: any user could hold
+// it.
 func lock(ctx context.Context, conn *pgx.Conn) error {
 	err := pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		var batch pgx.Batch
@@ -41,7 +41,7 @@ FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	AND l.classid::bigint << 32 | l.objid::bigint = $1`
 
-// holder is an error that names the session which has the lock.
+// holder returns an error that names the session which has the lock.
 func holder(ctx context.Context, conn *pgx.Conn) error {
 	var pid int32
 	var user, application, host, since string

@@ -29,17 +29,17 @@ type migration struct {
 	sum     string // SHA-256 of the file, hex
 }
 
-// Up applies what conn's database lacks, one transaction per file, makes the
-// roles and the coming log partitions, sets what each role may do, and returns the
-// names of the files that it applied. Calls that overlap wait for one another, for a
-// minute or for conn's lock_timeout where that is set; conn must be a direct
-// connection, since the lock belongs to its session. It refuses a database whose
-// history is not a prefix of the files.
+// Up applies the files that conn's database lacks, one transaction per file, creates
+// the roles and the coming log partitions, sets the privileges of each role, and
+// returns the names of the applied files. Concurrent calls wait for one another, for a
+// minute or for conn's lock_timeout if that is set; conn must be a direct connection,
+// since the lock belongs to its session. A database whose history is not a prefix of
+// the files is an error.
 func Up(ctx context.Context, conn *pgx.Conn, roles Roles) (applied []string, err error) {
 	return up(ctx, conn, files, roles)
 }
 
-// Hash names what Up makes: it changes whenever a migration or a role does.
+// Hash identifies the result of Up: it changes with every migration and role.
 func Hash() (string, error) {
 	migrations, err := load(files)
 	if err != nil {
@@ -62,7 +62,7 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 		return nil, fmt.Errorf("lock the migrations: %w", err)
 	}
 	defer func() {
-		// A connection that broke has given its lock back already.
+		// A broken connection has released its lock already.
 		if _, unlockErr := conn.Exec(context.WithoutCancel(ctx), "SELECT pg_advisory_unlock($1)", lockID); unlockErr != nil && err == nil {
 			err = fmt.Errorf("unlock the migrations: %w", unlockErr)
 		}
@@ -87,7 +87,7 @@ func up(ctx context.Context, conn *pgx.Conn, fsys fs.FS, roles Roles) (applied [
 	return applied, makePartitions(ctx, conn)
 }
 
-// load reads the files in order and demands the versions 1, 2, 3 …
+// load reads the files in order. Their versions must be 1, 2, 3 …
 func load(fsys fs.FS) ([]migration, error) {
 	names, err := fs.Glob(fsys, "*.sql")
 	if err != nil {
@@ -125,7 +125,7 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 	applied_at timestamptz NOT NULL DEFAULT now()
 )`
 
-// pendingOf compares the database's history with the files and gives the rest.
+// pendingOf compares the database's history with the files and returns the rest.
 func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]migration, error) {
 	if _, err := conn.Exec(ctx, createHistory); err != nil {
 		return nil, fmt.Errorf("create schema_migrations: %w", err)
@@ -143,7 +143,7 @@ func pendingOf(ctx context.Context, conn *pgx.Conn, migrations []migration) ([]m
 	for i, d := range done {
 		switch {
 		case d.version > len(migrations):
-			return nil, fmt.Errorf("the database is at version %d and this binary knows %d: run the newer binary that made it",
+			return nil, fmt.Errorf("the database is at version %d and this binary has %d: run the newer binary that migrated it",
 				done[len(done)-1].version, len(migrations))
 		case d.version != i+1:
 			return nil, fmt.Errorf("the database has version %d without %d: restore schema_migrations from a backup", d.version, i+1)
@@ -166,8 +166,8 @@ func apply(ctx context.Context, conn *pgx.Conn, m migration) error {
 	})
 }
 
-// makePartitions makes the log partitions of the coming months. The function
-// that does it comes with the migration that makes the logs.
+// makePartitions creates the log partitions of the coming months, with a function of
+// the migration that creates the logs.
 func makePartitions(ctx context.Context, conn *pgx.Conn) error {
 	var exists bool
 	if err := conn.QueryRow(ctx, "SELECT to_regprocedure('make_log_partitions(integer)') IS NOT NULL").Scan(&exists); err != nil {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 var roles = sandbox.Roles
 
-// file makes a migration that creates the table t<n>.
+// file returns a migration that creates the table t<n>.
 func file(n int) (name string, content *fstest.MapFile) {
 	return fmt.Sprintf("%04d_t%d.sql", n, n), &fstest.MapFile{Data: fmt.Appendf(nil, "CREATE TABLE t%d (id int);", n)}
 }
@@ -76,8 +76,8 @@ func TestUpRejectsForeignHistory(t *testing.T) {
 		"a file without a number":  {misnamed, "name it NNNN_words.sql"},
 		"an edited file":           {edited, "migration 0002_t2.sql was edited after it was applied"},
 		"a missing file":           {renamed, "migration 0002_t2.sql was applied but its file is missing"},
-		"a newer database":         {files(1, 2), "the database is at version 3 and this binary knows 2"},
-		"a database and no binary": {files(), "the database is at version 3 and this binary knows 0"},
+		"a newer database":         {files(1, 2), "the database is at version 3 and this binary has 2"},
+		"a database and no binary": {files(), "the database is at version 3 and this binary has 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,11 +19,11 @@ const (
 	internalError         = "XX000"
 )
 
-// Roles names the roles that Up makes and their passwords. A role without a name
-// is not made. A role without a password keeps the one that it has; Up refuses to
-// make a new one without. What each role may do is in grants.go.
+// Roles are the names and passwords of the roles that Up creates. A role without a name
+// is not created. A role without a password keeps its present one; Up creates no role
+// without a password. The privileges of each role are in grants.go.
 type Roles struct {
-	Hot, HotPassword             string // of the functions that take, hand out and finish work
+	Hot, HotPassword             string // of the functions that submit, claim and finish work
 	Read, ReadPassword           string // of lists and statistics
 	Admin, AdminPassword         string // of callers, templates and other settings
 	Retention, RetentionPassword string // of archiving and deleting what is old
@@ -39,13 +39,13 @@ type role struct {
 	settings []string
 }
 
-// common has Postgres write values in the form that pgx reads as text, whatever
-// is set for the database, and find our tables before any temporary one: where
-// pg_temp is not named, it is searched first.
+// common makes Postgres write values in the form that pgx parses, independent of the
+// settings of the database, and find our tables before temporary ones: pg_temp is
+// searched first unless search_path contains it.
 var common = []string{"bytea_output=hex", "DateStyle=ISO", "extra_float_digits=1", "search_path=public, pg_temp"}
 
-// byIndex keeps plans that were made while the tables were empty from meeting a
-// burst with sequential scans.
+// byIndex prevents plans that were made while the tables were empty from using
+// sequential scans when the tables fill.
 var byIndex = append([]string{
 	"plan_cache_mode=force_custom_plan", "enable_seqscan=off", "enable_sort=off", "enable_bitmapscan=off", "jit=off",
 	"lock_timeout=2s", "statement_timeout=5s", "idle_in_transaction_session_timeout=10s",
@@ -67,9 +67,9 @@ func (r Roles) all() []role {
 
 func (r role) quoted() string { return pgx.Identifier{r.name}.Sanitize() }
 
-// makeRoles makes the roles, sets their passwords and puts their settings right, which
-// each role may change for itself. It changes a role only when it must: roles belong
-// to the whole cluster, where other databases are migrated too.
+// makeRoles creates the roles and sets their passwords and their settings, which each
+// role may change for itself. It changes a role only if necessary: roles belong to the
+// whole cluster, in which other databases may be migrated, too.
 func makeRoles(ctx context.Context, conn *pgx.Conn, roles []role) error {
 	for _, r := range roles {
 		missing, err := r.missing(ctx, conn)
@@ -98,8 +98,8 @@ SELECT rolcanlogin, coalesce(rolconfig, '{}'), rolsuper OR pg_has_role(oid, curr
 	EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase WHERE s.setrole = r.oid AND d.datname = current_database())
 FROM pg_roles r WHERE rolname = $1`
 
-// missing returns the statements that bring the role into being with its settings,
-// and no others.
+// missing returns the statements that create the role, or that set the settings that it
+// lacks.
 func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string, err error) {
 	var canLogin, owns, hasOwn bool
 	var database string
@@ -114,7 +114,7 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 	case err != nil:
 		return nil, err
 	case owns:
-		return nil, fmt.Errorf("it may do all that the owner of the tables may: give %s_ROLE a name of its own", r.setting)
+		return nil, fmt.Errorf("it has all privileges of the owner of the tables: set %s_ROLE to another name", r.setting)
 	case !canLogin:
 		statements = append(statements, "ALTER ROLE "+r.quoted()+" LOGIN")
 	}
@@ -123,11 +123,11 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 	}
 	slices.Sort(have)
 	if !slices.Equal(have, slices.Sorted(slices.Values(r.settings))) {
-		// One statement list, so one transaction: no session begins with half of it.
+		// One statement list, so one transaction: no session starts with a part of it.
 		set := "ALTER ROLE " + r.quoted() + " RESET ALL"
 		for _, setting := range r.settings {
 			name, value, _ := strings.Cut(setting, "=")
-			// A list in one pair of quotes would be one name.
+			// A quoted list would be one name.
 			set += fmt.Sprintf("; ALTER ROLE %s SET %s = '%s'", r.quoted(), name, strings.ReplaceAll(value, ", ", "', '"))
 		}
 		statements = append(statements, set)
@@ -135,8 +135,8 @@ func (r role) missing(ctx context.Context, conn *pgx.Conn) (statements []string,
 	return statements, nil
 }
 
-// alterRole runs sql, again and again while another database's migration
-// changes the same role.
+// alterRole runs sql, and repeats it while another database's migration changes the
+// same role.
 func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		_, err := conn.Exec(ctx, sql)
@@ -158,8 +158,8 @@ func alterRole(ctx context.Context, conn *pgx.Conn, sql string) error {
 	}
 }
 
-// explain says what to do when the connected user may not change roles; missing is
-// what the role lacks besides its password.
+// explain returns what to do when the connected user may not change roles; missing are
+// the statements that the role needs besides its password.
 func (r role) explain(err error, missing []string) error {
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != insufficientPrivilege {

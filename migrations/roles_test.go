@@ -72,7 +72,7 @@ func TestCreateRoleErrors(t *testing.T) {
 	})
 	t.Run("that is the owner", func(t *testing.T) {
 		_, err := migrations.UpFrom(t.Context(), owner, files(1), migrations.Roles{Hot: sandbox.Owner, HotPassword: "x"})
-		require.ErrorContains(t, err, "it may do all that the owner of the tables may: give SENDONCE_HOT_ROLE a name of its own")
+		require.ErrorContains(t, err, "it has all privileges of the owner of the tables: set SENDONCE_HOT_ROLE to another name")
 	})
 	t.Run("by a user that may not make roles", func(t *testing.T) {
 		o, others := newRoles(t), newRoles(t)
@@ -100,8 +100,8 @@ func TestCreateRoleErrors(t *testing.T) {
 	})
 }
 
-// newRoles gives roles that no other test knows. They are dropped after the
-// databases that the test makes later.
+// newRoles returns roles that only this test uses. They are dropped after the databases
+// that the test creates later.
 func newRoles(t *testing.T) migrations.Roles {
 	t.Helper()
 	suffix := strings.ToLower(rand.Text()[:12])
@@ -120,7 +120,7 @@ func newRoles(t *testing.T) migrations.Roles {
 	return o
 }
 
-// loginsOf gives the password of each role.
+// loginsOf returns the password of each role.
 func loginsOf(o migrations.Roles) map[string]string {
 	return map[string]string{o.Hot: o.HotPassword, o.Read: o.ReadPassword, o.Admin: o.AdminPassword, o.Retention: o.RetentionPassword}
 }
@@ -177,12 +177,12 @@ func TestTemporaryTablesDoNotShadowOurs(t *testing.T) {
 		require.ErrorContains(t, err, "permission denied to create temporary tables")
 	}
 
-	temporary("GRANT", "TO PUBLIC") // where migrate may not take it away
+	temporary("GRANT", "TO PUBLIC") // migrate may not revoke it
 	for role, password := range logins {
 		conn := as(t, database, role, password)
 		_, err := conn.Exec(t.Context(), `BEGIN READ WRITE; CREATE TEMP VIEW callers AS SELECT 1 AS id; COMMIT`)
 		require.NoError(t, err)
-		require.Equal(t, []string{"public"}, texts(t, conn, `SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = 'callers'::regclass`), role)
+		require.Equal(t, []string{"public"}, queryStrings(t, conn, `SELECT relnamespace::regnamespace::text FROM pg_class WHERE oid = 'callers'::regclass`), role)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestRoleSettingsAreReset(t *testing.T) {
 	o, database, owner := migrated(t)
 	const settingsSQL = `SELECT unnest(setconfig) || CASE WHEN setdatabase = 0 THEN '' ELSE ' in the database' END FROM pg_db_role_setting
 		WHERE setrole = $1::regrole ORDER BY 1`
-	before := texts(t, owner, settingsSQL, o.Hot)
+	before := queryStrings(t, owner, settingsSQL, o.Hot)
 
 	hot := as(t, database, o.Hot, o.HotPassword)
 	var err error
@@ -210,9 +210,9 @@ func TestRoleSettingsAreReset(t *testing.T) {
 
 	_, err = migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
-	require.Equal(t, before, texts(t, owner, settingsSQL, o.Hot))
+	require.Equal(t, before, queryStrings(t, owner, settingsSQL, o.Hot))
 	conn := as(t, database, o.Hot, o.HotPassword)
-	require.Equal(t, []string{"on off 5s"}, texts(t, conn,
+	require.Equal(t, []string{"on off 5s"}, queryStrings(t, conn,
 		"SELECT concat_ws(' ', current_setting('synchronous_commit'), current_setting('default_transaction_read_only'), current_setting('statement_timeout'))"))
 	as(t, database, o.Read, o.ReadPassword)
 }
@@ -234,5 +234,5 @@ func TestMigrateReportsLockHolder(t *testing.T) {
 	require.NoError(t, err)
 	_, err = migrations.Up(t.Context(), owner, o)
 	require.NoError(t, err)
-	require.Equal(t, []string{"50ms"}, texts(t, owner, "SHOW lock_timeout"))
+	require.Equal(t, []string{"50ms"}, queryStrings(t, owner, "SHOW lock_timeout"))
 }

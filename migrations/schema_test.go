@@ -28,12 +28,12 @@ func TestSchemaGolden(t *testing.T) {
 	sandbox.RequireGolden(t, golden, string(want), got, "go test ./migrations -update")
 }
 
-// ours are the relations of the schema less the partitions, whose names depend
-// on the month.
+// ours are the relations of the schema without the partitions, whose names depend on
+// the month.
 const ours = `(SELECT c.* FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace AND NOT c.relispartition)`
 
-// Each query gives whole lines in a fixed order. NOT NULL is told with the
-// column: only from version 18 on is it a constraint as well.
+// Each query returns whole lines in a fixed order. NOT NULL is written with the column:
+// it is a constraint only from version 18 on.
 var catalogue = []string{
 	`SELECT format('CREATE TABLE %s (%s)%s%s;', c.relname,
 		(SELECT string_agg(format(E'\n    %s %s%s%s%s%s', a.attname, format_type(a.atttypid, a.atttypmod),
@@ -82,7 +82,7 @@ var catalogue = []string{
 	WHERE NOT g.tgisinternal ORDER BY c.relname COLLATE "C", g.tgname COLLATE "C"`,
 }
 
-// describe writes the schema from the catalogues, alike on every version.
+// describe returns the schema from the catalogues, in the same form on every version.
 func describe(t *testing.T, conn *pgx.Conn) string {
 	t.Helper()
 	var b strings.Builder

@@ -16,8 +16,8 @@ const (
 	scramSaltBytes  = 16
 )
 
-// ScramSecret is what Postgres keeps of a password (RFC 5803). Sent instead of the
-// password, it is all that the server's log can show. Each login of a client repeats
+// ScramSecret is the form in which Postgres stores a password (RFC 5803). Sent instead of
+// the password, it keeps that out of the server's log. Each login of a client repeats
 // the iterations.
 func ScramSecret(password string, iterations int) (string, error) {
 	if strings.ContainsFunc(password, func(c rune) bool { return c <= ' ' || c > '~' }) {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// leastTriggerPassword keeps guessable passwords out: the table has a plain SHA-256.
+// leastTriggerPassword prevents guessable passwords: the table has a plain SHA-256.
 const leastTriggerPassword = 24
 
 const (
@@ -24,12 +24,11 @@ INSERT INTO operator_actions (caller_id, caller_name, request_id, action, subjec
 VALUES (0, 'migrate', 'migrate', $2, 'caller/' || $1::bigint, jsonb_build_object('name', $3::text, 'roles', jsonb_build_array('trigger')))`
 )
 
-// EnsureTrigger makes the caller that the trigger is, with the role trigger and
-// nothing else, and gives it password, which must be at least 24 random
-// characters. It returns what it did as operator_actions has it: caller.create,
-// caller.rotate, or "" where the caller had this password already. A caller that
-// was revoked is let in again with another password, and not with the one that it
-// had. It changes no caller that has other roles. Both are errors.
+// EnsureTrigger creates the caller of the trigger, with the role trigger only, and sets
+// its password, which must have at least 24 random characters. It returns the action in
+// operator_actions: caller.create, caller.rotate, or "" if the caller had this password
+// already. A revoked caller becomes valid again with a new password; with its old one
+// it is an error, as is a caller that has other roles.
 func EnsureTrigger(ctx context.Context, conn *pgx.Conn, name, password string) (did string, err error) {
 	if len(password) < leastTriggerPassword {
 		return "", fmt.Errorf("SENDONCE_TRIGGER_PASSWORD must be at least %d random characters, such as openssl rand -hex 24 prints", leastTriggerPassword)
