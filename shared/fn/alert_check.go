@@ -9,7 +9,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// logAlert is for whoever has no webhook endpoint.
+// logAlert writes alerts to the log, for operators without a webhook endpoint.
 func (e *Env) logAlert(id task.ID, a task.Alert, cleared bool) {
 	level, what := slog.LevelWarn, "alert raised"
 	if cleared {

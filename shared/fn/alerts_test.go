@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestThresholdsThatMakeNoSenseAreNamed(t *testing.T) {
+func TestBadAlertThresholdsAreReported(t *testing.T) {
 	t.Parallel()
 	fine := Alerts{FailureRate: task.Limits{"*": 0.2}, MinFinished: 20, Window: time.Minute}
 	require.Empty(t, fine.Validate())
@@ -27,7 +27,7 @@ func TestThresholdsThatMakeNoSenseAreNamed(t *testing.T) {
 	}
 }
 
-func TestAllProcessesLookAtTheSameTime(t *testing.T) {
+func TestProcessesShareAlertIntervals(t *testing.T) {
 	t.Parallel()
 	env, err := NewEnv(Config{Alerts: Alerts{Window: 5 * time.Minute}}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)

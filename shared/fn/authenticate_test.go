@@ -18,9 +18,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestOnlyValidCredentialsGetIn(t *testing.T) {
+func TestOnlyValidCredentialsAreAccepted(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	for _, c := range []struct {
 		name   string
 		option func(*http.Request)
@@ -52,22 +52,22 @@ func TestOnlyValidCredentialsGetIn(t *testing.T) {
 	require.Equal(t, "this needs the role submitter", r.Message)
 }
 
-func TestAnEmptyPasswordLetsNobodyIn(t *testing.T) {
+func TestEmptyPasswordIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, func(c *Config) { c.Password = "" }, greeter())
+	h := startServer(t, func(c *Config) { c.Password = "" }, greeter())
 	require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
 }
 
-func TestCredentialsAreCheckedBeforeTheBodyIsRead(t *testing.T) {
+func TestAuthenticationPrecedesBody(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	r := h.call("POST", "/api/v1/greet", strings.Repeat("x", 100<<10), as("nobody", "x"), header("Content-Type", "text/plain"))
 	require.Equal(t, 401, r.status)
 }
 
-func TestTheAdminNeverTouchesTheDatabase(t *testing.T) {
+func TestBuiltInAdminNeedsNoDatabase(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	h.env.callers = newCallerCache(func(context.Context, string, bool) (store.Caller, error) {
 		return store.Caller{}, errors.New("was asked")
 	})
@@ -76,7 +76,7 @@ func TestTheAdminNeverTouchesTheDatabase(t *testing.T) {
 	require.Equal(t, 503, h.call("PUT", "/api/v1/empty", "", as("other", "x")).status)
 }
 
-func TestACallerMayUseItsQueuesOnly(t *testing.T) {
+func TestCallerIsLimitedToItsQueues(t *testing.T) {
 	t.Parallel()
 	c := &Call{Caller: store.Caller{Roles: []string{"sender"}, Queues: []string{"a"}}}
 	require.True(t, c.May(Sender))
@@ -88,7 +88,7 @@ func TestACallerMayUseItsQueuesOnly(t *testing.T) {
 	require.True(t, c.MayUseQueue("b"))
 }
 
-func TestAdminWithQueuesIsAdmittedWhereRoutesHoldItToThem(t *testing.T) {
+func TestAdminWithQueuesNeedsRouteWithinQueues(t *testing.T) {
 	t.Parallel()
 	admin := store.Caller{Roles: []string{"admin"}, Queues: []string{"a"}}
 	for _, c := range []struct {
@@ -112,7 +112,7 @@ func TestAdminWithQueuesIsAdmittedWhereRoutesHoldItToThem(t *testing.T) {
 	}
 }
 
-func TestACallerIsRememberedForAMinute(t *testing.T) {
+func TestCallerIsCachedForAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		asked := map[string]int{}
@@ -135,7 +135,7 @@ func TestACallerIsRememberedForAMinute(t *testing.T) {
 	})
 }
 
-func TestManyCallsWithOneNameAskOnce(t *testing.T) {
+func TestCallerLookupsAreShared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int32
@@ -163,7 +163,7 @@ func TestManyCallsWithOneNameAskOnce(t *testing.T) {
 	})
 }
 
-func TestAListThatWaitsHoldsUpNoOtherCallOfItsCaller(t *testing.T) {
+func TestWaitingListDoesNotBlockOtherCalls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
@@ -188,7 +188,7 @@ func TestAListThatWaitsHoldsUpNoOtherCallOfItsCaller(t *testing.T) {
 	})
 }
 
-func TestGuessedNamesCannotPushOutRealOnes(t *testing.T) {
+func TestGuessedNamesDoNotEvictKnownOnes(t *testing.T) {
 	t.Parallel()
 	var asked int
 	c := newCallerCache(func(_ context.Context, name string, _ bool) (store.Caller, error) {

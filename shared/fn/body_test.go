@@ -52,14 +52,14 @@ func isTimeout(err error) bool {
 }
 
 // A refused call's body is not waited for, whatever refuses it.
-func TestARefusedBodyHoldsNoConnection(t *testing.T) {
+func TestRefusedBodyClosesConnection(t *testing.T) {
 	t.Parallel()
 	const (
 		wrong = "Authorization: Basic YWRtaW46d3Jvbmc="
 		admin = "Authorization: Basic YWRtaW46c2VjcmV0"
 		small = "Content-Length: 200000"
 	)
-	onBothKindsOfServer(t, greeter(), func(t *testing.T, h *house) {
+	onBothKindsOfServer(t, greeter(), func(t *testing.T, h *testServer) {
 		var all sync.WaitGroup
 		for name, c := range map[string]struct{ line, headers, status string }{
 			"without credentials":        {"POST /api/v1/greet", small, "401"},
@@ -84,23 +84,23 @@ func TestARefusedBodyHoldsNoConnection(t *testing.T) {
 
 // onBothKindsOfServer runs a test on the server of the binary and on one that
 // bounds nothing by itself, as that of the functions framework does.
-func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *house)) {
+func onBothKindsOfServer(t *testing.T, f Function, test func(t *testing.T, h *testServer)) {
 	t.Run("our server", func(t *testing.T) {
 		t.Parallel()
-		h := startHouse(t, nil)
+		h := startServer(t, nil)
 		runServer(t, h, nil, f)
 		test(t, h)
 	})
 	t.Run("another server", func(t *testing.T) {
 		t.Parallel()
-		test(t, startHouse(t, nil, f))
+		test(t, startServer(t, nil, f))
 	})
 }
 
 // The well-behaved caller beside them sees nothing of it, and its connection stays.
-func TestARefusalKeepsTheConnectionOfAWholeBody(t *testing.T) {
+func TestRefusalWithWholeBodyKeepsConnection(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	require.NoError(t, err)
@@ -121,11 +121,11 @@ func TestARefusalKeepsTheConnectionOfAWholeBody(t *testing.T) {
 }
 
 // The time for a body begins when its call does, not when its caller is known.
-func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
+func TestBodyTimeoutBeginsBeforeAuthentication(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
-	req := newRequest(h.env, discard{deadline: func(at time.Time) {
+	req := newRequest(h.env, deadlineWriter{deadline: func(at time.Time) {
 		if !at.IsZero() {
 			require.WithinDuration(t, time.Now().Add(bodyTimeout-3*time.Second), at, time.Second)
 		}
@@ -137,10 +137,10 @@ func TestTheTimeForABodyBeginsBeforeAuthentication(t *testing.T) {
 	require.NoError(t, req.readBody(t.Context(), &mountedRoute{Route: Route{maxBody: 100}}))
 }
 
-// discard is a ResponseWriter that notes its read deadlines.
-type discard struct{ deadline func(time.Time) }
+// deadlineWriter is a ResponseWriter that notes its read deadlines.
+type deadlineWriter struct{ deadline func(time.Time) }
 
-func (discard) Header() http.Header                  { return http.Header{} }
-func (discard) Write(p []byte) (int, error)          { return len(p), nil }
-func (discard) WriteHeader(int)                      {}
-func (d discard) SetReadDeadline(at time.Time) error { d.deadline(at); return nil }
+func (deadlineWriter) Header() http.Header                  { return http.Header{} }
+func (deadlineWriter) Write(p []byte) (int, error)          { return len(p), nil }
+func (deadlineWriter) WriteHeader(int)                      {}
+func (d deadlineWriter) SetReadDeadline(at time.Time) error { d.deadline(at); return nil }

@@ -71,7 +71,7 @@ func (h *holder) function() Function {
 }
 
 // begin makes a call that is held, as a caller of knownCallers.
-func (h *house) begin(held *holder, method, path, name string) {
+func (h *testServer) begin(held *holder, method, path, name string) {
 	h.t.Helper()
 	r := h.request(method, path, "", as(name, "token"))
 	if name == "admin" {
@@ -92,15 +92,15 @@ func (h *house) begin(held *holder, method, path, name string) {
 	}
 }
 
-// refused demands that a call finds no place.
-func (h *house) refused(method, path, name string, status int, word, after string) {
+// requireRefused demands that a call finds no place.
+func (h *testServer) requireRefused(method, path, name string, status int, word, after string) {
 	h.t.Helper()
 	r := h.call(method, path, "", as(name, "token"))
 	require.Equal(h.t, []any{status, word, after}, []any{r.status, r.Error, r.header.Get("Retry-After")}, r.body)
 }
 
-// othersGoOn demands that those go on who must.
-func (h *house) othersGoOn(names ...string) {
+// requireOthersServed demands that those go on who must.
+func (h *testServer) requireOthersServed(names ...string) {
 	h.t.Helper()
 	for _, name := range names {
 		require.Equal(h.t, 200, h.call("POST", "/call", "", as(name, "token")).status, name)
@@ -112,25 +112,25 @@ func (h *house) othersGoOn(names ...string) {
 	}
 }
 
-func TestACallerHasAShareOfTheCalls(t *testing.T) {
+func TestCallerIsLimitedToItsShareOfCalls(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 8 }, held.function(), ticker(nil))
+	h := startServer(t, func(c *Config) { c.MaxCalls = 8 }, held.function(), eventFunction(nil))
 	for range 2 {
 		h.begin(held, "POST", "/hold", "submitter")
 	}
-	h.refused("POST", "/call", "submitter", 429, "too_many_calls", "1")
-	h.othersGoOn("sender", "receiver")
+	h.requireRefused("POST", "/call", "submitter", 429, "too_many_calls", "1")
+	h.requireOthersServed("sender", "receiver")
 	held.release()
 	require.Eventually(t, func() bool { return h.env.limiter.takenSeats()["calls"] == 0 }, waitAtMost, tick)
-	h.othersGoOn("submitter")
+	h.requireOthersServed("submitter")
 }
 
-func TestAFullInstanceHasPlacesForAdminsEventsAndHealth(t *testing.T) {
+func TestFullInstanceServesAdminsEventsAndProbes(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), ticker(nil))
-	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h := startServer(t, func(c *Config) { c.MaxCalls = 2; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
+	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimPrefix(name, "admin "), list)
 		if name != caller.Name {
 			caller.Name, caller.Roles = name, []string{"admin"}
@@ -139,22 +139,22 @@ func TestAFullInstanceHasPlacesForAdminsEventsAndHealth(t *testing.T) {
 	})
 	h.begin(held, "POST", "/hold", "submitter")
 	h.begin(held, "POST", "/hold", "sender")
-	h.refused("POST", "/call", "receiver", 503, "server_busy", "1")
-	h.refused("POST", "/call", "sender", 429, "too_many_calls", "1")
-	h.othersGoOn("admin submitter")
+	h.requireRefused("POST", "/call", "receiver", 503, "server_busy", "1")
+	h.requireRefused("POST", "/call", "sender", 429, "too_many_calls", "1")
+	h.requireOthersServed("admin submitter")
 	// Even an admin that takes all it can get leaves some to another one.
 	for range reservedCalls / 2 {
 		h.begin(held, "POST", "/hold", "admin submitter")
 	}
-	h.refused("POST", "/call", "admin submitter", 429, "too_many_calls", "1")
-	h.othersGoOn("admin sender")
+	h.requireRefused("POST", "/call", "admin submitter", 429, "too_many_calls", "1")
+	h.requireOthersServed("admin sender")
 }
 
 // Polls and streams take no place of other calls, and the reserve is not for them.
-func TestWaitingCallsHaveABoundOfTheirOwn(t *testing.T) {
+func TestWaitingCallsHaveTheirOwnLimit(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, held.function(), ticker(nil))
+	h := startServer(t, func(c *Config) { c.MaxCalls = 4; c.MaxWaiting = 6; c.CallerShare = 0.5 }, held.function(), eventFunction(nil))
 	for name, paths := range map[string][]string{"submitter": {"POST /poll", "POST /poll", "GET /stream"}, "sender": {"GET /stream", "GET /stream", "GET /stream"}} {
 		for _, route := range paths {
 			method, path, _ := strings.Cut(route, " ")
@@ -162,23 +162,23 @@ func TestWaitingCallsHaveABoundOfTheirOwn(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"submitter", "sender"} {
-		h.refused("POST", "/poll", name, 429, "too_many_calls", "5")
-		h.refused("GET", "/stream", name, 429, "too_many_calls", "5")
+		h.requireRefused("POST", "/poll", name, 429, "too_many_calls", "5")
+		h.requireRefused("GET", "/stream", name, 429, "too_many_calls", "5")
 	}
-	h.refused("POST", "/poll", "receiver", 503, "server_busy", "5")
-	h.refused("GET", "/stream", "receiver", 503, "server_busy", "5")
+	h.requireRefused("POST", "/poll", "receiver", 503, "server_busy", "5")
+	h.requireRefused("GET", "/stream", "receiver", 503, "server_busy", "5")
 	require.Equal(t, 503, h.call("GET", "/stream", "").status, "the admin's streams wait like others'")
 	require.Equal(t, map[string]int{"calls": 0, "waiting": 6, "reserved": 0, "events": 0}, h.env.limiter.takenSeats())
-	h.othersGoOn("submitter", "sender", "receiver")
+	h.requireOthersServed("submitter", "sender", "receiver")
 }
 
-// Whoever does not authenticate has no place, however long it takes.
-func TestAnUnknownCallerTakesNoPlace(t *testing.T) {
+// A call takes no seat before it is authenticated, however long that takes.
+func TestUnknownCallerTakesNoSeat(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 1 }, held.function(), ticker(nil))
+	h := startServer(t, func(c *Config) { c.MaxCalls = 1 }, held.function(), eventFunction(nil))
 	asking, answer := make(chan struct{}, 100), make(chan struct{})
-	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 		if strings.HasPrefix(name, "nobody") {
 			asking <- struct{}{}
 			<-answer
@@ -193,17 +193,17 @@ func TestAnUnknownCallerTakesNoPlace(t *testing.T) {
 	for range 20 {
 		<-asking
 	}
-	h.othersGoOn("submitter")
+	h.requireOthersServed("submitter")
 	close(answer)
 	all.Wait()
 }
 
 // However many connections somebody opens without a call, there is one for
 // everybody else.
-func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
+func TestIdleConnectionsAreReplaced(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	const most = 20
 	var all *connectionLimiter
 	runServer(t, h, func(s *server) {
@@ -214,7 +214,7 @@ func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
 				all.remove(c)
 			}
 		}
-	}, held.function(), ticker(nil))
+	}, held.function(), eventFunction(nil))
 	h.begin(held, "GET", "/stream", "submitter")
 	address := strings.TrimPrefix(h.url, "http://")
 	for i := range 3 * most {
@@ -230,18 +230,18 @@ func TestConnectionsWithoutACallKeepNobodyOut(t *testing.T) {
 		defer all.mu.Unlock()
 		return len(all.open) == most
 	}, waitAtMost, tick)
-	h.othersGoOn("sender")
+	h.requireOthersServed("sender")
 	require.Equal(t, 1, h.env.limiter.takenSeats()["waiting"], "the stream goes on")
 	held.release()
 }
 
 // Callers that send their bodies slowly keep nobody else out, however many they are.
-func TestHalfSentBodiesTakeNoPlace(t *testing.T) {
+func TestHalfSentBodiesTakeNoSeat(t *testing.T) {
 	t.Parallel()
 	held := newHolder(t)
-	h := startHouse(t, func(c *Config) { c.MaxCalls = 8 }, ticker(nil))
-	runServer(t, h, nil, held.function(), ticker(nil))
-	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h := startServer(t, func(c *Config) { c.MaxCalls = 8 }, eventFunction(nil))
+	runServer(t, h, nil, held.function(), eventFunction(nil))
+	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 		caller, err := knownCallers(ctx, strings.TrimRight(name, "0123456789"), list)
 		caller.Name = name
 		return caller, err
@@ -252,10 +252,10 @@ func TestHalfSentBodiesTakeNoPlace(t *testing.T) {
 		defer h.env.limiter.mu.Unlock()
 		return h.env.limiter.reading
 	}
-	var slow []*wire
+	var slow []*rawConn
 	for i := range callers {
 		for range share {
-			w := h.wire(t)
+			w := h.dialRaw(t)
 			r := h.request("POST", "/call", "", as(fmt.Sprint("sender", i), "token"))
 			w.send("POST /call HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n" +
 				"Authorization: " + r.Header.Get("Authorization") + "\r\n\r\n{")
@@ -264,9 +264,9 @@ func TestHalfSentBodiesTakeNoPlace(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return reading() == callers*share }, waitAtMost, tick)
 	for i := range callers {
-		h.refused("POST", "/call", fmt.Sprint("sender", i), 429, "too_many_calls", "1")
+		h.requireRefused("POST", "/call", fmt.Sprint("sender", i), 429, "too_many_calls", "1")
 	}
-	h.othersGoOn("submitter", "receiver")
+	h.requireOthersServed("submitter", "receiver")
 	require.Equal(t, 200, h.call("POST", "/call", "{}", as("submitter", "token")).status, "with a body too")
 	// Where others have taken all places meanwhile, a body that is there is too late.
 	for i := range 4 {
@@ -288,7 +288,7 @@ func TestHalfSentBodiesTakeNoPlace(t *testing.T) {
 }
 
 // An admin whose body arrives when all places are taken has one of the reserve.
-func TestAnAdminWhoseBodyArrivesLateHasTheReserve(t *testing.T) {
+func TestAdminWithSlowBodyUsesReserve(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&Config{MaxCalls: 2, MaxWaiting: 1, CallerShare: 1})
 	admin, err := l.acquireSeat(store.Caller{Name: "admin", Roles: []string{"admin"}}, false, false)
@@ -306,7 +306,7 @@ func TestAnAdminWhoseBodyArrivesLateHasTheReserve(t *testing.T) {
 	require.Zero(t, l.reading)
 }
 
-func TestCallersOfOneOperatorShareItsPlaces(t *testing.T) {
+func TestCallersOfOneOperatorShareSeats(t *testing.T) {
 	t.Parallel()
 	l := newCallLimiter(&Config{MaxCalls: 8, MaxWaiting: 8, CallerShare: 0.25})
 	ops, helper := store.Caller{ID: 1, Name: "ops"}, store.Caller{ID: 2, Name: "ops.helper", AccountID: 1, AccountName: "ops"}

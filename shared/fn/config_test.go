@@ -60,7 +60,7 @@ func TestSettingsHaveTheirDefaults(t *testing.T) {
 	require.Equal(t, "0.0.0.0:8000", cfg.Address())
 
 	var got senderConfig
-	startHouse(t, nil, configured("a", &got))
+	startServer(t, nil, configured("a", &got))
 	require.Equal(t, senderConfig{Retries: 3, Backoff: []time.Duration{5 * time.Second, 30 * time.Second}}, got)
 }
 
@@ -79,7 +79,7 @@ func TestSettingsAreReadFromTheEnvironment(t *testing.T) {
 	require.Zero(t, cfg.RetentionDays)
 }
 
-func TestEveryBadSettingIsNamedWithItsValueAndWhatIsAccepted(t *testing.T) {
+func TestEveryBadSettingIsReported(t *testing.T) {
 	setAll(t, map[string]string{
 		"PORT": "80a", "APP_PORT": "70000", "DEBUG": "maybe", "SENDONCE_MAX_CALLS": "1.5", "SENDONCE_DRAIN_TIMEOUT": "25",
 		"TRUSTED_PROXIES": "proxy", "RETRY_BACKOFF": "wechat=5", "SENDONCE_MAX_CALL": "1", "APP_HSOT": "::1", "WECHAT_X": "", "TWO_PHASE_X": "", "BASIC_AUTH_USER": "x",
@@ -115,7 +115,7 @@ func databaseURLProblem(t *testing.T) string {
 }
 
 // The errors of net/url quote what they are about.
-func TestNoErrorQuotesThePasswordInAURL(t *testing.T) {
+func TestErrorsNeverQuoteURLPasswords(t *testing.T) {
 	type urls struct {
 		URL url.URL `envconfig:"FNTEST_URL"`
 	}
@@ -151,7 +151,7 @@ func TestSettingsOutOfBoundsStopTheStart(t *testing.T) {
 	require.Contains(t, problems, task.Field{Name: "TWO_PHASE_DEFAULT_ACK", Message: `is "fast" but must be saved or accepted`})
 }
 
-func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
+func TestBadSettingsOfServedFunctionStopStart(t *testing.T) {
 	setAll(t, map[string]string{"FNTEST_RETRIES": "11", "FNTEST_BACKOFF": "5s,soon", "FNTEST_KEY": "weak",
 		"DATABASE_URL": "postgres://localhost/x", "BASIC_AUTH_PASSWORD": "secret"})
 	var got senderConfig
@@ -169,7 +169,7 @@ func TestAFunctionsBadSettingsStopTheStartOfWhoServesIt(t *testing.T) {
 	require.Equal(t, "greeter", served[0].Name)
 }
 
-func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
+func TestCommandsNeedNoPasswordOrDatabase(t *testing.T) {
 	env, served, err := Prepare(nil, []Function{greeter()}, false)
 	require.NoError(t, err)
 	defer env.Close()
@@ -177,17 +177,17 @@ func TestAWordDoesWithoutWhatOnlyServingNeeds(t *testing.T) {
 	require.Nil(t, env.DB())
 }
 
-func TestTheTableListsEverySettingOnce(t *testing.T) {
+func TestSettingsTableListsEachOnce(t *testing.T) {
 	t.Parallel()
 	var got senderConfig
 	table := config.Table(Settings(nil, []Function{configured("b", &got), configured("a", &got)}))
 	require.Contains(t, table, "| Name | Default | Meaning | Read by |\n|---|---|---|---|\n| `DATABASE_URL` |  | Postgres,")
-	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 takes a free one | all |\n")
+	require.Contains(t, table, "| `APP_PORT` | `8000` | port to listen on; 0 = a free one | all |\n")
 	require.Contains(t, table, "| `FNTEST_RETRIES` | `3` | retries \\| before a failure is final | b, a |\n")
 	require.Regexp(t, "(?s)FNTEST_BACKOFF.*FNTEST_KEY.*FNTEST_RETRIES", table)
 }
 
-func TestOneSettingCannotHaveTwoMeanings(t *testing.T) {
+func TestConflictingSettingsPanic(t *testing.T) {
 	t.Parallel()
 	type other struct {
 		Retries int `envconfig:"FNTEST_RETRIES" default:"4" desc:"retries"`

@@ -32,10 +32,10 @@ func headers(pairs ...string) func(*http.Request) {
 	}
 }
 
-func TestPagesOfOtherOriginsChangeNothing(t *testing.T) {
+func TestOtherOriginsCannotChangeData(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	h := startHouse(t, func(c *Config) { c.Origins = []string{"https://chat.example"} }, counting(&calls))
+	h := startServer(t, func(c *Config) { c.Origins = []string{"https://chat.example"} }, counting(&calls))
 	const (
 		change = "POST /api/v1/change"
 		claim  = "GET /api/v1/claim"
@@ -79,10 +79,10 @@ func TestPagesOfOtherOriginsChangeNothing(t *testing.T) {
 	}
 }
 
-func TestPagesOfOtherOriginsAreRefusedBeforeTheirPassword(t *testing.T) {
+func TestOtherOriginsAreRefusedBeforeAuthentication(t *testing.T) {
 	t.Parallel()
 	calls := 0
-	h := startHouse(t, nil, counting(&calls))
+	h := startServer(t, nil, counting(&calls))
 	evil := header("Origin", "https://evil.example")
 	require.Equal(t, 403, h.call("POST", "/api/v1/change", "", evil, as("admin", "wrong")).status)
 	require.Equal(t, 403, h.call("POST", "/api/v1/change", "", evil, as("nobody", "x")).status)

@@ -37,7 +37,7 @@ func TestDatabaseRoles(t *testing.T) {
 	}
 }
 
-func TestAPasswordInTheURLOfFunctionsIsRefused(t *testing.T) {
+func TestPasswordInDatabaseURLIsRefused(t *testing.T) {
 	t.Parallel()
 	named := Roles{Hot: "hot", Read: "read", Admin: "admin", Retention: "retention"}
 	for url, refused := range map[string]bool{

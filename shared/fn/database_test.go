@@ -12,7 +12,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestCallersComeFromTheDatabase(t *testing.T) {
+func TestCallerIsReadFromDatabase(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
 	owner, err := pgx.Connect(t.Context(), url)
@@ -24,7 +24,7 @@ func TestCallersComeFromTheDatabase(t *testing.T) {
 		require.NoError(t, err)
 	}
 
-	h := &house{t: t, log: &logBook{}}
+	h := &testServer{t: t, log: &logBuffer{}}
 	h.env, err = NewEnv(Config{DatabaseURL: url, Username: "admin", Password: "secret", Roles: Roles(sandbox.Roles)},
 		slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)

@@ -14,9 +14,8 @@ import (
 // verifyTimeout bounds how long a start waits for NATS.
 const verifyTimeout = 3 * time.Second
 
-// verifyDurability fails when the stream gives less than the settings ask for.
-// Where nobody can tell the process starts, and accepts nothing until somebody
-// can.
+// verifyDurability fails if the stream promises less than the settings require. If that cannot
+// be found out, the process starts, and accepts nothing until it can.
 func verifyDurability(ctx context.Context, env *Env) error {
 	two := env.Config.TwoPhase
 	if !two.Enabled || two.Durability == 0 {

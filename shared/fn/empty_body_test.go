@@ -19,9 +19,9 @@ type deadlines struct {
 
 func (d *deadlines) SetReadDeadline(at time.Time) error { d.set = append(d.set, at); return nil }
 
-func TestAnEventWithoutABodyLeavesNoReadDeadline(t *testing.T) {
+func TestEventWithoutBodyLeavesNoReadDeadline(t *testing.T) {
 	t.Parallel()
-	env := startHouse(t, nil).env
+	env := startServer(t, nil).env
 	h, err := Handler(env, Event("tick", func(*Env, struct{}) EventHandler {
 		return func(context.Context, *Call, cloudevents.Event) error { return nil }
 	}))
@@ -39,9 +39,9 @@ func TestAnEventWithoutABodyLeavesNoReadDeadline(t *testing.T) {
 	}
 }
 
-func TestAConnectionWhoseCallsAreCancelledIsClosed(t *testing.T) {
+func TestConnectionOfCancelledCallsIsClosed(t *testing.T) {
 	t.Parallel()
-	env := startHouse(t, nil).env
+	env := startServer(t, nil).env
 	h, err := Handler(env, greeter())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

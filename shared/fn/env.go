@@ -115,10 +115,10 @@ func (e *Env) DB() *store.DB { return e.db }
 // Bus is NATS; nil, which may be used as if it were there, without NATS_URL.
 func (e *Env) Bus() *bus.Bus { return e.bus }
 
-// RegisterWaiter puts a long poll in line for tasks of the queue (see Waiters). The first
-// call makes this process hear of the tasks that others make ready. Of those that
-// it may not have heard of, one poll of each queue goes to see: an app that gets
-// tasks comes back for more, and a thousand polls would come at once.
+// RegisterWaiter queues a long poll for tasks of the queue (see Waiters). The first call
+// subscribes to the wake-ups of other processes. After a gap in that subscription one poll of
+// each queue queries: an app that gets tasks claims again, and a thousand polls would query at
+// once.
 func (e *Env) RegisterWaiter(queue string) *Waiter {
 	e.subscribeQueues.Do(func() {
 		e.bus.OnQueue(func(queue string, n int) { e.waiters.Notify(queue, n) }, e.waiters.NotifyEach)
@@ -178,7 +178,7 @@ func (e *Env) WakeDeliverAt(at time.Time) { e.bus.WakeAt(bus.WakeDeliver, at) }
 // WakeSaveAt is WakeRelayAt for save, which makes room in the stream of accepted messages.
 func (e *Env) WakeSaveAt(at time.Time) { e.bus.WakeAt(bus.WakeSave, at) }
 
-// WakeForMessage wakes whoever sends messages of the kind: one is due now.
+// WakeForMessage wakes the function that sends messages of the kind: one is due now.
 func (e *Env) WakeForMessage(kind message.Kind) {
 	if kind == message.URL {
 		e.WakeDeliverAt(time.Time{})

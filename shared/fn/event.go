@@ -85,13 +85,13 @@ func (t eventRoute) serve(ctx context.Context, c *Call) (any, error) {
 	if e.Type() == trigger.RefusedType {
 		return nil, t.buryRefused(ctx, c, e)
 	}
-	letter := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
-	defer t.countPanic(ctx, c, letter)
+	dead := store.DeadLetter{Function: t.name, EventID: e.ID(), EventType: e.Type(), Event: string(e.Data()), Attempts: max(attempt, 1)}
+	defer t.countPanic(ctx, c, dead)
 	err = t.handle(ctx, c, *e)
 	if why := PoisonIn(err); why != nil {
 		c.Log("dead_letter", why.Error())
-		letter.Reason = why.Error()
-		err = t.env.db.Bury(ctx, letter)
+		dead.Reason = why.Error()
+		err = t.env.db.Bury(ctx, dead)
 	}
 	return nil, err
 }
@@ -109,8 +109,8 @@ func (t eventRoute) buryRefused(ctx context.Context, c *Call, e *cloudevents.Eve
 	})
 }
 
-// countPanic lets a panic pass on, to be answered 500 and asked again, until
-// there were so many over this event that it is a dead letter.
+// countPanic repeats a panic, which is answered 500 and makes the event come again, until
+// there were so many over this event that it becomes a dead letter.
 func (t eventRoute) countPanic(ctx context.Context, c *Call, l store.DeadLetter) {
 	r := recover()
 	if r == nil {

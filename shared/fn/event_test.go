@@ -12,8 +12,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// ticker is an event function that gives each event to take, if there is one.
-func ticker(take func(cloudevents.Event) error) Function {
+// eventFunction is an event function that gives each event to take, if there is one.
+func eventFunction(take func(cloudevents.Event) error) Function {
 	return Event("ticker", func(*Env, struct{}) EventHandler {
 		return func(_ context.Context, _ *Call, e cloudevents.Event) error {
 			if take == nil {
@@ -33,10 +33,10 @@ func eventHeaders(r *http.Request) {
 	r.Header.Set("Ce-Type", "sendonce.tick.v1")
 }
 
-func TestAnEventArrivesInBothModes(t *testing.T) {
+func TestEventsAreReadInBothModes(t *testing.T) {
 	t.Parallel()
 	var got []cloudevents.Event
-	h := startHouse(t, nil, ticker(func(e cloudevents.Event) error {
+	h := startServer(t, nil, eventFunction(func(e cloudevents.Event) error {
 		got = append(got, e)
 		return nil
 	}))
@@ -56,9 +56,9 @@ func TestAnEventArrivesInBothModes(t *testing.T) {
 	require.Equal(t, "e1", h.calls(3)[0]["event_id"])
 }
 
-func TestWhatIsNoEventIsRefused(t *testing.T) {
+func TestInvalidEventIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, ticker(nil))
+	h := startServer(t, nil, eventFunction(nil))
 	without := func(name string) func(*http.Request) { return func(r *http.Request) { r.Header.Del(name) } }
 	r := h.call("POST", "/events/ticker", `{}`, eventHeaders, without("Ce-Specversion"))
 	require.Equal(t, 400, r.status)
@@ -75,7 +75,7 @@ func TestWhatIsNoEventIsRefused(t *testing.T) {
 	require.Equal(t, 405, h.call("GET", "/events/ticker", ``, eventHeaders).status)
 }
 
-func TestAnEventIsAskedForAgainUnlessItIsRefused(t *testing.T) {
+func TestFailedEventIsRedelivered(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err    error
@@ -87,7 +87,7 @@ func TestAnEventIsAskedForAgainUnlessItIsRefused(t *testing.T) {
 		{context.DeadlineExceeded, 503},
 		{errors.New("bug"), 500},
 	} {
-		h := startHouse(t, nil, ticker(func(cloudevents.Event) error { return c.err }))
+		h := startServer(t, nil, eventFunction(func(cloudevents.Event) error { return c.err }))
 		require.Equal(t, c.status, h.call("POST", "/events/ticker", `{}`, eventHeaders).status, c.err)
 	}
 }

@@ -20,17 +20,17 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// house is a running set of functions with callers that need no database.
-type house struct {
+// testServer is a running set of functions with callers that need no database.
+type testServer struct {
 	t   *testing.T
 	env *Env
 	url string
-	log *logBook
+	log *logBuffer
 }
 
-func startHouse(t *testing.T, change func(*Config), functions ...Function) *house {
+func startServer(t *testing.T, change func(*Config), functions ...Function) *testServer {
 	t.Helper()
-	h := &house{t: t, log: &logBook{}}
+	h := &testServer{t: t, log: &logBuffer{}}
 	cfg := Config{Username: "admin", Password: "secret", Metrics: metricsForAll}
 	if change != nil {
 		change(&cfg)
@@ -38,7 +38,7 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 	env, err := NewEnv(cfg, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
 	h.env = env
-	h.knows(knownCallers)
+	h.setCallers(knownCallers)
 	env.database = newDatabaseProbe(func(context.Context) error { return nil })
 	handler, err := Handler(env, functions...)
 	require.NoError(t, err)
@@ -48,8 +48,8 @@ func startHouse(t *testing.T, change func(*Config), functions ...Function) *hous
 	return h
 }
 
-// knows replaces the callers that there are.
-func (h *house) knows(find findCaller) {
+// setCallers replaces the callers that there are.
+func (h *testServer) setCallers(find findCaller) {
 	h.env.callers = newCallerCache(find)
 	h.env.deferred.findExisting = func(ctx context.Context, names []string) (existing []string, err error) {
 		for _, name := range names {
@@ -86,7 +86,7 @@ type reply struct {
 }
 
 // request is one call as the admin, changed by the options.
-func (h *house) request(method, path, body string, options ...func(*http.Request)) *http.Request {
+func (h *testServer) request(method, path, body string, options ...func(*http.Request)) *http.Request {
 	h.t.Helper()
 	r, err := http.NewRequestWithContext(h.t.Context(), method, h.url+path, strings.NewReader(body))
 	require.NoError(h.t, err)
@@ -100,7 +100,7 @@ func (h *house) request(method, path, body string, options ...func(*http.Request
 	return r
 }
 
-func (h *house) call(method, path, body string, options ...func(*http.Request)) reply {
+func (h *testServer) call(method, path, body string, options ...func(*http.Request)) reply {
 	h.t.Helper()
 	return send(h.t, h.request(method, path, body, options...))
 }
@@ -128,19 +128,19 @@ func header(name, value string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set(name, value) }
 }
 
-// logBook collects log lines.
-type logBook struct {
+// logBuffer collects log lines.
+type logBuffer struct {
 	mu  sync.Mutex
 	raw bytes.Buffer
 }
 
-func (l *logBook) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.raw.Write(p)
 }
 
-func (l *logBook) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.raw.String()
@@ -148,7 +148,7 @@ func (l *logBook) String() string {
 
 // calls gives the log lines of calls once there are n of them: a line is
 // written after its answer was sent.
-func (h *house) calls(n int) []map[string]any {
+func (h *testServer) calls(n int) []map[string]any {
 	h.t.Helper()
 	var calls []map[string]any
 	require.Eventually(h.t, func() bool {

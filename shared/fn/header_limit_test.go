@@ -15,29 +15,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// wire is a connection over which a test sends raw text.
-type wire struct {
+// rawConn is a connection over which a test sends raw text.
+type rawConn struct {
 	t       *testing.T
 	conn    net.Conn
 	answers *bufio.Reader
 }
 
-func (h *house) wire(t *testing.T) *wire {
+func (h *testServer) dialRaw(t *testing.T) *rawConn {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	require.NoError(t, conn.SetDeadline(time.Now().Add(waitAtMost)))
-	return &wire{t, conn, bufio.NewReader(conn)}
+	return &rawConn{t, conn, bufio.NewReader(conn)}
 }
 
-func (w *wire) send(text string) {
+func (w *rawConn) send(text string) {
 	w.t.Helper()
 	_, err := io.WriteString(w.conn, text)
 	require.NoError(w.t, err)
 }
 
-func (w *wire) status() int {
+func (w *rawConn) status() int {
 	w.t.Helper()
 	res, err := http.ReadResponse(w.answers, nil)
 	require.NoError(w.t, err)
@@ -51,9 +51,9 @@ func headerOf(path string, n int) string {
 	return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("A:\r\n", n-1)
 }
 
-func TestAHeaderOfTooManyLinesIsRefusedBeforeItsEnd(t *testing.T) {
+func TestTooManyHeaderLinesAreRefusedEarly(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
 	for name, sent := range map[string]string{
 		"at once":                         headerOf("/", maxHeaderLines+1),
@@ -66,7 +66,7 @@ func TestAHeaderOfTooManyLinesIsRefusedBeforeItsEnd(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := h.wire(t)
+			w := h.dialRaw(t)
 			w.send(sent)
 			if strings.HasPrefix(name, "after") {
 				require.Equal(t, 404, w.status())
@@ -79,11 +79,11 @@ func TestAHeaderOfTooManyLinesIsRefusedBeforeItsEnd(t *testing.T) {
 	}
 }
 
-func TestLinesAreCountedInEachHeaderByItselfAndInNoBody(t *testing.T) {
+func TestHeaderLinesAreCountedPerHeader(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
-	w := h.wire(t)
+	w := h.dialRaw(t)
 	request := func(body string) string {
 		head := "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\nContent-Type: application/json\r\n"
 		head += fmt.Sprintf("Content-Length: %d\r\n", len(body))
@@ -101,7 +101,7 @@ func TestLinesAreCountedInEachHeaderByItselfAndInNoBody(t *testing.T) {
 }
 
 // A call that waits keeps of its headers only what it is authenticated by.
-func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
+func TestWaitingCallsDropHeaders(t *testing.T) {
 	t.Parallel()
 	kept := make(chan http.Header, 3)
 	waiting := HTTP("waiting", func(*Env, struct{}) Routes {
@@ -122,7 +122,7 @@ func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
 			}),
 		}
 	})
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, waiting, greeter())
 	large := header("X-Large", strings.Repeat("a", 10_000))
 	require.Equal(t, 200, h.call("POST", "/poll", "", large).status)
@@ -139,10 +139,10 @@ func TestWhatWaitsKeepsNoHeaders(t *testing.T) {
 
 // Honest clients, whose headers are there at once, go on beside connections that send
 // large headers without an end, which are closed, the longest first.
-func TestHalfSentHeadersHoldNoMoreThanTheirMemory(t *testing.T) {
+func TestHalfSentHeadersUseBoundedMemory(t *testing.T) {
 	t.Parallel()
 	const most, attackers, size = 64 << 10, 40, 15 << 10
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	var memory *headerMemory
 	runServer(t, h, func(s *server) {
 		s.headers.max = most
@@ -154,14 +154,14 @@ func TestHalfSentHeadersHoldNoMoreThanTheirMemory(t *testing.T) {
 		return memory.used
 	}
 	large := header("X-Large", strings.Repeat("a", 10_000))
-	small := make([]*wire, 10)
+	small := make([]*rawConn, 10)
 	for i := range small {
-		small[i] = h.wire(t)
+		small[i] = h.dialRaw(t)
 		small[i].send(headerOf("/", 1) + "X-Small: " + strings.Repeat("a", smallHeader-200))
 	}
-	var open []*wire
+	var open []*rawConn
 	for range attackers {
-		w := h.wire(t)
+		w := h.dialRaw(t)
 		w.send(headerOf("/", 1) + "X-Large: " + strings.Repeat("a", size))
 		open = append(open, w)
 		require.LessOrEqual(t, used(), most)

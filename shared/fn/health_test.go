@@ -12,9 +12,9 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-func TestHealthNeedsNoPasswordAndIsNotLogged(t *testing.T) {
+func TestProbesNeedNoPasswordAndAreNotLogged(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	anonymous := func(r *http.Request) { r.Header.Del("Authorization") }
 	for _, path := range []string{"/healthz", "/readyz"} {
 		r := h.call("GET", path, "", anonymous)
@@ -28,9 +28,9 @@ func TestHealthNeedsNoPasswordAndIsNotLogged(t *testing.T) {
 	require.Empty(t, h.calls(0))
 }
 
-func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
+func TestNotReadyWithoutDatabase(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	h.env.database = newDatabaseProbe(func(context.Context) error { return errors.New("refused") })
 	r := h.call("GET", "/readyz", "")
 	require.Equal(t, 503, r.status)
@@ -39,9 +39,9 @@ func TestAProcessIsNotReadyWhileTheDatabaseIsAway(t *testing.T) {
 	require.Equal(t, 200, h.call("GET", "/healthz", "").status, "but it lives")
 }
 
-func TestReadyzSaysThatTheDatabaseRoleWasChanged(t *testing.T) {
+func TestReadyzReportsChangedRole(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	h.env.database = newDatabaseProbe(func(context.Context) error { return fmt.Errorf("%w: search_path", store.ErrRoleSettings) })
 	r := h.call("GET", "/readyz", "")
 	require.Equal(t, 503, r.status)

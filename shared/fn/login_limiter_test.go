@@ -25,11 +25,11 @@ func behindProxy(c *Config) { _ = c.TrustedProxies.Decode("127.0.0.0/8") }
 
 func from(address string) func(*http.Request) { return header("X-Forwarded-For", address) }
 
-// fewFailures makes a few failures what the service takes many to reach.
-func (h *house) fewFailures() { h.env.logins.addressBurst, h.env.logins.totalBurst = 20, 100 }
+// lowerLoginLimits makes a few failures what the service takes many to reach.
+func (h *testServer) lowerLoginLimits() { h.env.logins.addressBurst, h.env.logins.totalBurst = 20, 100 }
 
 // greetAs is the status of a call, and after how many seconds to come back.
-func (h *house) greetAs(options ...func(*http.Request)) (status, after int) {
+func (h *testServer) greetAs(options ...func(*http.Request)) (status, after int) {
 	r := h.call("POST", "/api/v1/greet", `{"name":"a"}`, options...)
 	after, _ = strconv.Atoi(r.header.Get("Retry-After"))
 	return r.status, after
@@ -38,7 +38,7 @@ func (h *house) greetAs(options ...func(*http.Request)) (status, after int) {
 const guessers = 32
 
 // guess tries n different passwords, several at once, and counts the statuses.
-func (h *house) guess(n int, name func(i int) string, address string) map[int]int {
+func (h *testServer) guess(n int, name func(i int) string, address string) map[int]int {
 	h.t.Helper()
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -67,7 +67,7 @@ func named(name string) func(int) string { return func(int) string { return name
 func TestGuessesOfOneNameAreSlowed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, password string }{{"submitter", "token"}, {"admin", "secret"}} {
-		h := startHouse(t, behindProxy, greeter())
+		h := startServer(t, behindProxy, greeter())
 		right := as(c.name, c.password)
 		got := h.guess(500, named(c.name), "203.0.113.9")
 		require.LessOrEqual(t, got[401], pairBurst+guessers, "so many at once")
@@ -84,7 +84,7 @@ func TestGuessesOfOneNameAreSlowed(t *testing.T) {
 	}
 }
 
-func TestAnIPv6CustomerIsOneAddress(t *testing.T) {
+func TestIPv6NetworkIsOneAddress(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, network("2001:db8:1:2::1"), network("2001:db8:1:2:ffff::2"))
 	require.NotEqual(t, network("2001:db8:1:2::1"), network("2001:db8:1:3::1"))
@@ -94,9 +94,9 @@ func TestAnIPv6CustomerIsOneAddress(t *testing.T) {
 
 // An app that retries one wrong password forever has made one guess: its neighbours
 // with the right one, for the same name, go on.
-func TestTheSameWrongPasswordIsNoFurtherGuess(t *testing.T) {
+func TestRepeatedWrongPasswordIsOneGuess(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, behindProxy, greeter())
+	h := startServer(t, behindProxy, greeter())
 	home := from("203.0.113.9")
 	var apps sync.WaitGroup
 	for range 8 {
@@ -121,10 +121,10 @@ func longTokens(ctx context.Context, name string, list bool) (store.Caller, erro
 
 const longToken = "u8Zr5cO1mQk4"
 
-func TestWhoHasBeenInGoesOnBesideAGuesser(t *testing.T) {
+func TestKnownLoginWorksDuringGuessing(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, behindProxy, greeter())
-	h.knows(longTokens)
+	h := startServer(t, behindProxy, greeter())
+	h.setCallers(longTokens)
 	home, right := from("203.0.113.9"), as("submitter", longToken)
 	status, _ := h.greetAs(right, home)
 	require.Equal(t, 200, status)
@@ -140,9 +140,9 @@ func TestWhoHasBeenInGoesOnBesideAGuesser(t *testing.T) {
 // counted counts what the database is asked.
 type counted struct{ calls atomic.Int32 }
 
-func (h *house) count(find findCaller) *counted {
+func (h *testServer) count(find findCaller) *counted {
 	c := &counted{}
-	h.knows(func(ctx context.Context, name string, list bool) (store.Caller, error) {
+	h.setCallers(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 		c.calls.Add(1)
 		return find(ctx, name, list)
 	})
@@ -158,13 +158,13 @@ func (h *house) count(find findCaller) *counted {
 // Unknown names cost the database nothing after the first moments, from however many
 // addresses they come. A caller that is made meanwhile, by another instance, gets in at
 // the second call, from the same address even.
-func TestUnknownNamesCostTheDatabaseNothing(t *testing.T) {
+func TestUnknownNamesAreCached(t *testing.T) {
 	t.Parallel()
 	for name, addresses := range map[string]int{"from one address": 1, "from many": 1000} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startHouse(t, behindProxy, greeter())
-			h.fewFailures()
+			h := startServer(t, behindProxy, greeter())
+			h.lowerLoginLimits()
 			var made atomic.Bool
 			asked := h.count(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 				if name != "new" {
@@ -225,9 +225,9 @@ func TestUnknownNamesCostTheDatabaseNothing(t *testing.T) {
 
 // A name that nobody has fails as one that somebody has: with the same answers, and not
 // before the same time.
-func TestKnownAndUnknownNamesFailAlike(t *testing.T) {
+func TestUnknownNameFailsLikeWrongPassword(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, behindProxy, greeter())
+	h := startServer(t, behindProxy, greeter())
 	for _, name := range []string{"submitter", "admin"} {
 		status, _ := h.greetAs(as(name, map[string]string{"submitter": "token", "admin": "secret"}[name]), from("203.0.113.1"))
 		require.Equal(t, 200, status)
@@ -257,7 +257,7 @@ func TestKnownAndUnknownNamesFailAlike(t *testing.T) {
 		}
 	}
 	t.Run("once the address has failed too often", func(t *testing.T) {
-		h.fewFailures()
+		h.lowerLoginLimits()
 		h.guess(20+guessers, func(i int) string { return fmt.Sprint("nobody", i) }, "203.0.113.2")
 		for i, name := range []string{"sender", "submitter", "nobody", "another", "admin"} {
 			began := time.Now()
@@ -272,7 +272,7 @@ func TestKnownAndUnknownNamesFailAlike(t *testing.T) {
 }
 
 // Whatever anybody sends, what is kept of it stays small.
-func TestFailuresAreKeptInBoundedMemory(t *testing.T) {
+func TestLoginLimiterMemoryIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newLoginLimiter()
@@ -306,7 +306,7 @@ func TestFailuresAreKeptInBoundedMemory(t *testing.T) {
 }
 
 // Failures are forgotten with time.
-func TestAPairThatGuessedMayTryAgain(t *testing.T) {
+func TestLimitedLoginRecovers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newLoginLimiter()

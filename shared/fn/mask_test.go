@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestALoggedRefusalHidesPhoneNumbers(t *testing.T) {
+func TestLoggedRefusalMasksPhoneNumbers(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"body.13900139000 is not a known field", "+8613900139000", "a 13900139000 b 13800138000", "13900139000"} {
 		masked := maskNumbers(text)

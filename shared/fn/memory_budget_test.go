@@ -19,7 +19,7 @@ func (b *memoryBudget) mustEnter(t *testing.T, caller string) *callMemory {
 	return h
 }
 
-func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
+func TestCallerMemoryIsLimitedToItsShare(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 10
@@ -34,7 +34,7 @@ func TestACallerHoldsNoMoreThanItsShareOfMemory(t *testing.T) {
 }
 
 // With SENDONCE_CALLER_SHARE=1 a thousand sender apps of one caller may claim at once.
-func TestACallerWithTheWholeShareMayUseAllMemory(t *testing.T) {
+func TestShareOfOneAllowsAllMemory(t *testing.T) {
 	t.Parallel()
 	const claims, tasksOfAClaim = 1000, 40 << 10
 	b := newMemoryBudget(80, 1)
@@ -43,7 +43,7 @@ func TestACallerWithTheWholeShareMayUseAllMemory(t *testing.T) {
 	}
 }
 
-func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
+func TestLargeCallsTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 1
@@ -65,7 +65,7 @@ func TestALargeCallGetsTheTurnOfOneThatEnds(t *testing.T) {
 
 // However many callers there are, large calls leave room for small ones, and these
 // for admins and the trigger.
-func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
+func TestMemoryIsReservedForSmallCallsAndAdmins(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	soon, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
@@ -97,7 +97,7 @@ func TestManyCallersLeaveRoomForSmallCallsAndAdmins(t *testing.T) {
 
 // Events of all callers come from one caller, the trigger: several batches are taken at
 // once beside a relay, and the trigger waits for room.
-func TestTheTriggersLargeCallsHaveNoTurnsAndWaitForRoom(t *testing.T) {
+func TestLargeEventCallsWaitForMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	b.largeAtOnce = 1
@@ -128,7 +128,7 @@ func TestTheTriggersLargeCallsHaveNoTurnsAndWaitForRoom(t *testing.T) {
 }
 
 // Who does not read answers holds them, and is refused further calls.
-func TestAnswersThatAreNotReadCount(t *testing.T) {
+func TestUnreadAnswersUseMemory(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	slow := b.mustEnter(t, "mallory")
@@ -140,7 +140,7 @@ func TestAnswersThatAreNotReadCount(t *testing.T) {
 	b.mustEnter(t, "mallory")
 }
 
-func TestCallsThatHoldNothingElseCountForTheirCaller(t *testing.T) {
+func TestEachCallIsChargedToItsCaller(t *testing.T) {
 	t.Parallel()
 	b := newMemoryBudget(80, 0.25)
 	last := b.mustEnter(t, "mallory")
@@ -171,7 +171,7 @@ func TestPiecesHoldAllItemsInOrder(t *testing.T) {
 }
 
 // Four callers that send as many small bodies as they may, slowly, leave memory to others.
-func TestHalfSentBodiesLeaveMemoryToOthers(t *testing.T) {
+func TestHalfSentBodiesUseBoundedMemory(t *testing.T) {
 	t.Parallel()
 	const share, size = 256, 16_000
 	b := newMemoryBudget(80, 0.25)

@@ -11,9 +11,9 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-func TestMetricsAskForAnAdmin(t *testing.T) {
+func TestMetricsNeedAdmin(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, func(c *Config) { c.Metrics = "" }, greeter())
+	h := startServer(t, func(c *Config) { c.Metrics = "" }, greeter())
 	require.Equal(t, 200, h.call("GET", "/metrics", "").status)
 	require.Equal(t, 401, h.call("GET", "/metrics", "", as("admin", "wrong")).status)
 	require.Equal(t, 401, h.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") }).status)
@@ -21,14 +21,14 @@ func TestMetricsAskForAnAdmin(t *testing.T) {
 	require.Equal(t, 200, h.call("GET", "/healthz", "", func(r *http.Request) { r.Header.Del("Authorization") }).status)
 }
 
-func TestMetricsHaveAPortOfTheirOwn(t *testing.T) {
+func TestMetricsPort(t *testing.T) {
 	t.Parallel()
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
-	h := startHouse(t, func(c *Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
+	h := startServer(t, func(c *Config) { c.Host, c.Metrics = "127.0.0.1", fmt.Sprint(port) }, greeter())
 	require.NoError(t, h.env.serveMetrics(t.Context()))
 	require.Equal(t, 404, h.call("GET", "/metrics", "").status, "they are not on the port of the calls")
-	own := &house{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	own := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	r := own.call("GET", "/metrics", "", func(r *http.Request) { r.Header.Del("Authorization") })
 	require.Equal(t, 200, r.status)
 	require.Contains(t, r.body, "sendonce_http_requests_total")
@@ -37,7 +37,7 @@ func TestMetricsHaveAPortOfTheirOwn(t *testing.T) {
 
 	var closed atomic.Int64
 	for range 2 * metricsConnections {
-		w := own.wire(t)
+		w := own.dialRaw(t)
 		go func() {
 			_, _ = w.answers.ReadByte() // nothing is sent before the end
 			closed.Add(1)
@@ -45,12 +45,12 @@ func TestMetricsHaveAPortOfTheirOwn(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return closed.Load() >= metricsConnections }, waitAtMost/2, tick, "few connections may be open")
 	require.Equal(t, 200, own.call("GET", "/metrics", "").status, "and a further one is answered")
-	w := own.wire(t)
+	w := own.dialRaw(t)
 	w.send(headerOf("/metrics", maxHeaderLines+1))
 	require.Equal(t, 431, w.status())
 }
 
-func TestWhoMayReadMetricsIsAPortOrAWord(t *testing.T) {
+func TestMetricsSettingIsValidated(t *testing.T) {
 	t.Parallel()
 	for value, valid := range map[string]bool{"admin": true, "open": true, "9464": true, "1": true, "0": false, "65536": false, "": false, "viewer": false, "-1": false} {
 		require.Equal(t, valid, validMetrics(value), value)

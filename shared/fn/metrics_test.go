@@ -20,7 +20,7 @@ import (
 
 // scrape reads /metrics without a password, as samples by name and labels; of a
 // histogram _count and _sum.
-func (h *house) scrape() map[string]float64 {
+func (h *testServer) scrape() map[string]float64 {
 	h.t.Helper()
 	request := h.request("GET", "/metrics", "")
 	request.Header.Del("Authorization")
@@ -54,9 +54,9 @@ func (h *house) scrape() map[string]float64 {
 	return samples
 }
 
-func TestEveryCallIsCountedByItsPatternAndStatus(t *testing.T) {
+func TestCallsAreCountedByPatternAndStatus(t *testing.T) {
 	t.Parallel()
-	h, other := startHouse(t, nil, greeter()), startHouse(t, nil, greeter())
+	h, other := startServer(t, nil, greeter()), startServer(t, nil, greeter())
 	const each = 20
 	var all sync.WaitGroup
 	for range each {
@@ -104,10 +104,10 @@ func TestEveryCallIsCountedByItsPatternAndStatus(t *testing.T) {
 	}
 }
 
-func TestAScrapeShowsTheCallsUnderWay(t *testing.T) {
+func TestScrapeShowsCallsInProgress(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startHouse(t, nil, failing(func(context.Context) error {
+	h := startServer(t, nil, failing(func(context.Context) error {
 		begun <- struct{}{}
 		<-goOn
 		return task.Refuse(task.CodeConflict, "done")
@@ -122,9 +122,9 @@ func TestAScrapeShowsTheCallsUnderWay(t *testing.T) {
 	require.Eventually(t, func() bool { return h.scrape()["sendonce_http_requests_under_way"] == 0 }, waitAtMost, tick)
 }
 
-func TestAScrapeIsAnsweredLikeAProbe(t *testing.T) {
+func TestOpenScrapeAllowsGETAndHEAD(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	require.Equal(t, 200, h.call("HEAD", "/metrics", "").status)
 	r := h.call("POST", "/metrics", "")
 	require.Equal(t, 405, r.status)
@@ -135,9 +135,9 @@ func TestAScrapeIsAnsweredLikeAProbe(t *testing.T) {
 	require.Len(t, h.calls(1), 1, "only the wrong path is logged")
 }
 
-func TestAScrapeShowsTheConnectionsToPostgres(t *testing.T) {
+func TestScrapeShowsPostgresConnections(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, func(c *Config) {
+	h := startServer(t, func(c *Config) {
 		c.DatabaseURL = "postgres://somebody:hunter2@127.0.0.1:1/none"
 		c.MaxConns = 3
 	})
@@ -155,7 +155,7 @@ func TestAScrapeShowsTheConnectionsToPostgres(t *testing.T) {
 
 func TestTwoPhaseCountsAndTimesMove(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	m := &h.env.Metrics().TwoPhase
 	require.Same(t, m, &h.env.Metrics().TwoPhase)
 	var all sync.WaitGroup
@@ -190,9 +190,9 @@ func TestTwoPhaseCountsAndTimesMove(t *testing.T) {
 	}
 }
 
-func TestAScrapeSaysWhatEachFamilyIs(t *testing.T) {
+func TestScrapeHasTypeAndHelp(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	h.call("GET", "/api/v1/greet/7?name=a", "")
 	h.calls(1)
 	h.env.Metrics().TwoPhase.SaveLag.Observe(time.Second)
@@ -216,9 +216,9 @@ func TestAScrapeSaysWhatEachFamilyIs(t *testing.T) {
 	}
 }
 
-func TestOnlySoManyScrapesAreAnsweredAtOnce(t *testing.T) {
+func TestConcurrentScrapesAreLimited(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	m := h.env.Metrics()
 	for range maxScrapes {
 		m.scrapes <- struct{}{}
@@ -228,21 +228,21 @@ func TestOnlySoManyScrapesAreAnsweredAtOnce(t *testing.T) {
 	require.NotEmpty(t, h.scrape())
 }
 
-// gone is a scraper that left.
-type gone struct{ *httptest.ResponseRecorder }
+// brokenWriter is a scraper that left.
+type brokenWriter struct{ *httptest.ResponseRecorder }
 
-func (gone) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("broken pipe") }
 
-func TestAScrapeThatCannotBeAnsweredIsLogged(t *testing.T) {
+func TestFailedScrapeIsLogged(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
-	h.env.Metrics().scrape(gone{httptest.NewRecorder()})
+	h := startServer(t, nil)
+	h.env.Metrics().scrape(brokenWriter{httptest.NewRecorder()})
 	require.Contains(t, h.log.String(), "broken pipe")
 }
 
-func TestTheBacklogIsShownWhileItCanBeAsked(t *testing.T) {
+func TestBacklogIsShownWhileNATSAnswers(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	require.NotContains(t, h.scrape(), "sendonce_stream_len", "nobody knows it here")
 	h.env.Metrics().OnScrape(func(context.Context) (bus.AcceptState, error) {
 		return bus.AcceptState{Messages: 9, Pending: map[string]uint64{"save-0": 4, "deliver-0": 0}}, nil
@@ -252,7 +252,7 @@ func TestTheBacklogIsShownWhileItCanBeAsked(t *testing.T) {
 	require.InDelta(t, 4, got["sendonce_pending{durable=save-0}"], 0)
 	require.Contains(t, got, "sendonce_pending{durable=deliver-0}")
 
-	away := startHouse(t, nil)
+	away := startServer(t, nil)
 	away.env.Metrics().OnScrape(func(context.Context) (bus.AcceptState, error) {
 		return bus.AcceptState{Messages: 9}, errors.New("NATS away")
 	})

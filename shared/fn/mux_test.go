@@ -74,7 +74,7 @@ func failing(err func(context.Context) error) Function {
 
 func TestAnAnswerIsAnEnvelope(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	r := h.call("POST", "/api/v1/greet", `{"name":"张三","times":3}`)
 	require.Equal(t, 200, r.status)
 	require.Equal(t, `{"code":200,"message":"success","data":{"loud":false,"text":"张三<&>","times":3}}`+"\n", r.body, "text stays readable")
@@ -96,9 +96,9 @@ func TestAnAnswerIsAnEnvelope(t *testing.T) {
 	require.Empty(t, r.body)
 }
 
-func TestBadInputIsRefusedWithEveryField(t *testing.T) {
+func TestBadInputNamesEveryField(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	for _, c := range []struct{ method, path, body, want string }{
 		{"POST", "/api/v1/greet", `{"times":"x","shout":1}`, `[{times must be an integer} {shout is not a known field} {name is required}]`},
 		{"POST", "/api/v1/greet", ``, `[{body must be a JSON object, it is empty}]`},
@@ -119,9 +119,9 @@ func TestBadInputIsRefusedWithEveryField(t *testing.T) {
 	}
 }
 
-func TestGETAndPOSTOfOnePathShareAHandler(t *testing.T) {
+func TestGETAndPOSTShareAHandler(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	want := map[string]any{"text": "a<&>", "times": 2.0, "loud": true}
 	require.Equal(t, want, h.call("GET", "/api/v1/both?name=a&times=2&loud=true", "").Data)
 	require.Equal(t, want, h.call("POST", "/api/v1/both?name=a&times=2&loud=true", "").Data)
@@ -129,9 +129,9 @@ func TestGETAndPOSTOfOnePathShareAHandler(t *testing.T) {
 	require.Equal(t, want, h.call("POST", "/api/v1/both?name=b&loud=1", `{"name":"a","times":2}`).Data, "the body stands over the query")
 }
 
-func TestAnUnknownPathIs404AndAWrongMethodIs405(t *testing.T) {
+func TestUnknownPathIs404AndWrongMethod405(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	for _, path := range []string{"/", "/api", "/api/v1/greet/", "/api/v1//greet", "/api/v1/x/../greet", "/api/v1/greet/7/8", "/api/v1/greet/%2e%2e", "/healthz/"} {
 		r := h.call("POST", path, `{"name":"a"}`)
 		require.Equal(t, 404, r.status, path)
@@ -151,9 +151,9 @@ func TestAnUnknownPathIs404AndAWrongMethodIs405(t *testing.T) {
 	require.Equal(t, "method_not_allowed", h.call("GET", "/api/v1/raw", "").Error)
 }
 
-func TestABodyMustBeJSONWithinItsBound(t *testing.T) {
+func TestBodyMustBeJSONWithinLimit(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	good, long := `{"name":"a"}`, `{"name":"`+strings.Repeat("a", 64<<10)+`"}`
 	chunked := func(r *http.Request) { r.ContentLength = -1; r.Body = io.NopCloser(strings.NewReader(long)) }
 	for _, c := range []struct {
@@ -180,7 +180,7 @@ func TestABodyMustBeJSONWithinItsBound(t *testing.T) {
 	}
 }
 
-func TestAnErrorHasItsStatusAndTellsNothingInternal(t *testing.T) {
+func TestErrorsHaveStatusAndNoInternals(t *testing.T) {
 	t.Parallel()
 	wrapped := func(code string) error {
 		return fmt.Errorf("store: %w", &task.Error{Code: code, Message: "the message", Fields: []task.Field{{Name: "f", Message: "m"}}})
@@ -210,7 +210,7 @@ func TestAnErrorHasItsStatusAndTellsNothingInternal(t *testing.T) {
 		{errors.New("duplicate key (phone_number)=(13800138000)"), 500, "internal", ""},
 		{wrapped("no_such_code"), 500, "internal", ""},
 	} {
-		h := startHouse(t, nil, failing(func(context.Context) error { return c.err }))
+		h := startServer(t, nil, failing(func(context.Context) error { return c.err }))
 		r := h.call("POST", "/api/v1/fail", "")
 		require.Equal(t, c.status, r.status, c.err)
 		require.Equal(t, c.status, r.Code)
@@ -227,9 +227,9 @@ func TestAnErrorHasItsStatusAndTellsNothingInternal(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotJSONIsA500(t *testing.T) {
+func TestUnencodableAnswerIs500(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, HTTP("bad", func(*Env, struct{}) Routes {
+	h := startServer(t, nil, HTTP("bad", func(*Env, struct{}) Routes {
 		return Routes{"GET /bad": Raw(Admin, func(context.Context, *Call) (any, error) { return func() {}, nil })}
 	}))
 	r := h.call("GET", "/bad", "")
@@ -237,9 +237,9 @@ func TestAnAnswerThatIsNotJSONIsA500(t *testing.T) {
 	require.Contains(t, h.calls(1)[0]["cause"], "encode the answer")
 }
 
-func TestAHandlerThatOverstaysIsAnsweredBusy(t *testing.T) {
+func TestHandlerTimeoutIs503(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, HTTP("slow", func(*Env, struct{}) Routes {
+	h := startServer(t, nil, HTTP("slow", func(*Env, struct{}) Routes {
 		return Routes{"POST /slow": Raw(Submitter, func(ctx context.Context, _ *Call) (any, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
@@ -251,9 +251,9 @@ func TestAHandlerThatOverstaysIsAnsweredBusy(t *testing.T) {
 	require.Equal(t, "1", r.header.Get("Retry-After"))
 }
 
-func TestAPanicIsOneLogLineAndA500(t *testing.T) {
+func TestPanicIs500AndOneLogLine(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, failing(func(context.Context) error { panic("phone 13800138000") }))
+	h := startServer(t, nil, failing(func(context.Context) error { panic("phone 13800138000") }))
 	r := h.call("POST", "/api/v1/fail", "")
 	require.Equal(t, 500, r.status)
 	require.NotContains(t, r.body, "138")
@@ -263,7 +263,7 @@ func TestAPanicIsOneLogLineAndA500(t *testing.T) {
 
 	t.Run("http.ErrAbortHandler cuts the connection", func(t *testing.T) {
 		t.Parallel()
-		h := startHouse(t, nil, failing(func(context.Context) error { panic(http.ErrAbortHandler) }))
+		h := startServer(t, nil, failing(func(context.Context) error { panic(http.ErrAbortHandler) }))
 		_, err := http.DefaultClient.Do(h.request("POST", "/api/v1/fail", ""))
 		require.Error(t, err)
 		require.Equal(t, "aborted", h.calls(1)[0]["error"])
@@ -271,10 +271,10 @@ func TestAPanicIsOneLogLineAndA500(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeftIsLoggedAs499(t *testing.T) {
+func TestDepartedClientIsLoggedAs499(t *testing.T) {
 	t.Parallel()
 	begun := make(chan struct{})
-	h := startHouse(t, nil, failing(func(ctx context.Context) error {
+	h := startServer(t, nil, failing(func(ctx context.Context) error {
 		close(begun)
 		<-ctx.Done()
 		return fmt.Errorf("claim: %w", ctx.Err())
@@ -291,9 +291,9 @@ func TestAClientThatLeftIsLoggedAs499(t *testing.T) {
 	require.Equal(t, "client_gone", line["error"])
 }
 
-func TestEveryCallIsOneLogLineWithoutItsPath(t *testing.T) {
+func TestCallLogsOneLineWithoutPath(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, func(c *Config) { c.TrustedProxies = nil }, HTTP("logger", func(*Env, struct{}) Routes {
+	h := startServer(t, func(c *Config) { c.TrustedProxies = nil }, HTTP("logger", func(*Env, struct{}) Routes {
 		return Routes{"GET /api/v1/sms/by-phone/{phone}": Query(Submitter, func(_ context.Context, c *Call, _ struct {
 			Phone string `json:"phone"`
 		}) (any, error) {
@@ -317,9 +317,9 @@ func TestEveryCallIsOneLogLineWithoutItsPath(t *testing.T) {
 	require.NotContains(t, h.log.String(), "13800138000")
 }
 
-func TestARequestIDIsKeptOnlyWhenItIsHarmless(t *testing.T) {
+func TestRequestIDIsValidated(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	for given, kept := range map[string]bool{
 		"a.B_9-" + strings.Repeat("x", 44): true, strings.Repeat("x", 51): false, "": false, "a b": false, "é": false, `"`: false,
 	} {
@@ -329,9 +329,9 @@ func TestARequestIDIsKeptOnlyWhenItIsHarmless(t *testing.T) {
 	}
 }
 
-func TestPatternsThatClashStopTheStart(t *testing.T) {
+func TestConflictingPatternsStopStart(t *testing.T) {
 	t.Parallel()
-	env := startHouse(t, nil).env
+	env := startServer(t, nil).env
 	with := func(name, pattern string) Function {
 		return HTTP(name, func(*Env, struct{}) Routes { return Routes{pattern: Query(Admin, greet)} })
 	}
@@ -352,7 +352,7 @@ func TestPatternsThatClashStopTheStart(t *testing.T) {
 	require.ErrorContains(t, err, "timeout 1m0s is not between 0 and 50s")
 }
 
-func TestAnItemOfABatchIsAnsweredAsIfItWereAlone(t *testing.T) {
+func TestBatchItemHasEnvelopeOfItsOwn(t *testing.T) {
 	t.Parallel()
 	c := &Call{RequestID: "r1"}
 	require.Equal(t, api.BatchItem{Code: 200, Message: "success", Data: 1}, c.Item(1, nil))
@@ -364,9 +364,9 @@ func TestAnItemOfABatchIsAnsweredAsIfItWereAlone(t *testing.T) {
 	require.Equal(t, []any{"item_error", "bug 138"}, c.attrs)
 }
 
-func TestABatchThatFailsWritesNoLongLogLine(t *testing.T) {
+func TestFailedBatchLogLineIsBounded(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, HTTP("batch", func(*Env, struct{}) Routes {
+	h := startServer(t, nil, HTTP("batch", func(*Env, struct{}) Routes {
 		return Routes{"POST /api/v1/all": Query(Submitter, func(_ context.Context, c *Call, _ struct{}) (any, error) {
 			for i := range 1000 {
 				c.Item(nil, fmt.Errorf("bug %d: %s", i, strings.Repeat("x", 80)))

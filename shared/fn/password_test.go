@@ -15,11 +15,11 @@ import (
 // djangosHash is Django's, of the password "lètmein" with 1,000 iterations.
 const djangosHash = "pbkdf2_sha256$1000$seasalt2$ABPNVLVV1vRC5OnBCpgwRvsTOJaXds28OSzNig3GR2M="
 
-func TestAHashLetsItsPasswordIn(t *testing.T) {
+func TestHashedPasswordIsAccepted(t *testing.T) {
 	t.Parallel()
 	hash, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
-	h := startHouse(t, func(c *Config) { c.Password, c.PasswordHash = "", hash }, greeter())
+	h := startServer(t, func(c *Config) { c.Password, c.PasswordHash = "", hash }, greeter())
 	for range 2 {
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "Secret")).status)
 		require.Equal(t, 401, h.call("PUT", "/api/v1/empty", "", as("admin", "")).status)
@@ -30,7 +30,7 @@ func TestAHashLetsItsPasswordIn(t *testing.T) {
 	require.NotContains(t, h.log.String(), hash)
 }
 
-func TestAHashOfAnotherProgramIsRead(t *testing.T) {
+func TestDjangoHashIsRead(t *testing.T) {
 	t.Parallel()
 	h, err := parsePasswordHash(djangosHash)
 	require.NoError(t, err)
@@ -39,7 +39,7 @@ func TestAHashOfAnotherProgramIsRead(t *testing.T) {
 	require.True(t, right)
 }
 
-func TestTwoHashesOfAPasswordDiffer(t *testing.T) {
+func TestPasswordHashesAreSalted(t *testing.T) {
 	t.Parallel()
 	one, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
@@ -48,7 +48,7 @@ func TestTwoHashesOfAPasswordDiffer(t *testing.T) {
 	require.NotEqual(t, one, two)
 }
 
-func TestWhatIsNoHashIsRefused(t *testing.T) {
+func TestInvalidHashIsRefused(t *testing.T) {
 	t.Parallel()
 	const sum = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="
 	for _, text := range []string{
@@ -62,7 +62,7 @@ func TestWhatIsNoHashIsRefused(t *testing.T) {
 
 // The attacker's passwords are computed one at a time, with pauses, and the
 // operator's, once known, is not computed at all.
-func TestGuessesOfAHashedPasswordTakeNoMoreThanTheirShare(t *testing.T) {
+func TestHashingOfGuessesIsLimited(t *testing.T) {
 	t.Parallel()
 	text, err := HashPassword("secret", 20*MinHashIterations)
 	require.NoError(t, err)
@@ -110,7 +110,7 @@ func whileOneIsComputed(t *testing.T, test func(*testing.T, *passwordHash)) {
 	})
 }
 
-func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
+func TestPasswordCheckWaitIsBounded(t *testing.T) {
 	t.Parallel()
 	whileOneIsComputed(t, func(t *testing.T, h *passwordHash) {
 		var all sync.WaitGroup
@@ -127,11 +127,11 @@ func TestAPasswordDoesNotWaitLongForOthers(t *testing.T) {
 }
 
 // Which names there are must not show in the work that a wrong password makes.
-func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
+func TestWrongPasswordTakesSameTimeForEveryName(t *testing.T) {
 	t.Parallel()
 	text, err := HashPassword("secret", MinHashIterations)
 	require.NoError(t, err)
-	h := startHouse(t, func(c *Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
+	h := startServer(t, func(c *Config) { behindProxy(c); c.Password, c.PasswordHash = "", text }, greeter())
 	h.env.logins.addressBurst = 3 // also where an address has failed too often
 	names := []string{"admin", "nobody", "submitter", "gone", "another", strings.Repeat("x", callerMaxName+1), "sub\x00mitter", ""}
 	computed := func(call func()) int64 {
@@ -166,7 +166,7 @@ func TestAWrongPasswordCostsTheSameForEveryName(t *testing.T) {
 }
 
 // Whatever one address tries, another is next in turn.
-func TestOneAddressDoesNotKeepOthersFromTheirTurn(t *testing.T) {
+func TestOneAddressDoesNotBlockPasswordChecks(t *testing.T) {
 	t.Parallel()
 	whileOneIsComputed(t, func(t *testing.T, h *passwordHash) {
 		var all sync.WaitGroup

@@ -56,7 +56,7 @@ func hostByFramework() error {
 	return funcframework.StartHostPort("127.0.0.1", os.Getenv("PORT"))
 }
 
-// longPoll waits until the process is told to end.
+// longPoll waits until the process drains.
 func longPoll() Function {
 	return HTTP("poll", func(env *Env, _ struct{}) Routes {
 		return Routes{"GET /api/v1/poll": Raw(Sender, func(ctx context.Context, _ *Call) (any, error) {
@@ -98,21 +98,21 @@ func within(t *testing.T) context.Context {
 }
 
 // hosted starts a process of that kind and gives its functions once it listens.
-func hosted(t *testing.T, kind string, env ...string) (*sandbox.Process, *house) {
+func hosted(t *testing.T, kind string, env ...string) (*sandbox.Process, *testServer) {
 	t.Helper()
 	if kind == "ours" {
 		p := startProcess(t, kind, env)
-		return p, &house{t: t, url: listening(t, p)}
+		return p, &testServer{t: t, url: listening(t, p)}
 	}
 	port, err := sandbox.FreePort()
 	require.NoError(t, err)
 	p := startProcess(t, kind, append(env, fmt.Sprintf("PORT=%d", port)))
-	h := &house{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	h := &testServer{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", port)}
 	require.NoError(t, p.WaitReady(within(t), h.url+"/healthz"))
 	return p, h
 }
 
-func TestSIGTERMEndsAProcessWithoutLosingACall(t *testing.T) {
+func TestSIGTERMLosesNoCall(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{"ours", "framework"} {
 		t.Run(kind, func(t *testing.T) {
@@ -133,10 +133,10 @@ func TestSIGTERMEndsAProcessWithoutLosingACall(t *testing.T) {
 	}
 }
 
-func TestAProcessWhoseDatabaseIsAwayLivesAndIsNotReady(t *testing.T) {
+func TestProcessWithoutDatabaseIsAliveAndNotReady(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "ours", nil)
-	h := &house{t: t, url: listening(t, p)}
+	h := &testServer{t: t, url: listening(t, p)}
 	require.Equal(t, 200, h.call("GET", "/healthz", "").status)
 	require.Equal(t, 503, h.call("GET", "/readyz", "").status)
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "the admin gets in")
@@ -146,12 +146,12 @@ func TestAProcessWhoseDatabaseIsAwayLivesAndIsNotReady(t *testing.T) {
 func TestOneFunctionCanBeServedAlone(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "ours", []string{"FUNCTION_TARGET=poll"})
-	h := &house{t: t, url: listening(t, p)}
+	h := &testServer{t: t, url: listening(t, p)}
 	require.Equal(t, 404, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
 	require.Equal(t, 405, h.call("POST", "/api/v1/poll", "").status)
 }
 
-func TestAListenerThatAParentPassesIsServed(t *testing.T) {
+func TestPassedListenerIsServed(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -166,13 +166,13 @@ func TestAListenerThatAParentPassesIsServed(t *testing.T) {
 	cmd.ExtraFiles = []*os.File{passed}
 	require.NoError(t, cmd.Start())
 	// The parent's socket queues the call until the child accepts it.
-	h := &house{t: t, url: "http://" + l.Addr().String()}
+	h := &testServer{t: t, url: "http://" + l.Addr().String()}
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
 	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, cmd.Wait())
 }
 
-func TestAListenerMeantForAnotherProcessIsLeftAlone(t *testing.T) {
+func TestPassedListenerOfAnotherProcessIsIgnored(t *testing.T) {
 	t.Parallel()
 	p := startProcess(t, "ours", []string{"LISTEN_FDS=1", "LISTEN_PID=1"})
 	require.Contains(t, listening(t, p), "127.0.0.1:")
@@ -181,7 +181,7 @@ func TestAListenerMeantForAnotherProcessIsLeftAlone(t *testing.T) {
 	require.Contains(t, p.Output(), "must be 1")
 }
 
-func TestTheFrameworkServesWhatFunctionTargetNames(t *testing.T) {
+func TestFrameworkServesFunctionTarget(t *testing.T) {
 	t.Parallel()
 	for target, want := range map[string]int{"": 200, AllFunctions: 200, "greeter": 200, "poll": 404} {
 		t.Run(target, func(t *testing.T) {
@@ -200,7 +200,7 @@ func TestTheFrameworkServesWhatFunctionTargetNames(t *testing.T) {
 	}
 }
 
-func TestAFrameworkHostAnswersAsOurServerDoes(t *testing.T) {
+func TestFrameworkAnswersLikeOurServer(t *testing.T) {
 	t.Parallel()
 	_, theirs := hosted(t, "framework", "FUNCTION_TARGET=greeter")
 	_, ours := hosted(t, "ours", "FUNCTION_TARGET=greeter")

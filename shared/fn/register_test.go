@@ -16,10 +16,10 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestADrainOnAnyServerAnswersWhatIsUnderWayAndRefusesTheRest(t *testing.T) {
+func TestDrainOnAnyServerRefusesNewCalls(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startHouse(t, nil, greeter(), failing(func(context.Context) error {
+	h := startServer(t, nil, greeter(), failing(func(context.Context) error {
 		close(begun)
 		<-goOn
 		return task.Refuse(task.CodeConflict, "finished")
@@ -45,10 +45,10 @@ func TestADrainOnAnyServerAnswersWhatIsUnderWayAndRefusesTheRest(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestADrainOnAnyServerIsBounded(t *testing.T) {
+func TestDrainOnAnyServerIsBounded(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
-	h := startHouse(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond }, failing(func(context.Context) error {
+	h := startServer(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond }, failing(func(context.Context) error {
 		close(begun)
 		<-goOn
 		return task.Refuse(task.CodeConflict, "late")
@@ -62,9 +62,9 @@ func TestADrainOnAnyServerIsBounded(t *testing.T) {
 	require.Equal(t, 409, (<-late).status)
 }
 
-// bare serves function in memory with a server that bounds nothing, as the
+// serveUnbounded serves function in memory with a server that bounds nothing, as the
 // framework's does.
-func bare(t *testing.T, function Function, around func(http.Handler) http.Handler) *pipes {
+func serveUnbounded(t *testing.T, function Function, around func(http.Handler) http.Handler) *pipes {
 	env, err := NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	handler, err := Handler(env, function)
@@ -76,11 +76,11 @@ func bare(t *testing.T, function Function, around func(http.Handler) http.Handle
 	return l
 }
 
-func TestAReaderThatTakesNothingIsLetGoOnAnyServer(t *testing.T) {
+func TestWriteTimeoutOnAnyServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		over := make(chan struct{})
-		server := bare(t, failing(func(context.Context) error { return task.Refuse(task.CodeConflict, "x") }), func(h http.Handler) http.Handler {
+		server := serveUnbounded(t, failing(func(context.Context) error { return task.Refuse(task.CodeConflict, "x") }), func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				defer close(over)
 				h.ServeHTTP(w, r)
@@ -97,10 +97,10 @@ func TestAReaderThatTakesNothingIsLetGoOnAnyServer(t *testing.T) {
 	})
 }
 
-func TestADeadlineOfTheHostEndsAStreamInOrder(t *testing.T) {
+func TestHostDeadlineEndsStreamInOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		server := bare(t, streamer(waits), func(h http.Handler) http.Handler {
+		server := serveUnbounded(t, streamer(waits), func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				ctx, cancel := context.WithTimeout(r.Context(), 20*time.Second)
 				defer cancel()

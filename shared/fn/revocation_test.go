@@ -28,7 +28,7 @@ type changing struct {
 	err   error
 }
 
-func (h *house) changing() *changing {
+func (h *testServer) changing() *changing {
 	c := &changing{apply: func(*store.Caller) {}}
 	h.env.callers = newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
 		c.mu.Lock()
@@ -79,7 +79,7 @@ func ticking(ctx context.Context, _ *Call, _ streamRequest, w *EventWriter) erro
 
 // reading is what a client has read of a stream.
 type reading struct {
-	text logBook
+	text logBuffer
 	done chan struct{}
 }
 
@@ -105,7 +105,7 @@ func (p *pipes) openAs(t *testing.T, name string) *reading {
 	return r
 }
 
-func TestAStreamEndsWhenItsCallerIsChanged(t *testing.T) {
+func TestStreamEndsWhenCallerChanges(t *testing.T) {
 	t.Parallel()
 	for name, change := range changesOfACaller {
 		for how, learns := range map[string]struct {
@@ -118,7 +118,7 @@ func TestAStreamEndsWhenItsCallerIsChanged(t *testing.T) {
 			t.Run(name+" "+how, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					h, server, stop := inMemory(t, streamer(ticking))
+					h, server, stop := serveInMemory(t, streamer(ticking))
 					callers := h.changing()
 					stream, other := server.openAs(t, "submitter"), server.openAs(t, "receiver")
 					time.Sleep(5500 * time.Millisecond)
@@ -144,10 +144,10 @@ func TestAStreamEndsWhenItsCallerIsChanged(t *testing.T) {
 	}
 }
 
-func TestAStreamSendsNothingWhileItsCallerCannotBeLookedUp(t *testing.T) {
+func TestStreamPausesWhileCallerLookupFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h, server, stop := inMemory(t, streamer(ticking))
+		h, server, stop := serveInMemory(t, streamer(ticking))
 		callers := h.changing()
 		stream := server.openAs(t, "submitter")
 		time.Sleep(5500 * time.Millisecond)
@@ -163,14 +163,14 @@ func TestAStreamSendsNothingWhileItsCallerCannotBeLookedUp(t *testing.T) {
 	})
 }
 
-func TestASocketEndsWhenItsCallerIsChanged(t *testing.T) {
+func TestSocketEndsWhenCallerChanges(t *testing.T) {
 	t.Parallel()
 	for name, change := range changesOfACaller {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startHouse(t, nil)
+			h := startServer(t, nil)
 			callers := h.changing()
-			runServer(t, h, nil, talker(repeats))
+			runServer(t, h, nil, sayFunction(repeats))
 			c, other := h.dial(nil, as("submitter", "token")), h.dial(nil, as("receiver", "token"))
 			c.send(`{"say":"a"}`)
 			require.Contains(t, c.read(), `"a"`)
@@ -187,9 +187,9 @@ func TestASocketEndsWhenItsCallerIsChanged(t *testing.T) {
 	}
 }
 
-func TestNothingIsSentOverASocketAfterItsCallerIsRevoked(t *testing.T) {
+func TestSocketSendsNothingAfterRevocation(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	callers := h.changing()
 	sent := make(chan error, 1)
 	runServer(t, h, nil, HTTP("late", func(*Env, struct{}) Routes {
@@ -212,12 +212,12 @@ func TestNothingIsSentOverASocketAfterItsCallerIsRevoked(t *testing.T) {
 	require.ErrorContains(t, <-sent, "revoked")
 }
 
-func TestAWaitingCallIsRefusedWhenItsCallerIsChanged(t *testing.T) {
+func TestWaitingCallEndsWhenCallerChanges(t *testing.T) {
 	t.Parallel()
 	for name, change := range changesOfACaller {
 		for _, notify := range []bool{true, false} {
 			synctest.Test(t, func(t *testing.T) {
-				h := &house{t: t, env: &Env{}}
+				h := &testServer{t: t, env: &Env{}}
 				callers := h.changing()
 				caller, err := h.env.callers.byName(t.Context(), "submitter", false)
 				require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestAWaitingCallIsRefusedWhenItsCallerIsChanged(t *testing.T) {
 	}
 }
 
-func TestAChangeWhileACallerIsLookedUpIsNotMissed(t *testing.T) {
+func TestChangeDuringCallerLookupIsSeen(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallerCache(func(ctx context.Context, name string, list bool) (store.Caller, error) {
@@ -260,7 +260,7 @@ func TestAChangeWhileACallerIsLookedUpIsNotMissed(t *testing.T) {
 	})
 }
 
-func TestWhatIsRememberedLongerStaysTheSame(t *testing.T) {
+func TestRefreshedCallerKeepsItsWatchers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCallerCache(knownCallers)

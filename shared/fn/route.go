@@ -129,8 +129,7 @@ type mountedRoute struct {
 // trigger.EventsType in no order. The JSON is the same.
 const batchType = "application/cloudevents-batch+json"
 
-// isBatch tells several events, in the JSON of CloudEvents, from one by their media
-// type.
+// isBatch reports whether a media type is that of several events in the JSON of CloudEvents.
 func isBatch(kind string) bool { return kind == batchType || kind == trigger.EventsType }
 
 // bodyCharge is what a body of n bytes costs on a route.

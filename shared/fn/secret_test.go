@@ -18,7 +18,7 @@ func secretFile(t *testing.T, text string) string {
 	return path
 }
 
-func TestASecretMayStandInAFile(t *testing.T) {
+func TestSecretIsReadFromFile(t *testing.T) {
 	setAll(t, map[string]string{
 		"BASIC_AUTH_PASSWORD_FILE": secretFile(t, " hunter2 \r\n"), "NATS_PASSWORD_FILE": secretFile(t, "token"), "NATS_PASSWORD": "",
 	})
@@ -34,7 +34,7 @@ func TestASecretMayStandInAFile(t *testing.T) {
 	require.NotContains(t, err.Error(), "hunter2")
 }
 
-func TestASecretsFileMustBeThereAndTheOnlySource(t *testing.T) {
+func TestSecretFileMustExistAndBeTheOnlySource(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none")
 	setAll(t, map[string]string{
 		"DATABASE_URL": "postgres://u:hunter2@h/db", "DATABASE_URL_FILE": secretFile(t, "postgres://h/db"),
@@ -48,7 +48,7 @@ func TestASecretsFileMustBeThereAndTheOnlySource(t *testing.T) {
 	}, problems)
 }
 
-func TestTheTableNamesTheVariableOfASecretsFile(t *testing.T) {
+func TestSettingsTableNamesSecretFile(t *testing.T) {
 	t.Parallel()
 	var got senderConfig
 	require.Contains(t, config.Table(Settings(nil, []Function{configured("a", &got)})), "| `FNTEST_KEY` |  | key of the provider; or `FNTEST_KEY_FILE` | a |\n")

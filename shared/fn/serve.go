@@ -91,8 +91,8 @@ func (s *server) accept(l net.Listener) error {
 	return s.http.Serve(headerListener{l, &s.headers})
 }
 
-// run serves on l until ctx ends, then drains: l is closed, so whoever dials
-// knows that nothing was done and asks the next instance. Calls over connections
+// run serves on l until ctx ends, then drains: l is closed, so a new connection is
+// refused and its caller goes to the next instance. Calls over connections
 // that are open are answered all the same, each as the last of its connection;
 // where none comes, the connection is closed after a moment. It returns when all
 // are answered, or with an error when DrainTimeout cut some off.

@@ -15,9 +15,9 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// runServer serves the house's functions with our own server until the
-// returned stop is called; ended then gives what run returned.
-func runServer(t *testing.T, h *house, change func(*server), functions ...Function) (stop func(), ended <-chan error) {
+// runServer serves functions with our own server until stop is called; ended then has the
+// result of run.
+func runServer(t *testing.T, h *testServer, change func(*server), functions ...Function) (stop func(), ended <-chan error) {
 	t.Helper()
 	handler, err := Handler(h.env, functions...)
 	require.NoError(t, err)
@@ -35,7 +35,7 @@ func runServer(t *testing.T, h *house, change func(*server), functions ...Functi
 	return cancel, done
 }
 
-func TestADrainFinishesWhatIsUnderWayAndTakesNoConnection(t *testing.T) {
+func TestDrainFinishesCallsAndClosesListener(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	slow := failing(func(ctx context.Context) error {
@@ -46,8 +46,8 @@ func TestADrainFinishesWhatIsUnderWayAndTakesNoConnection(t *testing.T) {
 		}
 		return task.Refuse(task.CodeConflict, "finished")
 	})
-	h := startHouse(t, nil)
-	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, slow, greeter(), ticker(nil))
+	h := startServer(t, nil)
+	stop, ended := runServer(t, h, func(s *server) { s.drainGrace = time.Minute }, slow, greeter(), eventFunction(nil))
 	address := strings.TrimPrefix(h.url, "http://")
 	const greet = "POST /api/v1/greet HTTP/1.1\r\nHost: x\r\nAuthorization: Basic YWRtaW46c2VjcmV0\r\n" +
 		"Content-Type: application/json\r\nContent-Length: 12\r\n\r\n{\"name\":\"a\"}"
@@ -88,9 +88,9 @@ func TestADrainFinishesWhatIsUnderWayAndTakesNoConnection(t *testing.T) {
 	require.Equal(t, 409, (<-first).status, "which is answered in full")
 }
 
-func TestADrainEndsWhenAllIsAnswered(t *testing.T) {
+func TestDrainEndsWhenAllIsAnswered(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	stop, ended := runServer(t, h, nil, greeter())
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status)
 	stop()
@@ -98,9 +98,9 @@ func TestADrainEndsWhenAllIsAnswered(t *testing.T) {
 	require.Contains(t, h.log.String(), `"drained"`)
 }
 
-func TestAnInstanceThatEndsSaysSo(t *testing.T) {
+func TestDrainingInstanceIsNotReady(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, greeter())
+	h := startServer(t, nil, greeter())
 	close(h.env.limiter.draining)
 	require.Equal(t, `{"status":"draining"}`+"\n", h.call("GET", "/readyz", "").body)
 	r := h.call("GET", "/healthz", "")
@@ -108,11 +108,11 @@ func TestAnInstanceThatEndsSaysSo(t *testing.T) {
 	require.True(t, r.closes)
 }
 
-func TestADrainIsBounded(t *testing.T) {
+func TestDrainIsBounded(t *testing.T) {
 	t.Parallel()
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	defer close(goOn)
-	h := startHouse(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond })
+	h := startServer(t, func(c *Config) { c.DrainTimeout = 30 * time.Millisecond })
 	stop, ended := runServer(t, h, nil, failing(func(context.Context) error {
 		close(begun)
 		<-goOn
@@ -130,9 +130,9 @@ func TestADrainIsBounded(t *testing.T) {
 	require.Error(t, <-cut)
 }
 
-func TestALongPollOutlivesTheTimeForReading(t *testing.T) {
+func TestLongPollOutlivesReadTimeout(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	wait := func(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
@@ -147,9 +147,9 @@ func TestALongPollOutlivesTheTimeForReading(t *testing.T) {
 }
 
 // A connection cannot send frames of HTTP/2 without end: it is closed at its first.
-func TestHTTP2WithoutTLSIsNotSpoken(t *testing.T) {
+func TestHTTP2IsDisabled(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	require.NoError(t, err)
@@ -165,9 +165,9 @@ func TestHTTP2WithoutTLSIsNotSpoken(t *testing.T) {
 	require.Equal(t, 200, h.call("POST", "/api/v1/greet", `{"name":"a"}`).status, "others go on")
 }
 
-func TestABodyThatBreaksOffIsNotTaken(t *testing.T) {
+func TestTruncatedBodyIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, greeter())
 	conn, err := net.Dial("tcp", strings.TrimPrefix(h.url, "http://"))
 	require.NoError(t, err)
@@ -181,9 +181,9 @@ func TestABodyThatBreaksOffIsNotTaken(t *testing.T) {
 	require.Equal(t, 400.0, h.calls(1)[0]["status"])
 }
 
-func TestAClientThatHasClosedItsHalfIsNotTold200(t *testing.T) {
+func TestHalfClosedClientGetsNo200(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, failing(func(ctx context.Context) error {
 		<-ctx.Done()
 		return ctx.Err()

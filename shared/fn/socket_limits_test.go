@@ -14,12 +14,12 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestOneCallersFramesWaitForEachOther(t *testing.T) {
+func TestFramesOfOneCallerAreLimited(t *testing.T) {
 	t.Parallel()
 	var begun atomic.Int64
 	release := make(chan struct{})
-	h := startHouse(t, nil)
-	runServer(t, h, nil, talker(func(_ context.Context, c *Call) (any, error) {
+	h := startServer(t, nil)
+	runServer(t, h, nil, sayFunction(func(_ context.Context, c *Call) (any, error) {
 		if c.Caller.Name == "submitter" {
 			begun.Add(1)
 			<-release
@@ -57,7 +57,7 @@ func TestOneCallersFramesWaitForEachOther(t *testing.T) {
 
 // What a client sends beside its messages is answered by the library alone: a socket
 // ends with 1008 where that is too much.
-func TestAFloodOfEmptyFramesEndsItsSocket(t *testing.T) {
+func TestFloodOfEmptyFramesEndsSocket(t *testing.T) {
 	t.Parallel()
 	const empty = "\x80mask" // the rest of a frame without data
 	for name, c := range map[string]struct{ first, again, reason string }{
@@ -68,8 +68,8 @@ func TestAFloodOfEmptyFramesEndsItsSocket(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startHouse(t, nil)
-			runServer(t, h, nil, talker(repeats))
+			h := startServer(t, nil)
+			runServer(t, h, nil, sayFunction(repeats))
 			neighbour := h.dial(nil, as("receiver", "token"))
 			var raw net.Conn
 			attacker := h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
@@ -93,7 +93,7 @@ func TestAFloodOfEmptyFramesEndsItsSocket(t *testing.T) {
 }
 
 // A frame that does not come whole gives back what it was charged, however it ends.
-func TestAFrameThatBreaksOffHoldsNoMemory(t *testing.T) {
+func TestBrokenFrameReleasesMemory(t *testing.T) {
 	t.Parallel()
 	const begun, end = "\x81\xfe\x01\x00mask0123456789", "\x88\x80mask"
 	for name, sent := range map[string]string{
@@ -106,8 +106,8 @@ func TestAFrameThatBreaksOffHoldsNoMemory(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startHouse(t, nil)
-			runServer(t, h, nil, talker(repeats))
+			h := startServer(t, nil)
+			runServer(t, h, nil, sayFunction(repeats))
 			var raw net.Conn
 			h.dial(&http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, network, address string) (_ net.Conn, err error) {
 				raw, err = new(net.Dialer).DialContext(ctx, network, address)
@@ -126,8 +126,8 @@ func TestAFrameThatBreaksOffHoldsNoMemory(t *testing.T) {
 
 func TestSomePingsAreAnswered(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
-	runServer(t, h, nil, talker(repeats))
+	h := startServer(t, nil)
+	runServer(t, h, nil, sayFunction(repeats))
 	c := h.dial(nil)
 	ctx := c.conn.CloseRead(t.Context())
 	for range maxControls {

@@ -21,14 +21,14 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-type saying struct {
+type sayRequest struct {
 	ClientMsgID string `json:"client_msg_id"`
 	Say         string `json:"say"`
 }
 
 // repeats answers a frame with what it says.
 func repeats(_ context.Context, c *Call) (any, error) {
-	var req saying
+	var req sayRequest
 	bad := decode.Object(c.Body, &req)
 	c.Correlate(req.ClientMsgID)
 	if bad != nil {
@@ -40,8 +40,8 @@ func repeats(_ context.Context, c *Call) (any, error) {
 	return req, nil
 }
 
-// talker has a socket beside its stream.
-func talker(take FrameHandler) Function {
+// sayFunction has a socket beside its stream.
+func sayFunction(take FrameHandler) Function {
 	return HTTP("talker", func(*Env, struct{}) Routes {
 		events := Stream(Receiver, waits).Or(Submitter)
 		return Routes{"GET /api/v1/stream": WithSocket(events, []string{"https://chat.example"}, func(ctx context.Context, _ *Call, req streamRequest, s *Socket) error {
@@ -66,7 +66,7 @@ type client struct {
 	conn *websocket.Conn
 }
 
-func (h *house) dial(web *http.Client, options ...func(*http.Request)) *client {
+func (h *testServer) dial(web *http.Client, options ...func(*http.Request)) *client {
 	h.t.Helper()
 	r := h.request("GET", "/api/v1/stream", "", options...)
 	conn, _, err := websocket.Dial(h.t.Context(), r.URL.String(), &websocket.DialOptions{HTTPHeader: r.Header, HTTPClient: web})
@@ -115,10 +115,10 @@ func (c *client) closed() websocket.CloseError {
 	}
 }
 
-func TestFramesAreAnsweredInTheirOrderAndRefusedOnesByField(t *testing.T) {
+func TestFramesAreAnsweredInOrder(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
-	runServer(t, h, nil, talker(repeats))
+	h := startServer(t, nil)
+	runServer(t, h, nil, sayFunction(repeats))
 	c := h.dial(nil)
 	for _, text := range []string{
 		`{"client_msg_id":"1","say":"<a&b>"}`, `{"client_msg_id":"2","say":3,"shout":true}`, `{"client_msg_id":`, ``, `{"client_msg_id":"3","say":"panic"}`, `{"client_msg_id":"4","say":"d"}`,
@@ -153,10 +153,10 @@ func TestFramesAreAnsweredInTheirOrderAndRefusedOnesByField(t *testing.T) {
 	require.Contains(t, lines[4]["cause"], "bug")
 }
 
-func TestAFrameThatIsTooLargeIsRefusedAndEndsItsSocket(t *testing.T) {
+func TestTooLargeFrameEndsSocket(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
-	runServer(t, h, nil, talker(repeats))
+	h := startServer(t, nil)
+	runServer(t, h, nil, sayFunction(repeats))
 	c := h.dial(nil)
 	fits := `{"say":"` + strings.Repeat("x", 1000-10) + `"}`
 	c.send(fits)
@@ -167,10 +167,10 @@ func TestAFrameThatIsTooLargeIsRefusedAndEndsItsSocket(t *testing.T) {
 	require.Equal(t, websocket.CloseError{Code: websocket.StatusMessageTooBig, Reason: "a frame must have at most 1000 bytes"}, c.closed())
 }
 
-func TestAHandshakeIsRefusedAsACallIs(t *testing.T) {
+func TestHandshakeIsRefusedLikeACall(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, func(c *Config) { c.MaxWaiting = 1 })
-	runServer(t, h, nil, talker(repeats))
+	h := startServer(t, func(c *Config) { c.MaxWaiting = 1 })
+	runServer(t, h, nil, sayFunction(repeats))
 	upgrade := func(options ...func(*http.Request)) reply {
 		t.Helper()
 		return h.call("GET", "/api/v1/stream?after=404", "", append([]func(*http.Request){
@@ -198,14 +198,14 @@ func TestAHandshakeIsRefusedAsACallIs(t *testing.T) {
 	require.NotEmpty(t, full.header.Get("Retry-After"))
 }
 
-func TestASocketEndsWithAWordWhenItsTimeIsUpOrTheProcessEnds(t *testing.T) {
+func TestSocketEndsWithCloseCode(t *testing.T) {
 	t.Parallel()
 	for name, drain := range map[string]bool{"the time": false, "the process": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				working := make(chan struct{})
-				h, server, stop := inMemory(t, talker(func(_ context.Context, c *Call) (any, error) {
+				h, server, stop := serveInMemory(t, sayFunction(func(_ context.Context, c *Call) (any, error) {
 					close(working)
 					time.Sleep(5 * time.Second)
 					return json.RawMessage(c.Body), nil
@@ -238,7 +238,7 @@ func TestASocketEndsWithAWordWhenItsTimeIsUpOrTheProcessEnds(t *testing.T) {
 	}
 }
 
-func TestAClientThatAnswersNoPingOrTakesNoFrameIsLetGo(t *testing.T) {
+func TestStalledSocketClientIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		frames bool
@@ -248,7 +248,7 @@ func TestAClientThatAnswersNoPingOrTakesNoFrameIsLetGo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				h, server, stop := inMemory(t, talker(repeats))
+				h, server, stop := serveInMemory(t, sayFunction(repeats))
 				began := time.Now()
 				conn := server.dial()
 				defer conn.Close()
@@ -281,11 +281,11 @@ func TestAClientThatAnswersNoPingOrTakesNoFrameIsLetGo(t *testing.T) {
 	}
 }
 
-func TestARevokedCallerSendsNothingMore(t *testing.T) {
+func TestRevokedCallerGetsNothingMore(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	callers := h.changing()
-	runServer(t, h, nil, talker(repeats))
+	runServer(t, h, nil, sayFunction(repeats))
 	c := h.dial(nil, as("submitter", "token"))
 	c.send(`{"say":"a"}`)
 	require.Contains(t, c.read(), `"a"`)
@@ -295,7 +295,7 @@ func TestARevokedCallerSendsNothingMore(t *testing.T) {
 	require.Equal(t, "unauthenticated", h.calls(2)[1]["error"])
 }
 
-func TestASocketWhoseFunctionFailsIsClosed(t *testing.T) {
+func TestSocketIsClosedWhenFunctionFails(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func() error{
 		"an error": func() error { return errors.New("bug") },
@@ -303,7 +303,7 @@ func TestASocketWhoseFunctionFailsIsClosed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := startHouse(t, nil)
+			h := startServer(t, nil)
 			runServer(t, h, nil, HTTP("broken", func(*Env, struct{}) Routes {
 				return Routes{"GET /api/v1/stream": WithSocket(Stream(Receiver, waits), nil, func(_ context.Context, _ *Call, _ streamRequest, s *Socket) error {
 					if err := s.Open(10, repeats); err != nil {

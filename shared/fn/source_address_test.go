@@ -8,7 +8,7 @@ import (
 	"github.com/sendonce/sendonce/shared/config"
 )
 
-func TestTheSourceIsTheRightmostAddressThatIsNotATrustedProxy(t *testing.T) {
+func TestSourceIsRightmostUntrustedAddress(t *testing.T) {
 	t.Parallel()
 	var proxies config.Networks
 	require.NoError(t, proxies.Decode("10.0.0.0/8, 192.168.1.1,fd00::/8"))

@@ -33,19 +33,19 @@ func acceptedEvent(t *testing.T) (*store.NewMessage, cloudevents.Event) {
 	return m, e
 }
 
-// takerOf is an event function that gives take what it is posted in batches.
-func takerOf(take func([]StreamEvent) error) Function {
+// batchFunction is an event function that gives take what it is posted in batches.
+func batchFunction(take func([]StreamEvent) error) Function {
 	return EventBatch("taker", func(*Env, struct{}) (EventHandler, BatchHandler) {
 		return func(context.Context, *Call, cloudevents.Event) error { return nil },
 			func(_ context.Context, _ *Call, events []StreamEvent) error { return take(events) }
 	})
 }
 
-func TestAnAcceptedMessageIsTheSameOnEveryWay(t *testing.T) {
+func TestAcceptedMessageRoundTrip(t *testing.T) {
 	t.Parallel()
 	want, e := acceptedEvent(t)
 	var posted []StreamEvent
-	h := startHouse(t, nil, takerOf(func(events []StreamEvent) error {
+	h := startServer(t, nil, batchFunction(func(events []StreamEvent) error {
 		posted = events
 		return nil
 	}))
@@ -67,7 +67,7 @@ func TestAnAcceptedMessageIsTheSameOnEveryWay(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAcceptedMessageIsToldApart(t *testing.T) {
+func TestInvalidAcceptedMessagesAreReported(t *testing.T) {
 	t.Parallel()
 	for reason, change := range map[string]func(*cloudevents.Event){
 		"is no accepted message":           func(e *cloudevents.Event) { e.SetType("sendonce.tick.save.v1") },
@@ -90,7 +90,7 @@ func TestWhatIsNoAcceptedMessageIsToldApart(t *testing.T) {
 	}
 }
 
-func TestAForgedAcceptedMessageIsHeldToTheRulesOfSubmission(t *testing.T) {
+func TestForgedAcceptedMessageIsValidated(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(m *store.NewMessage, e *cloudevents.Event){
 		"a fingerprint that is too long":         func(_ *store.NewMessage, e *cloudevents.Event) { e.SetExtension("fp", strings.Repeat("00", 40)) },
@@ -117,9 +117,9 @@ func TestAForgedAcceptedMessageIsHeldToTheRulesOfSubmission(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoBatchIsRefused(t *testing.T) {
+func TestInvalidBatchIsRefused(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, takerOf(func([]StreamEvent) error { return nil }))
+	h := startServer(t, nil, batchFunction(func([]StreamEvent) error { return nil }))
 	for _, body := range []string{`{}`, `[`, `[1]`, `[{"id":1}]`, `[{"time":"yesterday"}]`} {
 		r := h.call("POST", "/events/taker", body, as("trigger", "token"), header("Content-Type", batchType))
 		require.Equal(t, 400, r.status, body)

@@ -65,9 +65,9 @@ func (p *pipes) dial() net.Conn {
 	return client
 }
 
-// inMemory has our server serve function without a socket until stop.
-func inMemory(t *testing.T, function Function) (h *house, l *pipes, stop func()) {
-	h = &house{t: t, url: "http://pipe", log: &logBook{}}
+// serveInMemory has our server serve function without a socket until stop.
+func serveInMemory(t *testing.T, function Function) (h *testServer, l *pipes, stop func()) {
+	h = &testServer{t: t, url: "http://pipe", log: &logBuffer{}}
 	var err error
 	h.env, err = NewEnv(Config{Username: "admin", Password: "secret"}, slog.New(slog.NewJSONHandler(h.log, nil)))
 	require.NoError(t, err)
@@ -88,10 +88,10 @@ func (p *pipes) open(t *testing.T) net.Conn {
 	return conn
 }
 
-func TestAStreamSendsEventsAtOnceAndHeartbeatsInSilenceUntilItsEnd(t *testing.T) {
+func TestStreamSendsEventsAndHeartbeats(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h, server, stop := inMemory(t, streamer(waits))
+		h, server, stop := serveInMemory(t, streamer(waits))
 		conn := server.open(t)
 		defer conn.Close()
 		began := time.Now()
@@ -127,11 +127,11 @@ func TestAStreamSendsEventsAtOnceAndHeartbeatsInSilenceUntilItsEnd(t *testing.T)
 	})
 }
 
-func TestAReaderThatTakesNothingIsLetGo(t *testing.T) {
+func TestWriteTimeoutEndsStalledReader(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began, over := time.Now(), make(chan struct{})
-		h, server, stop := inMemory(t, streamer(func(ctx context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
+		h, server, stop := serveInMemory(t, streamer(func(ctx context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
 			defer close(over)
 			for {
 				if err := w.Send("1", "message", make([]byte, 32<<10)); err != nil {
@@ -150,9 +150,9 @@ func TestAReaderThatTakesNothingIsLetGo(t *testing.T) {
 	})
 }
 
-func TestAClientThatLeavesEndsItsStream(t *testing.T) {
+func TestStreamEndsWhenClientLeaves(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	runServer(t, h, nil, streamer(waits))
 	ctx, leave := context.WithCancel(t.Context())
 	res, err := http.DefaultClient.Do(h.request("GET", "/api/v1/stream", "").WithContext(ctx))
@@ -166,9 +166,9 @@ func TestAClientThatLeavesEndsItsStream(t *testing.T) {
 	require.Equal(t, "client_gone", line["error"])
 }
 
-func TestADrainEndsStreamsAtOnce(t *testing.T) {
+func TestDrainEndsStreamsAtOnce(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil)
+	h := startServer(t, nil)
 	stop, ended := runServer(t, h, nil, streamer(waits))
 	res, err := http.DefaultClient.Do(h.request("GET", "/api/v1/stream", ""))
 	require.NoError(t, err)
@@ -180,9 +180,9 @@ func TestADrainEndsStreamsAtOnce(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-func TestWhatFailsBeforeAStreamBeginsIsAnsweredAsJSON(t *testing.T) {
+func TestFailureBeforeStreamBeginsIsJSON(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, streamer(func(context.Context, *Call, streamRequest, *EventWriter) error {
+	h := startServer(t, nil, streamer(func(context.Context, *Call, streamRequest, *EventWriter) error {
 		return task.Refuse(task.CodeNotFound, "nobody is here")
 	}))
 	r := h.call("GET", "/api/v1/stream?after=3", "")
@@ -196,7 +196,7 @@ func TestWhatFailsBeforeAStreamBeginsIsAnsweredAsJSON(t *testing.T) {
 	require.Equal(t, "this needs the role receiver or submitter", refused.Message)
 }
 
-func TestWhatFailsAfterAStreamHasBegunIsLoggedAndEndsIt(t *testing.T) {
+func TestFailureAfterStreamBeganEndsIt(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func() error{
 		"an error": func() error { return errors.New("bug") },
@@ -205,7 +205,7 @@ func TestWhatFailsAfterAStreamHasBegunIsLoggedAndEndsIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var kept *EventWriter
-			h := startHouse(t, nil, streamer(func(_ context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
+			h := startServer(t, nil, streamer(func(_ context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
 				kept = w
 				require.NoError(t, w.Comment("hello\r\nworld"))
 				return fails()
@@ -222,17 +222,17 @@ func TestWhatFailsAfterAStreamHasBegunIsLoggedAndEndsIt(t *testing.T) {
 	}
 }
 
-func TestAnEmptyStreamIsAnAnswer(t *testing.T) {
+func TestEmptyStreamIs200(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, streamer(func(context.Context, *Call, streamRequest, *EventWriter) error { return nil }))
+	h := startServer(t, nil, streamer(func(context.Context, *Call, streamRequest, *EventWriter) error { return nil }))
 	r := h.call("GET", "/api/v1/stream", "")
 	require.Equal(t, 200, r.status)
 	require.Equal(t, "retry: 250\n\n", r.body)
 }
 
-func TestDataOfSeveralLinesIsOneEvent(t *testing.T) {
+func TestMultilineDataIsOneEvent(t *testing.T) {
 	t.Parallel()
-	h := startHouse(t, nil, streamer(func(_ context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
+	h := startServer(t, nil, streamer(func(_ context.Context, _ *Call, _ streamRequest, w *EventWriter) error {
 		return w.Send("1", "ack", []byte("{\r\n\"a\":\r1}\n"))
 	}))
 	require.Equal(t, "id: 1\nevent: ack\ndata: {\ndata: \"a\":\ndata: 1}\ndata: \n\nretry: 250\n\n", h.call("GET", "/api/v1/stream", "").body)

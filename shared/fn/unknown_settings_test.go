@@ -24,7 +24,7 @@ func wrong(environ ...string) map[string]string {
 	return meant
 }
 
-func TestAMisspeltSettingStopsTheStartAndIsToldFromWhatIsNotOurs(t *testing.T) {
+func TestMisspeltSettingsAreFound(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, map[string]string{
 		"RETENTION_DAY": "RETENTION_DAYS", "RETENTON_LOG_DAYS": "RETENTION_LOG_DAYS", "RETENTION_LOG_DASY": "RETENTION_LOG_DAYS",
@@ -37,14 +37,14 @@ func TestAMisspeltSettingStopsTheStartAndIsToldFromWhatIsNotOurs(t *testing.T) {
 		"APP_ENV=a", "APP_NAME=a", "APP_VERSION=1", "APP_HOME=/app", "NATS_HOST=a", "API_HOST=a", "NATS_PORT=4222", "DATABASE_HOST=a", "DATABASE_USER=a", "HOST=a", "SORT=1", "PORTS=1", "DEBUG1=1", "FUNCTION_NAME=a", "PATH=/bin", "_=x", ""))
 }
 
-func TestWhoMeansSomethingElseByANameSetsTheSettingThatItResembles(t *testing.T) {
+func TestUnknownNameIsAllowedOnceTheSettingIsSet(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, wrong("NATS_URI=nats://a", "NATS_URL="))
 	require.Empty(t, wrong("DATABASE_URI=postgres://a", "DATABASE_URL_FILE=/x"))
 	require.Equal(t, map[string]string{"SENDONCE_MAX_CALL": ""}, wrong("SENDONCE_MAX_CALL=1", "SENDONCE_MAX_CALLS=1"), "nobody else has such a name")
 }
 
-func TestTheVariablesOfServicesAreNobodysSettings(t *testing.T) {
+func TestServiceLinkVariablesAreIgnored(t *testing.T) {
 	t.Parallel()
 	require.Empty(t, wrong("WECHAT_SERVICE_HOST=10.0.0.1", "WECHAT_SERVICE_PORT=80", "WECHAT_SERVICE_PORT_HTTP=80", "WECHAT_PORT=tcp://10.0.0.1:80",
 		"SENDONCE_SUBMIT_PORT_80_TCP=tcp://10.0.0.1:80", "SENDONCE_SUBMIT_PORT_80_TCP_ADDR=10.0.0.1", "SENDONCE_SUBMIT_PORT_80_TCP_PORT=80",

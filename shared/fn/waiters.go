@@ -5,12 +5,11 @@ import (
 	"sync"
 )
 
-// Waiters is the hub of this process for long polls: who waits on a queue is
-// woken by whoever made work due there. It is a hint only; a wake-up from
-// another process comes in by Notify as well.
+// Waiters has the waiting long polls of this process by queue. Notify wakes them when work
+// became due, here or in another process. A wake-up is a hint: the poll may find nothing.
 type Waiters struct {
 	mu     sync.Mutex
-	queues map[string]*list.List // of *Waiter, oldest first; no entry when nobody waits
+	queues map[string]*list.List // of *Waiter, oldest first; no entry if empty
 }
 
 // A Waiter is one long poll in line. It is woken at most once: to wait again,

@@ -50,7 +50,7 @@ func TestNotifyEachWakesTheOldestOfEveryQueue(t *testing.T) {
 	require.Empty(t, h.queues)
 }
 
-func TestAWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
+func TestWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
 	w := h.Register("q")
@@ -59,7 +59,7 @@ func TestAWakeUpBetweenRegisterAndWaitIsKept(t *testing.T) {
 	<-w.C
 }
 
-func TestAWakeUpThatWasNotUsedIsPassedOn(t *testing.T) {
+func TestUnusedWakeUpIsPassedOn(t *testing.T) {
 	t.Parallel()
 	h := newWaiters()
 	leaving, staying := h.Register("q"), h.Register("q")
@@ -89,7 +89,7 @@ func TestAWakeUpThatWasNotUsedIsPassedOn(t *testing.T) {
 
 // Consumers look for work, register, look again and wait; producers add work
 // and notify. If a wake-up were lost, some work would never be taken.
-func TestNoWakeUpIsLostAmongManyWaitersAndLeavers(t *testing.T) {
+func TestNoWakeUpIsLostWhenWaitersLeave(t *testing.T) {
 	t.Parallel()
 	const work, consumers = 2000, 8
 	h := newWaiters()

@@ -165,9 +165,9 @@ func verdictOf(resp *http.Response, text []byte) verdict {
 	return v
 }
 
-// settle calls tell with the connection, and once more on the next one if it was lost meanwhile. A
+// settle calls do with the connection, and once more on the next one if it was lost meanwhile. A
 // message that is not settled in time is delivered again.
-func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstream.JetStream) error) error {
+func (t *Trigger) settle(ctx context.Context, do func(context.Context, jetstream.JetStream) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
 	for limit := settleTimeout; ; limit = resettleTimeout {
@@ -177,7 +177,7 @@ func (t *Trigger) settle(ctx context.Context, tell func(context.Context, jetstre
 		}
 		limited, cancel := context.WithTimeout(ctx, limit)
 		linked, unbind := l.UntilLost(limited)
-		err = tell(linked, l.JetStream())
+		err = do(linked, l.JetStream())
 		unbind()
 		cancel()
 		if err == nil || !l.Lost() {

@@ -118,8 +118,7 @@ func TestRefusedEventBecomesDeadLetter(t *testing.T) {
 	require.EqualValues(t, 1, s.CachedInfo().State.Msgs)
 }
 
-// refusing refuses the event with this id, and answers a request to record it as
-// told.
+// refusing refuses the event with this id, and answers a request to record it with record().
 func refusing(t *testing.T, id string, record func() int, takes func(http.ResponseWriter, call)) *function {
 	return newFunction(t, func(w http.ResponseWriter, c call, _ int) {
 		switch {

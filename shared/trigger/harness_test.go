@@ -145,7 +145,7 @@ func acceptAll(t *testing.T, b *bus.Bus, from, to int) {
 	}
 }
 
-// function is an event function that answers as told and remembers its calls.
+// function is an event function that records its calls.
 type function struct {
 	*httptest.Server
 	mu    sync.Mutex

@@ -13,7 +13,7 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// deaf never answers, and does not hear that nobody waits any more.
+// deaf never answers, not even when the request is cancelled.
 type deaf struct{ end chan struct{} }
 
 func (d deaf) RoundTrip(*http.Request) (*http.Response, error) {
@@ -113,12 +113,12 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	cfg.MinBackoff, cfg.MaxBackoff = 100*time.Millisecond, 100*time.Millisecond
 	route.InFlight = 1 // so the last waits behind the busy one
 	var mu sync.Mutex
-	told := map[int]int{}
+	statuses := map[int]int{}
 	cfg.OnDelivery = func(d Delivery) {
 		mu.Lock()
 		defer mu.Unlock()
 		if d.Durable == "d" && d.Function == "f" && d.Took > 0 {
-			told[d.Status]++
+			statuses[d.Status]++
 		}
 	}
 	require.NoError(t, b.Ensure(t.Context()))
@@ -129,14 +129,14 @@ func TestOnDeliveryAndBacklog(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, Backlog{Routes: map[string]RouteBacklog{"d": {Waiting: 1, Unsettled: 1, Redelivered: 1}}, DeadLetters: 1}, left)
 	mu.Lock()
-	require.Equal(t, 1, told[200])
-	require.Equal(t, 1, told[422])
-	require.GreaterOrEqual(t, told[503], 2)
+	require.Equal(t, 1, statuses[200])
+	require.Equal(t, 1, statuses[422])
+	require.GreaterOrEqual(t, statuses[503], 2)
 	mu.Unlock()
 
 	f.CloseClientConnections()
 	f.Listener.Close()
-	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return told[0] > 0 }, "no answer")
+	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return statuses[0] > 0 }, "no answer")
 	broker.stop()
 	eventually(t, func() bool { return !trigger.Connected() }, "NATS away")
 	_, err = trigger.Backlog(within(t, soon))
