@@ -15,14 +15,14 @@ type actionsRequest api.ActionsRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *actionsRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Page(r.Limit)
 	bad.AtMost("subject", r.Subject, 100)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
-	rows, more, err := d.db.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
+func (h *handlers) actions(ctx context.Context, _ *fn.Call, req actionsRequest) (any, error) {
+	rows, more, err := h.db.Actions(ctx, req.Subject, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, actionResponse, func(a store.Action) int64 { return a.ID }), err
 }
 

@@ -1,19 +1,15 @@
-// Package admin is the function that operators call, all under /api/v1/admin:
-// templates, default content, statistics, the list of tasks and the history of
-// each, repair by hand, pauses, blocked words, callers, who did what by hand, alerts, and
-// the events that no function takes.
+// Package admin is the function that operators call, all under /api/v1/admin: templates, default content,
+// statistics, tasks and their timelines, manual changes of tasks, pauses, blocked words, callers, audit entries,
+// alerts, and dead letters.
 //
-// Every change is committed together with a row of operator_actions that tells
-// who made it and what was there before; a change that changes nothing is not
-// told. A change of a caller counts everywhere within a second where the instances
-// are connected to NATS, and within 60 s, as long as an instance remembers whom it
-// let in, where they are not.
+// Every change is committed together with a row of operator_actions, with the operator and the values before and
+// after; a change that has no effect adds no row. A change of a caller is effective on all instances within a
+// second if they are connected to NATS, and within 60 s, the lifetime of their caches, if they are not.
 //
-// An admin with queues is one of these queues alone. It may call what is marked with
-// WithinQueues and nothing else here: the tasks, pauses and alerts of its queues, the
-// callers that are named after it (ops.phone for ops) and may do no more than it may
-// itself, and, to read, the templates, which are common to all submitters. A foreign
-// task or caller does not exist for it. The callers that it makes use its quotas and shares,
+// An admin with queues administers only these queues. It may call only the routes marked with WithinQueues: the tasks,
+// pauses and alerts of its queues, the callers whose names begin with its own (ops.phone for ops) and whose
+// permissions are within its own, and, to read, the templates, which all submitters share. For tasks and callers of
+// others the error is not_found. The callers that it makes use its quotas and shares,
 // and are revoked and narrowed with it.
 package admin
 
@@ -33,85 +29,79 @@ var Function = fn.HTTP("admin", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	d := &desk{db: env.DB(), ready: env.WakeClaims, due: env.WakeSweepAt, username: env.Config.Username, changed: env.CallersChanged, phones: env.Config.PhoneCountry}
+	h := &handlers{db: env.DB(), wakeClaims: env.WakeClaims, wakeSweepAt: env.WakeSweepAt, username: env.Config.Username, callerChanged: env.CallersChanged, phones: env.Config.PhoneCountry}
 	const root = "/api/v1/admin/"
 	return fn.Routes{
-		"POST " + root + "template":                 fn.JSON(fn.Admin, d.addTemplate),
-		"GET " + root + "template":                  fn.List(fn.Admin, d.templates).WithinQueues(),
-		"POST " + root + "template/preview":         fn.JSON(fn.Admin, d.previewDraft).WithinQueues(),
-		"GET " + root + "template/{id}":             fn.List(fn.Admin, d.template).WithinQueues(),
-		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, d.editTemplate),
-		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, d.activateTemplate),
-		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, d.deactivateTemplate),
-		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, d.previewTemplate).WithinQueues(),
+		"POST " + root + "template":                 fn.JSON(fn.Admin, h.addTemplate),
+		"GET " + root + "template":                  fn.List(fn.Admin, h.templates).WithinQueues(),
+		"POST " + root + "template/preview":         fn.JSON(fn.Admin, h.previewDraft).WithinQueues(),
+		"GET " + root + "template/{id}":             fn.List(fn.Admin, h.template).WithinQueues(),
+		"PUT " + root + "template/{id}":             fn.JSON(fn.Admin, h.editTemplate),
+		"POST " + root + "template/{id}/activate":   fn.Query(fn.Admin, h.activateTemplate),
+		"POST " + root + "template/{id}/deactivate": fn.Query(fn.Admin, h.deactivateTemplate),
+		"POST " + root + "template/{id}/preview":    fn.JSON(fn.Admin, h.previewTemplate).WithinQueues(),
 
-		"POST " + root + "default-sms":            fn.JSON(fn.Admin, d.addDefault),
-		"GET " + root + "default-sms":             fn.List(fn.Admin, d.defaults),
-		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, d.defaultSMS),
-		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, d.editDefault),
-		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, d.resetDefault),
-		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, d.deleteDefault),
+		"POST " + root + "default-sms":            fn.JSON(fn.Admin, h.addDefault),
+		"GET " + root + "default-sms":             fn.List(fn.Admin, h.defaults),
+		"GET " + root + "default-sms/{id}":        fn.List(fn.Admin, h.defaultSMS),
+		"PUT " + root + "default-sms/{id}":        fn.JSON(fn.Admin, h.editDefault),
+		"POST " + root + "default-sms/{id}/reset": fn.Query(fn.Admin, h.resetDefault),
+		"DELETE " + root + "default-sms/{id}":     fn.Query(fn.Admin, h.deleteDefault),
 
-		"GET " + root + "statistics":               fn.List(fn.Admin, d.statistics).Timeout(readTimeout),
-		"GET " + root + "tasks":                    fn.List(fn.Admin, d.tasks).Timeout(readTimeout).WithinQueues(),
-		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, d.task).WithinQueues(),
-		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, d.retry).WithinQueues(),
-		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, d.cancel).WithinQueues(),
-		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, d.resolve).WithinQueues(),
+		"GET " + root + "statistics":               fn.List(fn.Admin, h.statistics).Timeout(readTimeout),
+		"GET " + root + "tasks":                    fn.List(fn.Admin, h.tasks).Timeout(readTimeout).WithinQueues(),
+		"GET " + root + "tasks/{task_id}":          fn.Query(fn.Admin, h.task).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/retry":   fn.Query(fn.Admin, h.retry).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/cancel":  fn.Query(fn.Admin, h.cancel).WithinQueues(),
+		"POST " + root + "tasks/{task_id}/resolve": fn.JSON(fn.Admin, h.resolve).WithinQueues(),
 
-		"GET " + root + "queues":                                    fn.List(fn.Admin, d.queues).Timeout(readTimeout).WithinQueues(),
-		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, d.pauseQueue).WithinQueues(),
-		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, d.resumeQueue).WithinQueues(),
-		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, d.subscribeTemplates).WithinQueues(),
-		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, d.resumeTemplate).WithinQueues(),
+		"GET " + root + "queues":                                    fn.List(fn.Admin, h.queues).Timeout(readTimeout).WithinQueues(),
+		"POST " + root + "queues/{queue}/pause":                     fn.JSON(fn.Admin, h.pauseQueue).WithinQueues(),
+		"POST " + root + "queues/{queue}/resume":                    fn.JSON(fn.Admin, h.resumeQueue).WithinQueues(),
+		"GET " + root + "subscribe-templates":                       fn.List(fn.Admin, h.subscribeTemplates).WithinQueues(),
+		"POST " + root + "subscribe-templates/{template_id}/resume": fn.JSON(fn.Admin, h.resumeTemplate).WithinQueues(),
 
-		"GET " + root + "blocked-words":         fn.List(fn.Admin, d.blockedWords),
-		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, d.addBlockedWord),
-		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, d.removeBlockedWord),
+		"GET " + root + "blocked-words":         fn.List(fn.Admin, h.blockedWords),
+		"POST " + root + "blocked-words":        fn.JSON(fn.Admin, h.addBlockedWord),
+		"DELETE " + root + "blocked-words/{id}": fn.Query(fn.Admin, h.removeBlockedWord),
 
-		"POST " + root + "callers":             fn.JSON(fn.Admin, d.addCaller).WithinQueues(),
-		"GET " + root + "callers":              fn.List(fn.Admin, d.callers).WithinQueues(),
-		"GET " + root + "callers/{id}":         fn.List(fn.Admin, d.caller).WithinQueues(),
-		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, d.updateCaller).WithinQueues(),
-		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, d.rotateCaller).WithinQueues(),
-		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, d.revokeCaller).WithinQueues(),
+		"POST " + root + "callers":             fn.JSON(fn.Admin, h.addCaller).WithinQueues(),
+		"GET " + root + "callers":              fn.List(fn.Admin, h.callers).WithinQueues(),
+		"GET " + root + "callers/{id}":         fn.List(fn.Admin, h.caller).WithinQueues(),
+		"PUT " + root + "callers/{id}":         fn.JSON(fn.Admin, h.updateCaller).WithinQueues(),
+		"POST " + root + "callers/{id}/rotate": fn.Query(fn.Admin, h.rotateCaller).WithinQueues(),
+		"POST " + root + "callers/{id}/revoke": fn.Query(fn.Admin, h.revokeCaller).WithinQueues(),
 
-		"GET " + root + "actions": fn.List(fn.Admin, d.actions),
+		"GET " + root + "actions": fn.List(fn.Admin, h.actions),
 
-		"GET " + root + "alerts": fn.List(fn.Admin, d.alerts).WithinQueues(),
+		"GET " + root + "alerts": fn.List(fn.Admin, h.alerts).WithinQueues(),
 
-		"GET " + root + "dead-letters":               fn.List(fn.Admin, d.deadLetters),
-		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, d.dismiss),
+		"GET " + root + "dead-letters":               fn.List(fn.Admin, h.deadLetters),
+		"POST " + root + "dead-letters/{id}/dismiss": fn.JSON(fn.Admin, h.dismiss),
 	}
 }
 
-// readTimeout is that of the database role that reads.
+// readTimeout is the statement timeout of the database role for reads.
 const readTimeout = 15 * time.Second
 
 const maxReason = 500
 
-// desk is where an operator stands.
-type desk struct {
-	db       *store.DB
-	ready    func(queue string, n int)                    // tells waiting claims
-	due      func(at time.Time)                           // has sweep woken
-	username string                                       // of the built-in admin, which is no stored caller
-	changed  func(ctx context.Context, callers ...string) // makes every process look callers up anew
-	phones   task.Country
+// handlers has the handlers of all routes.
+type handlers struct {
+	db            *store.DB
+	wakeClaims    func(queue string, n int)
+	wakeSweepAt   func(at time.Time)
+	username      string                                       // of the built-in admin, which is not in the database
+	callerChanged func(ctx context.Context, callers ...string) // invalidates callers in the caches of all instances
+	phones        task.Country
 }
-
-// nothing is the request of a route that takes none.
-type nothing struct{}
-
-// rules are fn's with those that only an operator needs.
-type rules struct{ decode.Rules }
 
 // listRequest is api.ListRequest with its rules.
 type listRequest api.ListRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *listRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Page(r.Limit)
-	return bad.Rules
+	return bad
 }

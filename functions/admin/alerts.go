@@ -16,40 +16,40 @@ type alertsRequest api.AlertsRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *alertsRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Page(r.Limit)
-	_, ok := parsePlace(r.After)
+	_, ok := parseAlertCursor(r.After)
 	bad.After(ok)
-	return bad.Rules
+	return bad
 }
 
-// The parts of the list, as they begin a place in it: an alert that is cleared
-// while somebody pages moves from one to the other.
+// The two parts of the list, which are the prefixes of cursors: an alert that is cleared while a client reads pages
+// moves from one to the other.
 const (
-	openPart    = "open"
-	clearedPart = "cleared"
+	openAlerts    = "open"
+	clearedAlerts = "cleared"
 )
 
-func placeOf(a store.Alert) string {
+func alertCursor(a store.Alert) string {
 	if a.ClearedAt == nil {
-		return openPart + "." + a.ID.String()
+		return openAlerts + "." + a.ID.String()
 	}
-	return clearedPart + "." + a.ID.String()
+	return clearedAlerts + "." + a.ID.String()
 }
 
-func parsePlace(text string) (store.AlertPlace, bool) {
+func parseAlertCursor(text string) (store.AlertPlace, bool) {
 	if text == "" {
 		return store.AlertPlace{}, true
 	}
 	part, id, _ := strings.Cut(text, ".")
 	at, err := task.ParseID(id)
-	return store.AlertPlace{Open: part == openPart, ID: at}, err == nil && (part == openPart || part == clearedPart)
+	return store.AlertPlace{Open: part == openAlerts, ID: at}, err == nil && (part == openAlerts || part == clearedAlerts)
 }
 
-func (d *desk) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
-	after, _ := parsePlace(req.After) // valid
-	rows, more, err := d.db.Alerts(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
-	return fn.PageOf(rows, more, alertResponse, placeOf), err
+func (h *handlers) alerts(ctx context.Context, c *fn.Call, req alertsRequest) (any, error) {
+	after, _ := parseAlertCursor(req.After) // valid
+	rows, more, err := h.db.Alerts(ctx, c.Caller.Queues, after, decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, alertResponse, alertCursor), err
 }
 
 func alertResponse(a store.Alert) api.AlertResponse {

@@ -10,34 +10,34 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-const maxWord = 100
+const maxBlockedWord = 100
 
 // blockedWordRequest is api.BlockedWordRequest with its rules.
 type blockedWordRequest api.BlockedWordRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *blockedWordRequest) Validate() []task.Field {
-	var bad rules
-	bad.Text("word", r.Word, maxWord)
-	return bad.Rules
+	var bad decode.Rules
+	bad.Text("word", r.Word, maxBlockedWord)
+	return bad
 }
 
-func (d *desk) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
-	w, err := d.db.AddBlockedWord(ctx, req.Word, c.Operator(""))
+func (h *handlers) addBlockedWord(ctx context.Context, c *fn.Call, req blockedWordRequest) (any, error) {
+	w, err := h.db.AddBlockedWord(ctx, req.Word, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
-func (d *desk) removeBlockedWord(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) removeBlockedWord(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := fn.RowID[int32](c, "blocked word")
 	if err != nil {
 		return nil, err
 	}
-	w, err := d.db.RemoveBlockedWord(ctx, id, c.Operator(""))
+	w, err := h.db.RemoveBlockedWord(ctx, id, c.Operator(""))
 	return blockedWordResponse(w), err
 }
 
-func (d *desk) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
+func (h *handlers) blockedWords(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+	rows, more, err := h.db.BlockedWords(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, blockedWordResponse, func(w store.BlockedWord) int32 { return w.ID }), err
 }
 

@@ -34,14 +34,14 @@ type callerRequest api.CallerRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *callerRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.When(!task.ValidUser(r.Name), "name", "is required: it "+task.UserRule)
-	bad.roles(r.Roles)
-	bad.queues(r.Queues)
-	bad.businessTypes(r.BusinessTypes)
-	bad.receives(r.Receives)
-	bad.limits(r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
-	return bad.Rules
+	checkRoles(&bad, r.Roles)
+	checkQueues(&bad, r.Queues)
+	checkBusinessTypes(&bad, r.BusinessTypes)
+	checkReceives(&bad, r.Receives)
+	checkLimits(&bad, r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
+	return bad
 }
 
 // callerChange is api.CallerChange with its rules.
@@ -49,83 +49,83 @@ type callerChange api.CallerChange
 
 // Validate names every field whose value is not acceptable.
 func (r *callerChange) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.When(r.Roles == nil && r.Queues == nil && r.BusinessTypes == nil && r.Receives == nil &&
 		r.MaxWaitingMessages == nil && r.MaxWaitingBytes == nil && r.MaxWaitingTasks == nil && r.BestPriority == nil,
 		"body", "must give roles, queues, business_types, receives, max_waiting_messages, max_waiting_bytes, max_waiting_tasks or best_priority")
 	if r.Roles != nil {
-		bad.roles(r.Roles)
+		checkRoles(&bad, r.Roles)
 	}
-	bad.queues(r.Queues)
-	bad.businessTypes(r.BusinessTypes)
-	bad.receives(r.Receives)
-	bad.limits(r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
-	return bad.Rules
+	checkQueues(&bad, r.Queues)
+	checkBusinessTypes(&bad, r.BusinessTypes)
+	checkReceives(&bad, r.Receives)
+	checkLimits(&bad, r.MaxWaitingMessages, r.MaxWaitingBytes, r.MaxWaitingTasks, r.BestPriority)
+	return bad
 }
 
-func (b *rules) roles(roles []string) {
-	b.When(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, trigger, admin")
+func checkRoles(bad *decode.Rules, roles []string) {
+	bad.When(len(roles) == 0, "roles", "must name at least one of submitter, sender, receiver, trigger, admin")
 	for i, role := range roles {
 		at := fmt.Sprintf("roles[%d]", i)
 		switch fn.Role(role) {
 		case fn.Submitter, fn.Sender, fn.Receiver, fn.Trigger, fn.Admin:
-			b.When(slices.Contains(roles[:i], role), at, "is named twice")
+			bad.When(slices.Contains(roles[:i], role), at, "is named twice")
 		default:
-			b.When(true, at, "must be submitter, sender, receiver, trigger or admin")
+			bad.When(true, at, "must be submitter, sender, receiver, trigger or admin")
 		}
 	}
 }
 
-func (b *rules) queues(queues []string) {
+func checkQueues(bad *decode.Rules, queues []string) {
 	if len(queues) > maxQueues {
-		b.When(true, "queues", fmt.Sprintf("must be at most %d queues; leave it empty for all", maxQueues))
+		bad.When(true, "queues", fmt.Sprintf("must be at most %d queues; leave it empty for all", maxQueues))
 		return
 	}
 	for i, queue := range queues {
 		at := fmt.Sprintf("queues[%d]", i)
-		b.When(queue == "", at, "must not be empty")
-		b.Queue(at, queue)
-		b.When(slices.Contains(queues[:i], queue), at, "is named twice")
+		bad.When(queue == "", at, "must not be empty")
+		bad.Queue(at, queue)
+		bad.When(slices.Contains(queues[:i], queue), at, "is named twice")
 	}
 }
 
-func (b *rules) businessTypes(types []string) {
-	b.When(len(types) > maxBusinessTypes, "business_types", fmt.Sprintf("must be at most %d types; leave it empty for all", maxBusinessTypes))
+func checkBusinessTypes(bad *decode.Rules, types []string) {
+	bad.When(len(types) > maxBusinessTypes, "business_types", fmt.Sprintf("must be at most %d types; leave it empty for all", maxBusinessTypes))
 	for i, name := range types[:min(len(types), maxBusinessTypes)] {
 		at := fmt.Sprintf("business_types[%d]", i)
-		b.Text(at, name, maxBusinessType)
-		b.When(slices.Contains(types[:i], name), at, "is named twice")
+		bad.Text(at, name, maxBusinessType)
+		bad.When(slices.Contains(types[:i], name), at, "is named twice")
 	}
 }
 
-func (b *rules) receives(patterns []string) {
-	b.When(len(patterns) > maxReceives, "receives", fmt.Sprintf("must be at most %d subjects or patterns", maxReceives))
+func checkReceives(bad *decode.Rules, patterns []string) {
+	bad.When(len(patterns) > maxReceives, "receives", fmt.Sprintf("must be at most %d subjects or patterns", maxReceives))
 	for i, pattern := range patterns[:min(len(patterns), maxReceives)] {
 		at := fmt.Sprintf("receives[%d]", i)
-		b.When(!message.ValidPattern(pattern), at, "must be a subject such as msg.orders.paid or a pattern of subjects such as msg.orders.> or msg.*.paid, at most 255 bytes")
-		b.When(slices.Contains(patterns[:i], pattern), at, "is named twice")
+		bad.When(!message.ValidPattern(pattern), at, "must be a subject such as msg.orders.paid or a pattern of subjects such as msg.orders.> or msg.*.paid, at most 255 bytes")
+		bad.When(slices.Contains(patterns[:i], pattern), at, "is named twice")
 	}
 }
 
-func (b *rules) limits(messages, bytes, tasks, bestPriority *int64) {
+func checkLimits(bad *decode.Rules, messages, bytes, tasks, bestPriority *int64) {
 	outside := func(n *int64, most int64) bool { return n != nil && (*n < 0 || *n > most) }
-	b.When(outside(messages, maxWaiting), "max_waiting_messages", "must be between 0 and 1000000000, where 0 is what SENDONCE_CALLER_WAITING_MESSAGES says")
-	b.When(outside(bytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 is what SENDONCE_CALLER_WAITING_MB says")
-	b.When(outside(tasks, maxWaiting), "max_waiting_tasks", "must be between 0 and 1000000000, where 0 is what SENDONCE_CALLER_WAITING_TASKS says")
-	b.When(outside(bestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
+	bad.When(outside(messages, maxWaiting), "max_waiting_messages", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_MESSAGES")
+	bad.When(outside(bytes, maxWaitingBytes), "max_waiting_bytes", "must be between 0 and 1099511627776, where 0 means SENDONCE_CALLER_WAITING_MB")
+	bad.When(outside(tasks, maxWaiting), "max_waiting_tasks", "must be between 0 and 1000000000, where 0 means SENDONCE_CALLER_WAITING_TASKS")
+	bad.When(outside(bestPriority, task.DefaultPriority), "best_priority", "must be between 0 and 5: the smallest priority that the caller may give to a task, where 0 goes before all others")
 }
 
-func (d *desk) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
-	if req.Name == d.username && limits(c).MayName(req.Name) {
+func (h *handlers) addCaller(ctx context.Context, c *fn.Call, req callerRequest) (any, error) {
+	if req.Name == h.username && limits(c).MayName(req.Name) {
 		return nil, task.Refuse(task.CodeConflict, "this name is that of the built-in admin")
 	}
 	token, hash := newToken()
-	row, err := d.db.AddCaller(ctx, req.Name, hash, store.Grants{
+	row, err := h.db.AddCaller(ctx, req.Name, hash, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
 	}, c.Operator(""))
-	d.changed(ctx, row.Name)
+	h.callerChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
 
@@ -138,8 +138,8 @@ func newToken() (token string, hash []byte) {
 	return token, sum[:]
 }
 
-func (d *desk) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.Callers(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
+func (h *handlers) callers(ctx context.Context, c *fn.Call, req listRequest) (any, error) {
+	rows, more, err := h.db.Callers(ctx, limits(c), int64(req.After), decode.PageLimit(req.Limit))
 	page := fn.PageOf(rows, more, callerResponse, func(row store.StoredCaller) int64 { return row.ID })
 	shown := page.Items[:0]
 	for i, row := range rows {
@@ -159,59 +159,59 @@ func limits(c *fn.Call) *store.StoredCaller {
 	return &store.StoredCaller{Name: c.Caller.Name, Grants: c.Caller.Grants()}
 }
 
-func (d *desk) caller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) caller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
-	row, err := d.db.CallerByID(ctx, id)
+	row, err := h.db.CallerByID(ctx, id)
 	if err == nil && !limits(c).Manages(row) {
 		err = task.Refuse(task.CodeNotFound, "no such caller")
 	}
 	return callerResponse(row), err
 }
 
-func (d *desk) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (any, error) {
+func (h *handlers) updateCaller(ctx context.Context, c *fn.Call, req callerChange) (any, error) {
 	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
-	row, also, err := d.db.UpdateCaller(ctx, id, store.Grants{
+	row, also, err := h.db.UpdateCaller(ctx, id, store.Grants{
 		Roles: req.Roles, Queues: req.Queues, BusinessTypes: req.BusinessTypes, Receives: req.Receives,
 		MaxWaitingMessages: req.MaxWaitingMessages, MaxWaitingBytes: req.MaxWaitingBytes, MaxWaitingTasks: req.MaxWaitingTasks,
 		BestPriority: req.BestPriority,
 	}, c.Operator(""))
-	return d.changedWith(ctx, row, also), err
+	return h.changedWith(ctx, row, also), err
 }
 
-func (d *desk) rotateCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) rotateCaller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
 	token, hash := newToken()
-	row, err := d.db.RotateCaller(ctx, id, hash, c.Operator(""))
-	d.changed(ctx, row.Name)
+	row, err := h.db.RotateCaller(ctx, id, hash, c.Operator(""))
+	h.callerChanged(ctx, row.Name)
 	return withToken(row, token), err
 }
 
-func (d *desk) revokeCaller(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) revokeCaller(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := fn.RowID[int64](c, "caller")
 	if err != nil {
 		return nil, err
 	}
-	row, also, err := d.db.RevokeCaller(ctx, id, c.Operator(""))
-	return d.changedWith(ctx, row, also), err
+	row, also, err := h.db.RevokeCaller(ctx, id, c.Operator(""))
+	return h.changedWith(ctx, row, also), err
 }
 
 // changedWith publishes the change of a caller and of the callers that it made, and
 // returns the answer.
-func (d *desk) changedWith(ctx context.Context, row store.StoredCaller, also []store.StoredCaller) api.CallerResponse {
+func (h *handlers) changedWith(ctx context.Context, row store.StoredCaller, also []store.StoredCaller) api.CallerResponse {
 	answer := callerResponse(row)
 	for _, made := range also {
 		answer.AlsoChanged = append(answer.AlsoChanged, made.Name)
 	}
-	d.changed(ctx, append(answer.AlsoChanged, row.Name)...)
+	h.callerChanged(ctx, append(answer.AlsoChanged, row.Name)...)
 	return answer
 }
 

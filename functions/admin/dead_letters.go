@@ -11,8 +11,8 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (d *desk) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
-	rows, more, err := d.db.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
+func (h *handlers) deadLetters(ctx context.Context, _ *fn.Call, req listRequest) (any, error) {
+	rows, more, err := h.db.DeadLetters(ctx, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, deadLetterResponse, func(l store.DeadLetter) int64 { return l.ID }), err
 }
 
@@ -21,18 +21,18 @@ type dismissRequest api.DismissRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *dismissRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) (any, error) {
+func (h *handlers) dismiss(ctx context.Context, c *fn.Call, req dismissRequest) (any, error) {
 	id, err := fn.RowID[int64](c, "dead letter")
 	if err != nil {
 		return nil, err
 	}
 	c.Status(http.StatusNoContent)
-	return nil, d.db.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
+	return nil, h.db.DismissDeadLetter(ctx, id, c.Operator(req.Reason))
 }
 
 func deadLetterResponse(l store.DeadLetter) api.DeadLetterResponse {

@@ -13,22 +13,22 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-func TestADeadLetterIsListedAndDismissedWithAReason(t *testing.T) {
+func TestDeadLetters(t *testing.T) {
 	t.Parallel()
-	o := openOffice(t)
+	o := startServer(t)
 	for i := range 3 {
 		require.NoError(t, o.env.DB().Bury(t.Context(), store.DeadLetter{
 			Function: "deliver", EventID: fmt.Sprintf("e-%d", i), EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`, Reason: "no such state", Attempts: 1 + i,
 		}))
 	}
-	page := must[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2", "")
+	page := mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2", "")
 	require.Equal(t, []string{"e-2", "e-1"}, []string{page.Items[0].EventID, page.Items[1].EventID}, "newest first")
 	letter := page.Items[0]
 	require.Equal(t, api.DeadLetterResponse{
 		ID: letter.ID, Function: "deliver", EventID: "e-2", EventType: "sendonce.task.failed.v1", Event: `{"state":"lost"}`,
 		Reason: "no such state", Attempts: 3, CreatedAt: letter.CreatedAt,
 	}, letter)
-	rest := must[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2&after="+page.NextAfter, "")
+	rest := mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters?limit=2&after="+page.NextAfter, "")
 	require.Len(t, rest.Items, 1)
 	require.Empty(t, rest.NextAfter)
 
@@ -36,14 +36,14 @@ func TestADeadLetterIsListedAndDismissedWithAReason(t *testing.T) {
 	for _, body := range []string{`{}`, `{"reason":"\u3000"}`, `{"reason":"` + strings.Repeat("x", 501) + `"}`} {
 		o.refused(400, "invalid_request", []string{"reason"}, "POST", at, body)
 	}
-	require.Equal(t, http.StatusNoContent, o.call("POST", at, `{"reason":"told by phone"}`).Code)
-	o.refused(404, "not_found", nil, "POST", at, `{"reason":"told by phone"}`)
-	require.Len(t, must[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters", "").Items, 2)
-	actions := must[api.Page[api.ActionResponse]](o, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", letter.ID), "").Items
+	require.Equal(t, http.StatusNoContent, o.call("POST", at, `{"reason":"informed by phone"}`).Code)
+	o.refused(404, "not_found", nil, "POST", at, `{"reason":"informed by phone"}`)
+	require.Len(t, mustCall[api.Page[api.DeadLetterResponse]](o, "GET", "dead-letters", "").Items, 2)
+	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", fmt.Sprintf("actions?subject=dead_letter/%d", letter.ID), "").Items
 	require.Len(t, actions, 1)
 	require.Equal(t, "dead_letter.dismiss", actions[0].Action)
-	require.Equal(t, "told by phone", actions[0].Reason)
+	require.Equal(t, "informed by phone", actions[0].Reason)
 	require.True(t, json.Valid(actions[0].Before))
-	require.Contains(t, string(actions[0].Before), "e-2", "what it was stays")
+	require.Contains(t, string(actions[0].Before), "e-2", "the audit entry has the dead letter")
 	require.Nil(t, actions[0].After)
 }

@@ -6,16 +6,17 @@ import (
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
 	"github.com/sendonce/sendonce/shared/fn"
 	"github.com/sendonce/sendonce/shared/store"
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// longestPause bounds a pause that ends by itself, as send_at is bounded.
-const longestPause = 366 * 24 * time.Hour
+// maxPause limits how far ahead a pause may end; the limit is that of send_at.
+const maxPause = 366 * 24 * time.Hour
 
-func (d *desk) queues(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	queues, err := d.db.Queues(ctx)
+func (h *handlers) queues(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	queues, err := h.db.Queues(ctx)
 	queues = slices.DeleteFunc(queues, func(q store.QueueState) bool { return !c.MayUseQueue(q.Queue) })
 	answer := api.QueuesResponse{Queues: make([]api.QueueState, len(queues))}
 	for i, q := range queues {
@@ -33,28 +34,28 @@ type pauseRequest api.PauseRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *pauseRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
 	if r.Until != nil {
 		now := time.Now()
-		bad.When(!r.Until.After(now), "until", "must be in the future; leave it out to pause until somebody resumes the queue")
-		bad.When(r.Until.After(now.Add(longestPause)), "until", "must be at most a year ahead; leave it out to pause until somebody resumes the queue")
+		bad.When(!r.Until.After(now), "until", "must be in the future; leave it out to pause until the queue is resumed")
+		bad.When(r.Until.After(now.Add(maxPause)), "until", "must be at most a year ahead; leave it out to pause until the queue is resumed")
 	}
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest) (any, error) {
+func (h *handlers) pauseQueue(ctx context.Context, c *fn.Call, req pauseRequest) (any, error) {
 	queue, err := pathQueue(c)
 	if err != nil {
 		return nil, err
 	}
 	p := store.Pause{Queue: queue, Reason: req.Reason}
-	replace(&p.Until, req.Until)
-	p, err = d.db.PauseQueue(ctx, p, c.Operator(req.Reason))
+	setIfGiven(&p.Until, req.Until)
+	p, err = h.db.PauseQueue(ctx, p, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	d.due(p.Until)
+	h.wakeSweepAt(p.Until)
 	return pauseResponse(p), nil
 }
 
@@ -63,37 +64,37 @@ type resumeRequest api.ResumeRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *resumeRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) resumeQueue(ctx context.Context, c *fn.Call, req resumeRequest) (any, error) {
+func (h *handlers) resumeQueue(ctx context.Context, c *fn.Call, req resumeRequest) (any, error) {
 	queue, err := pathQueue(c)
 	if err != nil {
 		return nil, err
 	}
-	p, err := d.db.ResumeQueue(ctx, queue, c.Operator(req.Reason))
+	p, err := h.db.ResumeQueue(ctx, queue, c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	d.ready(queue, p.Pending)
-	d.due(time.Now()) // sweep removes what is left of the pause
+	h.wakeClaims(queue, p.Pending)
+	h.wakeSweepAt(time.Now()) // sweep removes the row of the pause
 	return api.ResumeQueueResponse{Queue: queue, PendingTasks: p.Pending}, nil
 }
 
-func errQueue(queue string) error {
-	return task.Refuse(task.CodeForbidden, "this admin is not one of queue "+queue)
+func errForbiddenQueue(queue string) error {
+	return task.Refuse(task.CodeForbidden, "this admin may not administer queue "+queue)
 }
 
-// pathQueue reads {queue}. A queue need not have tasks to be paused.
+// pathQueue reads {queue}. A queue without tasks can be paused too.
 func pathQueue(c *fn.Call) (string, error) {
 	queue := c.PathValue("queue")
 	if !task.ValidQueue(queue) {
 		return "", task.Refuse(task.CodeNotFound, "no such queue: a name "+task.QueueRule)
 	}
 	if !c.MayUseQueue(queue) {
-		return "", errQueue(queue)
+		return "", errForbiddenQueue(queue)
 	}
 	return queue, nil
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/sendonce/sendonce/shared/store"
 )
 
-func (d *desk) statistics(ctx context.Context, _ *fn.Call, _ nothing) (any, error) {
-	s, err := d.db.Statistics(ctx)
+func (h *handlers) statistics(ctx context.Context, _ *fn.Call, _ struct{}) (any, error) {
+	s, err := h.db.Statistics(ctx)
 	return api.StatisticsResponse{TaskStatistics: taskStatistics(s.TaskCounts), Subscribe: taskStatistics(s.Subscribe)}, err
 }
 
@@ -32,7 +32,7 @@ func liveCounts(l store.LiveCounts) api.LiveCounts {
 	}
 }
 
-// seconds is a duration of the wire, to the millisecond.
+// seconds is a duration in JSON, rounded to milliseconds.
 func seconds(d *time.Duration) *float64 {
 	if d == nil {
 		return nil

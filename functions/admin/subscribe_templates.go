@@ -22,16 +22,16 @@ type pausedTemplatesRequest api.SubscribeTemplatesRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *pausedTemplatesRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Page(r.Limit)
-	_, ok := parseTemplatePlace(r.After)
+	_, ok := parseTemplateCursor(r.After)
 	bad.After(ok)
-	return bad.Rules
+	return bad
 }
 
-// templatePlace writes where a page ends: when the template was paused, the caller
-// and the template, which may have any character.
-func templatePlace(t store.SubscribeTemplate) string {
+// templateCursor is the next_after of a page: the time of the pause or nothing, the caller, and the template, which may
+// contain any character.
+func templateCursor(t store.SubscribeTemplate) string {
 	at := ""
 	if t.PausedAt != nil {
 		at = strconv.FormatInt(t.PausedAt.UnixMicro(), 10)
@@ -39,7 +39,7 @@ func templatePlace(t store.SubscribeTemplate) string {
 	return fmt.Sprintf("%s.%d.%s", at, t.CallerID, t.TemplateID)
 }
 
-func parseTemplatePlace(text string) (place store.TemplatePlace, ok bool) {
+func parseTemplateCursor(text string) (place store.TemplatePlace, ok bool) {
 	if text == "" {
 		return place, true
 	}
@@ -64,18 +64,18 @@ func validTemplateID(id string) bool {
 	return utf8.ValidString(id) && !strings.ContainsRune(id, 0) && utf8.RuneCountInString(id) <= maxTemplateID
 }
 
-// The paused templates are those of queue wechat.
-func (d *desk) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTemplatesRequest) (any, error) {
+// subscribeTemplates lists the paused templates, which are those of queue wechat.
+func (h *handlers) subscribeTemplates(ctx context.Context, c *fn.Call, req pausedTemplatesRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
-		return nil, errQueue(task.WeChatQueue)
+		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
-	after, _ := parseTemplatePlace(req.After) // valid
-	templates, more, err := d.db.SubscribeTemplates(ctx, after, decode.PageLimit(req.Limit))
-	page := fn.PageOf(templates, more, func(t store.SubscribeTemplate) api.SubscribeTemplate { return d.templateResponse(c, t) }, templatePlace)
+	after, _ := parseTemplateCursor(req.After) // valid
+	templates, more, err := h.db.SubscribeTemplates(ctx, after, decode.PageLimit(req.Limit))
+	page := fn.PageOf(templates, more, func(t store.SubscribeTemplate) api.SubscribeTemplate { return h.templateResponse(c, t) }, templateCursor)
 	return api.SubscribeTemplatesResponse{Templates: page.Items, NextAfter: page.NextAfter}, err
 }
 
-func (d *desk) templateResponse(c *fn.Call, t store.SubscribeTemplate) api.SubscribeTemplate {
+func (h *handlers) templateResponse(c *fn.Call, t store.SubscribeTemplate) api.SubscribeTemplate {
 	answer := api.SubscribeTemplate{
 		TemplateID: t.TemplateID, Strikes: t.Strikes, PausedAt: fn.UTC(t.PausedAt), Reason: t.Reason, UpdatedAt: t.UpdatedAt.UTC(),
 	}
@@ -83,9 +83,9 @@ func (d *desk) templateResponse(c *fn.Call, t store.SubscribeTemplate) api.Subsc
 		answer.CallerID = (*api.ID)(&t.CallerID)
 	}
 	switch {
-	case c.HasQueues(): // it does not see other callers
+	case c.HasQueues(): // an admin with queues may not see other callers
 	case t.CallerID == 0:
-		answer.CallerName = d.username
+		answer.CallerName = h.username
 	default:
 		answer.CallerName = t.CallerName
 	}
@@ -97,23 +97,23 @@ type resumeTemplateRequest api.ResumeTemplateRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *resumeTemplateRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Text("reason", r.Reason, maxReason)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTemplateRequest) (any, error) {
+func (h *handlers) resumeTemplate(ctx context.Context, c *fn.Call, req resumeTemplateRequest) (any, error) {
 	if !c.MayUseQueue(task.WeChatQueue) {
-		return nil, errQueue(task.WeChatQueue)
+		return nil, errForbiddenQueue(task.WeChatQueue)
 	}
 	id := c.PathValue("template_id")
 	if !validTemplateID(id) {
 		return nil, task.Refuse(task.CodeNotFound, "no such paused template")
 	}
-	due, err := d.db.LiftTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
+	due, err := h.db.LiftTemplate(ctx, id, (*int64)(req.CallerID), c.Operator(req.Reason))
 	if err != nil {
 		return nil, err
 	}
-	d.due(time.Now())
+	h.wakeSweepAt(time.Now())
 	return api.ResumeTemplateResponse{TemplateID: id, DueTasks: due}, nil
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// timelineLines bounds what a task's history shows of each log.
-const timelineLines = 200
+// timelineLimit is the number of events in a page of a task's timeline.
+const timelineLimit = 200
 
 // tasksRequest is api.TasksRequest with its rules.
 type tasksRequest api.TasksRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *tasksRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.PageByID(r.Limit, r.After)
 	state, known := task.ParseState(r.State)
 	bad.When(r.State != "" && !known, "state", "must be scheduled, pending, processing, held, succeeded or failed")
@@ -32,10 +32,10 @@ func (r *tasksRequest) Validate() []task.Field {
 	bad.AtMost("source", r.Source, 50)
 	bad.Queue("queue", r.Queue)
 	bad.When(r.From != nil && r.To != nil && !r.From.Before(*r.To), "to", "must be after from")
-	return bad.Rules
+	return bad
 }
 
-// filter makes the store's filter of a valid request, but for its phone number.
+// filter converts a valid request, without its phone number.
 func (r *tasksRequest) filter() store.TaskFilter {
 	f := store.TaskFilter{Source: r.Source, Queue: r.Queue, CallerID: (*int64)(r.CallerID), Limit: decode.PageLimit(r.Limit)}
 	if state, known := task.ParseState(r.State); known {
@@ -43,19 +43,19 @@ func (r *tasksRequest) filter() store.TaskFilter {
 	}
 	f.Reason, _ = task.ParseReason(r.Reason)
 	f.After, _ = task.ParseID(r.After)
-	replace(&f.From, r.From)
-	replace(&f.To, r.To)
+	setIfGiven(&f.From, r.From)
+	setIfGiven(&f.To, r.To)
 	return f
 }
 
-func (d *desk) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any, error) {
+func (h *handlers) tasks(ctx context.Context, c *fn.Call, req tasksRequest) (any, error) {
 	if req.Queue != "" && !c.MayUseQueue(req.Queue) {
-		return nil, errQueue(req.Queue)
+		return nil, errForbiddenQueue(req.Queue)
 	}
 	filter := req.filter()
 	filter.Queues = c.Caller.Queues
-	filter.Phone = d.phone(req.PhoneNumber)
-	found, err := d.db.ListTasks(ctx, filter)
+	filter.Phone = h.phone(req.PhoneNumber)
+	found, err := h.db.ListTasks(ctx, filter)
 	page := api.Page[api.AdminTask]{Items: make([]api.AdminTask, len(found.Tasks))}
 	for i, t := range found.Tasks {
 		page.Items[i] = adminTask(t)
@@ -71,20 +71,20 @@ type taskRequest api.AdminTaskRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *taskRequest) Validate() []task.Field {
-	var bad rules
-	_, ok := parseTimelinePlace(r.After)
+	var bad decode.Rules
+	_, ok := parseTimelineCursor(r.After)
 	bad.After(ok)
-	return bad.Rules
+	return bad
 }
 
-func timelinePlace(p store.TimelinePlace) string {
+func timelineCursor(p store.TimelinePlace) string {
 	if p == (store.TimelinePlace{}) {
 		return ""
 	}
 	return fmt.Sprintf("%d.%d.%d", p[0], p[1], p[2])
 }
 
-func parseTimelinePlace(text string) (place store.TimelinePlace, ok bool) {
+func parseTimelineCursor(text string) (place store.TimelinePlace, ok bool) {
 	if text == "" {
 		return place, true
 	}
@@ -102,21 +102,21 @@ func parseTimelinePlace(text string) (place store.TimelinePlace, ok bool) {
 	return place, true
 }
 
-func (d *desk) task(ctx context.Context, c *fn.Call, req taskRequest) (any, error) {
+func (h *handlers) task(ctx context.Context, c *fn.Call, req taskRequest) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
 	}
-	t, err := d.db.Task(ctx, id)
+	t, err := h.db.Task(ctx, id)
 	if err == nil && !c.MayUseQueue(t.Queue) {
 		err = task.Refuse(task.CodeNotFound, "no such task")
 	}
 	if err != nil {
 		return nil, err
 	}
-	before, _ := parseTimelinePlace(req.After) // valid
-	events, next, err := d.db.Timeline(ctx, id, before, timelineLines)
-	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelinePlace(next)}
+	before, _ := parseTimelineCursor(req.After) // valid
+	events, next, err := h.db.Timeline(ctx, id, before, timelineLimit)
+	answer := api.AdminTaskResponse{Task: adminTask(t), Timeline: make([]api.TaskEvent, len(events)), NextAfter: timelineCursor(next)}
 	for i, e := range events {
 		answer.Timeline[i] = taskEvent(e)
 	}
@@ -128,20 +128,20 @@ type repairRequest api.RepairRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *repairRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.AtMost("reason", r.Reason, maxReason)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
-	return d.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return d.db.RetryFailed(ctx, id, c.Operator(req.Reason))
+func (h *handlers) retry(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
+		return h.db.RetryFailed(ctx, id, c.Operator(req.Reason))
 	})
 }
 
-func (d *desk) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
+func (h *handlers) cancel(ctx context.Context, c *fn.Call, req repairRequest) (any, error) {
 	by := c.Operator(req.Reason)
-	return d.repair(ctx, c, func(id task.ID) (task.Task, error) { return d.db.Cancel(ctx, id, &by) })
+	return h.repair(ctx, c, func(id task.ID) (task.Task, error) { return h.db.Cancel(ctx, id, &by) })
 }
 
 // resolveRequest is api.ResolveRequest with its rules.
@@ -149,7 +149,7 @@ type resolveRequest api.ResolveRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *resolveRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	switch task.Resolution(r.Outcome) {
 	case task.ResolveSucceeded, task.ResolveFailed, task.ResolveResend:
 	default:
@@ -157,24 +157,24 @@ func (r *resolveRequest) Validate() []task.Field {
 	}
 	bad.When(strings.TrimSpace(r.Reason) == "", "reason", "is required: it becomes the task's result")
 	bad.AtMost("reason", r.Reason, maxReason)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
-	return d.repair(ctx, c, func(id task.ID) (task.Task, error) {
-		return d.db.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
+func (h *handlers) resolve(ctx context.Context, c *fn.Call, req resolveRequest) (any, error) {
+	return h.repair(ctx, c, func(id task.ID) (task.Task, error) {
+		return h.db.Resolve(ctx, id, task.Resolution(req.Outcome), c.Operator(req.Reason))
 	})
 }
 
-// repair changes the task of the path and wakes a claim that waits for it. A task
-// never changes its queue, so that it can be looked up before.
-func (d *desk) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
+// repair changes the task of the path and wakes a waiting claim. The queue is checked before the change: a task never
+// changes its queue.
+func (h *handlers) repair(ctx context.Context, c *fn.Call, change func(task.ID) (task.Task, error)) (any, error) {
 	id, err := c.TaskID()
 	if err != nil {
 		return nil, err
 	}
 	if c.HasQueues() {
-		before, err := d.db.Task(ctx, id)
+		before, err := h.db.Task(ctx, id)
 		switch {
 		case err != nil:
 			return nil, err
@@ -187,7 +187,7 @@ func (d *desk) repair(ctx context.Context, c *fn.Call, change func(task.ID) (tas
 		return nil, err
 	}
 	if t.State == task.Pending {
-		d.ready(t.Queue, 1)
+		h.wakeClaims(t.Queue, 1)
 	}
 	return api.RepairResponse{
 		TaskID: t.ID.String(), Status: t.State.Status(), State: t.State.String(), Reason: t.Reason.String(),

@@ -13,16 +13,16 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func TestTasksAreListedAndEachTellsItsHistory(t *testing.T) {
+func TestTasks(t *testing.T) {
 	t.Parallel()
-	o := openOffice(t)
+	o := startServer(t)
 	plus := o.submit(func(s *store.Submission) { s.Phone, s.Source, s.CallerID = "+8613900139000", "crm", 9 })
 	other := o.submit(nil)
 	require.Equal(t, plus, o.claimAndReport(task.SentFailed))
 	c := o.claim()
 
 	list := func(query string) (ids []string) {
-		for _, x := range must[api.Page[api.AdminTask]](o, "GET", "tasks?"+query, "").Items {
+		for _, x := range mustCall[api.Page[api.AdminTask]](o, "GET", "tasks?"+query, "").Items {
 			ids = append(ids, x.TaskID)
 		}
 		return ids
@@ -33,13 +33,13 @@ func TestTasksAreListedAndEachTellsItsHistory(t *testing.T) {
 		require.Equal(t, []string{plus.String()}, list(query), query)
 	}
 	require.Empty(t, list("to=2020-01-01T00:00:00Z"))
-	page := must[api.Page[api.AdminTask]](o, "GET", "tasks?limit=1", "")
+	page := mustCall[api.Page[api.AdminTask]](o, "GET", "tasks?limit=1", "")
 	require.Equal(t, other.String(), page.NextAfter)
 	require.Equal(t, "app", page.Items[0].AppID)
 	require.EqualValues(t, c.ClaimID, page.Items[0].ClaimID)
 	require.WithinDuration(t, c.LeaseUntil, *page.Items[0].LeaseUntil, time.Millisecond)
 
-	one := must[api.AdminTaskResponse](o, "GET", "tasks/"+plus.String(), "")
+	one := mustCall[api.AdminTaskResponse](o, "GET", "tasks/"+plus.String(), "")
 	require.Equal(t, "rejected", one.Task.Reason)
 	require.EqualValues(t, int64(9), one.Task.CallerID)
 	require.Nil(t, one.Task.LeaseUntil)
@@ -57,23 +57,23 @@ func TestTasksAreListedAndEachTellsItsHistory(t *testing.T) {
 	o.refused(400, "invalid_request", []string{"reason"}, "GET", "tasks?state=pending&reason=timeout", "")
 }
 
-func TestATaskIsRetriedResolvedAndCancelledByHand(t *testing.T) {
+func TestManualChangesOfTasks(t *testing.T) {
 	t.Parallel()
-	o := openOffice(t)
+	o := startServer(t)
 	o.submit(nil)
 	id := o.claimAndReport(task.SentFailed)
 	at := "tasks/" + id.String()
 	waiter := o.env.RegisterWaiter(task.DefaultQueue)
 	defer waiter.Close()
-	require.Equal(t, "pending", must[api.RepairResponse](o, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
+	require.Equal(t, "pending", mustCall[api.RepairResponse](o, "POST", at+"/retry", `{"reason":"tower is back"}`).State)
 	select {
 	case <-waiter.C:
 	default:
-		t.Fatal("a claim that waits was not woken")
+		t.Fatal("the waiting claim was not woken")
 	}
 	o.refused(409, "conflict", nil, "POST", at+"/retry", "")
-	require.Equal(t, "cancelled", must[api.RepairResponse](o, "POST", at+"/cancel", `{"reason":"asked to"}`).Reason)
-	actions := must[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+id.String(), "").Items
+	require.Equal(t, "cancelled", mustCall[api.RepairResponse](o, "POST", at+"/cancel", `{"reason":"asked to"}`).Reason)
+	actions := mustCall[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+id.String(), "").Items
 	require.Equal(t, []string{"task.cancel", "task.retry"}, []string{actions[0].Action, actions[1].Action})
 	require.Equal(t, "asked to", actions[0].Reason)
 	require.Equal(t, "tower is back", actions[1].Reason)
@@ -84,12 +84,12 @@ func TestATaskIsRetriedResolvedAndCancelledByHand(t *testing.T) {
 		id := o.submit(func(s *store.Submission) { s.OnUnknown, s.Priority = task.Hold, 0 })
 		require.Equal(t, id, o.claimAndReport(task.SentUnknown))
 		body := fmt.Sprintf(`{"outcome":%q,"reason":"asked the carrier"}`, outcome)
-		got := must[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/resolve", body)
+		got := mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/resolve", body)
 		require.Equal(t, state, got.State)
 		require.Equal(t, "asked the carrier", got.Result)
 		o.refused(409, "conflict", nil, "POST", "tasks/"+id.String()+"/resolve", body)
 		if state == "pending" {
-			must[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/cancel", "")
+			mustCall[api.RepairResponse](o, "POST", "tasks/"+id.String()+"/cancel", "")
 		}
 	}
 	o.refused(400, "invalid_request", []string{"outcome", "reason"}, "POST", at+"/resolve", `{"outcome":"maybe"}`)

@@ -21,14 +21,14 @@ type templateRequest api.TemplateRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *templateRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Text("template_name", r.TemplateName, maxTemplateName)
 	bad.Text("template_content", r.TemplateContent, maxTemplateContent)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
-	t, err := d.db.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
+func (h *handlers) addTemplate(ctx context.Context, c *fn.Call, req templateRequest) (any, error) {
+	t, err := h.db.AddTemplate(ctx, req.TemplateName, req.TemplateContent, c.Operator(""))
 	return templateResponse(t), err
 }
 
@@ -37,27 +37,27 @@ type templatesRequest api.TemplatesRequest
 
 // Validate names every field whose value is not acceptable.
 func (r *templatesRequest) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.Page(r.Limit)
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
-	rows, more, err := d.db.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
+func (h *handlers) templates(ctx context.Context, _ *fn.Call, req templatesRequest) (any, error) {
+	rows, more, err := h.db.Templates(ctx, req.Active, int64(req.After), decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, templateResponse, func(t store.Template) int32 { return t.ID }), err
 }
 
-func (d *desk) template(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	t, err := d.storedTemplate(ctx, c)
+func (h *handlers) template(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	t, err := h.storedTemplate(ctx, c)
 	return templateResponse(t), err
 }
 
-func (d *desk) storedTemplate(ctx context.Context, c *fn.Call) (store.Template, error) {
+func (h *handlers) storedTemplate(ctx context.Context, c *fn.Call) (store.Template, error) {
 	id, err := fn.RowID[int32](c, "template")
 	if err != nil {
 		return store.Template{}, err
 	}
-	return d.db.Template(ctx, id)
+	return h.db.Template(ctx, id)
 }
 
 // templateChange is api.TemplateChange with its rules.
@@ -65,7 +65,7 @@ type templateChange api.TemplateChange
 
 // Validate names every field whose value is not acceptable.
 func (r *templateChange) Validate() []task.Field {
-	var bad rules
+	var bad decode.Rules
 	bad.When(*r == templateChange{}, "body", "must give template_name, template_content or is_active")
 	if r.TemplateName != nil {
 		bad.Text("template_name", *r.TemplateName, maxTemplateName)
@@ -73,37 +73,37 @@ func (r *templateChange) Validate() []task.Field {
 	if r.TemplateContent != nil {
 		bad.Text("template_content", *r.TemplateContent, maxTemplateContent)
 	}
-	return bad.Rules
+	return bad
 }
 
-func (d *desk) editTemplate(ctx context.Context, c *fn.Call, req templateChange) (any, error) {
+func (h *handlers) editTemplate(ctx context.Context, c *fn.Call, req templateChange) (any, error) {
 	id, err := fn.RowID[int32](c, "template")
 	if err != nil {
 		return nil, err
 	}
-	t, err := d.db.EditTemplate(ctx, id, c.Operator(""), func(t *store.Template) {
-		replace(&t.Name, req.TemplateName)
-		replace(&t.Content, req.TemplateContent)
-		replace(&t.Active, req.IsActive)
+	t, err := h.db.EditTemplate(ctx, id, c.Operator(""), func(t *store.Template) {
+		setIfGiven(&t.Name, req.TemplateName)
+		setIfGiven(&t.Content, req.TemplateContent)
+		setIfGiven(&t.Active, req.IsActive)
 	})
 	return templateResponse(t), err
 }
 
-// replace sets what is given.
-func replace[V any](old *V, given *V) {
+// setIfGiven sets a value if the request has the field.
+func setIfGiven[V any](old *V, given *V) {
 	if given != nil {
 		*old = *given
 	}
 }
 
-func (d *desk) activateTemplate(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) activateTemplate(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	active := true
-	return d.editTemplate(ctx, c, templateChange{IsActive: &active})
+	return h.editTemplate(ctx, c, templateChange{IsActive: &active})
 }
 
-func (d *desk) deactivateTemplate(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) deactivateTemplate(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	active := false
-	return d.editTemplate(ctx, c, templateChange{IsActive: &active})
+	return h.editTemplate(ctx, c, templateChange{IsActive: &active})
 }
 
 func templateResponse(t store.Template) api.TemplateResponse {
@@ -113,7 +113,7 @@ func templateResponse(t store.Template) api.TemplateResponse {
 	}
 }
 
-// notNil makes an absent list an empty one, which the wire shows as [].
+// notNil converts nil to an empty list, which is [] in JSON.
 func notNil(list []string) []string { return append([]string{}, list...) }
 
 // previewRequest is api.PreviewRequest for a stored template.
@@ -138,7 +138,7 @@ func (r *draftRequest) Validate() []task.Field {
 	return bad
 }
 
-// values are the parameters, never nil, or what is wrong with them.
+// values returns the parameters, which are not nil, or the bad fields.
 func (r *previewRequest) values() (map[string]string, []task.Field) {
 	switch {
 	case r.Params != nil && r.Content != "":
@@ -153,20 +153,20 @@ func (r *previewRequest) values() (map[string]string, []task.Field) {
 	return values, nil
 }
 
-func (d *desk) previewTemplate(ctx context.Context, c *fn.Call, req previewRequest) (any, error) {
-	t, err := d.storedTemplate(ctx, c)
+func (h *handlers) previewTemplate(ctx context.Context, c *fn.Call, req previewRequest) (any, error) {
+	t, err := h.storedTemplate(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return d.preview(ctx, task.StoredTemplate{ID: t.ID, Name: t.Name, Content: t.Content}, &req)
+	return h.preview(ctx, task.StoredTemplate{ID: t.ID, Name: t.Name, Content: t.Content}, &req)
 }
 
-func (d *desk) previewDraft(ctx context.Context, _ *fn.Call, req draftRequest) (any, error) {
-	return d.preview(ctx, task.StoredTemplate{Name: "of this preview", Content: req.TemplateContent}, (*previewRequest)(&req))
+func (h *handlers) previewDraft(ctx context.Context, _ *fn.Call, req draftRequest) (any, error) {
+	return h.preview(ctx, task.StoredTemplate{Name: "of this preview", Content: req.TemplateContent}, (*previewRequest)(&req))
 }
 
-// preview judges the text by the very rules of a submission and writes nothing.
-func (d *desk) preview(ctx context.Context, t task.StoredTemplate, req *previewRequest) (any, error) {
+// preview renders and checks the text as a submission would, and writes nothing.
+func (h *handlers) preview(ctx context.Context, t task.StoredTemplate, req *previewRequest) (any, error) {
 	values, bad := req.values()
 	if bad != nil {
 		return nil, task.Invalid(bad)
@@ -181,7 +181,7 @@ func (d *desk) preview(ctx context.Context, t task.StoredTemplate, req *previewR
 		answer.Problem = err.Error()
 		return answer, nil
 	}
-	blocked, err := d.db.Blocked(ctx, text)
+	blocked, err := h.db.Blocked(ctx, text)
 	if blocked {
 		answer.Problem = "the content holds a blocked word"
 	}

@@ -31,8 +31,8 @@ func (r *deliveriesRequest) Validate() []task.Field {
 	return bad
 }
 
-func (o *office) deliveries(ctx context.Context, c *fn.Call, req deliveriesRequest) (any, error) {
-	of, err := reachOf(c, (*int64)(req.CallerID))
+func (h *handlers) deliveries(ctx context.Context, c *fn.Call, req deliveriesRequest) (any, error) {
+	of, err := visibleToIf(c, (*int64)(req.CallerID))
 	if err != nil {
 		return nil, err
 	}
@@ -42,29 +42,29 @@ func (o *office) deliveries(ctx context.Context, c *fn.Call, req deliveriesReque
 	if id, err := task.ParseID(req.TaskID); err == nil {
 		f.Subject = &id
 	}
-	rows, more, err := o.db.Deliveries(ctx, f)
+	rows, more, err := h.db.Deliveries(ctx, f)
 	return fn.PageOf(rows, more, deliveryResponse, func(d store.Delivery) task.ID { return d.ID }), err
 }
 
-func (o *office) delivery(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) delivery(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneDelivery)
 	if err != nil {
 		return nil, err
 	}
-	d, err := o.db.Delivery(ctx, id, reach(c))
+	d, err := h.db.Delivery(ctx, id, visibleTo(c))
 	return deliveryResponse(d), err
 }
 
-func (o *office) resend(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) resend(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneDelivery)
 	if err != nil {
 		return nil, err
 	}
-	d, err := o.db.Resend(ctx, id, reach(c), c.Operator(""))
+	d, err := h.db.Resend(ctx, id, visibleTo(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
-	o.env.WakeDeliverAt(time.Time{})
+	h.env.WakeDeliverAt(time.Time{})
 	return deliveryResponse(d), nil
 }
 

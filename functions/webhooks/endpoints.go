@@ -30,29 +30,29 @@ func (r *endpointRequest) Validate() []task.Field {
 	bad.AtMost("description", r.Description, maxDescription)
 	for i, event := range r.Events {
 		at := fmt.Sprintf("events[%d]", i)
-		bad.When(!isKind(event), at, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
+		bad.When(!isEventKind(event), at, "must be webhook.disabled, alert.raised or alert.cleared, or task. and a state: scheduled, pending, processing, held, succeeded or failed")
 		bad.When(slices.Contains(r.Events[:i], event), at, "is named twice")
 	}
 	return bad
 }
 
-// isKind tells whether there are events of this kind.
-func isKind(word string) bool {
-	state, isTask := strings.CutPrefix(word, "task.")
+// isEventKind reports whether there are events of this kind.
+func isEventKind(kind string) bool {
+	state, isTask := strings.CutPrefix(kind, "task.")
 	_, known := task.ParseState(state)
-	return isTask && known || word == "webhook.disabled" || isAlert(word)
+	return isTask && known || kind == "webhook.disabled" || isAlert(kind)
 }
 
-func isAlert(word string) bool { return word == "alert.raised" || word == "alert.cleared" }
+func isAlert(kind string) bool { return kind == "alert.raised" || kind == "alert.cleared" }
 
-func (o *office) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequest) (any, error) {
+func (h *handlers) addEndpoint(ctx context.Context, c *fn.Call, req endpointRequest) (any, error) {
 	for i, event := range req.Events {
 		if isAlert(event) && !c.May(fn.Admin) {
-			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: "only admins are told of alerts"}})
+			return nil, task.Invalid([]task.Field{{Name: fmt.Sprintf("events[%d]", i), Message: "must not be an alert: only an admin may subscribe to alerts"}})
 		}
 	}
 	secret := api.NewWebhookSecret()
-	e, err := o.db.AddEndpoint(ctx, store.NewEndpoint{
+	e, err := h.db.AddEndpoint(ctx, store.NewEndpoint{
 		CallerID: c.Caller.ID, URL: req.URL, Description: req.Description, Events: req.Events, Secret: secret,
 	}, c.Operator(""))
 	return withSecret(e, secret), err
@@ -68,75 +68,75 @@ func (r *endpointsRequest) Validate() []task.Field {
 	return bad
 }
 
-func (o *office) endpoints(ctx context.Context, c *fn.Call, req endpointsRequest) (any, error) {
-	of, err := reachOf(c, (*int64)(req.CallerID))
+func (h *handlers) endpoints(ctx context.Context, c *fn.Call, req endpointsRequest) (any, error) {
+	of, err := visibleToIf(c, (*int64)(req.CallerID))
 	if err != nil {
 		return nil, err
 	}
 	after, _ := task.ParseID(req.After) // valid, or absent and zero
-	rows, more, err := o.db.Endpoints(ctx, of, after, decode.PageLimit(req.Limit))
+	rows, more, err := h.db.Endpoints(ctx, of, after, decode.PageLimit(req.Limit))
 	return fn.PageOf(rows, more, endpointResponse, func(e store.Endpoint) task.ID { return e.ID }), err
 }
 
-func (o *office) endpoint(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) endpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneEndpoint)
 	if err != nil {
 		return nil, err
 	}
-	e, err := o.db.Endpoint(ctx, id, reach(c))
+	e, err := h.db.Endpoint(ctx, id, visibleTo(c))
 	return endpointResponse(e), err
 }
 
-func (o *office) deleteEndpoint(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) deleteEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneEndpoint)
 	if err != nil {
 		return nil, err
 	}
 	c.Status(http.StatusNoContent)
-	return nil, o.db.DeleteEndpoint(ctx, id, reach(c), c.Operator(""))
+	return nil, h.db.DeleteEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 }
 
-// enableEndpoint has the deliveries that rested looked at.
-func (o *office) enableEndpoint(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+// enableEndpoint wakes deliver, as deliveries to the endpoint are due again.
+func (h *handlers) enableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneEndpoint)
 	if err != nil {
 		return nil, err
 	}
-	e, err := o.db.EnableEndpoint(ctx, id, reach(c), c.Operator(""))
+	e, err := h.db.EnableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 	if err != nil {
 		return nil, err
 	}
-	o.env.WakeDeliverAt(time.Time{})
+	h.env.WakeDeliverAt(time.Time{})
 	return endpointResponse(e), nil
 }
 
-func (o *office) disableEndpoint(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) disableEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneEndpoint)
 	if err != nil {
 		return nil, err
 	}
-	e, err := o.db.DisableEndpoint(ctx, id, reach(c), c.Operator(""))
+	e, err := h.db.DisableEndpoint(ctx, id, visibleTo(c), c.Operator(""))
 	return endpointResponse(e), err
 }
 
-func (o *office) rotateEndpoint(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
+func (h *handlers) rotateEndpoint(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
 	id, err := c.ID(oneEndpoint)
 	if err != nil {
 		return nil, err
 	}
 	secret := api.NewWebhookSecret()
-	e, err := o.db.RotateEndpoint(ctx, id, reach(c), secret, c.Operator(""))
+	e, err := h.db.RotateEndpoint(ctx, id, visibleTo(c), secret, c.Operator(""))
 	return withSecret(e, secret), err
 }
 
-// signingSecret makes the secret when there is none yet.
-func (o *office) signingSecret(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	s, err := o.db.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
+// signingSecret returns the secret, and makes one if there is none.
+func (h *handlers) signingSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	s, err := h.db.SigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret())
 	return signingSecretResponse(s), err
 }
 
-func (o *office) rotateSigningSecret(ctx context.Context, c *fn.Call, _ nothing) (any, error) {
-	s, err := o.db.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.Operator(""))
+func (h *handlers) rotateSigningSecret(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	s, err := h.db.RotateSigningSecret(ctx, c.Caller.ID, api.NewWebhookSecret(), c.Operator(""))
 	return signingSecretResponse(s), err
 }
 

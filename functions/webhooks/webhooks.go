@@ -1,5 +1,5 @@
-// Package webhooks is the function by which a caller says who is told of its
-// tasks, and sees what became of the telling:
+// Package webhooks is the function by which a caller registers webhook endpoints for the events of its tasks, and reads
+// their deliveries:
 //
 //	POST   /api/v1/webhooks/endpoints
 //	GET    /api/v1/webhooks/endpoints
@@ -13,9 +13,8 @@
 //	GET    /api/v1/webhooks/deliveries/{id}
 //	POST   /api/v1/webhooks/deliveries/{id}/resend
 //
-// Everything belongs to the caller that made it; another's does not exist for
-// it. An admin reaches everybody's. A secret is shown when it is made, and the
-// signing secret, which nobody registers, whenever its caller asks.
+// Endpoints and deliveries belong to a caller; for those of other callers the error is not_found, except for an admin. An
+// endpoint's secret is shown only when it is made. The signing secret of a caller can be read at any time.
 package webhooks
 
 import (
@@ -29,55 +28,51 @@ var Function = fn.HTTP("webhooks", New)
 
 // New runs once per cold start and does not touch the network.
 func New(env *fn.Env, _ struct{}) fn.Routes {
-	o := &office{db: env.DB(), env: env}
+	h := &handlers{db: env.DB(), env: env}
 	const (
 		endpoints  = "/api/v1/webhooks/endpoints"
 		secret     = "/api/v1/webhooks/signing-secret"
 		deliveries = "/api/v1/webhooks/deliveries"
 	)
 	return fn.Routes{
-		"POST " + endpoints:                         fn.JSON(fn.Submitter, o.addEndpoint),
-		"GET " + endpoints:                          fn.List(fn.Submitter, o.endpoints),
-		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, o.endpoint),
-		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, o.deleteEndpoint),
-		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, o.enableEndpoint),
-		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, o.disableEndpoint),
-		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, o.rotateEndpoint),
+		"POST " + endpoints:                         fn.JSON(fn.Submitter, h.addEndpoint),
+		"GET " + endpoints:                          fn.List(fn.Submitter, h.endpoints),
+		"GET " + endpoints + "/{id}":                fn.List(fn.Submitter, h.endpoint),
+		"DELETE " + endpoints + "/{id}":             fn.Query(fn.Submitter, h.deleteEndpoint),
+		"POST " + endpoints + "/{id}/enable":        fn.Query(fn.Submitter, h.enableEndpoint),
+		"POST " + endpoints + "/{id}/disable":       fn.Query(fn.Submitter, h.disableEndpoint),
+		"POST " + endpoints + "/{id}/rotate-secret": fn.Query(fn.Submitter, h.rotateEndpoint),
 
-		"GET " + secret:              fn.Query(fn.Submitter, o.signingSecret),
-		"POST " + secret + "/rotate": fn.Query(fn.Submitter, o.rotateSigningSecret),
+		"GET " + secret:              fn.Query(fn.Submitter, h.signingSecret),
+		"POST " + secret + "/rotate": fn.Query(fn.Submitter, h.rotateSigningSecret),
 
-		"GET " + deliveries:                   fn.List(fn.Submitter, o.deliveries),
-		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, o.delivery),
-		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, o.resend),
+		"GET " + deliveries:                   fn.List(fn.Submitter, h.deliveries),
+		"GET " + deliveries + "/{id}":         fn.Query(fn.Submitter, h.delivery),
+		"POST " + deliveries + "/{id}/resend": fn.Query(fn.Submitter, h.resend),
 	}
 }
 
-// office is where callers say who is to be told.
-type office struct {
+// handlers has the handlers of all routes.
+type handlers struct {
 	db  *store.DB
 	env *fn.Env
 }
 
-// nothing is the request of a route that takes none.
-type nothing struct{}
-
-// reach is whose things a call may touch: the caller's own, for an admin
-// everybody's.
-func reach(c *fn.Call) *int64 {
+// visibleTo returns the caller to whose endpoints and deliveries a call is limited, or nil for an admin.
+func visibleTo(c *fn.Call) *int64 {
 	if c.May(fn.Admin) {
 		return nil
 	}
 	return &c.Caller.ID
 }
 
-// reachOf is reach narrowed to one caller, if the call asks for that.
-func reachOf(c *fn.Call, caller *int64) (*int64, error) {
+// visibleToIf is visibleTo, limited to one caller if the call selects one.
+func visibleToIf(c *fn.Call, caller *int64) (*int64, error) {
 	switch {
 	case caller == nil:
-		return reach(c), nil
+		return visibleTo(c), nil
 	case *caller == c.Caller.ID || c.May(fn.Admin):
 		return caller, nil
 	}
-	return nil, task.Refuse(task.CodeForbidden, "this caller may not see what is another's")
+	return nil, task.Refuse(task.CodeForbidden, "this caller may not see the endpoints and deliveries of another caller")
 }

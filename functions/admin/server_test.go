@@ -25,14 +25,14 @@ func TestMain(m *testing.M) { sandbox.Main(m) }
 
 const root = "/api/v1/admin/"
 
-// office is the function behind a real socket, on a database of its own.
-type office struct {
+// testServer serves the function on a real socket, with a new database.
+type testServer struct {
 	*testing.T
 	env *fn.Env
 	url string
 }
 
-func openOffice(t *testing.T) *office {
+func startServer(t *testing.T) *testServer {
 	t.Helper()
 	env, err := fn.NewEnv(fn.Config{
 		DatabaseURL: sandbox.NewDatabase(t), Roles: fn.Roles(sandbox.Roles), Username: "admin", Password: "secret", EncryptionKeys: sandbox.EncryptionKey,
@@ -43,11 +43,11 @@ func openOffice(t *testing.T) *office {
 	require.NoError(t, err)
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
-	return &office{T: t, env: env, url: server.URL}
+	return &testServer{T: t, env: env, url: server.URL}
 }
 
-// reply is an answer whose data is still JSON.
-type reply struct {
+// response is a response with its data as JSON.
+type response struct {
 	Code    int
 	Error   string
 	Message string
@@ -55,15 +55,15 @@ type reply struct {
 	Data    json.RawMessage
 }
 
-// fields are the names of what was refused.
-func (r reply) fields() (names []string) {
+// fields are the names of the bad fields.
+func (r response) fields() (names []string) {
 	for _, f := range r.Fields {
 		names = append(names, f.Field)
 	}
 	return names
 }
 
-func (o *office) callAs(user, password, method, path, body string) reply {
+func (o *testServer) callAs(user, password, method, path, body string) response {
 	o.Helper()
 	req, err := http.NewRequestWithContext(o.Context(), method, o.url+root+path, strings.NewReader(body))
 	require.NoError(o, err)
@@ -75,21 +75,21 @@ func (o *office) callAs(user, password, method, path, body string) reply {
 	require.NoError(o, err)
 	defer res.Body.Close()
 	if res.StatusCode == http.StatusNoContent {
-		return reply{Code: res.StatusCode}
+		return response{Code: res.StatusCode}
 	}
-	var r reply
+	var r response
 	require.NoError(o, json.NewDecoder(res.Body).Decode(&r))
 	require.Equal(o, res.StatusCode, r.Code)
 	return r
 }
 
-func (o *office) call(method, path, body string) reply {
+func (o *testServer) call(method, path, body string) response {
 	o.Helper()
 	return o.callAs("admin", "secret", method, path, body)
 }
 
-// must makes a call that succeeds, and gives its data.
-func must[T any](o *office, method, path, body string) (data T) {
+// mustCall makes a call, requires 200, and returns the data.
+func mustCall[T any](o *testServer, method, path, body string) (data T) {
 	o.Helper()
 	r := o.call(method, path, body)
 	require.Equal(o, http.StatusOK, r.Code, "%s %s: %s %v", method, path, r.Message, r.Fields)
@@ -97,16 +97,16 @@ func must[T any](o *office, method, path, body string) (data T) {
 	return data
 }
 
-// refused makes a call that is answered with a code, an error word and bad fields.
-func (o *office) refused(code int, word string, fields []string, method, path, body string) {
+// refused makes a call, and requires a status, an error code and bad fields.
+func (o *testServer) refused(status int, code string, fields []string, method, path, body string) {
 	o.Helper()
 	r := o.call(method, path, body)
-	require.Equal(o, code, r.Code, "%s %s %s: %s", method, path, body, r.Message)
-	require.Equal(o, word, r.Error)
+	require.Equal(o, status, r.Code, "%s %s %s: %s", method, path, body, r.Message)
+	require.Equal(o, code, r.Error)
 	require.ElementsMatch(o, fields, r.fields(), "%s %s %s", method, path, body)
 }
 
-func (o *office) submit(change func(*store.Submission)) task.ID {
+func (o *testServer) submit(change func(*store.Submission)) task.ID {
 	o.Helper()
 	s := &store.Submission{
 		ID: task.NewID(), Queue: task.DefaultQueue, Priority: task.DefaultPriority, MaxRetries: 3, Phone: "13800138000",
@@ -121,7 +121,7 @@ func (o *office) submit(change func(*store.Submission)) task.ID {
 	return s.ID
 }
 
-func (o *office) claim() store.Claimed {
+func (o *testServer) claim() store.Claimed {
 	o.Helper()
 	claimed, _, err := o.env.DB().Claim(o.Context(), store.ClaimRequest{
 		Queue: task.DefaultQueue, AppID: "app", Limit: 1, Lease: time.Minute, Request: []byte(`{}`),
@@ -131,8 +131,8 @@ func (o *office) claim() store.Claimed {
 	return claimed[0]
 }
 
-// claimAndReport gives the outcome of an attempt at the oldest pending task.
-func (o *office) claimAndReport(outcome task.Outcome) task.ID {
+// claimAndReport claims the oldest pending task and reports an outcome.
+func (o *testServer) claimAndReport(outcome task.Outcome) task.ID {
 	o.Helper()
 	c := o.claim()
 	outs, errs := o.env.DB().Report([]*store.Report{{
@@ -144,11 +144,11 @@ func (o *office) claimAndReport(outcome task.Outcome) task.ID {
 	return c.ID
 }
 
-// actions are the words of what was done to a subject, newest first.
-func (o *office) actions(subject string) (words []string) {
+// actions are the audit entries of a subject, newest first.
+func (o *testServer) actions(subject string) (actions []string) {
 	o.Helper()
-	for _, a := range must[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+url.QueryEscape(subject), "").Items {
-		words = append(words, a.Action)
+	for _, a := range mustCall[api.Page[api.ActionResponse]](o, "GET", "actions?subject="+url.QueryEscape(subject), "").Items {
+		actions = append(actions, a.Action)
 	}
-	return words
+	return actions
 }

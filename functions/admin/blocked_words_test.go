@@ -1,0 +1,23 @@
+package admin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+func TestBlockedWords(t *testing.T) {
+	t.Parallel()
+	o := startServer(t)
+	w := mustCall[api.BlockedWordResponse](o, "POST", "blocked-words", `{"word":"赌博"}`)
+	require.Equal(t, w, mustCall[api.BlockedWordResponse](o, "POST", "blocked-words", `{"word":"赌博"}`))
+	require.Equal(t, []api.BlockedWordResponse{w}, mustCall[api.Page[api.BlockedWordResponse]](o, "GET", "blocked-words", "").Items)
+	at := fmt.Sprintf("blocked-words/%d", w.ID)
+	require.Equal(t, "赌博", mustCall[api.BlockedWordResponse](o, "DELETE", at, "").Word)
+	o.refused(404, "not_found", nil, "DELETE", at, "")
+	o.refused(400, "invalid_request", []string{"word"}, "POST", "blocked-words", `{"word":"\u3000"}`)
+	require.Equal(t, []string{"blocked.remove", "blocked.add"}, o.actions(fmt.Sprintf("blocked_word/%d", w.ID)))
+}

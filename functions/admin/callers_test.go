@@ -1,0 +1,64 @@
+package admin_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+)
+
+func TestCallers(t *testing.T) {
+	t.Parallel()
+	o := startServer(t)
+	made := mustCall[api.CallerResponse](o, "POST", "callers", `{"name":"ops.2","roles":["admin"],"queues":[]}`)
+	require.Len(t, made.Token, 43, "256 bits")
+	require.Equal(t, 200, o.callAs("ops.2", made.Token, "GET", "statistics", "").Code)
+	require.Equal(t, 401, o.callAs("ops.2", made.Token+"x", "GET", "statistics", "").Code)
+	at := fmt.Sprintf("callers/%d", made.ID)
+	shown := o.call("GET", at, "")
+	require.NotContains(t, string(shown.Data), "token")
+	require.NotContains(t, string(o.call("GET", "callers", "").Data), "token")
+
+	changed := mustCall[api.CallerResponse](o, "PUT", at, `{"roles":["submitter","sender"],"queues":["bulk"]}`)
+	require.Equal(t, []string{"submitter", "sender"}, changed.Roles)
+	require.Equal(t, []string{"bulk"}, changed.Queues)
+	require.Empty(t, mustCall[api.CallerResponse](o, "PUT", at, `{"queues":[]}`).Queues, "an empty list means all queues")
+	rotated := mustCall[api.CallerResponse](o, "POST", at+"/rotate", "")
+	require.NotEqual(t, made.Token, rotated.Token)
+	require.Len(t, rotated.Token, 43)
+	require.NotNil(t, mustCall[api.CallerResponse](o, "POST", at+"/revoke", "").RevokedAt)
+	o.refused(409, "conflict", nil, "POST", at+"/rotate", "")
+	require.Equal(t, []string{"caller.revoke", "caller.rotate", "caller.update", "caller.update", "caller.create"}, o.actions(fmt.Sprintf("caller/%d", made.ID)))
+	require.NotContains(t, string(o.call("GET", "actions", "").Data), made.Token)
+
+	o.refused(409, "conflict", nil, "POST", "callers", `{"name":"ops.2","roles":["admin"]}`)
+	o.refused(409, "conflict", nil, "POST", "callers", `{"name":"admin","roles":["admin"]}`)
+	o.refused(400, "invalid_request", []string{"name", "roles[1]", "roles[2]", "queues[0]"}, "POST", "callers", `{"name":"a b","roles":["admin","boss","admin"],"queues":[""]}`)
+	o.refused(400, "invalid_request", []string{"name", "roles"}, "POST", "callers", `{}`)
+	o.refused(400, "invalid_request", []string{"roles"}, "PUT", at, `{"roles":[]}`)
+}
+
+func TestCallerReceives(t *testing.T) {
+	t.Parallel()
+	o := startServer(t)
+	made := mustCall[api.CallerResponse](o, "POST", "callers", `{"name":"points","roles":["receiver"],"receives":["msg.orders.>","msg.*.paid"]}`)
+	require.Equal(t, []string{"msg.orders.>", "msg.*.paid"}, made.Receives)
+	at := fmt.Sprintf("callers/%d", made.ID)
+	require.Equal(t, made.Receives, mustCall[api.CallerResponse](o, "PUT", at, `{"roles":["receiver","submitter"]}`).Receives, "fields that are left out do not change")
+	require.Equal(t, []string{"bills.sent"}, mustCall[api.CallerResponse](o, "PUT", at, `{"receives":["bills.sent"]}`).Receives)
+	require.Equal(t, []string{"bills.sent"}, mustCall[api.CallerResponse](o, "GET", at, "").Receives)
+	require.Contains(t, string(o.call("GET", "actions?subject="+strings.ReplaceAll(at, "callers", "caller"), "").Data), `"receives":["bills.sent"]`)
+	require.Empty(t, mustCall[api.CallerResponse](o, "PUT", at, `{"receives":[]}`).Receives, "an empty list means no subjects")
+	require.Contains(t, string(o.call("GET", at, "").Data), `"receives":[]`)
+
+	o.refused(400, "invalid_request", []string{"receives[1]", "receives[2]"}, "PUT", at, `{"receives":["a","a.>.b","a"]}`)
+	o.refused(400, "invalid_request", []string{"receives[0]"}, "POST", "callers", `{"name":"p","roles":["receiver"],"receives":[""]}`)
+	var many []string
+	for i := range 101 {
+		many = append(many, fmt.Sprintf(`"a%d"`, i))
+	}
+	o.refused(400, "invalid_request", []string{"receives"}, "PUT", at, `{"receives":[`+strings.Join(many, ",")+`]}`)
+}

@@ -1,0 +1,129 @@
+package admin
+
+import (
+	"context"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/decode"
+	"github.com/sendonce/sendonce/shared/fn"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+const defaultContent = "default content"
+
+// defaultRequest is api.DefaultSMSRequest with its rules.
+type defaultRequest api.DefaultSMSRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *defaultRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.Phone(r.PhoneNumber)
+	checkDefaultContent(&bad, r.Content, r.UseTemplate)
+	return bad
+}
+
+// checkDefaultContent checks that the content can be submitted. The result of a template cannot be checked, as the
+// template may change until then.
+func checkDefaultContent(bad *decode.Rules, content string, useTemplate bool) {
+	bad.When(!useTemplate && strings.TrimSpace(content) == "", "content", "is required: 1 to 200 characters, not only white space")
+	bad.When(utf8.RuneCountInString(content) > task.MaxContent, "content", "must be at most 200 characters")
+	if useTemplate {
+		if _, err := task.ParseParams(content); err != nil {
+			bad.When(true, "content", "must be URL-encoded parameters, as use_template is true: "+err.Error())
+		}
+	}
+}
+
+func (h *handlers) addDefault(ctx context.Context, c *fn.Call, req defaultRequest) (any, error) {
+	row, err := h.db.AddDefault(ctx, h.phone(req.PhoneNumber), req.Content, req.UseTemplate, c.Operator(""))
+	return defaultResponse(row), err
+}
+
+// phone returns the stored form of a valid number, or "".
+func (h *handlers) phone(text string) string {
+	number, _ := h.phones.Phone(text)
+	return number
+}
+
+// defaultsRequest is api.DefaultSMSListRequest with its rules.
+type defaultsRequest api.DefaultSMSListRequest
+
+// Validate names every field whose value is not acceptable.
+func (r *defaultsRequest) Validate() []task.Field {
+	var bad decode.Rules
+	bad.Page(r.Limit)
+	bad.PhoneParameter(r.PhoneNumber)
+	return bad
+}
+
+func (h *handlers) defaults(ctx context.Context, _ *fn.Call, req defaultsRequest) (any, error) {
+	rows, more, err := h.db.Defaults(ctx, h.phone(req.PhoneNumber), req.IsSent, int64(req.After), decode.PageLimit(req.Limit))
+	return fn.PageOf(rows, more, defaultResponse, func(row store.DefaultSMS) int32 { return row.ID }), err
+}
+
+func (h *handlers) defaultSMS(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	id, err := fn.RowID[int32](c, defaultContent)
+	if err != nil {
+		return nil, err
+	}
+	row, err := h.db.Default(ctx, id)
+	return defaultResponse(row), err
+}
+
+// defaultChange is api.DefaultSMSChange with its rules. The content is checked together with the stored row.
+type defaultChange api.DefaultSMSChange
+
+// Validate names every field whose value is not acceptable.
+func (r *defaultChange) Validate() []task.Field {
+	var bad decode.Rules
+	bad.When(*r == defaultChange{}, "body", "must give content or use_template")
+	return bad
+}
+
+func (h *handlers) editDefault(ctx context.Context, c *fn.Call, req defaultChange) (any, error) {
+	return h.changeDefault(ctx, c, func(row *store.DefaultSMS) error {
+		setIfGiven(&row.Content, req.Content)
+		setIfGiven(&row.UseTemplate, req.UseTemplate)
+		var bad decode.Rules
+		checkDefaultContent(&bad, row.Content, row.UseTemplate)
+		if len(bad) > 0 {
+			return task.Invalid(bad)
+		}
+		return nil
+	})
+}
+
+func (h *handlers) resetDefault(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	return h.changeDefault(ctx, c, func(row *store.DefaultSMS) error {
+		row.Sent = false
+		return nil
+	})
+}
+
+func (h *handlers) changeDefault(ctx context.Context, c *fn.Call, edit func(*store.DefaultSMS) error) (any, error) {
+	id, err := fn.RowID[int32](c, defaultContent)
+	if err != nil {
+		return nil, err
+	}
+	row, err := h.db.EditDefault(ctx, id, c.Operator(""), edit)
+	return defaultResponse(row), err
+}
+
+func (h *handlers) deleteDefault(ctx context.Context, c *fn.Call, _ struct{}) (any, error) {
+	id, err := fn.RowID[int32](c, defaultContent)
+	if err != nil {
+		return nil, err
+	}
+	row, err := h.db.DeleteDefault(ctx, id, c.Operator(""))
+	return defaultResponse(row), err
+}
+
+func defaultResponse(row store.DefaultSMS) api.DefaultSMSResponse {
+	return api.DefaultSMSResponse{
+		ID: api.ID(row.ID), PhoneNumber: row.Phone, Content: row.Content, UseTemplate: row.UseTemplate, IsSent: row.Sent,
+		CreatedAt: row.CreatedAt.UTC(), UpdatedAt: row.UpdatedAt.UTC(),
+	}
+}

@@ -1,0 +1,41 @@
+package admin_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/store"
+	"github.com/sendonce/sendonce/shared/task"
+)
+
+func TestDefaultContent(t *testing.T) {
+	t.Parallel()
+	o := startServer(t)
+	body := `{"phone_number": "13800138000", "content": "欢迎使用我们的服务", "use_template": false}`
+	made := mustCall[api.DefaultSMSResponse](o, "POST", "default-sms", body)
+	require.Equal(t, "欢迎使用我们的服务", made.Content)
+	require.False(t, made.IsSent)
+	o.refused(409, "default_exists", nil, "POST", "default-sms", body)
+	at := fmt.Sprintf("default-sms/%d", made.ID)
+	require.Equal(t, made, mustCall[api.DefaultSMSResponse](o, "GET", at, ""))
+
+	o.submit(func(s *store.Submission) { s.Draft = task.Draft{} })
+	require.Len(t, mustCall[api.Page[api.DefaultSMSResponse]](o, "GET", "default-sms?is_sent=true&phone_number=13800138000", "").Items, 1)
+	require.False(t, mustCall[api.DefaultSMSResponse](o, "POST", at+"/reset", "").IsSent)
+	o.refused(400, "invalid_request", []string{"content"}, "PUT", at, `{"use_template":true,"content":"code=%"}`)
+	require.True(t, mustCall[api.DefaultSMSResponse](o, "PUT", at, `{"use_template":true,"content":""}`).UseTemplate)
+	o.refused(400, "invalid_request", []string{"content"}, "PUT", at, `{"use_template":false}`)
+	require.Equal(t, made.ID, mustCall[api.DefaultSMSResponse](o, "DELETE", at, "").ID)
+	o.refused(404, "not_found", nil, "GET", at, "")
+	o.refused(404, "not_found", nil, "DELETE", at, "")
+	require.Equal(t, []string{"default.delete", "default.update", "default.reset", "default.create"}, o.actions(fmt.Sprintf("default/%d", made.ID)))
+
+	plus := mustCall[api.DefaultSMSResponse](o, "POST", "default-sms", `{"phone_number":"+8613800138000","content":"x"}`)
+	require.Equal(t, plus.ID, mustCall[api.Page[api.DefaultSMSResponse]](o, "GET", "default-sms?phone_number=%2B8613800138000", "").Items[0].ID)
+	r := o.call("GET", "default-sms?phone_number=+8613800138000", "")
+	require.Equal(t, 400, r.Code)
+	require.Contains(t, r.Fields[0].Message, "%2B")
+}
