@@ -1,6 +1,9 @@
 package bus
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // serverRelease is a minor version of nats-server.
 type serverRelease struct{ major, minor int }
@@ -28,4 +31,13 @@ func Features() []Feature {
 		{schedules.String(), "a lease, a `send_at` or an expiry wakes `sweep` when it comes due; so do retries of messages, webhooks and WeChat", "they wait for the safety tick (`SENDONCE_SAFETY_TICK`) or, for tasks, for a claim"},
 		{syncedCompaction.String(), "the durability levels `host` and `replicated-host` (with `sync_interval: always`)", "only `process` and `replicated` are promised"},
 	}
+}
+
+// atLeast reports whether a server version is major.minor or later.
+func atLeast(version string, major, minor int) bool {
+	var hasMajor, hasMinor int
+	if _, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &hasMajor, &hasMinor); err != nil {
+		return false
+	}
+	return hasMajor > major || hasMajor == major && hasMinor >= minor
 }

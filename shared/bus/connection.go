@@ -1,0 +1,250 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+const (
+	dialTimeout  = 2 * time.Second
+	redialWait   = 250 * time.Millisecond
+	redialJitter = 250 * time.Millisecond
+	writeTimeout = 3 * time.Second // bounds how long a stopped server blocks callers
+	pingInterval = 10 * time.Second
+)
+
+// Connection is one period between connect and disconnect, for package trigger.
+type Connection struct {
+	ctx               context.Context // cancelled when the connection is lost
+	end               context.CancelFunc
+	js                jetstream.JetStream
+	hasSchedules      bool   // the server supports message schedules at a given time
+	acceptStream      string // the stream that Accept publishes to; another stream with its subjects is not accepted
+	hasPriorityGroups bool   // the server supports priority groups
+	isStrict          bool   // the server refuses requests with unknown fields, unless its settings say otherwise
+}
+
+// start begins connecting, once.
+func (b *Bus) start() {
+	b.dial.Do(func() {
+		if !b.spawn(b.connect) {
+			b.markAttempted()
+		}
+	})
+}
+
+// connect creates the client connection, which then reconnects by itself. It retries when creation
+// fails, for example on an unreadable credentials file, which may be corrected meanwhile.
+func (b *Bus) connect() {
+	defer b.markAttempted()
+	for {
+		nc, err := nats.Connect(b.cfg.URL, b.options()...)
+		if err == nil {
+			b.setConn(nc)
+			if nc.IsConnected() {
+				<-b.attempted // closed by the connect handler, which runs in the order of events
+			}
+			return
+		}
+		b.markAttempted()
+		b.log.Error("connect to NATS", "error", err)
+		if !b.pause(10 * redialWait) {
+			return
+		}
+	}
+}
+
+// onClosed replaces a connection that the client library closed permanently, as it does after some
+// server errors.
+func (b *Bus) onClosed(closed *nats.Conn) {
+	err := closed.LastError()
+	b.onDisconnect(err)
+	b.spawn(func() {
+		b.log.Error("NATS closed the connection permanently; connecting again", "error", err)
+		if b.pause(redialWait + rand.N(redialJitter)) {
+			b.connect()
+		}
+	})
+}
+
+// pause waits for d. It returns false if Close began first.
+func (b *Bus) pause(d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-b.closing.Done():
+		return false
+	}
+}
+
+// setConn stores the client connection. Its handlers may run before nats.Connect returns.
+func (b *Bus) setConn(nc *nats.Conn) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.nc = nc
+}
+
+func (b *Bus) options() []nats.Option {
+	raise := func(nc *nats.Conn) {
+		b.setConn(nc)
+		b.onConnect(nc)
+		b.markAttempted()
+	}
+	options := []nats.Option{
+		nats.Name(b.cfg.Name),
+		nats.CustomInboxPrefix(b.cfg.replyPrefix()),
+		nats.Timeout(dialTimeout),
+		nats.RetryOnFailedConnect(true),
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(redialWait),
+		nats.ReconnectJitter(redialJitter, redialJitter),
+		nats.ReconnectBufSize(-1), // fail at once instead of sending later
+		nats.FlusherTimeout(writeTimeout),
+		nats.PingInterval(pingInterval),
+		nats.MaxPingsOutstanding(2),
+		nats.ConnectHandler(raise),
+		nats.ReconnectHandler(raise),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { b.onDisconnect(err) }),
+		nats.ClosedHandler(b.onClosed),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { b.onAsyncError(err) }),
+	}
+	switch {
+	case b.cfg.CredentialsFile != "":
+		options = append(options, nats.UserCredentials(b.cfg.CredentialsFile))
+	case b.cfg.User != "":
+		options = append(options, nats.UserInfo(b.cfg.User, b.cfg.Password))
+	}
+	if b.cfg.CAFile != "" {
+		options = append(options, nats.RootCAs(b.cfg.CAFile))
+	}
+	return options
+}
+
+func (b *Bus) onConnect(nc *nats.Conn) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		b.log.Error("connect to NATS", "error", err)
+		return
+	}
+	version := nc.ConnectedServerVersion()
+	l := &Connection{js: js, hasSchedules: schedules.supportedBy(version), hasPriorityGroups: priorityGroups.supportedBy(version), isStrict: strictRequests.supportedBy(version), acceptStream: b.cfg.acceptStream()}
+	l.ctx, l.end = context.WithCancel(b.closing)
+	b.denied.reset() // NATS reconnects a user when its permissions change
+	b.install(l)
+	b.log.Info("connected to NATS", "server", nc.ConnectedServerName(), "version", version)
+	b.resendUnsent()
+}
+
+func (b *Bus) install(l *Connection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current != nil {
+		b.current.end()
+	}
+	b.current = l
+	close(b.connected)
+	b.connected = make(chan struct{})
+	if !l.hasSchedules && !b.oldServer {
+		b.oldServer = true
+		b.log.Warn(fmt.Sprintf("this NATS has no message schedules (%s or later has): what falls due waits for the safety tick", schedules))
+	}
+}
+
+func (b *Bus) onDisconnect(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current == nil {
+		return
+	}
+	b.current.end()
+	b.current = nil
+	clear(b.scheduled) // the server may have lost its data
+	if !b.closed {
+		b.log.Warn("lost the connection to NATS", "error", err)
+	}
+}
+
+// ErrNotConnected: there is no connection to NATS now.
+var ErrNotConnected = errors.New("not connected to NATS")
+
+// connection returns the current connection. It waits only for the first attempt to connect, so that a
+// process which has just started does not report NATS as unavailable.
+func (b *Bus) connection(ctx context.Context) (*Connection, error) {
+	if b == nil {
+		return nil, errors.New("NATS_URL is not set")
+	}
+	b.start()
+	select {
+	case <-b.attempted:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: %w", ErrNotConnected, ctx.Err())
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.current == nil || b.closed {
+		return nil, ErrNotConnected
+	}
+	return b.current, nil
+}
+
+// AwaitConnection waits for a connection.
+func (b *Bus) AwaitConnection(ctx context.Context) (*Connection, error) {
+	b.start()
+	for {
+		b.mu.Lock()
+		up, raised := b.current, b.connected
+		b.mu.Unlock()
+		if up != nil {
+			return up, nil
+		}
+		select {
+		case <-raised:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-b.closing.Done():
+			return nil, ErrNotConnected
+		}
+	}
+}
+
+// Connected reports whether there is a connection to NATS.
+func (b *Bus) Connected() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.current != nil
+}
+
+// JetStream returns the API of NATS over this connection.
+func (l *Connection) JetStream() jetstream.JetStream { return l.js }
+
+// Lost reports whether the connection has ended.
+func (l *Connection) Lost() bool { return l.ctx.Err() != nil }
+
+// CheckPriorityGroups returns an error if the server is too old for ordered batches.
+func (l *Connection) CheckPriorityGroups() error {
+	if l.hasPriorityGroups {
+		return nil
+	}
+	return fmt.Errorf("this NATS cannot keep the order of batches: %s or later can", priorityGroups)
+}
+
+// Strict reports whether messages may be accepted before they are saved; see ErrOldServer.
+func (l *Connection) Strict() bool { return l.isStrict }
+
+// nats returns the client connection.
+func (l *Connection) nats() *nats.Conn { return l.js.Conn() }
+
+// UntilLost returns a context that is cancelled when the connection is lost, since no reply can arrive
+// after that.
+func (l *Connection) UntilLost(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(l.ctx, cancel)
+	return ctx, func() { stop(); cancel() }
+}
