@@ -68,6 +68,10 @@ func TestPollsOfOneCallerLeaveRoomForOthers(t *testing.T) {
 func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
+	owner := cluster.NewClient(t, "").Connect(url)
+	for _, limit := range []string{"lock_timeout", "statement_timeout"} { // longer than a slow machine needs for the test
+		owner.Exec(fmt.Sprintf(`do $$ begin execute format('alter role sendonce_hot in database %%I set %s = %%L', current_database(), '1min'); end $$`, limit))
+	}
 	_, h := cluster.NewEnv(t, url, func(c *fn.Config) { c.MaxConns = 4 })
 	admin := cluster.ServeHandler(t, h).Connect(url)
 	greedy, honest := admin.NewCaller("greedy", "sender"), admin.NewCaller("honest", "sender")
@@ -76,7 +80,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	extend := func(s *cluster.Client, id any) int {
 		return s.Post(fmt.Sprintf("/api/v1/sms/tasks/%v/extend", id), `{"app_id":"app","lease_seconds":60}`).Status
 	}
-	tx, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
+	tx, err := owner.Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = tx.Exec(t.Context(), `select from task_live for update`)
 	require.NoError(t, err)
@@ -89,7 +93,7 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 		return admin.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`)
 	}
 	cluster.Eventually(t, func() bool { return waiting() == 2 })
-	for range 20 {
+	for range 5 {
 		answer := make(chan int, 1)
 		go func() { answer <- extend(honest, task.NewID()) }()
 		require.Equal(t, 404, inTime(t, 5*time.Second, answer, "another caller's call"))
@@ -97,6 +101,6 @@ func TestSlowCallsOfOneCallerLeaveConnectionsToOthers(t *testing.T) {
 	}
 	require.NoError(t, tx.Commit(t.Context()))
 	for range cap(statuses) {
-		require.Contains(t, []int{200, 503}, <-statuses, "503 if the lock was held for longer than a call waits")
+		require.Equal(t, 200, <-statuses)
 	}
 }
