@@ -1,0 +1,21 @@
+#!/bin/sh
+# Runs fuzz targets "function:package:inputs", one binary for each package; FUZZTIME replaces the number of inputs.
+set -eu
+out=$PWD/.sendonce/fuzz
+mkdir -p "$out"
+for target in "$@"; do
+	name=${target%%:*} inputs=${target##*:} package=${target#*:}
+	package=${package%:*}
+	binary=$out/$(echo "$package" | tr / -).test
+	case " ${built:-} " in *" $package "*) ;; *)
+		nice go test -vet=off -c -fuzz . -o "$binary" "./$package"
+		built="${built:-} $package" ;;
+	esac
+	# By default Go spends up to a minute on making an input that reached new code smaller.
+	if ! (cd "$package" && nice "$binary" -test.run '^$' -test.fuzz "^$name\$" -test.fuzztime "${FUZZTIME:-$inputs}" -test.fuzzminimizetime 100x \
+		-test.parallel 1 -test.fuzzcachedir "$(go env GOCACHE)/fuzz/$(go list .)") >"$out/$name" 2>&1; then
+		cat "$out/$name"
+		exit 1
+	fi
+	echo "fuzz $name: $(grep -o 'elapsed: [0-9ms]*, execs: [0-9]*' "$out/$name" | tail -1)"
+done
