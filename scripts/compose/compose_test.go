@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 func TestEveryBaseImageIsMade(t *testing.T) {
@@ -39,20 +40,21 @@ func TestComposeRendersBothProfiles(t *testing.T) {
 func TestLedger(t *testing.T) {
 	t.Parallel()
 	const data, key, task = "hello", "key", "task"
-	// filled has one of each thing, done once, and the statistics say so.
+	message := load.Message{Sender: "ann", N: 1}
+	// filled has one of each, done once, as the statistics have.
 	filled := func(t *testing.T) (*ledger, api.StatisticsResponse, map[string]int) {
 		l := newLedger()
 		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
-		l.claimed(api.ClaimedTask{TaskID: task})
-		l.reported(task)
+		l.Claimed(task, "1")
+		l.Reported(task)
 		l.eventReceived(task)
 		l.eventReceived("subscribe message")
-		l.messageSent(data)
-		l.messageReceived(data)
+		l.Sent(message, load.Sent{ID: "id", Ack: "saved"})
+		l.Received(message)
 		l.subscribed(data)
 		now := api.StatisticsResponse{}
 		now.SucceededTasks, now.Subscribe.SucceededTasks = 1, 1
-		return &l, now, map[string]int{data: 1}
+		return l, now, map[string]int{data: 1}
 	}
 	t.Run("accepts what was done once", func(t *testing.T) {
 		t.Parallel()
@@ -61,18 +63,21 @@ func TestLedger(t *testing.T) {
 		require.NoError(t, l.once(delivered, false))
 		require.NoError(t, l.submitted(api.SendRequest{IdempotencyKey: key}, task))
 	})
-	for name, spoil := range map[string]func(l *ledger, now *api.StatisticsResponse, delivered map[string]int){
-		"another task for a key":            func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.tasks[key] = "other" },
-		"a task claimed twice":              func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.claims[task]++ },
-		"a task reported twice":             func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.reports[task]++ },
-		"a task not reported":               func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.reports, task) },
-		"a task without a webhook":          func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, task) },
-		"a subscribe message without one":   func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, "subscribe message") },
-		"a message received twice":          func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.received[data]++ },
-		"a message lost":                    func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.received, data) },
+	for name, change := range map[string]func(l *ledger, now *api.StatisticsResponse, delivered map[string]int){
+		"a task claimed twice":  func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.Claimed(task, "2") },
+		"a task reported twice": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.Reported(task) },
+		"a task not reported": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) {
+			_ = l.submitted(api.SendRequest{IdempotencyKey: "new"}, "new")
+		},
+		"a task without a webhook":        func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, task) },
+		"a subscribe message without one": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { delete(l.events, "subscribe message") },
+		"a message received twice":        func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) { l.Received(message) },
+		"a message lost": func(l *ledger, _ *api.StatisticsResponse, _ map[string]int) {
+			l.Sent(load.Message{Sender: "ann", N: 2}, load.Sent{ID: "id", Ack: "saved"})
+		},
 		"a subscribe message sent twice":    func(_ *ledger, _ *api.StatisticsResponse, delivered map[string]int) { delivered[data]++ },
 		"a subscribe message not delivered": func(_ *ledger, _ *api.StatisticsResponse, delivered map[string]int) { delete(delivered, data) },
-		"a task that nobody submitted":      func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.SucceededTasks++ },
+		"a task that was not submitted":     func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.SucceededTasks++ },
 		"a task that has failed":            func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.FailedTasks++ },
 		"a task that waits":                 func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) { now.PendingNewTasks++ },
 		"a held subscribe message": func(_ *ledger, now *api.StatisticsResponse, _ map[string]int) {
@@ -82,7 +87,7 @@ func TestLedger(t *testing.T) {
 		t.Run("finds "+name, func(t *testing.T) {
 			t.Parallel()
 			l, now, delivered := filled(t)
-			spoil(l, &now, delivered)
+			change(l, &now, delivered)
 			done, once := l.done(api.StatisticsResponse{}, now, false), l.once(delivered, false)
 			require.False(t, done == nil && once == nil)
 		})
@@ -95,6 +100,6 @@ func TestLedger(t *testing.T) {
 		require.NoError(t, l.done(api.StatisticsResponse{}, now, true))
 		require.NoError(t, l.once(delivered, true))
 		delivered[data] = 2
-		require.Error(t, l.once(delivered, true), "not even then is it sent twice")
+		require.Error(t, l.once(delivered, true), "it is never sent twice")
 	})
 }

@@ -57,8 +57,8 @@ func (s *stack) kill(ctx context.Context, name string) (string, error) {
 	})
 }
 
-// underLoad disrupts one service after the other, and compares what the load was
-// answered with what the service did. Calls of every function must succeed before
+// underLoad disrupts one service after another during traffic, and compares the answers
+// with what the service did. Calls of every function must succeed before
 // the first and after each.
 func (s *stack) underLoad(ctx context.Context, services []string, verb string, disrupt func(context.Context, string) (string, error)) error {
 	kills := verb == "killed"
@@ -66,7 +66,7 @@ func (s *stack) underLoad(ctx context.Context, services []string, verb string, d
 	if err != nil {
 		return err
 	}
-	l := s.receivers.newLoad(s.client)
+	l := s.receivers.newTraffic(s.client)
 	restarts := map[string]int{}
 	for name := range s.services {
 		if name == "migrate" { // which has ended
@@ -123,7 +123,7 @@ func (s *stack) noOtherEnded(ctx context.Context, restarts map[string]int) error
 	for name, want := range restarts {
 		c, err := s.inspect(ctx, name)
 		if err == nil && (c.State.Pid == 0 || c.RestartCount != want) {
-			err = fmt.Errorf("%s has ended by itself: process %d, %d restarts, not %d", name, c.State.Pid, c.RestartCount, want)
+			err = fmt.Errorf("%s has restarted or ended: process %d, %d restarts, not %d", name, c.State.Pid, c.RestartCount, want)
 		}
 		if err != nil {
 			return err
@@ -132,7 +132,7 @@ func (s *stack) noOtherEnded(ctx context.Context, restarts map[string]int) error
 	return nil
 }
 
-// noViolations fails when a service asked NATS for what its user may not do.
+// noViolations fails if a service violated the permissions of its NATS user.
 func (s *stack) noViolations(ctx context.Context) error {
 	out, err := s.command(ctx, "podman", "logs", s.project+"-nats-1").CombinedOutput()
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// image is what one is made of. Programs and paths are those of this machine and
-// stand in the image at the same place.
+// image lists what an image is made of. Programs and paths are those of this machine, and have
+// the same paths in the image.
 type image struct {
 	programs []string // with the libraries that they are linked to
 	paths    []string // further files and folders
@@ -23,8 +23,8 @@ type image struct {
 	changes  []string
 }
 
-// baseImages gives the name that compose.yaml has for the image of each variable,
-// and the one that the Dockerfile builds in, as "GO_IMAGE".
+// baseImages returns the image names of compose.yaml by variable, and the base image of
+// the Dockerfile as "GO_IMAGE".
 func baseImages(repository string) (map[string]string, error) {
 	compose, err := os.ReadFile(filepath.Join(repository, "deploy", "compose", "compose.yaml"))
 	dockerfile, err2 := os.ReadFile(filepath.Join(repository, "deploy", "Dockerfile"))
@@ -41,7 +41,7 @@ func baseImages(repository string) (map[string]string, error) {
 	return names, nil
 }
 
-// makeImages makes the images that a registry would have, of what this machine runs.
+// makeImages makes the images that a registry would have, from programs of this machine.
 func (s *stack) makeImages(ctx context.Context) error {
 	names, err := baseImages(s.repository)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *stack) importImage(ctx context.Context, name string, i image) error {
 	files = slices.DeleteFunc(slices.Compact(files), func(file string) bool { // an image must not have a file twice
 		return slices.ContainsFunc(i.paths, func(folder string) bool { return strings.HasPrefix(file, folder+"/") })
 	})
-	// Links become what they lead to; those that lead nowhere are left out.
+	// Links are replaced by their targets; broken ones are left out.
 	args := append([]string{"-C", "/", "--dereference", "--ignore-failed-read", "-cf", archive}, slices.Concat(i.paths, files)...)
 	if _, err := s.output(ctx, "tar", args...); err != nil {
 		return err
@@ -116,8 +116,8 @@ func linkedTo(ctx context.Context, program string) (libraries []string, err erro
 	return libraries, nil
 }
 
-// goImage has the Go of this machine, which also lends its module cache and
-// build cache to the build.
+// goImage has the Go of this machine. The build uses the module and build caches of this
+// machine.
 func goImage(ctx context.Context) (image, error) {
 	out, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	root := strings.TrimSpace(string(out))

@@ -10,27 +10,23 @@ import (
 	"sync"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
-// ledger holds what a load was answered, for a comparison with what the service did.
+// ledger is load.Ledger with what only this run has: webhooks, subscribe messages, and
+// the submissions themselves, which are repeated at the end.
 type ledger struct {
+	*load.Ledger
+
 	mu        sync.Mutex
-	failures  []error                    // calls that no repeat brought through, and answers that must not be
+	failures  []error                    // calls that failed after all repeats, and wrong answers
 	requests  map[string]api.SendRequest // submissions by idempotency key
-	tasks     map[string]string          // task ids by idempotency key
-	claims    map[string]int             // by task
-	reports   map[string]int             // by task
-	messages  map[string]bool            // by data
-	received  map[string]int             // messages by data
 	subscribe map[string]bool            // subscribe messages by data
 	events    map[string]int             // webhooks by task
 }
 
-func newLedger() ledger {
-	return ledger{
-		requests: map[string]api.SendRequest{}, tasks: map[string]string{}, claims: map[string]int{}, reports: map[string]int{},
-		messages: map[string]bool{}, received: map[string]int{}, subscribe: map[string]bool{}, events: map[string]int{},
-	}
+func newLedger() *ledger {
+	return &ledger{Ledger: load.NewLedger(), requests: map[string]api.SendRequest{}, subscribe: map[string]bool{}, events: map[string]int{}}
 }
 
 func (l *ledger) fail(err error) {
@@ -46,35 +42,17 @@ func (l *ledger) failed() error {
 	return errors.Join(l.failures[:min(len(l.failures), 10)]...)
 }
 
-// submitted fails if an earlier submission with the key was answered another task.
 func (l *ledger) submitted(r api.SendRequest, task string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if before := l.tasks[r.IdempotencyKey]; before != "" && before != task {
-		return fmt.Errorf("%s was answered %s and %s", r.IdempotencyKey, before, task)
-	}
-	l.requests[r.IdempotencyKey], l.tasks[r.IdempotencyKey] = r, task
-	return nil
+	l.requests[r.IdempotencyKey] = r
+	return l.Submitted(r.IdempotencyKey, task)
 }
 
-func (l *ledger) claimed(t api.ClaimedTask) { l.count(l.claims, t.TaskID) }
-
-func (l *ledger) reported(task string) { l.count(l.reports, task) }
-
-func (l *ledger) messageReceived(data string) { l.count(l.received, data) }
-
-func (l *ledger) eventReceived(task string) { l.count(l.events, task) }
-
-func (l *ledger) count(what map[string]int, key string) {
+func (l *ledger) eventReceived(task string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	what[key]++
-}
-
-func (l *ledger) messageSent(data string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.messages[data] = true
+	l.events[task]++
 }
 
 func (l *ledger) subscribed(data string) {
@@ -96,7 +74,7 @@ func since(before, now api.TaskStatistics) numbers {
 }
 
 // done returns what has not arrived yet. A subscribe message whose sender was killed
-// is held, as nobody knows whether WeChat delivered it: it may be missing.
+// is held, as it is unknown whether WeChat delivered it: it may be missing.
 func (l *ledger) done(before, now api.StatisticsResponse, kills bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -107,38 +85,38 @@ func (l *ledger) done(before, now api.StatisticsResponse, kills bool) error {
 	if tasks.failed+subscribe.failed > 0 || tasks.held > 0 || subscribe.held > 0 && !kills {
 		return fmt.Errorf("%d tasks and %d subscribe messages have failed, %d and %d are held", tasks.failed, subscribe.failed, tasks.held, subscribe.held)
 	}
-	if tasks.succeeded != int64(len(l.tasks)) {
-		return fmt.Errorf("%d of %d tasks have succeeded", tasks.succeeded, len(l.tasks))
+	ids := l.TaskIDs()
+	if tasks.succeeded != int64(len(ids)) {
+		return fmt.Errorf("%d of %d tasks have succeeded", tasks.succeeded, len(ids))
 	}
 	if subscribe.succeeded+subscribe.held+subscribe.live != int64(len(l.subscribe)) {
 		return fmt.Errorf("%d of %d subscribe messages have succeeded, %d are held", subscribe.succeeded, len(l.subscribe), subscribe.held)
 	}
-	for _, task := range l.tasks {
-		if l.reports[task] == 0 || l.events[task] == 0 {
-			return fmt.Errorf("task %s was reported %d times, and its end came %d times by webhook", task, l.reports[task], l.events[task])
+	if _, _, reported := l.Tasks(); reported < len(ids) {
+		return fmt.Errorf("%d of %d tasks were reported", reported, len(ids))
+	}
+	for _, task := range ids {
+		if l.events[task] == 0 {
+			return fmt.Errorf("no webhook came for the end of task %s", task)
 		}
 	}
-	if len(l.events) < len(l.tasks)+int(subscribe.succeeded) {
-		return fmt.Errorf("the ends of %d of %d tasks came by webhook", len(l.events), len(l.tasks)+int(subscribe.succeeded))
+	if len(l.events) < len(ids)+int(subscribe.succeeded) {
+		return fmt.Errorf("webhooks came for the ends of %d of %d tasks", len(l.events), len(ids)+int(subscribe.succeeded))
 	}
-	for data := range l.messages {
-		if l.received[data] == 0 {
-			return fmt.Errorf("%s was not received", data)
-		}
-	}
-	return nil
+	return l.CheckReceived()
 }
 
-// resubmit submits everything once more: each key must still name its task.
+// resubmit repeats every submission: each key must still name its task.
 func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
+	ids := l.TaskIDs()
 	for batch := range slices.Chunk(slices.Collect(maps.Values(l.requests)), 500) {
 		results, err := client.SendBatch(ctx, batch)
 		if err != nil {
-			return fmt.Errorf("submit everything again: %w", err)
+			return fmt.Errorf("repeat every submission: %w", err)
 		}
 		for i, r := range results {
-			if key := batch[i].IdempotencyKey; r.Err != nil || !r.Replayed || r.Data.TaskID != l.tasks[key] {
-				return fmt.Errorf("%s was answered %s and is now %q, a replay: %v (%v)", key, l.tasks[key], r.Data.TaskID, r.Replayed, r.Err)
+			if key := batch[i].IdempotencyKey; r.Err != nil || !r.Replayed || r.Data.TaskID != ids[key] {
+				return fmt.Errorf("%s was answered %s and is now %q, a replay: %v (%v)", key, ids[key], r.Data.TaskID, r.Replayed, r.Err)
 			}
 		}
 	}
@@ -148,19 +126,9 @@ func (l *ledger) resubmit(ctx context.Context, client *api.Client) error {
 // once returns what was claimed, reported, received or delivered twice.
 // delivered counts what WeChat has delivered, by data.
 func (l *ledger) once(delivered map[string]int, kills bool) error {
+	wrong := []error{l.CheckTasksDone(), l.CheckReceivedOnce()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var wrong []error
-	for key, task := range l.tasks {
-		if l.claims[task] != 1 || l.reports[task] != 1 {
-			wrong = append(wrong, fmt.Errorf("%s (%s) was claimed %d times and reported %d times", key, task, l.claims[task], l.reports[task]))
-		}
-	}
-	for data := range l.messages {
-		if l.received[data] != 1 {
-			wrong = append(wrong, fmt.Errorf("%s was received %d times", data, l.received[data]))
-		}
-	}
 	missing := 0
 	for data := range l.subscribe {
 		if n := delivered[data]; n > 1 || n == 0 && !kills {
@@ -173,7 +141,9 @@ func (l *ledger) once(delivered map[string]int, kills bool) error {
 	for _, n := range l.events {
 		repeated += n - 1
 	}
+	tasks, _, _ := l.Tasks()
+	messages, _, _ := l.Messages()
 	log.Printf("     %d tasks, each claimed and reported once; %d messages, each received once; %d subscribe messages, none delivered twice, %d not delivered; %d ends by webhook, %d of them again",
-		len(l.tasks), len(l.messages), len(l.subscribe), missing, len(l.events), repeated)
+		tasks, messages, len(l.subscribe), missing, len(l.events), repeated)
 	return errors.Join(wrong[:min(len(wrong), 10)]...)
 }

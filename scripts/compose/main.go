@@ -11,9 +11,8 @@
 //
 // only replaces every service, twice, under load.
 //
-// The image of Sendonce is the one of deploy/Dockerfile. Those that compose.yaml
-// takes from registries are made of the programs of this machine, under the same
-// names.
+// The image of Sendonce is built with deploy/Dockerfile. The other images of
+// compose.yaml are made from programs of this machine, under the same names.
 package main
 
 import (

@@ -57,7 +57,7 @@ func (s *stack) buildCLI(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	// Built beside its place, so that an interrupted build leaves nothing there.
+	// Built in another directory first, so that an interrupted build leaves nothing there.
 	build := exec.CommandContext(ctx, "go", "build", "-C", module.Dir, "-trimpath",
 		"-ldflags=-s -w -X "+cliModule+"/internal.Version="+cliVersion, "-o", path+".new", "./cmd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -83,7 +83,7 @@ func (s *stack) startPodman() error {
 	ctx, stop := context.WithCancel(context.Background())
 	socket := s.path("podman.sock")
 	service := s.command(ctx, "podman", "system", "service", "--time=0", "unix://"+socket)
-	service.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt at the terminal is not meant for it
+	service.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // not interrupted by Ctrl-C in the terminal
 	if err := service.Start(); err != nil {
 		stop()
 		return err
@@ -165,7 +165,7 @@ func (s *stack) command(ctx context.Context, name string, args ...string) *exec.
 		"CONTAINERS_CONF="+s.path("containers.conf"), "CONTAINERS_STORAGE_CONF="+s.path("storage.conf"),
 		"DOCKER_HOST=unix://"+s.path("podman.sock"), "DOCKER_BUILDKIT=0", "COMPOSE_PROJECT_NAME="+s.project,
 		"COMPOSE="+s.path("compose"), "COMMIT=compose-test", "TMPDIR="+s.path("scratch"))
-	// A program that is asked to end leaves nothing half done.
+	// SIGTERM lets a program finish what it does.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 20 * time.Second
 	return cmd

@@ -14,12 +14,12 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// receivers are those whom the functions call: a fake WeChat, and a receiver of
-// webhooks, which enters them in the ledger of the load that runs.
+// receivers are what the functions call: a fake WeChat, and a receiver of webhooks,
+// which enters them in the ledger of the current traffic.
 type receivers struct {
-	wechat *sandbox.WeChat
-	loads  int
-	load   atomic.Pointer[load]
+	wechat  *sandbox.WeChat
+	number  int // of the current traffic
+	current atomic.Pointer[traffic]
 }
 
 // startReceivers listens until the end of this process. The network of the
@@ -46,23 +46,23 @@ func startReceivers(ctx context.Context) (*receivers, error) {
 	return r, nil
 }
 
-// subscribe has the service send webhooks.
+// subscribe registers the endpoint for webhooks.
 func (r *receivers) subscribe(ctx context.Context, client *api.Client) error {
 	_, err := client.AddEndpoint(ctx, api.EndpointRequest{URL: "http://" + receiverAddress + "/webhook", Events: []string{"task.succeeded"}})
 	return err
 }
 
-func (r *receivers) newLoad(client *api.Client) *load {
-	r.loads++
-	l := newLoad(client, r.loads)
-	r.load.Store(l)
+func (r *receivers) newTraffic(client *api.Client) *traffic {
+	r.number++
+	l := newTraffic(client, r.number)
+	r.current.Store(l)
 	return l
 }
 
 func (r *receivers) webhook(_ http.ResponseWriter, req *http.Request) {
-	l := r.load.Load()
+	l := r.current.Load()
 	if l == nil {
-		return // the end of a task of the story
+		return // of a task of the story
 	}
 	var event struct {
 		Data struct {

@@ -12,14 +12,14 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// story is the way of a task and of a message through every function. Another
-// name makes it another story on the same data.
+// story takes a task and a message through every function. Another name makes other
+// keys on the same data.
 func story(ctx context.Context, c *api.Client, name string) error {
-	return errors.Join(taskStory(ctx, c, name), messageStory(ctx, c, name), closed(ctx, c.BaseURL))
+	return errors.Join(taskStory(ctx, c, name), messageStory(ctx, c, name), checkClosed(ctx, c.BaseURL))
 }
 
 func taskStory(ctx context.Context, c *api.Client, name string) error {
-	// Its time comes by a schedule of NATS, the trigger and sweep.
+	// It becomes pending by a schedule of NATS, the trigger and sweep.
 	soon := time.Now().Add(2 * time.Second)
 	request := api.SendRequest{PhoneNumber: "13800138000", Content: "您的验证码是123456", IdempotencyKey: "story-" + name, SendAt: &soon}
 	sent, err := c.Send(ctx, request)
@@ -38,7 +38,7 @@ func taskStory(ctx context.Context, c *api.Client, name string) error {
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("nobody swept: %w", err)
+		return fmt.Errorf("sweep did not make the task pending: %w", err)
 	}
 	claimed, err := c.Claim(ctx, api.ClaimRequest{AppID: "phone", Limit: new(10), Wait: new(5)})
 	if err != nil || len(claimed) != 1 || claimed[0].TaskID != sent.TaskID {
@@ -57,7 +57,7 @@ func taskStory(ctx context.Context, c *api.Client, name string) error {
 // messageStory needs messages, relay, NATS and stream.
 func messageStory(ctx context.Context, c *api.Client, name string) error {
 	if _, err := c.SubmitMessage(ctx, api.MessageRequest{From: "ann", ClientMsgID: name, To: "user:bob-" + name, Type: "text", Data: api.JSON(`"你好"`)}); err != nil {
-		return fmt.Errorf("hand a message over: %w", err)
+		return fmt.Errorf("submit a message: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, waitLimit)
 	defer cancel()
@@ -69,10 +69,10 @@ func messageStory(ctx context.Context, c *api.Client, name string) error {
 			return socketStory(ctx, c, "bob-"+name)
 		}
 	}
-	return errors.New("bob heard nothing")
+	return errors.New("bob received no message")
 }
 
-// socketStory has a user send a message to itself over a WebSocket.
+// socketStory sends a message from a user to itself over a WebSocket.
 func socketStory(ctx context.Context, c *api.Client, user string) error {
 	socket, err := c.Socket(ctx, user, api.StreamRequest{})
 	if err != nil {
@@ -82,7 +82,7 @@ func socketStory(ctx context.Context, c *api.Client, user string) error {
 	if err := socket.Send(ctx, api.MessageRequest{ClientMsgID: "self", To: "user:" + user, Data: api.JSON(`"再见"`)}); err != nil {
 		return fmt.Errorf("send over the socket: %w", err)
 	}
-	for acked, heard := false, false; !acked || !heard; {
+	for acked, received := false, false; !acked || !received; {
 		f, err := socket.Next(ctx)
 		switch {
 		case err != nil:
@@ -92,14 +92,14 @@ func socketStory(ctx context.Context, c *api.Client, user string) error {
 		case f.Event == api.StreamAck && f.ID == nil:
 			acked = true
 		case strings.Contains(string(f.Data), "再见"):
-			heard = true
+			received = true
 		}
 	}
 	return nil
 }
 
-// closed holds the gateway to what it must not let through.
-func closed(ctx context.Context, url string) error {
+// checkClosed checks that the gateway blocks what is not for the outside.
+func checkClosed(ctx context.Context, url string) error {
 	for _, path := range []string{"/metrics", "/events/sweep"} {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+path, nil)
 		if err != nil {

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sendonce/sendonce/shared/api"
+	"github.com/sendonce/sendonce/shared/sandbox/load"
 )
 
 // maxTries is how often one call is made at most. The pauses between them add up to
@@ -26,19 +28,19 @@ type tally struct {
 	repeated atomic.Int64 // calls that succeeded when they were repeated
 }
 
-// load calls functions through the gateway, and enters in its ledger what it was answered.
-type load struct {
-	number  int // of this load in the run
+// traffic calls functions through the gateway, and enters the answers in its ledger.
+type traffic struct {
+	number  int // of this traffic in the run
 	client  *api.Client
 	tallies map[string]*tally
-	ledger
+	*ledger
 }
 
-// called are the functions that a load calls.
+// called are the functions that the traffic calls.
 var called = []string{"submit", "claim", "report", "subscribe", "messages", "stream", "webhooks", "admin"}
 
-func newLoad(client *api.Client, number int) *load {
-	l := &load{number: number, tallies: map[string]*tally{}, ledger: newLedger()}
+func newTraffic(client *api.Client, number int) *traffic {
+	l := &traffic{number: number, tallies: map[string]*tally{}, ledger: newLedger()}
 	counted := *client
 	httpClient := *client.HTTP
 	httpClient.Transport = countingTransport{httpClient.Transport}
@@ -77,7 +79,7 @@ func (c countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // call makes one call of a function and counts it.
-func (l *load) call(ctx context.Context, function string, do func(context.Context) error) {
+func (l *traffic) call(ctx context.Context, function string, do func(context.Context) error) {
 	a := &attempts{tally: l.tallies[function]}
 	err := do(context.WithValue(ctx, attemptsKey{}, a))
 	a.tally.calls.Add(1)
@@ -90,15 +92,15 @@ func (l *load) call(ctx context.Context, function string, do func(context.Contex
 }
 
 // sums adds up the counters of all functions.
-func (l *load) sums() (refused, broken, repeated int64) {
+func (l *traffic) sums() (refused, broken, repeated int64) {
 	for _, t := range l.tallies {
 		refused, broken, repeated = refused+t.refused.Load(), broken+t.broken.Load(), repeated+t.repeated.Load()
 	}
 	return refused, broken, repeated
 }
 
-// goesOn waits until calls of every function have succeeded since.
-func (l *load) goesOn(ctx context.Context) error {
+// goesOn waits until two more calls of each function have succeeded.
+func (l *traffic) goesOn(ctx context.Context) error {
 	before := map[string]int64{}
 	for name, t := range l.tallies {
 		before[name] = t.calls.Load()
@@ -108,7 +110,7 @@ func (l *load) goesOn(ctx context.Context) error {
 			return err
 		}
 		for name, t := range l.tallies {
-			if name != "stream" && t.calls.Load() < before[name]+2 { // whose one call lasts
+			if name != "stream" && t.calls.Load() < before[name]+2 { // its only call does not end
 				return fmt.Errorf("no call of %s succeeds", name)
 			}
 		}
@@ -116,66 +118,57 @@ func (l *load) goesOn(ctx context.Context) error {
 	})
 }
 
-// around runs the load while do does its work. Then it submits no more, and waits
-// until everything that was submitted is done.
-func (l *load) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
+// around makes calls while do runs. Then it submits no more, and waits until
+// everything that was submitted is done.
+func (l *traffic) around(ctx context.Context, do func(context.Context) error, done func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	stopSubmitting, stopWorking := make(chan struct{}), make(chan struct{})
-	var submitting, working, listening sync.WaitGroup
+	submitting, working := load.New(ctx), load.New(ctx)
+	var receiving sync.WaitGroup
 	defer func() {
 		cancel()
-		submitting.Wait()
-		working.Wait()
-		listening.Wait()
+		submitting.Stop()
+		working.Stop()
+		receiving.Wait()
 	}()
 	for who := range 3 {
-		submitting.Go(func() { l.submit(ctx, stopSubmitting, who) })
-		working.Go(func() { l.claim(ctx, stopWorking, who) })
+		l.submit(submitting, who)
+		l.claim(working, who)
 	}
 	for who := range 2 {
-		submitting.Go(func() { l.sendMessages(ctx, stopSubmitting, who) })
+		l.sendMessages(submitting, who)
 	}
-	submitting.Go(func() { l.subscribe(ctx, stopSubmitting) })
-	working.Go(func() { l.query(ctx, stopWorking) })
-	listening.Go(func() { l.listen(ctx) })
+	l.subscribe(submitting)
+	l.query(working)
+	receiving.Go(func() { l.receive(ctx) })
 	if err := l.goesOn(ctx); err != nil {
 		return err
 	}
 	if err := do(ctx); err != nil {
 		return err
 	}
-	close(stopSubmitting)
-	submitting.Wait()
-	err := until(ctx, waitLimit, done)
-	close(stopWorking)
-	if err != nil {
+	submitting.Stop()
+	if err := until(ctx, waitLimit, done); err != nil {
 		return err
 	}
-	working.Wait()
+	working.Stop()
 	return nil
 }
 
-// every calls do with 0, 1, 2 ... until stop is closed. It ends the call of do that
-// has begun, unless ctx ends too.
-func every(ctx context.Context, stop <-chan struct{}, pause time.Duration, do func(n int)) {
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
-	for n := 0; ; n++ {
-		select {
-		case <-tick.C:
-			do(n)
-		case <-stop:
-			return
-		case <-ctx.Done():
-			return
-		}
-	}
+// start makes calls at intervals until g is stopped. do gets 0, 1, 2 ... and enters
+// failures itself: a call that fails is not made again.
+func start(g *load.Generator, kind string, interval time.Duration, do func(ctx context.Context, n int)) {
+	n := -1
+	g.Start(kind, interval, func(ctx context.Context) error {
+		n++
+		do(ctx, n)
+		return nil
+	})
 }
 
 // submit submits tasks, some of them with a time of their own, and some twice.
-func (l *load) submit(ctx context.Context, stop <-chan struct{}, who int) {
-	every(ctx, stop, 20*time.Millisecond, func(n int) {
-		key := fmt.Sprintf("load-%d-%d-%d", l.number, who, n)
+func (l *traffic) submit(g *load.Generator, who int) {
+	start(g, "submit", 20*time.Millisecond, func(ctx context.Context, n int) {
+		key := fmt.Sprintf("task-%d-%d-%d", l.number, who, n)
 		r := api.SendRequest{PhoneNumber: "13800138000", Content: key, IdempotencyKey: key, OnUnknown: "resend"}
 		if n%10 == 1 {
 			soon := time.Now().Add(time.Second).Truncate(time.Second)
@@ -198,9 +191,9 @@ func (l *load) submit(ctx context.Context, stop <-chan struct{}, who int) {
 const leaseSeconds = 20
 
 // claim claims tasks and reports them, one at a time or all at once.
-func (l *load) claim(ctx context.Context, stop <-chan struct{}, who int) {
+func (l *traffic) claim(g *load.Generator, who int) {
 	app := fmt.Sprint("phone-", who)
-	every(ctx, stop, time.Millisecond, func(n int) {
+	start(g, "claim", time.Millisecond, func(ctx context.Context, n int) {
 		var tasks []api.ClaimedTask
 		l.call(ctx, "claim", func(ctx context.Context) (err error) {
 			// The client repeats no claim whose answer was lost; a sender may.
@@ -215,7 +208,7 @@ func (l *load) claim(ctx context.Context, stop <-chan struct{}, who int) {
 		})
 		var reports []api.ReportRequest
 		for _, t := range tasks {
-			l.claimed(t)
+			l.Claimed(t.TaskID, t.ClaimID.String())
 			reports = append(reports, api.ReportRequest{TaskID: t.TaskID, AppID: app, ClaimID: t.ClaimID, Status: new(2)})
 		}
 		if n%2 == 0 {
@@ -226,7 +219,7 @@ func (l *load) claim(ctx context.Context, stop <-chan struct{}, who int) {
 			l.call(ctx, "report", func(ctx context.Context) error {
 				_, err := l.client.Report(ctx, r)
 				if err == nil {
-					l.reported(r.TaskID)
+					l.Reported(r.TaskID)
 				}
 				return err
 			})
@@ -234,13 +227,13 @@ func (l *load) claim(ctx context.Context, stop <-chan struct{}, who int) {
 	})
 }
 
-// repeatable says whether a repeat of a claim may help.
+// repeatable is whether a claim that failed with err may succeed when it is repeated.
 func repeatable(err error) bool {
 	var refused *api.Error
 	return err != nil && (!errors.As(err, &refused) || refused.Status >= http.StatusInternalServerError)
 }
 
-func (l *load) reportTogether(ctx context.Context, app string, reports []api.ReportRequest) {
+func (l *traffic) reportTogether(ctx context.Context, app string, reports []api.ReportRequest) {
 	if len(reports) == 0 {
 		return
 	}
@@ -253,34 +246,38 @@ func (l *load) reportTogether(ctx context.Context, app string, reports []api.Rep
 			if r.Err != nil {
 				return fmt.Errorf("%s: %w", reports[i].TaskID, r.Err)
 			}
-			l.reported(reports[i].TaskID)
+			l.Reported(reports[i].TaskID)
 		}
 		return err
 	})
 }
 
-// listener is the user whom messages of this load are sent to.
-func (l *load) listener() string { return fmt.Sprint("bob-", l.number) }
+// receiver is the user to whom messages are sent.
+func (l *traffic) receiver() string { return fmt.Sprint("bob-", l.number) }
 
 // sendMessages submits messages; every second one is answered before it is saved.
-func (l *load) sendMessages(ctx context.Context, stop <-chan struct{}, who int) {
-	every(ctx, stop, 50*time.Millisecond, func(n int) {
-		id := fmt.Sprintf("message-%d-%d-%d", l.number, who, n)
+func (l *traffic) sendMessages(g *load.Generator, who int) {
+	start(g, "messages", 50*time.Millisecond, func(ctx context.Context, n int) {
+		m := load.Message{Sender: fmt.Sprintf("ann-%d-%d", l.number, who), N: n + 1}
 		l.call(ctx, "messages", func(ctx context.Context) error {
-			_, err := l.client.SubmitMessage(ctx, api.MessageRequest{From: fmt.Sprint("ann-", who), ClientMsgID: id, To: "user:" + l.listener(),
-				Data: api.JSON(`"` + id + `"`), Ack: []string{"saved", "accepted"}[n%2]})
+			data, err := json.Marshal(m)
+			if err != nil {
+				return err
+			}
+			ack, err := l.client.SubmitMessage(ctx, api.MessageRequest{From: m.Sender, ClientMsgID: strconv.Itoa(m.N), To: "user:" + l.receiver(),
+				Data: data, Ack: []string{"saved", "accepted"}[n%2]})
 			if err == nil {
-				l.messageSent(id)
+				l.Sent(m, load.Sent{ID: ack.ServerMsgID, Ack: ack.Ack})
 			}
 			return err
 		})
 	})
 }
 
-// listen receives the messages.
-func (l *load) listen(ctx context.Context) {
+// receive receives the messages.
+func (l *traffic) receive(ctx context.Context) {
 	l.call(ctx, "stream", func(ctx context.Context) error {
-		for event, err := range l.client.Stream(ctx, l.listener(), api.StreamRequest{After: new(int64(0))}) {
+		for event, err := range l.client.Stream(ctx, l.receiver(), api.StreamRequest{After: new(int64(0))}) {
 			if err != nil {
 				return err
 			}
@@ -288,20 +285,20 @@ func (l *load) listen(ctx context.Context) {
 				continue
 			}
 			var message struct {
-				Data any `json:"data"`
+				Data load.Message `json:"data"`
 			}
 			if err := json.Unmarshal([]byte(event.Data), &message); err != nil {
 				return err
 			}
-			l.messageReceived(fmt.Sprint(message.Data))
+			l.Received(message.Data)
 		}
 		return nil
 	})
 }
 
-// subscribe orders subscribe messages.
-func (l *load) subscribe(ctx context.Context, stop <-chan struct{}) {
-	every(ctx, stop, 100*time.Millisecond, func(n int) {
+// subscribe submits subscribe messages.
+func (l *traffic) subscribe(g *load.Generator) {
+	start(g, "subscribe", 100*time.Millisecond, func(ctx context.Context, n int) {
 		data := fmt.Sprintf(`{"thing1":{"value":"booking %d-%d"}}`, l.number, n)
 		l.call(ctx, "subscribe", func(ctx context.Context) error {
 			_, err := l.client.Subscribe(ctx, api.SubscribeRequest{
@@ -316,9 +313,9 @@ func (l *load) subscribe(ctx context.Context, stop <-chan struct{}) {
 	})
 }
 
-// query reads numbers and lists.
-func (l *load) query(ctx context.Context, stop <-chan struct{}) {
-	every(ctx, stop, 100*time.Millisecond, func(int) {
+// query reads statistics and lists.
+func (l *traffic) query(g *load.Generator) {
+	start(g, "query", 100*time.Millisecond, func(ctx context.Context, _ int) {
 		l.call(ctx, "admin", func(ctx context.Context) error {
 			_, err := l.client.Statistics(ctx)
 			return err
@@ -331,7 +328,7 @@ func (l *load) query(ctx context.Context, stop <-chan struct{}) {
 }
 
 // summary has a line for each function.
-func (l *load) summary() (lines []string) {
+func (l *traffic) summary() (lines []string) {
 	for name, t := range l.tallies {
 		if t.calls.Load() > 0 {
 			lines = append(lines, fmt.Sprintf("%-9s %6d calls: %2d answers of 5xx, %2d broken connections, %2d calls succeeded by a repeat", name,
