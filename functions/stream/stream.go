@@ -176,7 +176,7 @@ func encode(m bus.FollowedMessage) (event string, data []byte, err error) {
 func (t *session) gap(gap *bus.GapError) error {
 	data, err := json.Marshal(api.StreamGapData{
 		After: int64(gap.After), Next: int64(gap.Next),
-		Message: "messages with ids after \"after\" and before \"next\" may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER their messages, " +
+		Message: "messages with ids greater than after and less than next may be missing here; GET /api/v1/messages/peers lists who wrote, GET /api/v1/messages?between=USER,PEER their messages, " +
 			"and GET /api/v1/messages/by-key/CLIENT_MSG_ID returns the state of an accepted message",
 	})
 	if err != nil {
