@@ -26,13 +26,13 @@ func TestOutcomeReachesEndpoint(t *testing.T) {
 	id := w.FinishTask(func(r *api.SendRequest) { r.CallbackURL = callback.URL })
 	signing, err := w.Client.SigningSecret(t.Context())
 	require.NoError(t, err)
-	told := endpoint.Event(t, 1, registered.Secret)
-	require.Equal(t, told, callback.Event(t, 1, signing.Secret), "both hear the same")
-	require.Equal(t, "sendonce.task.succeeded.v1", told.Type)
-	require.Equal(t, id, told.Subject)
-	require.Len(t, told.Sequence, 20)
+	event := endpoint.Event(t, 1, registered.Secret)
+	require.Equal(t, event, callback.Event(t, 1, signing.Secret), "both get the same")
+	require.Equal(t, "sendonce.task.succeeded.v1", event.Type)
+	require.Equal(t, id, event.Subject)
+	require.Len(t, event.Sequence, 20)
 	var data api.TaskEventData
-	require.NoError(t, json.Unmarshal(told.Data, &data))
+	require.NoError(t, json.Unmarshal(event.Data, &data))
 	require.Equal(t, "succeeded", data.State)
 	require.Equal(t, 2, data.Status)
 	require.Equal(t, "shop", data.Source)
@@ -82,21 +82,21 @@ func TestGoneEndpointIsDisabledAndReported(t *testing.T) {
 	registered := w.AddEndpoint(gone.URL)
 	secret, everything := w.AddEndpoint(other.URL, "webhook.disabled").Secret, w.AddEndpoint(all.URL).Secret
 	first := w.FinishTask()
-	told := other.Event(t, 1, secret)
-	require.Equal(t, "sendonce.webhook.disabled.v1", told.Type)
+	event := other.Event(t, 1, secret)
+	require.Equal(t, "sendonce.webhook.disabled.v1", event.Type)
 	var data api.EndpointEventData
-	require.NoError(t, json.Unmarshal(told.Data, &data))
+	require.NoError(t, json.Unmarshal(event.Data, &data))
 	require.Equal(t, registered.ID, data.EndpointID)
 	require.Equal(t, "gone", data.Reason)
 	cluster.Eventually(t, func() bool { return all.Calls() == 2 })
 	second := w.FinishTask()
 	subjects := []string{all.Event(t, 1, everything).Subject, all.Event(t, 2, everything).Subject, all.Event(t, 3, everything).Subject}
-	cluster.RequireSame(t, []string{first, registered.ID, second}, subjects, "others hear of the second task")
+	cluster.RequireSame(t, []string{first, registered.ID, second}, subjects, "others get the second task")
 	cluster.WaitDeliveries(w, "pending", 0)
 	now, err := w.Client.Endpoint(t.Context(), registered.ID)
 	require.NoError(t, err)
 	require.False(t, now.Enabled)
-	require.Equal(t, 1, gone.Calls(), "nothing more is told")
+	require.Equal(t, 1, gone.Calls(), "nothing more is delivered")
 }
 
 func TestHangingReceiverDelaysNoOther(t *testing.T) {
@@ -224,12 +224,12 @@ func TestPoisonEventIsADeadLetterAndOthersGoOn(t *testing.T) {
 	poison("p4", "018f0000-0000-7000-8000-000000000000", "\"\xff\"")
 	id := w.FinishTask()
 	require.Equal(t, id, shop.Event(t, 2, secret).Subject)
-	var letters []any
+	var deadLetters []any
 	cluster.Eventually(t, func() bool {
-		letters = w.Admin.Get("/api/v1/admin/dead-letters").Data("items").([]any)
-		return len(letters) == 4
+		deadLetters = w.Admin.Get("/api/v1/admin/dead-letters").Data("items").([]any)
+		return len(deadLetters) == 4
 	})
-	for _, l := range letters {
+	for _, l := range deadLetters {
 		require.Equal(t, "deliver", l.(map[string]any)["function"])
 		require.NotEmpty(t, l.(map[string]any)["reason"])
 	}

@@ -36,7 +36,7 @@ func TestRoutesAllowOnlyTheirRoles(t *testing.T) {
 	for name, role := range roles {
 		callers[name] = builtIn.NewCaller(name, string(role))
 	}
-	roles["without-a-role"] = "" // as its row may be after a change by hand
+	roles["without-a-role"] = "" // as after a direct change of its row
 	callers["without-a-role"] = builtIn.NewCaller("without-a-role", "sender")
 	builtIn.Exec(`update callers set roles = '{}' where name = 'without-a-role'`)
 	revoked := builtIn.NewCaller("revoked", "admin")

@@ -52,39 +52,39 @@ func alertEvent(v *cluster.Receiver, t *testing.T, n int, secret string) (api.We
 	return e, data
 }
 
-// startThree are three processes with all functions, and a door that leads the
+// startThree starts three processes with all functions, and a proxy that leads the
 // trigger to them in turn.
-func startThree(o *cluster.Cluster, env ...string) (houses []*cluster.Client) {
+func startThree(o *cluster.Cluster, env ...string) (servers []*cluster.Client) {
 	o.T.Helper()
 	for range 3 {
-		houses = append(houses, o.At(o.Start("", env...)))
+		servers = append(servers, o.At(o.Start("", env...)))
 	}
 	var n atomic.Uint64
 	door := httptest.NewServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
-		if to, err := url.Parse(houses[n.Add(1)%3].URL); err == nil {
+		if to, err := url.Parse(servers[n.Add(1)%3].URL); err == nil {
 			r.SetURL(to)
 		}
 	}})
 	o.T.Cleanup(door.Close)
 	o.StartTrigger(door.URL)
-	return houses
+	return servers
 }
 
 func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
-	houses := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
+	servers := startThree(o, cluster.AllowLoopback, "ALERT_WINDOW=10s", "TASK_EVENTS=none")
 	shop := cluster.NewReceiver(t, nil)
-	made := houses[0].Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
+	made := servers[0].Post(cluster.EndpointsPath, fmt.Sprintf(`{"url":%q,"events":["alert.raised","alert.cleared"]}`, shop.URL))
 	require.Equal(t, 200, made.Status, made.Text)
 	secret := made.Data("secret").(string)
 
 	var incidents []string
 	for n := range 2 {
-		failTasks(houses[n], 25, "E")
+		failTasks(servers[n], 25, "E")
 		stop := make(chan struct{})
 		var looks sync.WaitGroup
-		for _, h := range houses { // beside those that the trigger wakes
+		for _, h := range servers { // beside those that the trigger wakes
 			looks.Go(func() {
 				for {
 					select {
@@ -106,7 +106,7 @@ func TestFailureBurstRaisesOneAlertThatClears(t *testing.T) {
 		close(stop)
 		looks.Wait()
 		incidents = append(incidents, raised.Subject)
-		open := houses[1].Get("/api/v1/admin/alerts").Data("items").([]any)
+		open := servers[1].Get("/api/v1/admin/alerts").Data("items").([]any)
 		require.Len(t, open, n+1)
 		require.Equal(t, raised.Subject, open[0].(map[string]any)["id"], "the open one is the first")
 		require.NotContains(t, open[0], "cleared_at")
@@ -162,7 +162,8 @@ func TestBacklogRaisesOneAlertAndThenIsIdle(t *testing.T) {
 	require.Equal(t, 2, shop.Calls())
 }
 
-// serverWithoutNATS is all functions in one process without NATS: it looks when it is told to.
+// serverWithoutNATS starts all functions in one process without NATS: sweep runs only when
+// the test calls it.
 func serverWithoutNATS(t *testing.T, env ...string) *cluster.Client {
 	t.Helper()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
@@ -207,11 +208,11 @@ func TestAlertIsLoggedOnceRaisedAndOnceCleared(t *testing.T) {
 	t.Parallel()
 	url, bin := sandbox.NewDatabase(t), cluster.Binary(t)
 	var processes []*sandbox.Process
-	var houses []*cluster.Client
+	var servers []*cluster.Client
 	for range 2 {
 		p := cluster.StartProcess(t, bin, cluster.Settings(url, "ALERT_WINDOW=10s", "ALERT_BACKLOG=5"))
 		processes = append(processes, p)
-		houses = append(houses, cluster.NewClient(t, cluster.Address(t, p)).Connect(url))
+		servers = append(servers, cluster.NewClient(t, cluster.Address(t, p)).Connect(url))
 	}
 	type line struct {
 		Level, Msg, Kind, Queue string
@@ -232,23 +233,23 @@ func TestAlertIsLoggedOnceRaisedAndOnceCleared(t *testing.T) {
 	look := func(n int) {
 		t.Helper()
 		cluster.Eventually(t, func() bool {
-			for _, h := range houses {
+			for _, h := range servers {
 				require.Equal(t, 204, h.Tick("sweep").Status)
 			}
 			return len(logged()) >= n
 		})
 	}
-	sendTasks(houses[0], 6)
+	sendTasks(servers[0], 6)
 	look(1)
-	sendTasks(houses[1], 1) // it stays open, and is no other
-	require.Len(t, houses[0].Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List(), 7)
+	sendTasks(servers[1], 1) // it stays open, and is no other
+	require.Len(t, servers[0].Get("/api/v1/sms/tasks/pending?app_id=app&limit=1000").List(), 7)
 	look(2)
 	lines := logged()
 	require.Len(t, lines, 2)
 	if lines[0].Level == "INFO" { // of the first process, which cleared what the other raised
 		lines[0], lines[1] = lines[1], lines[0]
 	}
-	id := houses[0].QueryText(`select id::text from alerts`)
+	id := servers[0].QueryText(`select id::text from alerts`)
 	require.Equal(t, line{Level: "WARN", Msg: "alert raised", Kind: "backlog", Queue: "default", ID: id, Value: 6, Threshold: 5}, lines[0])
 	require.Equal(t, line{Level: "INFO", Msg: "alert cleared", Kind: "backlog", Queue: "default", ID: id, Value: 0, Threshold: 5}, lines[1])
 }

@@ -70,13 +70,13 @@ func TestArchivedTaskIsReadLikeALiveOne(t *testing.T) {
 	before := s.Get("/api/v1/admin/statistics").Text
 	counts := before[:strings.Index(before, "oldest_pending")]
 
-	code, told := archive(t, url, "--dry-run")
-	require.Zero(t, code, told)
-	require.Contains(t, told, "would move 2 tasks that ended before ")
+	code, output := archive(t, url, "--dry-run")
+	require.Zero(t, code, output)
+	require.Contains(t, output, "would move 2 tasks that ended before ")
 	require.Zero(t, s.Count(`select count(*) from archived_tasks`))
-	code, told = archive(t, url)
-	require.Zero(t, code, told)
-	require.Contains(t, told, "moved 2 tasks that ended before ")
+	code, output = archive(t, url)
+	require.Zero(t, code, output)
+	require.Contains(t, output, "moved 2 tasks that ended before ")
 	require.Equal(t, 2, s.Count(`select count(*) from archived_tasks`))
 	require.Equal(t, 1, s.Count(`select count(*) from tasks`))
 
@@ -203,14 +203,14 @@ func TestArchiveCommandRejectsBadArguments(t *testing.T) {
 		`archive takes no \"2026-01-31\"`:     {"2026-01-31"},
 		"flag provided but not defined: -dry": {"--dry"},
 	} {
-		code, told := archive(t, url, args...)
-		require.Equal(t, 1, code, told)
-		require.Contains(t, told, want)
+		code, output := archive(t, url, args...)
+		require.Equal(t, 1, code, output)
+		require.Contains(t, output, want)
 	}
-	code, told := archive(t, "", "--dry-run")
-	require.Equal(t, 1, code, told)
-	require.Contains(t, told, "DATABASE_URL is not set")
-	code, told = archive(t, url, "--before", "2020-01-31")
-	require.Zero(t, code, told)
-	require.Contains(t, told, "moved 0 tasks\nmoved 0 messages\nmoved 0 subscribe_message_logs\n")
+	code, output := archive(t, "", "--dry-run")
+	require.Equal(t, 1, code, output)
+	require.Contains(t, output, "DATABASE_URL is not set")
+	code, output = archive(t, url, "--before", "2020-01-31")
+	require.Zero(t, code, output)
+	require.Contains(t, output, "moved 0 tasks\nmoved 0 messages\nmoved 0 subscribe_message_logs\n")
 }

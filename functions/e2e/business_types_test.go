@@ -82,7 +82,7 @@ func TestGrantedCallerLearnsNothingOfOthersMessage(t *testing.T) {
 	require.Equal(t, 404, hostile.Get(at).Status)
 	require.Equal(t, 404, hostile.Post(at+"/status", `{"app_id":"app","claim_id":"1","send_status":2}`).Status)
 	for _, text := range told {
-		require.Equal(t, told[0], text, "whatever became of the message")
+		require.Equal(t, told[0], text, "in every state of the message")
 	}
 	require.Equal(t, "瑜伽课", shop.Get(at).Data("message_data").(map[string]any)["thing1"].(map[string]any)["value"])
 	require.EqualValues(t, 1, shop.Get(at).Data("send_status"))

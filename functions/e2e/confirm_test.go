@@ -107,7 +107,7 @@ func TestOnlyTheReceiverConfirmsAMessage(t *testing.T) {
 	require.Zero(t, admin.Count(`select count(*) from operator_actions where action = 'message.receive'`))
 
 	by := ids["a dead URL, confirm true"]
-	require.Equal(t, 204, confirmMessage(admin, by, `{"consumer":"bob"}`).Status, "an admin may, by hand")
+	require.Equal(t, 204, confirmMessage(admin, by, `{"consumer":"bob"}`).Status, "an admin may")
 	require.Equal(t, 1, admin.Count(`select count(*) from operator_actions where action = 'message.receive' and subject = $1
 		and caller_name = 'admin' and before->>'state' = 'sending' and after->>'state' = 'received' and after->>'consumer' = 'bob'`, by))
 	require.Equal(t, 404, confirmMessage(admin, ids["a subject of no stream, over"], `{}`).Status, "not even an admin confirms what was never sent")

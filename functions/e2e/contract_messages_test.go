@@ -19,7 +19,7 @@ func useUp(s *cluster.Client, status message.Status, ids ...any) {
 	}
 }
 
-func (s story) tellOfMessages() {
+func (s story) messages() {
 	s.T.Helper()
 	paid := `{"client_msg_id":"order-1","exchange_name":"orders","routing_key":"paid","type":"order.paid.v1","data":{"order":[1,null,2.0]},
 		"sent_at":"2023-12-01T18:00:00+08:00","ack":"saved","confirm":true,"max_sends":2,"expected_receipts":2}`

@@ -14,8 +14,8 @@ import (
 	"github.com/sendonce/sendonce/shared/bus"
 )
 
-// tellOfStreams tells of a server of its own, which has a broker.
-func (s story) tellOfStreams() {
+// streams calls a server of its own, which has NATS.
+func (s story) streams() {
 	s.T.Helper()
 	server, nc := s.Host.ServeWithNATS(s.T)
 	broker, err := bus.Open(bus.Config{URL: nc.ConnectedUrl(), Replicas: 1}, slog.New(slog.DiscardHandler))
@@ -34,13 +34,13 @@ func (s story) tellOfStreams() {
 	}))
 	require.NoError(s.T, broker.Publish(s.T.Context(), []bus.Message{{Subject: bus.UserSubject("ann"), Event: saved}})[0])
 
-	all := ann.hear(cluster.StreamsPath+"ann?after=0", 2)
+	all := ann.readStream(cluster.StreamsPath+"ann?after=0", 2)
 	require.Equal(s.T, "message", all[0].kind)
 	require.Equal(s.T, "ack", all[1].kind)
 	for i, schema := range []string{"CloudEvent", "LateAck"} {
 		require.NoError(s.T, s.witness.contract.checkJSON(pointer("components", "schemas", schema), []byte(all[i].data)), all[i].data)
 	}
-	require.Equal(s.T, all[1:], chat.hear(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].id), "an admin hears anybody")
+	require.Equal(s.T, all[1:], chat.readStream(cluster.StreamsPath+"ann", 1, "Last-Event-ID", all[0].id), "an admin reads every stream")
 	ann.upgrade(cluster.StreamsPath + "ann")
 	ann.call(400, "GET", cluster.StreamsPath+"ann", "", "Last-Event-ID", "the first")
 	ann.get(400, cluster.StreamsPath+"ann?after=-1")
@@ -72,8 +72,8 @@ func (s story) upgrade(path string) {
 	require.NoError(s.T, res.Body.Close())
 }
 
-// hear listens to a stream until it has said n events.
-func (s story) hear(path string, n int, header ...string) []streamEvent {
+// readStream listens to a stream until it has said n events.
+func (s story) readStream(path string, n int, header ...string) []streamEvent {
 	s.T.Helper()
 	e := listen(s.Client, path, header...)
 	events := make([]streamEvent, n)

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s story) tellOfSubscribeMessages() {
+func (s story) subscribeMessages() {
 	s.T.Helper()
 	send := subscriptions + "send"
 	all := booking(1, `"lang":"zh_CN","miniprogram_state":"trial","on_unknown":"fail","max_retries":0,"ttl_seconds":60,
@@ -54,7 +54,7 @@ func (s story) tellOfSubscribeMessages() {
 	s.post(400, at+"/resend", `{"force":true}`)
 	s.post(200, at+"/resend", `{"force":true,"reason":"the user lost it"}`)
 	s.get(200, at)
-	s.tellOfPages(at)
+	s.pages(at)
 
 	s.post(200, send, strings.Replace(booking(1, ""), "CONFIRM", "SUCCESS", 1))
 	logs := subscriptions + "logs?business_type=course_booking&business_id=1&limit=1"
@@ -63,11 +63,11 @@ func (s story) tellOfSubscribeMessages() {
 	s.get(200, subscriptions+"statistics?since=2023-12-01T10:00:00Z")
 	s.get(200, subscriptions+"statistics")
 	s.get(400, subscriptions+"statistics?since=yesterday")
-	s.tellOfRecordedMessages()
+	s.recordedMessages()
 }
 
-// tellOfPages goes through the lists that end at a number of bytes too.
-func (s story) tellOfPages(at string) {
+// pages goes through the lists that end at a number of bytes too.
+func (s story) pages(at string) {
 	s.T.Helper()
 	id := path.Base(at)
 	s.Exec(`update subscribe_message_logs set send_status = 2 where id = $1`, id)
@@ -94,7 +94,7 @@ func (s story) tellOfPages(at string) {
 	s.get(400, cluster.AdminPath+"tasks/"+newest.(string)+"?after=1.2")
 }
 
-func (s story) tellOfRecordedMessages() {
+func (s story) recordedMessages() {
 	s.T.Helper()
 	recorded := s.post(200, subscriptions+"record", recording(3, `"lease_seconds":60`))
 	require.Equal(s.T, true, s.post(200, subscriptions+"record", recording(3, "")).Data("skipped"))

@@ -135,7 +135,7 @@ func TestContractSchemasMatchAPITypes(t *testing.T) {
 			continue
 		}
 		want := byName(fields)
-		// The client must tell an empty list from none.
+		// The client must distinguish an empty list from none.
 		if name == "CallerChange" {
 			for _, list := range []string{"queues", "business_types", "receives"} {
 				want[list] = property{kind: want[list].kind}

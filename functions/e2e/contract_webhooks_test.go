@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-func (s story) tellOfWebhooks() {
+func (s story) webhooks() {
 	s.T.Helper()
 	shop, bank := s.as(s.NewCaller("hooks", "submitter")), s.as(s.NewCaller("bank", "submitter"))
 	made := shop.post(200, cluster.EndpointsPath, `{"url":"https://shop.test/events","description":"orders","events":["task.succeeded","webhook.disabled"]}`)
@@ -73,7 +73,7 @@ func insertIncident(s *cluster.Client, queue string, over bool) task.ID {
 	return id
 }
 
-func (s story) tellOfAlerts() {
+func (s story) alerts() {
 	s.T.Helper()
 	insertIncident(s.Client, "wechat", true)
 	insertIncident(s.Client, "wechat", false)
@@ -82,7 +82,7 @@ func (s story) tellOfAlerts() {
 	s.get(400, cluster.AdminPath+"alerts?after=closed.7")
 }
 
-func (s story) tellOfDeadLetters() {
+func (s story) deadLetters() {
 	s.T.Helper()
 	s.Exec(`insert into dead_letters (function, event_id, event_type, event, reason, attempts)
 		select 'deliver', 'evt-' || n, 'sendonce.task.succeeded.v1', '{"state":"succeeded"}', 'has no subject', n from generate_series(1, 2) n`)

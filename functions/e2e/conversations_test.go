@@ -187,7 +187,7 @@ func TestPeersListsWhoWrote(t *testing.T) {
 	require.ElementsMatch(t, []string{"user", "limit", "after", "before"}, cid.Get(peers+"?user=%20&limit=0&after=x&before=y").Fields())
 }
 
-func (s story) tellOfConversations() {
+func (s story) conversations() {
 	s.T.Helper()
 	ann := s.as(s.NewCaller("ann", "submitter"))
 	said := sendText(ann.Client, "cid", "hello")

@@ -13,8 +13,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// growOn is a city on the database of a pair, which its functions reach by env.
-func growOn(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
+// startOnPair starts a cluster on the database of a pair, which its functions reach by env.
+func startOnPair(t *testing.T, pair *sandbox.Pair, env ...string) *cluster.Cluster {
 	t.Helper()
 	url, bin := pair.URL("postgres"), cluster.Binary(t)
 	migrate := cluster.StartProcess(t, bin, cluster.Settings(url), "migrate")
@@ -68,19 +68,19 @@ func TestFailoverLosesAndDoublesNothing(t *testing.T) {
 		} {
 			t.Run(fmt.Sprintf("reached %s its primary is %s", way.name, end.name), func(t *testing.T) {
 				pair := sandbox.NewPair(t)
-				failOver(t, pair, growOn(t, pair, way.to(t, pair)...), end.of, end.refused)
+				failOver(t, pair, startOnPair(t, pair, way.to(t, pair)...), end.of, end.refused)
 			})
 		}
 	}
 }
 
-// failOver loses the primary of a city under load.
+// failOver loses the primary of a cluster under load.
 func failOver(t *testing.T, pair *sandbox.Pair, c *cluster.Cluster, lose func(*sandbox.Pair), refused []string) {
 	shop := cluster.NewReceiver(t, nil)
 	c.WaitMessage(c.Save("msg.orders.paid", cluster.WithoutConfirm), "sent") // all is up
 	c.AddEndpoint(shop.URL)
 	callEach(c)
-	l := startLedger2(c)
+	l := startCallLedger(c)
 	l.more(50)
 	woken := make(chan []api.ClaimedTask, 1)
 	go func() {

@@ -14,7 +14,7 @@ import (
 	"github.com/sendonce/sendonce/shared/api"
 )
 
-// With the default safety tick, and with whoever reported them gone before NATS
+// With the default safety tick, and with the reporting process gone before NATS
 // is back, nothing but the trigger's own look can bring the outcomes.
 func TestOutcomesReportedWithoutNATSAreDeliveredOnce(t *testing.T) {
 	t.Parallel()
@@ -140,13 +140,13 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	first := w.FinishTask()
 	cluster.Eventually(t, func() bool {
 		return w.Admin.Count(`select count(*) from webhook_endpoints where enabled and failing_since < now() - interval '1 second'`) == 1
-	}, "it has failed for a second, which only the next failure tells")
+	}, "it has failed for a second, which only the next failure shows")
 	second := w.FinishTask()
 
-	told := other.Event(t, 1, secret)
-	require.Equal(t, "sendonce.webhook.disabled.v1", told.Type)
+	event := other.Event(t, 1, secret)
+	require.Equal(t, "sendonce.webhook.disabled.v1", event.Type)
 	var data api.EndpointEventData
-	require.NoError(t, json.Unmarshal(told.Data, &data))
+	require.NoError(t, json.Unmarshal(event.Data, &data))
 	require.Equal(t, registered.ID, data.EndpointID)
 	require.Equal(t, "failing", data.Reason)
 	require.NotNil(t, data.FailingSince)
@@ -163,7 +163,7 @@ func TestDisabledEndpointGetsItsEventsWhenEnabled(t *testing.T) {
 	require.True(t, enabled.Enabled)
 	require.Nil(t, enabled.FailingSince)
 	subjects := []string{broken.Event(t, 3, registered.Secret).Subject, broken.Event(t, 4, registered.Secret).Subject}
-	cluster.RequireSame(t, []string{first, second}, subjects, "what rested is told")
+	cluster.RequireSame(t, []string{first, second}, subjects, "the waiting events are delivered")
 	cluster.WaitDeliveries(w, "delivered", 2+1+3)
 	cluster.WaitDeliveries(w, "pending", 0)
 	require.Equal(t, 4, broken.Calls())
@@ -188,7 +188,7 @@ func TestKilledDeliverRepeatsAfterItsLease(t *testing.T) {
 	killed := time.Now()
 	require.NoError(t, c.Process("deliver").Kill())
 	c.StartFunctions("deliver")
-	cluster.Eventually(t, func() bool { return shop.Calls() == 2 }, "told again")
+	cluster.Eventually(t, func() bool { return shop.Calls() == 2 }, "delivered again")
 	t.Logf("told again %v after the kill", time.Since(killed).Round(time.Millisecond))
 	require.Equal(t, first, shop.Event(t, 2, secret))
 	waitDelivered(c, 1)

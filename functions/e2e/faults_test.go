@@ -34,7 +34,7 @@ func outage(t *testing.T) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// load is callers that go on whatever happens, and what they were told.
+// load is callers that continue through failures, and what they were answered.
 type load struct {
 	t    *testing.T
 	ctx  context.Context // of the load, not of a call
@@ -234,9 +234,9 @@ func TestTwoOfEachProcessDoubleNothing(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	const n = 600 // more than one takes in a batch
-	var hands [2]*api.Client
-	for i := range hands {
-		hands[i] = api.NewClient(o.Start(""), "admin", "secret")
+	var clients [2]*api.Client
+	for i := range clients {
+		clients[i] = api.NewClient(o.Start(""), "admin", "secret")
 	}
 	zombies := make([]api.SendRequest, n)
 	for i := range zombies {
@@ -244,17 +244,17 @@ func TestTwoOfEachProcessDoubleNothing(t *testing.T) {
 		o.Save("msg.orders.paid", cluster.WithoutConfirm)
 	}
 	for batch := range slices.Chunk(zombies, 1000) {
-		_, err := hands[0].SendBatch(t.Context(), batch)
+		_, err := clients[0].SendBatch(t.Context(), batch)
 		require.NoError(t, err)
 	}
-	tasks, err := cluster.ClaimAll(hands[0])
+	tasks, err := cluster.ClaimAll(clients[0])
 	require.NoError(t, err)
 	require.Len(t, tasks, n)
 	o.Admin.Exec(`update task_live set due_at = now() - interval '1 minute'`)
 
 	var all sync.WaitGroup
 	replies := make(chan cluster.Reply, 100)
-	for _, hand := range hands {
+	for _, hand := range clients {
 		o.StartTrigger(hand.BaseURL)
 		for range 3 { // the triggers alone have one of each work at a time
 			all.Go(func() { replies <- o.At(hand.BaseURL).Tick("relay") })
@@ -273,7 +273,7 @@ func TestTwoOfEachProcessDoubleNothing(t *testing.T) {
 
 	var claimed [2][]string
 	var errs [2]error
-	for i, hand := range hands {
+	for i, hand := range clients {
 		all.Go(func() { claimed[i], errs[i] = cluster.ClaimAll(hand) })
 	}
 	all.Wait()
@@ -334,7 +334,7 @@ func TestThousandPollsWaitWithoutDatabase(t *testing.T) {
 	cluster.Eventually(t, func() bool {
 		_, looks := asked.count()
 		return looks >= polls && time.Since(o.Admin.LastStatement()) > time.Second
-	}, "all have looked, and one perhaps again when the process began to hear of tasks")
+	}, "all have claimed once, and one perhaps again when the process subscribed to wake-ups")
 	_, err := submit.Send(t.Context(), api.SendRequest{PhoneNumber: "13800138000", Content: "for nobody who waits", Queue: "other", IdempotencyKey: api.NewKey()})
 	require.NoError(t, err)
 	before, _ := asked.count()
@@ -345,7 +345,7 @@ func TestThousandPollsWaitWithoutDatabase(t *testing.T) {
 	require.Empty(t, answers)
 
 	took := make([]time.Duration, 0, rounds)
-	apart := time.NewTicker(50 * time.Millisecond) // what is told within 20 ms is told together
+	apart := time.NewTicker(50 * time.Millisecond) // wake-ups within 20 ms are published together
 	defer apart.Stop()
 	for range rounds {
 		<-apart.C

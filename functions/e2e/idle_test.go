@@ -46,7 +46,7 @@ func invocations(c *cluster.Cluster) map[string]int {
 	return calls
 }
 
-// isSettled tells whether no wake-up falls due by then, waits to be taken, or is
+// isSettled reports whether no wake-up falls due by then, waits to be taken, or is
 // under way. It looks in the order in which a wake-up goes: none gets past it.
 func isSettled(c *cluster.Cluster, wake jetstream.Stream, then time.Time) bool {
 	info, err := wake.Info(c.T.Context(), jetstream.WithSubjectFilter("sched.>"))

@@ -306,7 +306,7 @@ func (w *witness) remember(pattern string, status int, got []byte) {
 	w.seen[strings.TrimSpace(fmt.Sprintf("%s %d %s", pattern, status, envelope.Error))] = true
 }
 
-// requestProblems tells what the contract would have refused of a request that
+// requestProblems returns what the contract would have refused of a request that
 // the service took.
 func (c *contract) requestProblems(operation place, r *http.Request, sent []byte) (problems []string) {
 	query := r.URL.Query()

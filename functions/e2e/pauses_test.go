@@ -185,18 +185,18 @@ func TestResumeWakesClaimInAnotherProcess(t *testing.T) {
 }
 
 // The poll that waits was there before the pause and knows nothing of it, and all
-// who knew are killed: what NATS keeps has sweep end the pause and tell the poll.
+// who knew are killed: the schedule in NATS makes sweep end the pause and wake the poll.
 func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	t.Parallel()
 	o := cluster.New(t)
 	_, claims := startServer(o, "claim")
-	admin, desk := startServer(o, "admin")
+	admin, pausing := startServer(o, "admin")
 	sweep, first := startServer(o, "sweep")
 	trigger := cluster.StartProcess(t, o.Bin, slices.Concat(o.Env, []string{"SENDONCE_FUNCTIONS_URL=" + first.URL}), "trigger")
 	require.NoError(t, trigger.WaitFor(t.Context(), `"triggering"`))
 	waiting := claims.StartWaiting("/api/v1/sms/tasks/pending?app_id=a&wait=30")
 	until := time.Now().Add(6 * time.Second)
-	pauseQueue(desk, "default", until)
+	pauseQueue(pausing, "default", until)
 	wake, err := o.JetStream().Stream(t.Context(), "WAKE")
 	require.NoError(t, err)
 	cluster.Eventually(t, func() bool {
@@ -206,7 +206,7 @@ func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	for _, one := range []*sandbox.Process{admin, sweep, trigger} {
 		require.NoError(t, one.Kill())
 	}
-	// A task whose submitter died before it told anybody.
+	// A task whose submitter died before it published a wake-up.
 	id := task.NewID()
 	o.Admin.Exec(`insert into tasks (id, caller_id, queue, priority, max_retries, on_unknown, phone_number, content)
 		values ($1, 0, 'default', 5, 3, 0, '13800138000', 'x')`, id)
@@ -217,7 +217,7 @@ func TestSweepEndsPauseAfterOthersWereKilled(t *testing.T) {
 	require.False(t, time.Now().Before(until), "no sooner")
 }
 
-// A resume is stored before anybody is told, so any sweep can tell of it.
+// A resume is stored before the wake-up is published, so any sweep can publish it.
 func TestSweepWakesPollsAfterLostResume(t *testing.T) {
 	t.Parallel()
 	s := cluster.Serve(t)
@@ -274,7 +274,7 @@ func TestLiftedTemplateReleasesItsTasks(t *testing.T) {
 	require.Equal(t, 404, s.Post(lift, `{"reason":"corrected"}`).Status)
 }
 
-func (s story) tellOfPauses() {
+func (s story) pauses() {
 	s.T.Helper()
 	at := cluster.AdminPath + "queues/bulk"
 	s.post(200, at+"/pause", `{"reason":"the gateway is being moved"}`)

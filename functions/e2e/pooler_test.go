@@ -31,7 +31,7 @@ func TestContractThroughPgBouncer(t *testing.T) {
 	t.Cleanup(env.Close)
 	h, err := fn.Handler(env, functions.Catalogue()...)
 	require.NoError(t, err)
-	story{cluster.ServeHandler(t, h).Connect(url), newWitness(t)}.tellAll()
+	story{cluster.ServeHandler(t, h).Connect(url), newWitness(t)}.runAll()
 }
 
 func TestPooledSessionIsPassedOnUnchanged(t *testing.T) {

@@ -168,12 +168,12 @@ func TestOneCallerCannotFillInboxStream(t *testing.T) {
 	for n := range 5 {
 		sent := sendTo(modest, n, "user:bob", "x")
 		require.Equal(t, 200, sent.Status, sent.Text)
-		require.Equal(t, sent.Data("server_msg_id"), hears.told())
+		require.Equal(t, sent.Data("server_msg_id"), hears.nextMessage())
 	}
 	require.Zero(t, o.Admin.Count(`select count(*) from stream_pauses`), "it was never full")
 }
 
-// A user whose inbox was flooded while it was away is told that something may be
+// A user whose inbox was flooded while it was away learns that something may be
 // missing, and where it is.
 func TestStreamReportsAGap(t *testing.T) {
 	t.Parallel()
@@ -184,7 +184,7 @@ func TestStreamReportsAGap(t *testing.T) {
 	first := o.Save("user:bob")
 	o.WaitMessage(first, "sent")
 	hears := listen(s, cluster.StreamsPath+"bob?after=0")
-	require.Equal(t, first, hears.told())
+	require.Equal(t, first, hears.nextMessage())
 	last := hears.last
 	hears.leave()
 	for range 150 {
@@ -201,9 +201,9 @@ func TestStreamReportsAGap(t *testing.T) {
 	require.Equal(t, gap.id, fmt.Sprint(data.Next-1))
 	require.Contains(t, data.Message, "GET /api/v1/messages?between=")
 	for range 100 {
-		again.told()
+		again.nextMessage()
 	}
-	require.Equal(t, ann, listen(s, cluster.StreamsPath+"ann?after=0").told(), "others miss nothing")
+	require.Equal(t, ann, listen(s, cluster.StreamsPath+"ann?after=0").nextMessage(), "others miss nothing")
 	fresh := listen(s, cluster.StreamsPath+"bob?after=0").event()
 	require.Equal(t, []string{"gap", gap.id}, []string{fresh.kind, fresh.id}, "a reader from the beginning gets it too")
 }
@@ -231,5 +231,5 @@ func TestOneSenderEmptiesNoInbox(t *testing.T) {
 	require.Equal(t, 200, sendTo(greedy, 200, "user:zoe", "x").Status)
 	require.Equal(t, 200, sendTo(modest, 1, "user:vic", "x").Status)
 	waitAllSent(o, func() {})
-	require.Equal(t, first, listen(s, cluster.StreamsPath+"vic?after=0").told())
+	require.Equal(t, first, listen(s, cluster.StreamsPath+"vic?after=0").nextMessage())
 }

@@ -46,7 +46,7 @@ func requireSentOnce(o *cluster.Cluster, n int) {
 	require.Len(o.T, seen, n, "each is there once")
 }
 
-// newPointsService is the service of points, which acts on orders; it tells how often it
+// newPointsService is the service of points, which acts on orders, and a count of how often it
 // did.
 func newPointsService(o *cluster.Cluster) (*inbox.Receiver, func() int) {
 	o.T.Helper()
@@ -111,11 +111,11 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)
 	o.StartRelay()
-	office, sends := o.At(o.Client.BaseURL), 1
+	operator, sends := o.At(o.Client.BaseURL), 1
 	typo := o.Save("ordres.paid", func(r *api.MessageRequest) { r.MaxSends = &sends })
 	good := o.Save("msg.orders.paid")
 	o.WaitMessage(good, "sent")
-	stuck := func() []any { return office.Get("/api/v1/messages/stuck?kind=sending").Data("items").([]any) }
+	stuck := func() []any { return operator.Get("/api/v1/messages/stuck?kind=sending").Data("items").([]any) }
 	cluster.Eventually(t, func() bool { return len(stuck()) == 1 })
 	const reason = "no stream takes the subject ordres.paid"
 	listed := stuck()[0].(map[string]any)
@@ -124,14 +124,14 @@ func TestMessageWithoutStreamIsStuckAndRedriven(t *testing.T) {
 	require.EqualValues(t, 0, listed["remaining_sends"])
 
 	redrive := "/api/v1/messages/" + typo + "/redrive"
-	require.Equal(t, 200, office.Post(redrive, "").Status)
+	require.Equal(t, 200, operator.Post(redrive, "").Status)
 	cluster.Eventually(t, func() bool { return o.Message(typo).Stuck }, "there is still no such stream")
 	require.Equal(t, 2, o.Message(typo).Epoch)
 	require.Contains(t, o.Message(typo).LastError, reason)
 
 	ordres, err := o.JetStream().CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDRES", Subjects: []string{"ordres.>"}})
 	require.NoError(t, err)
-	require.Equal(t, 200, office.Post(redrive, "").Status)
+	require.Equal(t, 200, operator.Post(redrive, "").Status)
 	require.Empty(t, o.WaitMessage(typo, "sent").LastError)
 	require.Empty(t, stuck())
 	taken, err := ordres.GetLastMsgForSubject(t.Context(), "ordres.paid")

@@ -125,7 +125,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 		sends, senderID := s.caller("sender-"+c.name, "sender")
 		stream, socket := listen(as("stream"), cluster.StreamsPath+c.name), openSocket(as("stream"), c.name, nil)
 		s.publish(c.name)
-		require.NotEmpty(t, stream.told())
+		require.NotEmpty(t, stream.nextMessage())
 		require.Equal(t, api.StreamMessage, socket.next().Event)
 		polled := sends("claim").StartWaiting(poll)
 		streamEnds, socketEnds := stream.ended(), socket.ended()
@@ -149,7 +149,7 @@ func TestChangedCallerLosesOpenStreamsAndPolls(t *testing.T) {
 	require.Equal(t, 200, sent.Status, sent.Text)
 	require.Len(t, other("claim").Get(poll).List(), 1, "no poll of a revoked caller took it")
 	s.publish("ann")
-	require.NotEmpty(t, calm.told(), "who was not changed is not disturbed")
+	require.NotEmpty(t, calm.nextMessage(), "who was not changed is not disturbed")
 }
 
 func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
@@ -173,5 +173,5 @@ func TestRevokeWithoutNATSAppliesWhenItIsBack(t *testing.T) {
 	require.NotContains(t, inTime(t, cluster.WaitLimit/3, ends, "the stream"), "data:")
 	require.Less(t, time.Since(began), 25*time.Second, "sooner than what is remembered of a caller is looked up again")
 	s.publish("ann")
-	require.NotEmpty(t, calm.told())
+	require.NotEmpty(t, calm.nextMessage())
 }

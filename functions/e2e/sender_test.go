@@ -46,7 +46,7 @@ type senderRun struct {
 	t        *testing.T
 	service  *cluster.Client
 	queue    string
-	door     *httptest.Server // the service, as the sender sees it
+	proxy    *httptest.Server // the service, as the sender sees it
 	provider *httptest.Server
 	journal  string
 	bin      string
@@ -61,7 +61,7 @@ type senderRun struct {
 	total  int
 }
 
-// startSenderRun has a queue of its own, so that hunts share a service.
+// startSenderRun has a queue of its own, so that runs share a service.
 func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *senderRun {
 	t.Helper()
 	h := &senderRun{
@@ -72,13 +72,13 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	h.took = sync.NewCond(&h.mu)
 	at, err := url.Parse(service.URL)
 	require.NoError(t, err)
-	h.door = httptest.NewServer(h.watch(&httputil.ReverseProxy{
+	h.proxy = httptest.NewServer(h.watch(&httputil.ReverseProxy{
 		Rewrite:        func(r *httputil.ProxyRequest) { r.SetURL(at) },
 		ModifyResponse: h.watchAnswer,
 		ErrorHandler:   func(http.ResponseWriter, *http.Request, error) { panic(http.ErrAbortHandler) },
 		ErrorLog:       log.New(io.Discard, "", 0),
 	}))
-	t.Cleanup(h.door.Close)
+	t.Cleanup(h.proxy.Close)
 	h.provider = httptest.NewUnstartedServer(http.HandlerFunc(h.take))
 	h.provider.Listener = gate{h.provider.Listener, h}
 	h.provider.Start()
@@ -86,7 +86,7 @@ func startSenderRun(t *testing.T, service *cluster.Client, trap killPoint) *send
 	return h
 }
 
-// reach stops whoever gets to the moment that is waited for, until the sender
+// reach stops the call that gets to the chosen kill point, until the sender
 // is dead; it gives whether to go on.
 func (h *senderRun) reach(m killPoint) bool {
 	h.mu.Lock()
@@ -142,13 +142,13 @@ func (h *senderRun) watchAnswer(res *http.Response) error {
 // carried no message.
 type gate struct {
 	net.Listener
-	hunt *senderRun
+	run *senderRun
 }
 
 func (g gate) Accept() (net.Conn, error) {
 	for {
 		conn, err := g.Listener.Accept()
-		if err != nil || g.hunt.reach(connected) {
+		if err != nil || g.run.reach(connected) {
 			return conn, err
 		}
 		if err := conn.Close(); err != nil {
@@ -186,7 +186,7 @@ func (h *senderRun) submit(policy string) string {
 func (h *senderRun) start(concurrency string) {
 	h.t.Helper()
 	h.process = cluster.StartProcess(h.t, h.bin, []string{
-		"SENDONCE_URL=" + h.door.URL, "SENDONCE_USER=" + h.service.User, "SENDONCE_PASSWORD=" + h.service.Password, "SENDER_APP=" + h.queue,
+		"SENDONCE_URL=" + h.proxy.URL, "SENDONCE_USER=" + h.service.User, "SENDONCE_PASSWORD=" + h.service.Password, "SENDER_APP=" + h.queue,
 		"SENDER_QUEUE=" + h.queue, "SENDER_JOURNAL=" + h.journal, "SENDER_LEASE=1h", "SENDER_CONCURRENCY=" + concurrency,
 		"SENDER_GATEWAY=http", "SENDER_HTTP_URL=" + h.provider.URL, `SENDER_HTTP_BODY={"id":"{{.TaskID}}","claim":{{.ClaimID}}}`,
 	})
@@ -202,7 +202,7 @@ const (
 	stateProcessing = 2
 )
 
-// until waits, and tells what the sender said meanwhile when it waits in vain.
+// until waits for a condition, and prints the sender's output if it stays false.
 func (h *senderRun) until(done func() bool) {
 	h.t.Helper()
 	if !assert.Eventually(h.t, done, cluster.WaitLimit, 5*time.Millisecond) {

@@ -53,7 +53,7 @@ func TestFunctionsStartedBeforeTriggerLoseNothing(t *testing.T) {
 	cluster.Eventually(t, func() bool { return submit(strict, "4", "user:bob", "accepted").Status == 202 })
 	heard := listen(bob, cluster.StreamsPath+"bob?after=0")
 	for _, key := range []string{"1", "3", "4"} {
-		require.Equal(t, s.Get(cluster.MessagesPath+"/by-key/"+key).Data("server_msg_id"), heard.told())
+		require.Equal(t, s.Get(cluster.MessagesPath+"/by-key/"+key).Data("server_msg_id"), heard.nextMessage())
 	}
 	cluster.Eventually(t, func() bool { return s.Count(`select count(*) from message_live`) == 0 && shop.Calls() == 1 })
 }

@@ -89,7 +89,7 @@ func TestNearlyFullStreamRaisesAnAlert(t *testing.T) {
 	require.Equal(t, 2, ops.Calls())
 }
 
-// While an alert is open, deliver looks every minute, whoever else wakes it.
+// While an alert is open, deliver checks every minute, also without other wake-ups.
 func TestOpenStreamAlertIsCheckedEveryMinute(t *testing.T) {
 	t.Parallel()
 	o := cluster.OpenMessages(t)

@@ -88,8 +88,8 @@ func (e *streamReader) event() streamEvent {
 	}
 }
 
-// told waits for the next message and gives its id.
-func (e *streamReader) told() string {
+// nextMessage waits for the next message and returns its id.
+func (e *streamReader) nextMessage() string {
 	e.t.Helper()
 	h := e.event()
 	require.Equal(e.t, "message", h.kind)
@@ -158,18 +158,18 @@ func TestStreamResumesWithoutGapOrRepeat(t *testing.T) {
 	early := o.Save("user:bob")
 	o.Save("user:carl")
 	second := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", first.last)
-	require.Equal(t, early, second.told(), "also for one who had no event before")
+	require.Equal(t, early, second.nextMessage(), "also for one who had no event before")
 	second.leave()
 	missed := []string{o.Save("user:bob")}
 	o.WaitMessage(missed[0], "sent") // two that are due at once may come in any order
 	missed = append(missed, o.Save("user:bob"))
 	o.WaitMessage(missed[1], "sent")
 	third := listen(s, cluster.StreamsPath+"bob?after=0", "Last-Event-ID", second.last)
-	require.Equal(t, missed, []string{third.told(), third.told()}, "the header wins, as an EventSource keeps its URL")
+	require.Equal(t, missed, []string{third.nextMessage(), third.nextMessage()}, "the header wins, as an EventSource keeps its URL")
 	last := o.Save("user:bob")
-	require.Equal(t, last, third.told())
+	require.Equal(t, last, third.nextMessage())
 	all := listen(s, cluster.StreamsPath+"bob?after=0")
-	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.told(), all.told(), all.told(), all.told()})
+	require.Equal(t, append([]string{early}, append(missed, last)...), []string{all.nextMessage(), all.nextMessage(), all.nextMessage(), all.nextMessage()})
 }
 
 func TestStreamIsItsCallersOnly(t *testing.T) {
@@ -220,7 +220,7 @@ func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	s := o.Admin
 	bob := listen(s, cluster.StreamsPath+"bob")
 	before := o.Save("user:bob")
-	require.Equal(t, before, bob.told())
+	require.Equal(t, before, bob.nextMessage())
 	require.NoError(t, o.NATS.Stop())
 	var refused cluster.Reply
 	cluster.Eventually(t, func() bool {
@@ -231,9 +231,9 @@ func TestStreamContinuesWhenNATSIsBack(t *testing.T) {
 	require.NotEmpty(t, refused.Header.Get("Retry-After"))
 	meanwhile := o.Save("user:bob")
 	o.StartNATS()
-	require.Equal(t, meanwhile, bob.told(), "on the same connection")
+	require.Equal(t, meanwhile, bob.nextMessage(), "on the same connection")
 	after := o.Save("user:bob")
-	require.Equal(t, after, bob.told())
+	require.Equal(t, after, bob.nextMessage())
 }
 
 func TestUnsendableEventDelaysNothing(t *testing.T) {
@@ -251,7 +251,7 @@ func TestUnsendableEventDelaysNothing(t *testing.T) {
 		require.NoError(t, event.SetData(cloudevents.ApplicationJSON, []byte(data)))
 		require.NoError(t, broker.Publish(t.Context(), []bus.Message{{Subject: bus.UserSubject("bob"), Event: event}})[0])
 	}
-	require.Equal(t, "1", bob.told())
+	require.Equal(t, "1", bob.nextMessage())
 	require.Contains(t, bob.text.String(), ": event 1 is not readable and skipped\n\nid: 1\n\nid: 2\n")
 
 	js, err := jetstream.New(nc)
@@ -260,7 +260,7 @@ func TestUnsendableEventDelaysNothing(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, users.Purge(t.Context(), jetstream.WithPurgeSequence(2)))
 	late := listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", "0")
-	require.Equal(t, "1", late.told(), "all that is kept")
+	require.Equal(t, "1", late.nextMessage(), "all that is kept")
 	require.NoError(t, users.Purge(t.Context()))
 	late = listen(s, cluster.StreamsPath+"bob", "Last-Event-ID", "1")
 	late.block()
@@ -298,7 +298,7 @@ func TestHundredsOfStreamsSendNoStatements(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for i, e := range ears {
-		require.Equal(t, fmt.Sprintf("u-%d", i), e.told())
+		require.Equal(t, fmt.Sprintf("u-%d", i), e.nextMessage())
 	}
 	require.Equal(t, before, o.Admin.LastStatement())
 }

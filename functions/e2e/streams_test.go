@@ -40,7 +40,7 @@ func TestTriggerNamesBrokenRouteAndServesOthers(t *testing.T) {
 	require.Contains(t, p.process.Output(), "EVENTS: max_bytes is 134217728, wanted 1099511627776 (NATS does not change it: nats: API error: code=500 err_code=10047")
 }
 
-// What no function can read is a dead letter. Where the stream of those is full,
+// An event that no function can read is a dead letter. If the stream of dead deadLetters is full,
 // Postgres keeps it.
 func TestFullDeadLetterStreamStopsNoShard(t *testing.T) {
 	t.Parallel()

@@ -377,10 +377,10 @@ func TestSubscribeOutcomeReachesItsCaller(t *testing.T) {
 
 	signing, err := w.Client.SigningSecret(t.Context())
 	require.NoError(t, err)
-	told := shop.Event(t, 1, signing.Secret)
-	require.Equal(t, recorded.TaskID, told.Subject)
-	require.Equal(t, "sendonce.task.succeeded.v1", told.Type)
+	event := shop.Event(t, 1, signing.Secret)
+	require.Equal(t, recorded.TaskID, event.Subject)
+	require.Equal(t, "sendonce.task.succeeded.v1", event.Type)
 	var data api.TaskEventData
-	require.NoError(t, json.Unmarshal(told.Data, &data))
+	require.NoError(t, json.Unmarshal(event.Data, &data))
 	require.JSONEq(t, fmt.Sprintf(`{"subscribe_id":"%d"}`, recorded.ID), string(data.Metadata))
 }

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { sandbox.Main(m) }
 
-// auditedActions are the words of what was done by hand to a subject, oldest first.
+// auditedActions returns the audit entries of a subject, oldest first.
 func auditedActions(s *cluster.Client, subject string) (words []string) {
 	rows, err := s.Owner.Query(s.T.Context(), `select action from operator_actions where subject = $1 order by id`, subject)
 	require.NoError(s.T, err)
@@ -31,7 +31,7 @@ func auditedActions(s *cluster.Client, subject string) (words []string) {
 	return words
 }
 
-// requireNoSecretsStored demands that the records of what was done by hand hold none.
+// requireNoSecretsStored demands that the audit log has no secrets.
 func requireNoSecretsStored(s *cluster.Client) {
 	s.T.Helper()
 	require.Positive(s.T, s.Count(`select count(*) from operator_actions`))
@@ -95,7 +95,7 @@ func TestEndpointChangesAreAudited(t *testing.T) {
 	require.Equal(t, 404, s.Do("DELETE", at, "").Status)
 	require.Equal(t, "failed", s.Get(cluster.DeliveriesPath+"/"+pending).Data("state"))
 	require.Equal(t, "delivered", s.Get(cluster.DeliveriesPath+"/"+delivered).Data("state"))
-	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "what changes nothing is not told")
+	require.Equal(t, []string{"webhook.create", "webhook.disable", "webhook.enable", "webhook.delete"}, auditedActions(s, "webhook/"+id), "what changes nothing is not recorded")
 	requireNoSecretsStored(s)
 }
 

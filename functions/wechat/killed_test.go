@@ -91,7 +91,7 @@ func (k *lock) drop() {
 }
 
 // steps brings the function to a point of its work, kills it there, and lets
-// WeChat go on. Each tells whether somebody else can know that nothing was sent.
+// WeChat go on. Each says whether another process can know that nothing was sent.
 var steps = []struct {
 	name string
 	kill func(c *wechatServer, o store.Subscribed)
@@ -155,7 +155,7 @@ var steps = []struct {
 	}, false},
 }
 
-// killed kills the function, and then mends WeChat.
+// killed kills the function, and then clears the faults of WeChat.
 func (c *wechatServer) killed() {
 	c.T.Helper()
 	require.NoError(c.T, c.at.Kill())

@@ -11,7 +11,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// unknown orders a message that is delivered, of which nobody hears.
+// unknown orders a message that is delivered, whose answer is lost.
 func (c *wechatServer) unknown() store.Subscribed {
 	c.T.Helper()
 	c.fake.Grant("ann", "T1", 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/sendonce/sendonce/shared/task"
 )
 
-// claimed is the order's task in the hands of another instance.
+// claimed returns the message's task, claimed by another instance.
 func (c *wechatServer) claimed() store.Claimed {
 	c.T.Helper()
 	claimed, _, err := c.db.Claim(c.T.Context(), store.ClaimRequest{

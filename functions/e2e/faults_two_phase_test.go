@@ -34,7 +34,7 @@ func TestKilledNATSLosesNoAcceptedMessage(t *testing.T) {
 	l.more(200, accepted)
 	l.holds(js)
 	require.Empty(t, l.failed, "none was kept from handing over")
-	require.Zero(t, l.counts.saved, "who was not accepted was told so")
+	require.Zero(t, l.counts.saved, "every answer says that it was accepted")
 }
 
 func TestMessagesAreAcceptedWhilePostgresIsAway(t *testing.T) {
@@ -258,11 +258,11 @@ func TestDeliveryBeforeSavedHappensOnceWithoutPostgres(t *testing.T) {
 	l := startLedger(w, 4)
 	l.more(20, accepted)
 	proxy.Cut()
-	told := l.sum().all()
+	acknowledged := l.sum().all()
 	l.more(40, accepted)
 	js := w.JetStream()
-	cluster.Eventually(t, func() bool { return inboxHas(t, js) >= told+40 }, "bob has them")
-	require.Less(t, w.SavedMessages(), told+40, "and they are not saved")
+	cluster.Eventually(t, func() bool { return inboxHas(t, js) >= acknowledged+40 }, "bob has them")
+	require.Less(t, w.SavedMessages(), acknowledged+40, "and they are not saved")
 	proxy.Restore()
 	l.more(20, accepted)
 	l.holds(js)
@@ -295,7 +295,7 @@ func TestClusterKeepsAcceptedMessagesAfterLeaderLoss(t *testing.T) {
 	}
 	l.holds(js)
 	require.Zero(t, l.counts.saved)
-	for _, acks := range l.told {
+	for _, acks := range l.acks {
 		for _, ack := range acks {
 			if ack.Ack == "accepted" {
 				require.Equal(t, "replicated", ack.Durability)

@@ -11,17 +11,17 @@ import (
 )
 
 // waitDelivered waits until n deliveries have succeeded, none is pending and no event
-// waits to become one: whatever is told twice has been told by then.
+// waits to become one: a duplicate would have arrived by then.
 func waitDelivered(c *cluster.Cluster, n int) {
 	c.T.Helper()
 	cluster.Eventually(c.T, func() bool {
 		return waitingEvents(c) == 0 &&
 			c.Admin.Count(`select count(*) from webhook_deliveries where state = 0`) == 0 &&
 			c.Admin.Count(`select count(*) from webhook_deliveries where state = 1`) == n
-	}, "all are told")
+	}, "all are delivered")
 }
 
-// requireEachOnce says that v heard of each of the tasks once, and of nothing else.
+// requireEachOnce demands that v got one event of each task, and nothing else.
 func requireEachOnce(v *cluster.Receiver, t *testing.T, tasks []string) {
 	t.Helper()
 	v.Mu.Lock()
@@ -34,5 +34,5 @@ func requireEachOnce(v *cluster.Receiver, t *testing.T, tasks []string) {
 		ids[v.Headers[i].Get("webhook-id")], subjects[i] = true, e.Subject
 	}
 	require.Len(t, ids, len(tasks))
-	cluster.RequireSame(t, tasks, subjects, "each is told once")
+	cluster.RequireSame(t, tasks, subjects, "each is delivered once")
 }

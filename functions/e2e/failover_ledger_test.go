@@ -21,10 +21,10 @@ import (
 	"github.com/sendonce/sendonce/shared/inbox"
 )
 
-// ledger2 is callers of a city who go on whatever happens, and what they were
-// told. Each makes one call after the other, and the same one again until it is
+// callLedger is callers of a cluster that continue through failures, and what they were
+// answered. Each makes one call after the other, and the same one again until it is
 // answered.
-type ledger2 struct {
+type callLedger struct {
 	t     *testing.T
 	c     *cluster.Cluster
 	ctx   context.Context // of the callers, not of a call
@@ -54,10 +54,10 @@ type numberedMessage struct {
 	N      int
 }
 
-// startLedger2 begins the calls.
-func startLedger2(c *cluster.Cluster) *ledger2 {
+// startCallLedger begins the calls.
+func startCallLedger(c *cluster.Cluster) *callLedger {
 	c.T.Helper()
-	l := &ledger2{
+	l := &callLedger{
 		t: c.T, c: c, accepted: map[string]bool{}, claims: map[string][]api.ID{}, reported: map[string]bool{}, sent: map[string]int{},
 		answered: map[string]int{}, refused: map[string]int{}, first: map[string]time.Duration{},
 	}
@@ -80,13 +80,13 @@ func startLedger2(c *cluster.Cluster) *ledger2 {
 }
 
 // of is a function as one who never repeats a call by itself.
-func (l *ledger2) of(function string) *api.Client {
+func (l *callLedger) of(function string) *api.Client {
 	client := l.c.API(function)
 	client.Tries = 1
 	return client
 }
 
-func (l *ledger2) submitter() func() error {
+func (l *callLedger) submitter() func() error {
 	client, key := l.of("submit"), api.NewKey()
 	return func() error {
 		sent, err := client.Send(l.calls, api.SendRequest{PhoneNumber: "13800138000", Content: "hi", IdempotencyKey: key})
@@ -95,7 +95,7 @@ func (l *ledger2) submitter() func() error {
 }
 
 // sender claims two tasks at a time and reports one; the other stays claimed.
-func (l *ledger2) sender() func() error {
+func (l *callLedger) sender() func() error {
 	claim, report := l.of("claim"), l.of("report")
 	two, wait, succeeded := 2, 1, 2
 	var hand []api.ClaimedTask // not reported yet
@@ -115,7 +115,7 @@ func (l *ledger2) sender() func() error {
 }
 
 // reader finds what was accepted: never 404.
-func (l *ledger2) reader() func() error {
+func (l *callLedger) reader() func() error {
 	client := l.of("submit")
 	return func() error {
 		l.mu.Lock()
@@ -129,7 +129,7 @@ func (l *ledger2) reader() func() error {
 	}
 }
 
-func (l *ledger2) author(name, ack string) func() error {
+func (l *callLedger) author(name, ack string) func() error {
 	client, n := l.of("messages"), 0
 	return func() error {
 		data, err := json.Marshal(numberedMessage{name, n})
@@ -142,7 +142,7 @@ func (l *ledger2) author(name, ack string) func() error {
 }
 
 // receive has a receiver act on each message and confirm it.
-func (l *ledger2) receive() {
+func (l *callLedger) receive() {
 	receiver, _ := newPointsService(l.c)
 	act := receiver.Effect
 	receiver.Effect = func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
@@ -160,7 +160,7 @@ func (l *ledger2) receive() {
 }
 
 // keep makes a call every 20 ms until the end, and until the last is answered.
-func (l *ledger2) keep(kind string, call func() error) {
+func (l *callLedger) keep(kind string, call func() error) {
 	l.all.Go(func() {
 		pace := time.NewTicker(20 * time.Millisecond)
 		defer pace.Stop()
@@ -173,12 +173,12 @@ func (l *ledger2) keep(kind string, call func() error) {
 			began := time.Now()
 			err := call()
 			answered = err == nil
-			l.told(kind, time.Since(began), err)
+			l.recordAnswer(kind, time.Since(began), err)
 		}
 	})
 }
 
-func (l *ledger2) told(kind string, took time.Duration, err error) {
+func (l *callLedger) recordAnswer(kind string, took time.Duration, err error) {
 	if err == nil {
 		l.done(kind)
 	}
@@ -195,7 +195,7 @@ func (l *ledger2) told(kind string, took time.Duration, err error) {
 	}
 }
 
-func (l *ledger2) done(kind string) {
+func (l *callLedger) done(kind string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.answered[kind]++
@@ -204,7 +204,7 @@ func (l *ledger2) done(kind string) {
 	}
 }
 
-func (l *ledger2) note(err error, told func()) error {
+func (l *callLedger) note(err error, told func()) error {
 	if err == nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -214,7 +214,7 @@ func (l *ledger2) note(err error, told func()) error {
 }
 
 // begins has first answers counted from now on.
-func (l *ledger2) begins() {
+func (l *callLedger) begins() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.since = time.Now()
@@ -222,18 +222,18 @@ func (l *ledger2) begins() {
 }
 
 // more waits until so many more calls of each kind were answered.
-func (l *ledger2) more(n int) {
+func (l *callLedger) more(n int) {
 	l.t.Helper()
 	l.until(l.answered, n, "submit", "claim or report", "read", "saved message", "accepted message", "receive")
 }
 
 // refuses waits until one more call of each kind was refused.
-func (l *ledger2) refuses(kinds ...string) {
+func (l *callLedger) refuses(kinds ...string) {
 	l.t.Helper()
 	l.until(l.refused, 1, kinds...)
 }
 
-func (l *ledger2) until(counts map[string]int, n int, kinds ...string) {
+func (l *callLedger) until(counts map[string]int, n int, kinds ...string) {
 	l.t.Helper()
 	now := func() map[string]int {
 		l.mu.Lock()
@@ -250,14 +250,14 @@ func (l *ledger2) until(counts map[string]int, n int, kinds ...string) {
 }
 
 // close ends the calls.
-func (l *ledger2) close() {
+func (l *callLedger) close() {
 	l.stop()
 	l.all.Wait()
 }
 
-// balance says that the database and the receiver have what callers were told,
+// balance demands that the database and the receiver have what callers were answered,
 // once, and nothing else.
-func (l *ledger2) balance(shop *cluster.Receiver) {
+func (l *callLedger) balance(shop *cluster.Receiver) {
 	t, has := l.t, l.c.Admin.Count
 	t.Helper()
 	l.close()
@@ -279,14 +279,14 @@ func (l *ledger2) balance(shop *cluster.Receiver) {
 	require.Equal(t, len(l.reported), has(`select count(*) from task_done`), "and nothing else")
 	require.Zero(t, has(`select count(*) from (select task_id from report_logs where verdict = 'applied' group by 1 having count(*) > 1) twice`))
 	l.balanceMessages()
-	cluster.Eventually(t, func() bool { return len(subjectsOf(shop, t)) == len(l.reported) }, "each outcome is told")
+	cluster.Eventually(t, func() bool { return len(subjectsOf(shop, t)) == len(l.reported) }, "each outcome is delivered")
 	t.Logf("%d accepted, %d claimed (%d more whose claim was never answered), %d reported, messages %v; 503s %v, slowest answer %v", len(l.accepted), len(l.claims),
 		has(`select count(*) from send_logs where app_id = 'app'`)-len(l.claims), len(l.reported), l.sent, l.refused, l.slowest.Round(time.Millisecond))
 }
 
 // balanceMessages says that the receiver acted on each message once, and on
 // those of one sender in their order.
-func (l *ledger2) balanceMessages() {
+func (l *callLedger) balanceMessages() {
 	t, total := l.t, 0
 	t.Helper()
 	for _, n := range l.sent {
@@ -302,7 +302,7 @@ func (l *ledger2) balanceMessages() {
 }
 
 // published is what the stream of messages has, oldest first, each once.
-func (l *ledger2) published() (first []numberedMessage) {
+func (l *callLedger) published() (first []numberedMessage) {
 	stream, err := l.c.JetStream().Stream(l.t.Context(), "MESSAGES")
 	require.NoError(l.t, err)
 	known := map[numberedMessage]bool{{}: true} // that of who looks whether all is up
@@ -336,7 +336,7 @@ func upTo(n int) []int {
 	return numbers
 }
 
-// subjectsOf are the tasks that v heard of.
+// subjectsOf returns the tasks that v got events of.
 func subjectsOf(v *cluster.Receiver, t *testing.T) map[string]bool {
 	t.Helper()
 	v.Mu.Lock()

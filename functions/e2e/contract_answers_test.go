@@ -83,25 +83,25 @@ const (
 	nowhere = "/018c24d2-2100-7a5e-9b1f-3c6d5e4f7a81" // names no task
 )
 
-// tellAll is the whole story.
-func (s story) tellAll() {
-	s.tellOfTemplates()
-	s.tellOfDefaults()
-	s.tellOfSubmitting()
-	s.tellOfSending()
-	s.tellOfRepair()
-	s.tellOfMessages()
-	s.tellOfSubscribeMessages()
-	s.tellOfConversations()
-	s.tellOfAccepting()
-	s.tellOfStreams()
-	s.tellOfWebhooks()
-	s.tellOfDeadLetters()
-	s.tellOfPauses()
-	s.tellOfAlerts()
-	s.tellOfCallersAndWords()
-	s.tellOfEventsAndHealth()
-	s.tellOfRefusals()
+// runAll is the whole story.
+func (s story) runAll() {
+	s.templates()
+	s.defaults()
+	s.submitting()
+	s.sending()
+	s.repair()
+	s.messages()
+	s.subscribeMessages()
+	s.conversations()
+	s.accepting()
+	s.streams()
+	s.webhooks()
+	s.deadLetters()
+	s.pauses()
+	s.alerts()
+	s.callersAndBlockedWords()
+	s.eventsAndHealth()
+	s.refusals()
 }
 
 // One story calls every operation and meets every answer that the contract has
@@ -111,7 +111,7 @@ func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
 	t.Parallel()
 	cluster.OnBothServers(t, func(t *testing.T, h cluster.Host) {
 		s := story{h.Serve(t), newWitness(t)}
-		s.tellAll()
+		s.runAll()
 
 		c := s.witness.contract
 		for pattern, operation := range c.operations {
@@ -129,7 +129,7 @@ func TestContractListsExactlyTheAnswersGiven(t *testing.T) {
 	})
 }
 
-func (s story) tellOfTemplates() {
+func (s story) templates() {
 	s.T.Helper()
 	made := s.post(200, cluster.AdminPath+"template", `{"template_name":"验证码模板","template_content":"您的验证码是{code}，用户{name}"}`)
 	at := fmt.Sprintf("%stemplate/%v", cluster.AdminPath, made.Data("id"))
@@ -155,7 +155,7 @@ func (s story) tellOfTemplates() {
 	s.post(404, cluster.AdminPath+"template/99/preview", `{"content":"a=b"}`)
 }
 
-func (s story) tellOfDefaults() {
+func (s story) defaults() {
 	s.T.Helper()
 	made := s.post(200, cluster.AdminPath+"default-sms", `{"phone_number":"13800138000","content":"欢迎使用我们的服务","use_template":false}`)
 	at := fmt.Sprintf("%sdefault-sms/%v", cluster.AdminPath, made.Data("id"))
@@ -181,7 +181,7 @@ func (s story) tellOfDefaults() {
 	s.post(200, "/api/v1/sms/task/"+first+"/cancel", "")
 }
 
-func (s story) tellOfSubmitting() {
+func (s story) submitting() {
 	s.T.Helper()
 	const send = "/api/v1/sms/send"
 	keyed := `{"phone_number":"13800138000","content":"code=123456&name=张三&x=1","use_template":true,"source":"system_a"}`
@@ -217,7 +217,7 @@ func (s story) tellOfSubmitting() {
 	s.post(400, send+"/batch", `{"items":[{}]}`, "Idempotency-Key", "order-1")
 }
 
-func (s story) tellOfSending() {
+func (s story) sending() {
 	s.T.Helper()
 	const pending, report = "/api/v1/sms/tasks/pending", "/api/v1/sms/report"
 	s.post(200, "/api/v1/sms/send/batch", `{"items":[{"phone_number":"13800138000","content":"one"},{"phone_number":"13800138000","content":"two"}]}`)
@@ -252,7 +252,7 @@ func (s story) tellOfSending() {
 	s.get(200, "/api/v1/sms/task/"+other)
 }
 
-func (s story) tellOfRepair() {
+func (s story) repair() {
 	s.T.Helper()
 	held := s.submit(`{"phone_number":"13800138001","content":"x","on_unknown":"hold"}`)
 	require.Equal(s.T, held, s.claim())
@@ -289,7 +289,7 @@ func (s story) tellOfRepair() {
 	s.get(200, cluster.AdminPath+"actions?after=1000000&subject="+failed)
 }
 
-func (s story) tellOfCallersAndWords() {
+func (s story) callersAndBlockedWords() {
 	s.T.Helper()
 	word := s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
 	s.post(200, cluster.AdminPath+"blocked-words", `{"word":"免费贷款"}`)
@@ -325,7 +325,7 @@ func (s story) tellOfCallersAndWords() {
 	s.post(404, none+"/revoke", "")
 }
 
-func (s story) tellOfEventsAndHealth() {
+func (s story) eventsAndHealth() {
 	s.T.Helper()
 	for _, event := range []string{"/events/sweep", "/events/relay", "/events/deliver", "/events/save", "/events/wechat"} {
 		s.post(204, event, "{}", "Ce-Specversion", "1.0", "Ce-Id", "1", "Ce-Source", "/test", "Ce-Type", "tick")
@@ -345,8 +345,8 @@ func (s story) tellOfEventsAndHealth() {
 	s.call(405, "DELETE", "/api/v1/sms/tasks/pending", "")
 }
 
-// tellOfRefusals calls each operation in the ways that all refuse alike.
-func (s story) tellOfRefusals() {
+// refusals calls each operation in the ways that all refuse alike.
+func (s story) refusals() {
 	s.T.Helper()
 	others := map[any]story{}
 	for _, role := range []string{"receiver", "submitter", "sender"} {

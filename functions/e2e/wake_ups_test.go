@@ -30,16 +30,16 @@ func makeTasksDue(s *cluster.Client) {
 	s.Exec(`update task_live set due_at = now() - interval '1 second'`)
 }
 
-// hears gives what is told to a subject from now on.
-func hears(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
+// subscribe returns what is published to a subject from now on.
+func subscribe(t *testing.T, url, subject string) (*nats.Conn, *nats.Subscription) {
 	t.Helper()
 	nc, err := nats.Connect(url)
 	require.NoError(t, err)
 	t.Cleanup(nc.Close)
-	told, err := nc.SubscribeSync(subject)
+	wakeUps, err := nc.SubscribeSync(subject)
 	require.NoError(t, err)
 	require.NoError(t, nc.Flush())
-	return nc, told
+	return nc, wakeUps
 }
 
 // awaitTask is the answer to a poll that would wait for longer.
@@ -64,7 +64,7 @@ func TestFailedClaimStillWakesPolls(t *testing.T) {
 	require.Equal(t, 500, s.Get("/api/v1/sms/tasks/pending?app_id=x").Status)
 	s.Exec(`grant insert on send_logs to sendonce_hot`)
 	answer := awaitTask(s, waits)
-	if answer.Status == 500 { // it was told so soon that it could not claim either
+	if answer.Status == 500 { // it woke so early that it could not claim either
 		answer = s.Get("/api/v1/sms/tasks/pending?app_id=w&queue=other")
 	}
 	require.Len(t, answer.List(), 1)
@@ -90,7 +90,7 @@ func TestFailedClaimWakesPollsOfOtherProcesses(t *testing.T) {
 	_, failing := cluster.NewEnv(t, proxy.URL(), func(c *fn.Config) { c.Bus = nats })
 	_, waiting := cluster.NewEnv(t, url, func(c *fn.Config) { c.Bus = nats })
 	fails, s := cluster.ServeHandler(t, failing), cluster.ServeHandler(t, waiting).Connect(url)
-	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "it hears of tasks from now on")
+	require.Empty(t, fails.Get("/api/v1/sms/tasks/pending?app_id=x&wait=1").List(), "it is subscribed to wake-ups from now on")
 	scheduleInAnHour(s, "default")
 	waits := s.StartWaiting("/api/v1/sms/tasks/pending?app_id=w&wait=30")
 	makeTasksDue(s)
@@ -106,8 +106,8 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 		c.Bus = bus.Config{URL: cluster.NATSURL(t, broker.URL(), bus.UserAll), Replicas: 1}
 	})
 	s := cluster.ServeHandler(t, h).Connect(url)
-	_, told := hears(t, broker.URL(), bus.QueueSubject("default"))
-	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "the process hears of tasks from now on")
+	_, wakeUps := subscribe(t, broker.URL(), bus.QueueSubject("default"))
+	require.Empty(t, s.Get("/api/v1/sms/tasks/pending?app_id=a&wait=1").List(), "the process is subscribed to wake-ups from now on")
 	held, err := cluster.NewClient(t, "").Connect(url).Owner.Begin(t.Context())
 	require.NoError(t, err)
 	_, err = held.Exec(t.Context(), `lock table task_live`)
@@ -118,13 +118,13 @@ func TestClaimWithoutWaitConsumesNoWakeUp(t *testing.T) {
 		return s.Count(`select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'`) > 0
 	})
 	env.WakeClaims("default", 1)
-	_, err = told.NextMsg(cluster.WaitLimit)
+	_, err = wakeUps.NextMsg(cluster.WaitLimit)
 	require.NoError(t, err)
 	require.NoError(t, held.Rollback(t.Context()))
 	<-answer
 }
 
-// What is submitted without NATS is told to nobody else.
+// A submission without NATS publishes no wake-up.
 func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 	t.Parallel()
 	url := sandbox.NewDatabase(t)
@@ -152,8 +152,8 @@ func TestPollClaimsAgainAfterWakeUp(t *testing.T) {
 
 func TestRepeatAfterLostCommitAnswerDelivers(t *testing.T) {
 	t.Parallel()
-	told := make(chan bool, 10)
-	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { told <- true }))
+	wakeUps := make(chan bool, 10)
+	shop := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { wakeUps <- true }))
 	t.Cleanup(shop.Close)
 	w := cluster.OpenTwoPhase(t, cluster.AllowLoopback, "SENDONCE_SAFETY_TICK=1h")
 	proxy := sandbox.NewProxy(t, w.DatabaseURL)
@@ -165,19 +165,19 @@ func TestRepeatAfterLostCommitAnswerDelivers(t *testing.T) {
 		require.NoError(t, err)
 	}
 	hand("before")
-	<-told
+	<-wakeUps
 	cluster.Eventually(t, func() bool { return w.Admin.Count(`select count(*) from message_live`) == 0 })
 	fired := proxy.LoseAnswer(sandbox.Containing("commit"))
 	hand("lost")
 	<-fired
 	select {
-	case <-told:
+	case <-wakeUps:
 	case <-time.After(cluster.WaitLimit):
 		t.Fatal("it is saved, and nobody is told")
 	}
 }
 
-// The first call of each was to a process that told nobody, as one that died at once.
+// The first call of each was to a process that published nothing, as one that died at once.
 func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 	t.Parallel()
 	url, broker := sandbox.NewDatabase(t), cluster.NewNATS(t)
@@ -192,12 +192,12 @@ func TestRepeatPublishesTheWakeUpAgain(t *testing.T) {
 		{cluster.MessagesPath, `{"client_msg_id":"url","to":"https://shop.test/","data":1}`, bus.WakeDeliver},
 		{subscriptions + "send", booking(1, ""), bus.WakeWeChat},
 	} {
-		_, told := hears(t, broker.URL(), c.wakes)
+		_, wakeUps := subscribe(t, broker.URL(), c.wakes)
 		for _, s := range []*cluster.Client{dead, alive} {
 			r := s.Post(c.path, c.body)
 			require.Equal(t, 200, r.Status, r.Text)
 		}
-		_, err := told.NextMsg(cluster.WaitLimit)
+		_, err := wakeUps.NextMsg(cluster.WaitLimit)
 		require.NoError(t, err, c.wakes)
 	}
 }

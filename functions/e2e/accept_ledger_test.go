@@ -18,8 +18,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// ledger is senders that go on whatever happens, and what they were told. Each
-// hands over one message after the other to bob, and the same one again until
+// ledger is senders that continue through failures, and what they were answered. Each
+// submits one message after the other to bob, and the same one again until
 // it is acknowledged.
 type ledger struct {
 	w       *cluster.Cluster
@@ -29,7 +29,7 @@ type ledger struct {
 
 	mu      sync.Mutex
 	at      string // where the functions are
-	told    map[string][]api.MessageAck
+	acks    map[string][]api.MessageAck
 	counts  counts
 	failed  []error
 	slowest time.Duration // answer
@@ -45,7 +45,7 @@ func (c counts) all() int { return c.accepted + c.bestEffort + c.saved }
 // startLedger has so many callers send.
 func startLedger(w *cluster.Cluster, senders int) *ledger {
 	w.T.Helper()
-	l := &ledger{w: w, at: w.Client.BaseURL, told: map[string][]api.MessageAck{}}
+	l := &ledger{w: w, at: w.Client.BaseURL, acks: map[string][]api.MessageAck{}}
 	l.ctx, l.stop = context.WithCancel(w.T.Context())
 	w.T.Cleanup(l.senders.Wait) // Context has ended by then
 	for n := range senders {
@@ -95,7 +95,7 @@ func (l *ledger) note(sender string, ack api.MessageAck, err error, took time.Du
 	default:
 		l.counts.saved++
 	}
-	l.told[sender] = append(l.told[sender], ack)
+	l.acks[sender] = append(l.acks[sender], ack)
 }
 
 func (l *ledger) sum() counts { l.mu.Lock(); defer l.mu.Unlock(); return l.counts }
@@ -121,7 +121,7 @@ func accepted(c counts) int    { return c.accepted }
 func bestEffort(c counts) int  { return c.bestEffort }
 func savedAtOnce(c counts) int { return c.saved }
 
-// holds ends the senders, and says that what they were told is what is saved
+// holds ends the senders, and demands that what they were answered is what is saved
 // and what bob gets: everything once, and in the stream in the order in which it
 // was sent if the answer did not say otherwise.
 func (l *ledger) holds(js jetstream.JetStream) {
@@ -137,7 +137,7 @@ func (l *ledger) holds(js jetstream.JetStream) {
 	took := time.Since(ended)
 
 	rows, places := l.rows(), inboxPlaces(t, js, total)
-	for sender, acks := range l.told {
+	for sender, acks := range l.acks {
 		var seq int64
 		var place int
 		for i, ack := range acks {
@@ -178,7 +178,7 @@ func (l *ledger) rows() map[string]row {
 	return rows
 }
 
-// inboxPlaces tells when bob gets each of n messages; he gets none twice.
+// inboxPlaces returns the place of each of n messages in bob's inbox; none is there twice.
 func inboxPlaces(t *testing.T, js jetstream.JetStream, n int) map[string]int {
 	t.Helper()
 	consumer, err := js.OrderedConsumer(t.Context(), "USERS", jetstream.OrderedConsumerConfig{FilterSubjects: []string{"inbox.bob"}})
@@ -211,7 +211,7 @@ func jetStreamAt(t *testing.T, url string) jetstream.JetStream {
 	return js
 }
 
-// twoPhaseAt is a town with its trigger that accepts at the NATS of url.
+// twoPhaseAt opens a cluster with a trigger that accepts at the NATS of url.
 func twoPhaseAt(t *testing.T, url string, more ...string) (*cluster.Cluster, jetstream.JetStream) {
 	t.Helper()
 	w := cluster.NewAt(t, sandbox.NewDatabase(t), url, append([]string{"SENDONCE_SAFETY_TICK=1s", "TWO_PHASE_ENABLED=true"}, more...)...)

@@ -20,8 +20,8 @@ import (
 	"github.com/sendonce/sendonce/shared/sandbox"
 )
 
-// tellOfAccepting meets the answers of a service that accepts before it saves.
-func (s story) tellOfAccepting() {
+// accepting meets the answers of a service that accepts before it saves.
+func (s story) accepting() {
 	s.T.Helper()
 	other, _ := s.Host.ServeWithNATS(s.T)
 	a := story{other, s.witness}
@@ -34,7 +34,7 @@ func (s story) tellOfAccepting() {
 	require.Equal(s.T, "accepted", a.get(200, cluster.MessagesPath+"/by-key/c-1").Data("state"))
 }
 
-// lateAcks gives what the sender was told later, once that is about n messages.
+// lateAcks waits for n late acknowledgements in the sender's inbox, by message id.
 func lateAcks(w *cluster.Cluster, n int) map[string]api.LateAck {
 	w.T.Helper()
 	acks := map[string]api.LateAck{}
@@ -291,7 +291,7 @@ func TestAcceptedMessagesSurviveKilledProcesses(t *testing.T) {
 	until(count() + 200)
 	cluster.StartProcess(t, w.Bin, append(append([]string{}, w.Env...), "SENDONCE_FUNCTIONS_URL="+w.Client.BaseURL), "trigger")
 	until(count() + 200)
-	require.NoError(t, w.Process(cluster.All).Kill()) // whoever accepts and whoever saves
+	require.NoError(t, w.Process(cluster.All).Kill()) // it accepts and saves
 	stop()
 	senders.Wait()
 	w.Restart()
